@@ -1,0 +1,52 @@
+"""Start an MPI world that is a Dask cluster from a notebook.
+
+The names below are loaded when they are first used: ``import workbench`` imports neither MPI nor Dask.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.cluster import MPICluster
+    from workbench.placement import blocks, map_blocks, place
+    from workbench.reduction import reduce
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "MPICluster": "workbench.cluster",
+    "blocks": "workbench.placement",
+    "map_blocks": "workbench.placement",
+    "place": "workbench.placement",
+    "reduce": "workbench.reduction",
+}
+
+__all__ = ["MPICluster", "__version__", "blocks", "map_blocks", "place", "reduce"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'workbench' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_HOME))
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext workbench``: register the magics."""
+    from workbench.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext workbench``: take the magics away; clusters go on."""
+    from workbench.magics import unload
+
+    unload(shell)

@@ -1,0 +1,93 @@
+"""What can go wrong, as exceptions.
+
+::
+
+    WorkbenchError
+     ├── InvalidRequest        (ValueError)       the user asked for something that cannot be
+     │    ├── ClusterExists                       a second cluster of the same name
+     │    └── PlacementError                      data that cannot be placed block by rank
+     ├── ClusterNotFound       (LookupError)      no cluster of that name, or it is gone
+     ├── RecordError           (OSError)          a record that is corrupt, foreign or readable by others
+     ├── LaunchError           (RuntimeError)     a world cannot be started here
+     │    ├── MPINotFound                         no mpiexec, or no MPI library for mpi4py
+     │    └── MPIMismatch                         mpiexec and mpi4py are of different MPIs
+     ├── StartError            (RuntimeError)     a cluster failed while it was starting
+     │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
+     └── HeadUnreachable       (ConnectionError)  the head does not answer from here
+
+Every message says what was given, what is allowed and what to do. Each class derives from the builtin
+that a caller would catch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WorkbenchError(Exception):
+    """Base of all errors of the workbench."""
+
+
+class InvalidRequest(WorkbenchError, ValueError):
+    """The request itself cannot be honoured; nothing was started or changed."""
+
+
+class ClusterExists(InvalidRequest):
+    """There is a cluster of that name already."""
+
+
+class PlacementError(InvalidRequest):
+    """The data cannot be placed one block per rank."""
+
+
+class ClusterNotFound(WorkbenchError, LookupError):
+    """No cluster of that name is known, or it has ended."""
+
+    def __str__(self) -> str:
+        # LookupError's family may quote its argument (KeyError does): show the sentence as it is.
+        return str(self.args[0]) if self.args else ""
+
+
+class RecordError(WorkbenchError, OSError):
+    """A cluster record is corrupt, belongs to somebody else or is open to others."""
+
+
+class LaunchError(WorkbenchError, RuntimeError):
+    """An MPI world cannot be started with what is installed here."""
+
+
+class MPINotFound(LaunchError):
+    """There is no MPI library for mpi4py, or no ``mpiexec`` that belongs to it."""
+
+
+class MPIMismatch(LaunchError):
+    """``mpiexec`` and the library that mpi4py loads belong to different MPIs."""
+
+
+class StartError(WorkbenchError, RuntimeError):
+    """The cluster failed while it was starting; everything of it has been removed."""
+
+
+class StartTimeout(StartError, TimeoutError):
+    """The cluster was not ready before the deadline; everything of it has been removed."""
+
+
+class HeadUnreachable(WorkbenchError, ConnectionError):
+    """The head of a cluster does not answer from this host."""
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """Word the allowed values, the closest to what was given first.
+
+    Examples
+    --------
+    >>> did_you_mean("strat", ["start", "stop"])
+    "did you mean 'start'? (allowed: start, stop)"
+    >>> did_you_mean("xyz", ["start", "stop"])
+    'allowed: start, stop'
+    """
+    allowed = list(allowed)
+    listed = ", ".join(allowed) or "nothing"
+    close = difflib.get_close_matches(given, allowed, n=1)
+    return f"did you mean {close[0]!r}? (allowed: {listed})" if close else f"allowed: {listed}"
