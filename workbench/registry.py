@@ -1,0 +1,338 @@
+"""The clusters of this user: one folder each, under Jupyter's data directory.
+
+::
+
+    <jupyter data>/workbench/clusters/NAME/    0700: record.json, certificate.pem, key.pem, job.sh, dask.yaml
+    <jupyter data>/workbench/logs/NAME-ID/     0700: head.log, world-0.log, rank-0.log, rank-1.log, ...
+
+The folder is the cluster's name (it is made atomically, so there is one cluster of a name), its key and its
+*lease*: the head ends the cluster when the folder is gone or belongs to another cluster. Logs outlive it.
+
+Until the head runs the starter writes the record, from then on the head alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import stat
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench import config
+from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError, did_you_mean
+from workbench.host import ProcessId
+
+SCHEMA = 1
+RECORD = "record.json"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+
+
+@dataclass(frozen=True)
+class World:
+    """One MPI world of a cluster, as its head last saw it."""
+
+    index: int
+    """0 for the world that came with the cluster; later ones come by ``scale``."""
+    ranks: int
+    """Size of its MPI world."""
+    state: str = "starting"
+    """``starting``, ``ready``, ``degraded`` (ranks died, the others go on) or ``restarting``."""
+    up: int = 0
+    """Ranks that are workers of the scheduler now."""
+    starts: int = 1
+    """Times it was started: more than one after a failure or a restart."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known about one cluster; a value, written whole and replaced whole."""
+
+    name: str
+    """The cluster's name, unique for its user."""
+    ranks: int
+    """Ranks of world 0."""
+    threads: int = 1
+    """Threads of every rank."""
+    memory: int | None = None
+    """Memory limit of a rank in bytes; None: an even share of its node."""
+    protocol: str = "tcp"
+    """Protocol between ranks; with TLS, which is always on, ``tcp`` is spoken as ``tls``."""
+    mpi: str = "auto"
+    """MPI that was asked for; once the world runs, the one in use in words."""
+    scheduler: str = "local"
+    """What started the job: ``local``."""
+    idle_timeout: float = 3600.0
+    """Seconds without a client and without tasks after which the head ends the cluster."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Identity of this very cluster, whatever cluster had or will have its name."""
+    state: str = "submitted"
+    """``submitted``, ``starting``, ``ready``, ``degraded``, ``restarting``, ``closing`` or ``failed``."""
+    message: str = ""
+    """The state in words, for people."""
+    address: str | None = None
+    """Where the scheduler listens, e.g. ``tls://127.0.0.1:40001``."""
+    http: str | None = None
+    """Unix socket of the scheduler's HTTP server on the head's host."""
+    job: str | None = None
+    """The launcher's job id."""
+    process: ProcessId = field(default_factory=ProcessId.here)
+    """The head; before it runs, the process that submitted it."""
+    worlds: tuple[World, ...] = ()
+    """The MPI worlds, world 0 first."""
+    created: float = field(default_factory=time.time)
+    """When the cluster was asked for, in seconds since the epoch."""
+    deadline: float = 0.0
+    """Until when it has to be ready, in seconds since the epoch."""
+    schema: int = SCHEMA
+    """Version of this format."""
+
+    @property
+    def folder(self) -> Path:
+        """The cluster's own folder."""
+        return clusters_folder() / self.name
+
+    @property
+    def logs(self) -> Path:
+        """Folder of its log files, kept after its end."""
+        return logs_folder() / f"{self.name}-{self.id[:8]}"
+
+    def alive(self) -> bool | None:
+        """Tell whether the cluster still runs: True, False, or None where that cannot be seen from here.
+
+        Notes
+        -----
+        While it is submitted the head has not spoken yet, so the starter's death proves nothing before
+        the deadline.
+        """
+        alive = self.process.alive()
+        if alive is False and self.state == "submitted" and time.time() < self.deadline:
+            return None
+        return alive
+
+    def replace(self, **changes: Any) -> Record:
+        """Return the record with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def _root() -> Path:
+    from jupyter_core.paths import jupyter_data_dir
+
+    return Path(jupyter_data_dir()) / "workbench"
+
+
+def clusters_folder() -> Path:
+    """Return the folder of all cluster records of this user."""
+    return _root() / "clusters"
+
+
+def logs_folder() -> Path:
+    """Return the folder of all logs of this user's clusters."""
+    return _root() / "logs"
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it can name a cluster, or raise `InvalidRequest`."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"cluster name {name!r}: allowed are 1 to 40 letters, digits, '.', '_' and '-', "
+            "the first a letter or digit. Choose another --name."
+        )
+    return name
+
+
+def free_name() -> str:
+    """Return a name that no cluster has: ``mpi``, ``mpi-2``, ``mpi-3``, ..."""
+    taken = set(names())
+    return next(name for i in range(1, len(taken) + 2) if (name := "mpi" if i == 1 else f"mpi-{i}") not in taken)
+
+
+def names() -> list[str]:
+    """Return the names of all clusters that have a record, stale ones among them."""
+    try:
+        return sorted(entry.name for entry in os.scandir(clusters_folder()) if entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def create(record: Record) -> None:
+    """Make the folder of a new cluster and write its first record.
+
+    Raises
+    ------
+    ClusterExists
+        If a cluster of that name runs, or may run. The record of one that is surely gone is replaced.
+    RecordError
+        If the folders of the registry are open to other users.
+    """
+    check_name(record.name)
+    for folder in (clusters_folder(), logs_folder()):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(folder)
+    if record.name in names() and _is_stale(record.name):
+        _remove_folder(record.folder)
+    try:
+        record.folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ClusterExists(
+            f"there is a cluster named {record.name!r} already. Use it (%mpicluster attach {record.name}), "
+            f"stop it (%mpicluster stop {record.name}) or choose another --name."
+        ) from None
+    record.logs.mkdir(mode=0o700)
+    write(record)
+
+
+def write(record: Record) -> None:
+    """Replace the record on disk in one step: a reader sees the old one or the new one, never a part.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the cluster's folder is gone; it is never made again.
+    """
+    path = record.folder / RECORD
+    part = path.with_name(f".{RECORD}.{os.getpid()}")
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(record), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def read(name: str) -> Record:
+    """Return the record of cluster `name`.
+
+    Raises
+    ------
+    ClusterNotFound
+        If there is none.
+    RecordError
+        If it is corrupt, of another version, another user's, or readable by others.
+    """
+    check_name(name)
+    folder = clusters_folder() / name
+    try:
+        _check_private(folder)
+        path = folder / RECORD
+        _check_private(path)
+        content = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        known = names()
+        hint = f" {did_you_mean(name, known)}" if known else " No cluster runs; start one with %mpicluster start."
+        raise ClusterNotFound(f"no cluster named {name!r}.{hint}") from None
+    try:
+        return _parse(content, name)
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordError(
+            f"the record of cluster {name!r} cannot be read ({error}): {path}. "
+            "It was written by another version, or damaged: remove its folder if the cluster is gone "
+            "(removing it ends a cluster that still runs)."
+        ) from error
+
+
+def _parse(content: str, name: str) -> Record:
+    values = json.loads(content)
+    if not isinstance(values, dict):
+        raise TypeError("it is not an object")
+    if values.get("schema") != SCHEMA:
+        raise ValueError(f"schema {values.get('schema')!r}, this version reads {SCHEMA}")
+    if values["name"] != name:
+        raise ValueError(f"it names cluster {values['name']!r}")
+    values["process"] = ProcessId(**values["process"])
+    values["worlds"] = tuple(World(**world) for world in values["worlds"])
+    return Record(**values)
+
+
+def _check_private(path: Path) -> None:
+    status = path.lstat()
+    if status.st_uid != os.geteuid():
+        raise RecordError(
+            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}). "
+            "Only records of your own are used; remove it or set JUPYTER_DATA_DIR to a folder of yours."
+        )
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
+        raise RecordError(
+            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it guards "
+            f"the cluster's key. Close it with: chmod {mode} '{path}'"
+        )
+
+
+def _is_stale(name: str) -> bool:
+    try:
+        return read(name).alive() is False
+    except (RecordError, ClusterNotFound):
+        return False
+
+
+def owns_lease(record: Record) -> bool:
+    """Tell whether the folder of the cluster is still there and still this cluster's.
+
+    Raises
+    ------
+    OSError
+        If that cannot be told now, as when a file server does not answer.
+    """
+    try:
+        if record.folder.lstat().st_uid != os.geteuid():
+            return False
+        content = (record.folder / RECORD).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    try:
+        return bool(json.loads(content)["id"] == record.id)
+    except (ValueError, TypeError, KeyError):
+        # Damaged, but nobody else's: the head writes it anew with its next change.
+        return True
+
+
+def remove(record: Record) -> None:
+    """Remove the cluster's folder, key included, if it is still this cluster's; its logs stay."""
+    if owns_lease(record):
+        _remove_folder(record.folder)
+    _prune_logs()
+
+
+def _remove_folder(folder: Path) -> None:
+    # Away under one rename first: nobody may meet a folder that has lost its record but keeps its name.
+    doomed = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    try:
+        folder.rename(doomed)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def clean() -> list[str]:
+    """Remove the records of clusters that are surely gone; return their names."""
+    stale = [name for name in names() if not name.startswith(".") and _is_stale(name)]
+    for name in stale:
+        _remove_folder(clusters_folder() / name)
+    return stale
+
+
+def newest_logs(name: str) -> Path | None:
+    """Return the folder of logs of the cluster that last had this name, or None."""
+    found = [path for path in logs_folder().glob(f"{name}-????????") if path.is_dir()]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _prune_logs() -> None:
+    kept = {read(name).logs for name in names() if not _is_broken(name)}
+    ended = sorted((p for p in logs_folder().iterdir() if p not in kept), key=lambda p: p.stat().st_mtime)
+    for path in ended[: max(0, len(ended) - int(config.get("keep-logs")))]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_broken(name: str) -> bool:
+    try:
+        read(name)
+    except (RecordError, ClusterNotFound):
+        return True
+    return False
