@@ -156,7 +156,7 @@ def free_name() -> str:
 def names() -> list[str]:
     """Return the names of all clusters that have a record, stale ones among them."""
     try:
-        return sorted(entry.name for entry in os.scandir(clusters_folder()) if entry.is_dir())
+        return sorted(entry.name for entry in os.scandir(clusters_folder()) if entry.is_dir() and not entry.name.startswith("."))
     except FileNotFoundError:
         return []
 
@@ -311,7 +311,7 @@ def _remove_folder(folder: Path) -> None:
 
 def clean() -> list[str]:
     """Remove the records of clusters that are surely gone; return their names."""
-    stale = [name for name in names() if not name.startswith(".") and _is_stale(name)]
+    stale = [name for name in names() if _is_stale(name)]
     for name in stale:
         _remove_folder(clusters_folder() / name)
     return stale

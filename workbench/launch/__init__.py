@@ -1,0 +1,1 @@
+"""How a cluster's job and its MPI world are started."""

@@ -1,0 +1,123 @@
+"""What a new job must not inherit: the identity of a job, step or rank around it.
+
+A kernel often runs inside a batch job, a ``srun`` step or under ``mpiexec``. An MPI world started from it
+with the variables of that surrounding would take itself for a part of it and join it, hang or abort. So
+the identity goes, by this explicit list, and the settings of the user (``SLURM_CONF``, ``SBATCH_ACCOUNT``,
+``OMPI_MCA_btl`` and so on) stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_PREFIXES = (
+    # SLURM: of the job and the step
+    "SLURM_JOB",
+    "SLURM_STEP",
+    "SLURM_SRUN_COMM_",
+    "SLURM_CPU_BIND",
+    "SLURM_MEM_BIND",
+    "SLURM_MEM_PER_",
+    "SLURM_NTASKS",
+    "SLURM_TASKS_PER_",
+    "SLURM_CPUS_",
+    "SLURM_GPUS",
+    "SLURM_TRES_PER_",
+    "SLURM_TOPOLOGY_ADDR",
+    "SLURM_PMI",
+    # PMI 1 and 2 (MPICH, Intel MPI), PMIx (Open MPI)
+    "PMI_",
+    "PMIX_SERVER",
+    "PMIX_DSTORE_",
+    # Open MPI: of the rank and its launcher
+    "OMPI_COMM_WORLD_",
+    "OMPI_MCA_ess",
+    "OMPI_MCA_orte_",
+    "PRTE_MCA_ess",
+    "PRTE_MCA_prte_",
+)
+_NAMES = frozenset(
+    {
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_GTIDS",
+        "SLURM_TASK_PID",
+        "SLURM_NPROCS",
+        "SLURM_NNODES",
+        "SLURM_NODELIST",
+        "SLURM_NODE_ALIASES",
+        "SLURM_DISTRIBUTION",
+        "SLURM_LAUNCH_NODE_IPADDR",
+        "SLURM_MPI_TYPE",
+        "SLURM_PRIO_PROCESS",
+        "SLURM_SUBMIT_DIR",
+        "SLURM_SUBMIT_HOST",
+        "SLURM_THREADS_PER_CORE",
+        "SLURM_UMASK",
+        "SLURM_WORKING_CLUSTER",
+        "SLURMD_NODENAME",
+        "PMIX_RANK",
+        "PMIX_NAMESPACE",
+        "PMIX_SECURITY_MODE",
+        "PMIX_GDS_MODULE",
+        "PMIX_BFROP_BUFFER_TYPE",
+        "PMIX_HOSTNAME",
+        "PMIX_VERSION",
+        "PMIX_ID",
+        "PMIX_REINCARNATION",
+        "PMIX_SYSTEM_TMPDIR",
+        "PMIX_KEEPALIVE_PIPE",
+        "OMPI_APP_CTX_NUM_PROCS",
+        "OMPI_ARGV",
+        "OMPI_COMMAND",
+        "OMPI_FILE_LOCATION",
+        "OMPI_FIRST_RANKS",
+        "OMPI_NUM_APP_CTX",
+        "OMPI_UNIVERSE_SIZE",
+        "OMPI_WORLD_LOCAL_SIZE",
+        "OMPI_WORLD_SIZE",
+        "PRTE_LAUNCHED",
+        # Hydra (MPICH, Intel MPI)
+        "HYDI_CONTROL_FD",
+        "HYDRA_PROXY_ID",
+        "MPI_LOCALNRANKS",
+        "MPI_LOCALRANKID",
+        "MPIEXEC_HOSTNAME",
+        # PBS
+        "PBS_ENVIRONMENT",
+        "PBS_JOBCOOKIE",
+        "PBS_JOBDIR",
+        "PBS_JOBID",
+        "PBS_JOBNAME",
+        "PBS_MOMPORT",
+        "PBS_NODEFILE",
+        "PBS_NODENUM",
+        "PBS_TASKNUM",
+        "PBS_VNODENUM",
+    }
+)
+
+
+def scrub(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Take the identity of an enclosing job, step or rank out of an environment.
+
+    Parameters
+    ----------
+    environment
+        Variables by name.
+
+    Returns
+    -------
+    kept : dict of str to str
+        The variables for the new job.
+    removed : list of str
+        Names of those left out, sorted, to be logged.
+
+    Examples
+    --------
+    >>> scrub({"SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf"})
+    ({'SLURM_CONF': '/etc/slurm.conf'}, ['SLURM_JOB_ID'])
+    """
+    removed = sorted(name for name in environment if name in _NAMES or name.startswith(_PREFIXES))
+    return {name: value for name, value in environment.items() if name not in set(removed)}, removed

