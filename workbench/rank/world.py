@@ -1,0 +1,151 @@
+"""The MPI side of a rank: initialise, check the world, duplicate communicators, wait without spinning.
+
+``mpi4py.MPI`` is imported by the functions here and by nothing that the kernel loads.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import LaunchError
+from workbench.rank.spmd_thread import SpmdThread
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """One rank's place in its MPI world and its communicators.
+
+    Notes
+    -----
+    The communicators are duplicates of ``COMM_WORLD``, one for each user, so that their messages cannot be
+    taken for one another's; nobody speaks on ``COMM_WORLD`` itself. Where `threads` is not ``multiple`` they
+    may be used on the SPMD thread alone.
+    """
+
+    rank: int
+    """Rank in the world, which is also the worker's."""
+    size: int
+    """Number of ranks of the world."""
+    world: int
+    """Index of the world in its cluster."""
+    node_ranks: int
+    """Ranks of the world on this node."""
+    threads: str
+    """Thread level that MPI gives: ``single``, ``funneled``, ``serialized`` or ``multiple``."""
+    library: str
+    """Version string of the MPI library."""
+    transport: MPI.Intracomm
+    """For frames of the Dask transport."""
+    spmd: MPI.Intracomm
+    """For SPMD calls."""
+    cells: MPI.Intracomm
+    """For notebook cells that run on all ranks."""
+    spmd_thread: SpmdThread
+    """The thread that makes the rank's MPI calls."""
+
+
+def open_world(ranks: int, world: int, thread: SpmdThread) -> RankContext:
+    """Initialise MPI and return this rank's context. Runs on the SPMD thread; collective.
+
+    Raises
+    ------
+    LaunchError
+        If the MPI world has another size than was started: n singletons, most often.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    # A rank ends itself: at exit a lone MPI_Finalize would wait for the dead or take the survivors along.
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    level = MPI.Init_thread(_THREAD_LEVELS.index(mpi4py.rc.thread_level or "multiple"))
+    everyone = MPI.COMM_WORLD
+    library = MPI.Get_library_version().split(",")[0].strip("\0 \n")
+    if everyone.size != ranks:
+        raise LaunchError(
+            f"the MPI world has {everyone.size} ranks, {ranks} were started: mpiexec and the library of mpi4py "
+            f"({library}) do not belong together, or the process manager does not speak its PMI. "
+            "Run: workbench doctor"
+        )
+    node = everyone.Split_type(MPI.COMM_TYPE_SHARED)
+    node_ranks = node.size
+    node.Free()
+    return RankContext(
+        rank=everyone.rank,
+        size=everyone.size,
+        world=world,
+        node_ranks=node_ranks,
+        threads=_THREAD_LEVELS[level],
+        library=library,
+        transport=everyone.Dup(),
+        spmd=everyone.Dup(),
+        cells=everyone.Dup(),
+        spmd_thread=thread,
+    )
+
+
+def share(context: RankContext, read: Callable[[], str], deadline: float) -> str:
+    """Return on every rank the line that `read` returns on rank 0. Runs on the SPMD thread; collective.
+
+    Parameters
+    ----------
+    deadline
+        Time (``time.monotonic``) by which it has to be there, on every rank.
+    """
+    import numpy as np
+
+    # 4 kB hold any address; a fixed size saves a second message with the length.
+    buffer = np.zeros(4096, dtype=np.uint8)
+    if context.rank == 0:
+        line = read().encode()
+        buffer[: len(line)] = bytearray(line)
+    wait(context.spmd.Ibcast(buffer, root=0), deadline, "the scheduler's address from rank 0")
+    return buffer.tobytes().rstrip(b"\0").decode()
+
+
+def meet(context: RankContext, deadline: float) -> None:
+    """Return when all ranks have called it. Runs on the SPMD thread; collective."""
+    wait(context.spmd.Ibarrier(), deadline, f"all {context.size} ranks of the world")
+
+
+def wait(request: MPI.Request, deadline: float, what: str) -> None:
+    """Wait for a request without holding the core, as a blocking MPI call would.
+
+    Raises
+    ------
+    TimeoutError
+        If it is not complete at `deadline`.
+    """
+    pause = 0.0005
+    while not request.Test():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited for {what} in vain; see the logs of the other ranks")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+
+
+def facts(context: RankContext) -> dict[str, Any]:
+    """Return what the head is told of a rank: place, process, MPI."""
+    import mpi4py
+
+    return {
+        "rank": context.rank,
+        "size": context.size,
+        "world": context.world,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "threads": context.threads,
+        "library": context.library,
+        "mpi4py": mpi4py.__version__,
+    }

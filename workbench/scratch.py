@@ -1,0 +1,50 @@
+"""Folders of one cluster on one node, private to the user and removed with the cluster.
+
+Spilled data goes under Dask's or the system's temporary directory. Unix sockets get a folder of their own,
+since their paths may have 107 characters and temporary directories of batch jobs are often longer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from workbench.errors import RecordError
+
+
+def sockets(cluster_id: str) -> Path:
+    """Return the folder for the cluster's Unix sockets on this node, made if need be."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK) and len(runtime) < 60:
+        return _private(Path(runtime) / "workbench", cluster_id)
+    return _private(Path("/tmp") / f"workbench-{os.geteuid()}", cluster_id)  # noqa: S108  (made 0700 and checked)
+
+
+def spill(cluster_id: str) -> Path:
+    """Return the folder for data that the cluster's ranks write to disk on this node, made if need be."""
+    import dask
+
+    base = dask.config.get("temporary-directory") or tempfile.gettempdir()
+    return _private(Path(base) / f"workbench-{os.geteuid()}", f"{cluster_id[:8]}-data")
+
+
+def _private(parent: Path, name: str) -> Path:
+    for folder in (parent, parent / name[:16]):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        # /tmp is everybody's: a folder put there by somebody else would hand them our sockets.
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            raise RecordError(
+                f"{folder} has to be a folder of your own with mode 700, but it is not. "
+                "Remove it, or set XDG_RUNTIME_DIR and TMPDIR to folders of yours."
+            )
+    return parent / name[:16]
+
+
+def remove(cluster_id: str) -> None:
+    """Remove both folders of a cluster from this node."""
+    for folder in (sockets(cluster_id), spill(cluster_id)):
+        shutil.rmtree(folder, ignore_errors=True)
