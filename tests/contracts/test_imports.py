@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "workbench"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where a module may be imported: paths below the package, a folder standing for everything in it."""
+
+    module: str
+    anywhere: tuple[str, ...] = ()
+    in_functions: tuple[str, ...] = ()
+
+
+RULES = [
+    Rule("mpi4py.MPI", anywhere=("rank", "bench"), in_functions=("comm", "spmd.py", "doctor.py", "ml")),
+    Rule("panel", anywhere=("dashboard",)),
+    Rule("sklearn", anywhere=("ml", "bench", "demo.py")),
+    Rule("jupyter_server", anywhere=("server",)),
+    Rule("dask_jobqueue", in_functions=("launch/slurm.py", "launch/pbs.py")),
+]
+
+
+def imports(tree: ast.AST, *, in_function: bool = False) -> list[tuple[str, bool, int]]:
+    """Return every import that may run: the full name, whether a function holds it, and its line."""
+    found = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.Import):
+            found += [(alias.name, in_function, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [(f"{node.module}.{alias.name}", in_function, node.lineno) for alias in node.names]
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        found += imports(node, in_function=in_function or is_function)
+    return found
+
+
+def is_in(path: Path, places: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(PACKAGE / place) for place in places)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.module)
+def test_a_module_is_imported_only_where_its_rule_allows_it(rule):
+    offences = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {name}"
+        for path in PACKAGE.rglob("*.py")
+        for name, in_function, line in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if f"{name}.".startswith(f"{rule.module}.")
+        and not is_in(path, rule.anywhere)
+        and not (in_function and is_in(path, rule.in_functions))
+    ]
+
+    assert offences == []
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_importing_the_package_loads_neither_mpi_nor_dask_nor_a_server():
+    loaded = json.loads(python("import workbench, json, sys; print(json.dumps(sorted(sys.modules)))"))
+
+    heavy = {"mpi4py.MPI", "distributed", "dask", "panel", "sklearn", "jupyter_server", "numpy"}
+    assert heavy.isdisjoint(loaded)
+
+
+def test_importing_the_package_takes_less_than_twice_the_time_of_importing_dask():
+    def seconds(module: str) -> float:
+        return float(python(f"from time import perf_counter as t; a = t(); import {module}; print(t() - a)"))
+
+    ours, dasks = zip(*[(seconds("workbench"), seconds("dask")) for _ in range(5)], strict=True)
+
+    assert min(ours) < 2 * min(dasks)
