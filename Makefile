@@ -69,7 +69,7 @@ clean:
 .venv-mpich/.test: .venv-mpich/.created
 $(installed): pyproject.toml
 	@echo "installing $(extras($@)) in $(@D)"
-	@$(@D)/bin/python -m pip install --quiet --editable '.[$(extras($@))]'
+	@$(@D)/bin/python -m pip install --quiet --quiet --editable '.[$(extras($@))]'
 	@touch $@
 
 # The stamp comes last: an environment that was left half made is made again.
