@@ -62,6 +62,12 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def remove(folder: Path) -> None:
+    """Remove the certificate and the key."""
+    for name in (CERTIFICATE, KEY):
+        (folder / name).unlink(missing_ok=True)
+
+
 def security(folder: Path) -> Security:
     """Return the security under which every connection of the cluster is made: TLS on both sides."""
     from distributed.security import Security

@@ -18,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import time
 import uuid
@@ -234,6 +235,28 @@ def read(name: str) -> Record:
             "It was written by another version, or damaged: remove its folder if the cluster is gone "
             "(removing it ends a cluster that still runs)."
         ) from error
+
+
+def await_record(name: str) -> Record:
+    """Return the record of cluster `name`, waiting for it to appear: homes on a network are late.
+
+    Raises
+    ------
+    ClusterNotFound
+        If it has not appeared after ``workbench.record-timeout``.
+    """
+    timeout = config.seconds("record-timeout")
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return read(name)
+        except ClusterNotFound as error:
+            if time.monotonic() > deadline:
+                raise ClusterNotFound(
+                    f"{error} Waited {timeout:.0f} s for {clusters_folder() / name / RECORD} on {socket.gethostname()} "
+                    "(workbench.record-timeout)."
+                ) from None
+        time.sleep(0.05)
 
 
 def _parse(content: str, name: str) -> Record:

@@ -1,0 +1,58 @@
+"""``python -m workbench.head NAME``: the first process of a cluster's job."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import sys
+import threading
+import time
+
+from workbench import certificates, registry
+from workbench.errors import WorkbenchError
+from workbench.head.world import WorldProcess
+from workbench.host import ProcessId
+from workbench.launch import mpi
+from workbench.registry import Record
+
+
+def main() -> int:
+    """Run the cluster NAME to its end; return the exit code."""
+    parser = argparse.ArgumentParser(prog="workbench.head")
+    parser.add_argument("name")
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
+    record = registry.await_record(parser.parse_args().name)
+    record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
+    registry.write(record)
+    # The import takes as long as the ranks' own: side by side, not one after the other. mpiexec is started
+    # from this thread, since its life is tied to the thread that starts it.
+    importing = threading.Thread(target=importlib.import_module, args=("workbench.head.head",))
+    importing.start()
+    try:
+        found = mpi.find(record.mpi)
+        record = record.replace(mpi=str(found))
+        world = WorldProcess(record, found, index=0, ranks=record.ranks)
+        world.spawn(record.deadline - time.time())
+    except (WorkbenchError, OSError) as error:
+        return _fail(record, str(error))
+    importing.join()
+    return asyncio.run(_serve(record, world))
+
+
+async def _serve(record: Record, world: WorldProcess) -> int:
+    from workbench.head.head import Head
+
+    return await Head(record, world).run()
+
+
+def _fail(record: Record, message: str) -> int:
+    logging.error(message)
+    registry.write(record.replace(state="failed", message=message))
+    certificates.remove(record.folder)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

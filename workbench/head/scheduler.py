@@ -1,0 +1,72 @@
+"""Dask's scheduler as the head runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.security import Security
+
+from workbench.http_socket import UnixHTTP
+
+
+class HeadScheduler(UnixHTTP, Scheduler):
+    """A scheduler whose workers come and go with MPI worlds.
+
+    Parameters
+    ----------
+    http_socket
+        Unix socket for its HTTP server.
+    restart_worlds
+        Starts all worlds again; what ``client.restart()`` comes to, since a rank cannot be restarted alone.
+    """
+
+    def __init__(
+        self, *, http_socket: Path, host: str | None, security: Security, restart_worlds: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.http_socket = http_socket
+        self._restart_worlds = restart_worlds
+        super().__init__(host=host, port=0, protocol="tls", security=security, dashboard=False)
+
+    async def restart_workers(self, workers: list[str] | None = None, **kwargs: Any) -> dict[str, str]:
+        """Start all worlds again, whichever workers were named."""
+        addresses = list(self.workers)
+        await self._restart_worlds()
+        return dict.fromkeys(addresses, "OK")
+
+
+class Attendance(SchedulerPlugin):
+    """Tells the head which ranks come and go.
+
+    Parameters
+    ----------
+    joined, left
+        Called with the world's index, the rank and what the rank told of itself.
+    """
+
+    name = "workbench-attendance"
+
+    def __init__(
+        self,
+        joined: Callable[[int, int, dict[str, Any]], None],
+        left: Callable[[int, int], None],
+    ) -> None:
+        self._joined, self._left = joined, left
+        self._places: dict[str, tuple[int, int]] = {}
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Note a rank that registered its worker."""
+        told = scheduler.workers[worker].extra.get("workbench")
+        if told is None:
+            return  # a worker that the user has added by other means
+        self._places[worker] = place = (told["world"], told["rank"])
+        self._joined(*place, told)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """Note a rank that is gone."""
+        place = self._places.pop(worker, None)
+        if place is not None:
+            self._left(*place)

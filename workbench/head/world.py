@@ -1,0 +1,167 @@
+"""One MPI world as a child process: its ``mpiexec``, who of its ranks is there, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from workbench import config, tether
+from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import Geometry, world_command
+from workbench.registry import Record
+
+# Seconds: ranks that were asked to end finalise MPI together; then mpiexec is asked, then killed.
+_PATIENCE = (5.0, 2.0, 2.0)
+
+
+class WorldProcess:
+    """The processes of one world of a cluster, over all its starts.
+
+    Notes
+    -----
+    `spawn` has to be called from the main thread: the kernel's parent-death signal is tied to the thread
+    that started ``mpiexec``.
+    """
+
+    def __init__(self, record: Record, mpi: MPI, index: int, ranks: int) -> None:
+        self.record, self.mpi, self.index, self.ranks = record, mpi, index, ranks
+        self.starts = 0
+        self.present: dict[int, dict[str, Any]] = {}
+        """What each rank that is there told of itself, by rank."""
+        self.lost: dict[int, dict[str, Any]] = {}
+        """The same of the ranks that have died since the world was ready."""
+        self.ready = False
+        """Whether all ranks of the present start have been there at one time."""
+        self.stopping = False
+        """Whether its end was asked for."""
+        self.restart_asked = False
+        """Whether it is to be started again after that end."""
+        self._changed = asyncio.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """File with the output of ``mpiexec`` and of ranks that failed while starting."""
+        return self.record.logs / f"world-{self.index}.log"
+
+    def command(self, timeout: float) -> tuple[list[str], dict[str, str]]:
+        """Return command line and environment of the world's ``mpiexec``."""
+        rank = [sys.executable, "-m", "workbench.rank", self.record.name]
+        rank += ["--world", str(self.index), "--ranks", str(self.ranks), "--timeout", f"{timeout:.1f}"]
+        geometry = Geometry.here(self.ranks, self.record.threads)
+        command = world_command(self.mpi, geometry, rank, config.get("mpi.extra-args"))
+        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
+        return tied, command.variables(dict(os.environ))
+
+    def spawn(self, timeout: float) -> None:
+        """Start ``mpiexec`` and with it the ranks, which wait for the scheduler's address.
+
+        Parameters
+        ----------
+        timeout
+            Seconds that the ranks give themselves to be ready.
+        """
+        self.present, self.lost, self.ready, self.stopping = {}, {}, False, False
+        self._changed = asyncio.Event()
+        self.starts += 1
+        argv, environment = self.command(timeout)
+        with open(self.log, "ab") as log:
+            log.write(f"$ {' '.join(argv[5:])}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                argv, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def tell(self, address: str) -> None:
+        """Give rank 0 the scheduler's address."""
+        assert self._process is not None and self._process.stdin is not None
+        # It may have died; the exit code says so better than a broken pipe.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{address}\n".encode())
+            self._process.stdin.flush()
+
+    async def exited(self) -> int:
+        """Wait for the end of ``mpiexec`` and return its exit code."""
+        loop, process = asyncio.get_running_loop(), self._process
+        assert process is not None
+        done: asyncio.Future[int] = loop.create_future()
+
+        def reap() -> None:
+            code = process.wait()
+            with contextlib.suppress(RuntimeError):  # the loop may have been closed
+                loop.call_soon_threadsafe(lambda: done.done() or done.set_result(code))
+
+        threading.Thread(target=reap, name=f"world-{self.index}", daemon=True).start()
+        return await done
+
+    async def complete(self) -> None:
+        """Wait until all ranks are there."""
+        while not self.ready:
+            await self._changed.wait()
+
+    def joined(self, rank: int, told: dict[str, Any]) -> None:
+        """Note that the worker of a rank has registered."""
+        self.present[rank] = told
+        if len(self.present) == self.ranks:
+            self.ready = True
+            self._changed.set()
+
+    def left(self, rank: int) -> dict[str, Any]:
+        """Note that the worker of a rank is gone; return what the rank had told of itself."""
+        told = self.present.pop(rank, {})
+        if self.ready and not self.stopping:
+            self.lost[rank] = told
+        return told
+
+    def missing(self) -> list[int]:
+        """Return the ranks that are not there."""
+        return sorted(set(range(self.ranks)) - set(self.present))
+
+    async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """End the world: ask its ranks, then ``mpiexec``, then kill what is left.
+
+        Parameters
+        ----------
+        ask
+            Sends the ranks the request to end.
+        """
+        self.stopping = True
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        exited = asyncio.ensure_future(self.exited())
+
+        def send(number: int) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+        async def by_signal(number: int) -> None:
+            send(number)
+
+        steps = (ask, lambda: by_signal(signal.SIGTERM), lambda: by_signal(signal.SIGKILL))
+        for step, patience in zip(steps, _PATIENCE, strict=True):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await step()
+                    await asyncio.shield(exited)
+                    break
+        # mpiexec was killed: ranks of this host that it could not end.
+        for told in {**self.present, **self.lost}.values():
+            if told.get("host") == os.uname().nodename:
+                _kill_rank(told["pid"], self.record.name)
+
+
+def _kill_rank(pid: int, name: str) -> None:
+    """Kill `pid` if it still is a rank of the cluster."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"workbench.rank" in words and name.encode() in words:
+            os.kill(pid, signal.SIGKILL)

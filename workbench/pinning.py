@@ -1,0 +1,188 @@
+"""Tasks that run on one rank and nowhere else.
+
+Notes
+-----
+Dask forgets restrictions of single tasks when it fuses graphs. So tasks are pinned in graphs that are
+complete when they are submitted: inputs are futures, nothing is left to optimise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from workbench.errors import PlacementError, did_you_mean
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+PER = ("rank", "node")
+"""What blocks can be made for."""
+
+_PINS: WeakKeyDictionary[Future, Pin] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A worker, as the scheduler knows it."""
+
+    address: str
+    name: int | str
+    host: str
+    memory_limit: int | None
+    """Bytes; None where there is no limit."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Where a future's value lies and stays."""
+
+    address: str
+    rows: int | None = None
+    """Of a block; None where it is not known or not a block."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function in a task. Futures and the keys of other calls, as `TaskRef`, stand for their values."""
+
+    key: Any
+    function: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    pin: Pin | None = None
+    """Where the call runs; None: anywhere."""
+
+
+def connected(client: Client | None) -> Client:
+    """Return the client given, else the current one.
+
+    Raises
+    ------
+    PlacementError
+        If there is none, if it is closed or if it is asynchronous.
+    """
+    from distributed import get_client
+
+    try:
+        client = client or get_client()
+    except ValueError:
+        raise PlacementError(
+            "no client is connected to a cluster: start one (%mpicluster start, or MPICluster(...).get_client()) "
+            "or pass client="
+        ) from None
+    if client.asynchronous:
+        raise PlacementError(
+            "the client is asynchronous; blocks are placed from ordinary code: use Client(cluster) without "
+            "asynchronous=True, in a thread of its own where there is an event loop"
+        )
+    if client.status != "running":
+        raise PlacementError(f"the client is {client.status}: connect another one to a running cluster")
+    return client
+
+
+def rank_order(name: int | str) -> tuple[int, int, int, str]:
+    """Return what workers are sorted by: the first world's ranks 0, 1, ..., then w1.0, w1.1, ..., w2.0, ...
+
+    Workers of any other name come last.
+    """
+    if isinstance(name, int):
+        return 0, 0, name, ""
+    if match := re.fullmatch(r"w(\d+)\.(\d+)", name):
+        return 1, int(match[1]), int(match[2]), ""
+    return 2, 0, 0, name
+
+
+def targets(client: Client, per: str) -> list[Rank]:
+    """Return the ranks that get a block each, in rank order.
+
+    Parameters
+    ----------
+    per
+        ``"rank"``: all of them; ``"node"``: the lowest on each host.
+
+    Raises
+    ------
+    PlacementError
+        If there is no rank, or ``per`` is something else.
+    """
+    if per not in PER:
+        raise PlacementError(f"per={per!r} cannot be: {did_you_mean(str(per), PER)}")
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    ranks = [
+        Rank(address, worker["name"], worker["host"], worker["memory_limit"] or None)
+        for address, worker in workers.items()
+        # a paused worker goes on when its memory is free again; one that is closing does not
+        if worker["status"] in {"running", "paused"}
+    ]
+    if not ranks:
+        raise PlacementError(
+            "the cluster has no ranks now, at least one is needed: wait for them (client.wait_for_workers(n)) "
+            "or look why there are none (%mpicluster logs)"
+        )
+    return select(ranks, per)
+
+
+def select(ranks: Iterable[Rank], per: str) -> list[Rank]:
+    """Return the ranks sorted; with ``per="node"`` only the first of each host."""
+    ranks = sorted(ranks, key=lambda rank: rank_order(rank.name))
+    if per == "rank":
+        return ranks
+    first: dict[str, Rank] = {}
+    for rank in ranks:
+        first.setdefault(rank.host, rank)
+    return list(first.values())
+
+
+def remember(future: Future, pin: Pin) -> None:
+    """Keep in mind where the value of ``future`` lies, for as long as the future exists."""
+    _PINS[future] = pin
+
+
+def recall(future: Future) -> Pin | None:
+    """Return where the value of ``future`` lies, if it was pinned by this process."""
+    return _PINS.get(future)
+
+
+def submit(client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priority: int = 0) -> list[Future]:
+    """Send the calls to the scheduler in one message; return the futures of ``keys``.
+
+    Pinned calls run at their address only and wait for it where it is busy.
+    """
+    from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+    from dask.task_spec import Task
+
+    tasks = {
+        call.key: Task(
+            call.key,
+            call.function,
+            *map(_reference, call.args),
+            **{name: _reference(value) for name, value in call.kwargs.items()},
+        )
+        for call in calls
+    }
+    pins = {call.key: call.pin for call in calls}
+    workers = {key: [pin.address] for key, pin in pins.items() if pin}
+    layer = MaterializedLayer(tasks, annotations={"workers": workers.get})
+    graph = HighLevelGraph({"pinned": layer}, {"pinned": set()})
+    # neither more urgent nor less than what is submitted at the same time by other means
+    futures: list[Future] = client.get(graph, list(keys), sync=False, priority=priority, fifo_timeout="100 ms")
+    for future in futures:
+        if pin := pins[future.key]:
+            remember(future, pin)
+    return futures
+
+
+def _reference(value: Any) -> Any:
+    """Let futures, and lists with futures, stand for their values in a task."""
+    from dask.task_spec import List, TaskRef
+    from distributed import Future
+
+    if isinstance(value, Future):
+        return TaskRef(value.key)
+    if isinstance(value, list) and any(isinstance(item, TaskRef) for item in value):
+        return List(*map(_reference, value))
+    return value

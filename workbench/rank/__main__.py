@@ -1,0 +1,147 @@
+"""``python -m workbench.rank NAME --world W --ranks N``: one MPI process of a world.
+
+Started n times by ``mpiexec``. Rank 0 reads the scheduler's address from its standard input, where the head
+writes it, and MPI carries it to the others, so that ranks start while the scheduler does and need no file
+to find it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import Future
+from typing import NoReturn
+
+from workbench import rank as rank_room
+from workbench import registry, tether
+from workbench.rank.spmd_thread import SpmdThread
+
+# Seconds to finalise MPI together, when the whole world ends.
+_FINALIZE = 3.0
+
+
+def main() -> NoReturn:
+    """Run this rank to its end."""
+    parser = argparse.ArgumentParser(prog="workbench.rank")
+    parser.add_argument("name")
+    parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--timeout", type=float, required=True, help="seconds until the world has to be ready")
+    arguments = parser.parse_args()
+
+    parent = os.getppid()
+    tether.tie(parent, signal.SIGKILL)
+    tether.watch(parent)
+    faulthandler.enable()
+    said = os.dup(2)
+    try:
+        orderly = _live(arguments)
+    except BaseException:
+        _abort(said)
+    _exit(orderly)
+
+
+def _live(arguments: argparse.Namespace) -> bool:
+    deadline = time.monotonic() + arguments.timeout
+    thread = SpmdThread()
+    # MPI waits for its peers while this thread imports Dask.
+    opening = thread.submit(_open, arguments, thread)
+    record = registry.await_record(arguments.name)
+    from workbench.rank import worker, world
+
+    context = opening.result(_left(deadline))
+    rank_room.enter(context)
+    _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
+    print(f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}", flush=True)
+    address = thread.submit(world.share, context, _address, deadline).result(_left(deadline))
+
+    registered, ended = threading.Event(), Future[bool]()
+
+    def run() -> None:
+        try:
+            ended.set_result(asyncio.run(worker.serve(context, record, address, _left(deadline), registered)))
+        except BaseException as error:  # noqa: BLE001  (the main thread decides)
+            ended.set_exception(error)
+            registered.set()
+
+    threading.Thread(target=run, name="dask-worker", daemon=True).start()
+    registered.wait(_left(deadline) + 1)
+    if not ended.done():
+        thread.submit(world.meet, context, deadline).result(_left(deadline) + 1)
+        # From here on a failure of this rank is its own: it must not take the others along.
+        return _wait(ended)
+    return ended.result()
+
+
+def _open(arguments: argparse.Namespace, thread: SpmdThread) -> rank_room.RankContext:
+    from workbench.rank import world
+
+    return world.open_world(arguments.ranks, arguments.world, thread)
+
+
+def _wait(ended: Future[bool]) -> bool:
+    try:
+        return ended.result()
+    except BaseException:  # noqa: BLE001  (reported, then the process goes)
+        traceback.print_exc()
+        return False
+
+
+def _address() -> str:
+    line = sys.stdin.readline().strip()
+    if not line:
+        raise ConnectionError("the head ended before it told where its scheduler listens; see head.log")
+    return line
+
+
+def _left(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())
+
+
+def _log_to(path: os.PathLike[str]) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _abort(said: int) -> NoReturn:
+    """End the whole world, since it was not ready yet: loudly, with the reason in the log of ``mpiexec``."""
+    context = rank_room._current
+    who = f"rank {context.rank}" if context else "a rank"
+    lines = traceback.format_exc()
+    sys.stderr.write(lines)
+    os.write(said, f"{who} failed while starting:\n{lines}".encode())
+    from mpi4py import rc
+
+    rc.initialize = False
+    from mpi4py import MPI
+
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.COMM_WORLD.Abort(1)
+    os._exit(1)
+
+
+def _exit(orderly: bool) -> NoReturn:
+    """End this rank alone, or in step with all others if the whole world ends."""
+    if orderly:
+        from mpi4py import MPI
+
+        try:
+            rank_room.current().spmd_thread.submit(MPI.Finalize).result(_FINALIZE)
+        except BaseException:  # noqa: BLE001  (a dead peer; the process goes all the same)
+            traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if orderly else 1)
+
+
+if __name__ == "__main__":
+    main()

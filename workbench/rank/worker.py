@@ -1,0 +1,91 @@
+"""The Dask worker of a rank, on a thread and an event loop of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from distributed import Worker
+
+from workbench import certificates, scratch
+from workbench.http_socket import UnixHTTP
+from workbench.rank.world import RankContext, facts
+from workbench.registry import Record
+
+# Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
+_GRACE = 3.0
+
+
+def worker_name(world: int, rank: int) -> int | str:
+    """Return the name of a rank's worker: ``3`` in world 0, ``"w1.3"`` in world 1."""
+    return rank if world == 0 else f"w{world}.{rank}"
+
+
+class RankWorker(UnixHTTP, Worker):
+    """A worker that ends with its rank and the other way round."""
+
+    orderly = False
+    """Whether the head has asked the whole world to end, so that all ranks can finalise MPI together."""
+
+    def __init__(self, *args: Any, http_socket: Path, **kwargs: Any) -> None:
+        self.http_socket = http_socket
+        super().__init__(*args, **kwargs)
+        self.handlers["workbench_end"] = self.end
+
+    async def end(self) -> str:
+        """Answer the head's request that this world ends, and end."""
+        self.orderly = True
+        self.loop.call_later(0, self.close, executor_wait=False, reason="the head ends the world")
+        return "OK"
+
+    async def close(self, *args: Any, **kwargs: Any) -> Any:
+        """Close the worker; whatever hangs on the way, the process ends after the grace period."""
+        timer = threading.Timer(_GRACE, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+        return await super().close(*args, **kwargs)
+
+
+async def serve(context: RankContext, record: Record, scheduler: str, timeout: float, ready: threading.Event) -> bool:
+    """Run the rank's worker until it is closed.
+
+    Parameters
+    ----------
+    scheduler
+        Address of the scheduler.
+    timeout
+        Seconds to register with it.
+    ready
+        Set once the worker is registered.
+
+    Returns
+    -------
+    orderly : bool
+        Whether the whole world ends, on the head's request.
+    """
+    from distributed.system import MEMORY_LIMIT
+
+    name = worker_name(context.world, context.rank)
+    security = certificates.security(record.folder)
+    host = scheduler.partition("://")[2].rpartition(":")[0]
+    worker = RankWorker(
+        scheduler,
+        name=name,
+        nthreads=record.threads,
+        memory_limit=record.memory or MEMORY_LIMIT // context.node_ranks,
+        host=host if host.startswith("127.") else None,
+        protocol="tls" if record.protocol == "tcp" else record.protocol,
+        security=security,
+        dashboard=False,
+        http_socket=scratch.sockets(record.id) / f"rank-{name}.sock",
+        local_directory=str(scratch.spill(record.id)),
+        death_timeout=timeout,
+        startup_information={"workbench": lambda _: facts(context)},
+    )
+    async with worker:
+        ready.set()
+        await worker.finished()
+    return worker.orderly
+
