@@ -267,9 +267,14 @@ def _parse(content: str, name: str) -> Record:
         raise ValueError(f"schema {values.get('schema')!r}, this version reads {SCHEMA}")
     if values["name"] != name:
         raise ValueError(f"it names cluster {values['name']!r}")
-    values["process"] = ProcessId(**values["process"])
-    values["worlds"] = tuple(World(**world) for world in values["worlds"])
-    return Record(**values)
+    return from_dict(values)
+
+
+def from_dict(values: dict[str, Any]) -> Record:
+    """Return the record that ``dataclasses.asdict`` made `values` of."""
+    process = ProcessId(**values["process"])
+    worlds = tuple(World(**world) for world in values["worlds"])
+    return Record(**{**values, "process": process, "worlds": worlds})
 
 
 def _check_private(path: Path) -> None:

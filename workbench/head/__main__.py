@@ -42,8 +42,12 @@ def main() -> int:
 
 
 async def _serve(record: Record, world: WorldProcess) -> int:
-    from workbench.head.head import Head
+    import dask
 
+    from workbench.head.head import Head
+    from workbench.head.scheduler import SETTINGS
+
+    dask.config.set(SETTINGS)
     return await Head(record, world).run()
 
 

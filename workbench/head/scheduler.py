@@ -12,6 +12,13 @@ from distributed.security import Security
 
 from workbench.http_socket import UnixHTTP
 
+SETTINGS = {
+    # A rank in a long C call sends no heartbeat and is alive all the same; the dead are seen by their sockets.
+    "distributed.scheduler.worker-ttl": None,
+    # A task pinned to a rank that is gone would wait for ever.
+    "distributed.scheduler.no-workers-timeout": "60s",
+}
+
 
 class HeadScheduler(UnixHTTP, Scheduler):
     """A scheduler whose workers come and go with MPI worlds.

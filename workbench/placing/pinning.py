@@ -47,7 +47,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function in a task. Futures and the keys of other calls, as `TaskRef`, stand for their values."""
+    """A call of a function in a task. Futures and references stand for their values."""
 
     key: Any
     function: Any
@@ -55,6 +55,13 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     pin: Pin | None = None
     """Where the call runs; None: anywhere."""
+
+    @property
+    def reference(self) -> Any:
+        """What stands for the result among the arguments of another call."""
+        from dask.task_spec import TaskRef
+
+        return TaskRef(self.key)
 
 
 def connected(client: Client | None) -> Client:
@@ -179,9 +186,9 @@ def submit(client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priori
 def _reference(value: Any) -> Any:
     """Let futures, and lists with futures, stand for their values in a task."""
     from dask.task_spec import List, TaskRef
-    from distributed import Future
 
-    if isinstance(value, Future):
+    # futures are references too, but the task needs no more than the key
+    if isinstance(value, TaskRef):
         return TaskRef(value.key)
     if isinstance(value, list) and any(isinstance(item, TaskRef) for item in value):
         return List(*map(_reference, value))

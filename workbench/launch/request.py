@@ -1,0 +1,162 @@
+"""From what a user asks for to a record and a job, validated once."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from workbench import config, registry
+from workbench.errors import InvalidRequest, did_you_mean
+from workbench.launch.choose import launcher
+from workbench.launch.interface import JobSpec
+from workbench.launch.mpi import check_choice
+from workbench.launch.mpiexec import available_cores
+from workbench.registry import Record
+
+PROTOCOLS = ("tcp",)
+# Past this one host cannot even hold the processes; a slip of the keyboard should not try.
+MAX_RANKS = 100_000
+
+
+def request(
+    ranks: Any = None,
+    *,
+    name: str | None = None,
+    scheduler: str = "auto",
+    threads: Any = 1,
+    memory: Any = None,
+    mpi: str = "auto",
+    protocol: str = "tcp",
+    timeout: Any = None,
+    idle_timeout: Any = None,
+) -> Record:
+    """Return the record of the cluster that is asked for.
+
+    Parameters
+    ----------
+    ranks
+        Size of the MPI world; None: one rank for each core of this host.
+    name
+        Name of the cluster; None: the first free of ``mpi``, ``mpi-2``, ...
+    scheduler
+        ``auto`` or ``local``.
+    threads
+        Threads of each rank, for Dask tasks and for OpenMP and BLAS.
+    memory
+        Memory of each rank, in bytes or as ``"4 GiB"``; None: an even share of its node.
+    mpi
+        ``auto``, ``openmpi``, ``mpich`` or ``intelmpi``.
+    protocol
+        Protocol between the ranks: ``tcp``.
+    timeout
+        Seconds, or a time span such as ``"2 minutes"``, until all ranks have to be ready.
+    idle_timeout
+        The same for the time without clients and tasks after which the cluster ends itself.
+
+    Raises
+    ------
+    InvalidRequest
+        If something of it is not allowed.
+    """
+    if protocol not in PROTOCOLS:
+        raise InvalidRequest(f"protocol {protocol!r}: {did_you_mean(str(protocol), PROTOCOLS)}")
+    ready_within = _seconds("timeout", timeout, "start-timeout")
+    now = time.time()
+    return Record(
+        name=registry.free_name() if name is None else registry.check_name(name),
+        ranks=available_cores() if ranks is None else _count("ranks", ranks),
+        threads=_count("threads", threads),
+        memory=None if memory is None else _bytes(memory),
+        protocol=protocol,
+        mpi=check_choice(mpi),
+        scheduler=launcher(scheduler).name,
+        idle_timeout=_seconds("idle_timeout", idle_timeout, "idle-timeout"),
+        created=now,
+        deadline=now + ready_within,
+        message="submitted",
+    )
+
+
+def job_spec(record: Record) -> JobSpec:
+    """Return the job that holds the cluster of `record`."""
+    from jupyter_core.paths import jupyter_data_dir
+
+    return JobSpec(
+        name=record.name,
+        ranks=record.ranks,
+        threads=record.threads,
+        memory=record.memory,
+        command=(sys.executable, "-m", "workbench.head", record.name),
+        log=record.logs / "head.log",
+        script=record.folder / "job.sh",
+        environment=(
+            # A batch job need not have the variables of this process: the registry must be the same one.
+            ("JUPYTER_DATA_DIR", jupyter_data_dir()),
+            ("DASK_CONFIG", str(dask_settings(record))),
+        ),
+    )
+
+
+def dask_settings(record: Record) -> Path:
+    """Return the file with this process's Dask settings, which hold for head and ranks as well."""
+    return record.folder / "dask.yaml"
+
+
+def write_dask_settings(record: Record) -> None:
+    """Write the present Dask settings where the cluster finds them."""
+    import dask
+    import yaml
+
+    known = {key: value for key, value in dask.config.config.items() if _is_plain(value)}
+    dask_settings(record).write_text(yaml.safe_dump(known), encoding="utf-8")
+
+
+def _is_plain(value: Any) -> bool:
+    import yaml
+
+    try:
+        yaml.safe_dump(value)
+    except yaml.YAMLError:
+        return False
+    return True
+
+
+def _count(what: str, given: Any) -> int:
+    allowed = f"allowed is a whole number from 1 to {MAX_RANKS}, e.g. {what}=4"
+    if isinstance(given, bool) or (isinstance(given, float) and not given.is_integer()):
+        raise InvalidRequest(f"{what} {given!r}: {allowed}.")
+    try:
+        number = int(given)
+    except (TypeError, ValueError):
+        raise InvalidRequest(f"{what} {given!r}: {allowed}.") from None
+    if not 1 <= number <= MAX_RANKS:
+        raise InvalidRequest(f"{what} {given!r}: {allowed}.")
+    return number
+
+
+def _bytes(given: Any) -> int:
+    from dask.utils import parse_bytes
+
+    try:
+        number = int(parse_bytes(given))
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1:
+        raise InvalidRequest(f"memory {given!r}: allowed is a size above zero for each rank, e.g. 2GB or 500MiB.")
+    return number
+
+
+def _seconds(what: str, given: Any, setting: str) -> float:
+    from dask.utils import parse_timedelta
+
+    if given is None:
+        return config.seconds(setting)
+    try:
+        number = float(parse_timedelta(given, default="s"))
+    except (TypeError, ValueError, KeyError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InvalidRequest(f"{what} {given!r}: allowed is a time above zero, in seconds or as '5 minutes'.")
+    return number

@@ -1,0 +1,80 @@
+"""The log files of a cluster, while it runs and after it has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workbench import registry
+from workbench.errors import ClusterNotFound, InvalidRequest, did_you_mean
+from workbench.registry import Record
+
+
+def folder(name: str) -> Path:
+    """Return the folder of the logs of cluster `name`, or of the one that last had the name.
+
+    Raises
+    ------
+    ClusterNotFound
+        If there never was one, or its logs have been removed since.
+    """
+    try:
+        return registry.read(name).logs
+    except ClusterNotFound:
+        found = registry.newest_logs(name)
+        if found is None:
+            raise
+        return found
+
+
+def read(path: Path, rank: int | str | None = None) -> str:
+    """Return the logs in a folder as one text.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    rank
+        A rank, as its worker is named (``3``, or ``"w1.3"`` in a later world); None: everything, each file
+        under its name.
+
+    Raises
+    ------
+    InvalidRequest
+        If there is no log of that rank.
+    """
+    files = {file.stem: file for file in sorted(path.glob("*.log"), key=_order)}
+    if rank is None:
+        return "\n".join(f"==> {stem} <==\n{_text(file)}" for stem, file in files.items())
+    ranks = [stem.removeprefix("rank-") for stem in files if stem.startswith("rank-")]
+    if str(rank) not in ranks:
+        raise InvalidRequest(f"no log of rank {rank!r}; {did_you_mean(str(rank), ranks)}")
+    return _text(files[f"rank-{rank}"])
+
+
+def tail(record: Record, lines: int = 15) -> str:
+    """Return the end of the log that most likely tells why a cluster failed, under its path.
+
+    Notes
+    -----
+    Ranks that fail while starting write to the log of their world's ``mpiexec``; the head's own comes second.
+    """
+    worlds = sorted(record.logs.glob("world-*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in (*worlds, record.logs / "head.log"):
+        # The first line of a world's log is its command line.
+        said = [line for line in _text(path).splitlines() if line.strip() and not line.startswith("$ ")]
+        if said:
+            return "\n".join([f"{path}:", *(f"    {line}" for line in said[-lines:])])
+    return f"{record.logs} has no output"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _order(path: Path) -> tuple[int, str, int]:
+    kind, _, name = path.stem.partition("-")
+    world, _, rank = name.rpartition(".")
+    return ["head", "world", "rank"].index(kind) if kind in ("head", "world", "rank") else 3, world, int(rank or 0)
