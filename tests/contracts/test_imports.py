@@ -4,10 +4,14 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 PACKAGE = Path(__file__).parents[2] / "workbench"
 
@@ -61,6 +65,24 @@ def test_a_module_is_imported_only_where_its_rule_allows_it(rule):
     ]
 
     assert offences == []
+
+
+def test_every_package_that_is_imported_is_a_declared_dependency():
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    listed = [*project["dependencies"], *(item for extra in ("demo", "lab", "bench") for item in extras[extra])]
+    declared = {canonicalize_name(Requirement(item).name) for item in listed}
+    distributions = packages_distributions()
+
+    undeclared = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {name}"
+        for path in PACKAGE.rglob("*.py")
+        for name, _, line in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if (package := name.partition(".")[0]) not in {"workbench", *sys.stdlib_module_names}
+        and declared.isdisjoint(map(canonicalize_name, distributions.get(package, [])))
+    ]
+
+    assert undeclared == []
 
 
 def python(code: str) -> str:
