@@ -35,7 +35,7 @@ class Progress:
 
     def show(self, state: str, up: int, ranks: int | None = None) -> None:
         """Show that `up` ranks are there now."""
-        if (f"{state}: ", up) != (self._bar.desc, self._bar.n):
+        if not self._quiet and (f"{state}: ", up) != (self._bar.desc, self._bar.n):
             self._bar.n = up
             self._bar.total = ranks or self._ranks
             self._bar.set_description(state)
@@ -43,6 +43,6 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None and not self._quiet:
             self._bar.set_description("failed")
         self._bar.close()
