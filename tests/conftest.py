@@ -35,6 +35,8 @@ def _isolate() -> None:
         folder = SESSION / name.lower()
         folder.mkdir(mode=0o700)
         os.environ[name] = str(folder)
+    # If this run is killed, nobody ends its clusters but they themselves.
+    os.environ["DASK_WORKBENCH__IDLE_TIMEOUT"] = "10 minutes"
     os.environ[MARKER[0]] = MARKER[1]
 
 
