@@ -263,7 +263,13 @@ class MPICluster(Cluster):
         """Ask the head and return what it tells of the cluster."""
 
         async def ask() -> Record:
-            await self._ask_status()
+            try:
+                await self._ask_status()
+            except OSError as error:
+                raise HeadUnreachable(
+                    f"the head of cluster {self._record.name!r} at {self._record.address} does not answer any more. "
+                    f"It has ended or is cut off; see its logs in {self._record.logs}."
+                ) from error
             return self._record
 
         return self.sync(ask)  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench import config
+from workbench import config, scratch
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError, did_you_mean
 from workbench.host import ProcessId
 
@@ -176,8 +176,8 @@ def create(record: Record) -> None:
     for folder in (clusters_folder(), logs_folder()):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(folder)
-    if record.name in names() and _is_stale(record.name):
-        _remove_folder(record.folder)
+    if record.name in names():
+        _forget_if_stale(record.name)
     try:
         record.folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -292,11 +292,18 @@ def _check_private(path: Path) -> None:
         )
 
 
-def _is_stale(name: str) -> bool:
+def _forget_if_stale(name: str) -> bool:
+    """Remove what a cluster has left that was killed with its head; tell whether it was one."""
     try:
-        return read(name).alive() is False
+        record = read(name)
     except (RecordError, ClusterNotFound):
         return False
+    if record.alive() is not False:
+        return False
+    if record.process.is_local:
+        scratch.remove(record.id)
+    _remove_folder(record.folder)
+    return True
 
 
 def owns_lease(record: Record) -> bool:
@@ -339,10 +346,7 @@ def _remove_folder(folder: Path) -> None:
 
 def clean() -> list[str]:
     """Remove the records of clusters that are surely gone; return their names."""
-    stale = [name for name in names() if _is_stale(name)]
-    for name in stale:
-        _remove_folder(clusters_folder() / name)
-    return stale
+    return [name for name in names() if _forget_if_stale(name)]
 
 
 def newest_logs(name: str) -> Path | None:

@@ -1,7 +1,8 @@
 """Folders of one cluster on one node, private to the user and removed with the cluster.
 
 Spilled data goes under Dask's or the system's temporary directory. Unix sockets get a folder of their own,
-since their paths may have 107 characters and temporary directories of batch jobs are often longer.
+since their paths may have 107 characters and temporary directories of batch jobs are often longer. MPI's shared
+memory gets one too: ranks that are killed leave their segments behind.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ def spill(cluster_id: str) -> Path:
     return _private(Path(base) / f"workbench-{os.geteuid()}", f"{cluster_id[:8]}-data")
 
 
+def shared_memory(cluster_id: str) -> Path:
+    """Return the folder for MPI's shared memory on this node, made if need be."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()  # noqa: S108  (as above)
+    return _private(Path(base) / f"workbench-{os.geteuid()}", cluster_id)
+
+
 def _private(parent: Path, name: str) -> Path:
     for folder in (parent, parent / name[:16]):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -45,6 +52,6 @@ def _private(parent: Path, name: str) -> Path:
 
 
 def remove(cluster_id: str) -> None:
-    """Remove both folders of a cluster from this node."""
-    for folder in (sockets(cluster_id), spill(cluster_id)):
+    """Remove the folders of a cluster from this node."""
+    for folder in (sockets(cluster_id), spill(cluster_id), shared_memory(cluster_id)):
         shutil.rmtree(folder, ignore_errors=True)

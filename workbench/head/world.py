@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from workbench import config, tether
+from workbench import config, scratch, tether
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Geometry, world_command
 from workbench.registry import Record
@@ -56,7 +56,7 @@ class WorldProcess:
         """Return command line and environment of the world's ``mpiexec``."""
         rank = [sys.executable, "-m", "workbench.rank", self.record.name]
         rank += ["--world", str(self.index), "--ranks", str(self.ranks), "--timeout", f"{timeout:.1f}"]
-        geometry = Geometry.here(self.ranks, self.record.threads)
+        geometry = Geometry.here(self.ranks, self.record.threads, scratch.shared_memory(self.record.id))
         command = world_command(self.mpi, geometry, rank, config.get("mpi.extra-args"))
         tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
         return tied, command.variables(dict(os.environ))

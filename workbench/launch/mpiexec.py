@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from workbench.launch.mpi import MPI
 
@@ -30,11 +31,13 @@ class Geometry:
     """Cores that the world may use on its node."""
     root: bool = False
     """Whether the user is root, whom Open MPI refuses unless told otherwise."""
+    shared_memory: str | None = None
+    """Folder for segments of shared memory, where the MPI can be told one; None: the MPI's own choice."""
 
     @classmethod
-    def here(cls, ranks: int, threads: int) -> Geometry:
+    def here(cls, ranks: int, threads: int, shared_memory: Path | None = None) -> Geometry:
         """Return the geometry of a world on this host."""
-        return cls(ranks, threads, available_cores(), os.geteuid() == 0)
+        return cls(ranks, threads, available_cores(), os.geteuid() == 0, shared_memory and str(shared_memory))
 
     @property
     def oversubscribed(self) -> bool:
@@ -111,6 +114,9 @@ def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
     if geometry.oversubscribed:
         options += ["--map-by", ":oversubscribe"] if mpi.version >= (5,) else ["--oversubscribe"]
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    if geometry.shared_memory:
+        # Segments of ranks that were killed stay behind: there they are found and removed.
+        environment[f"OMPI_MCA_btl_{shared_memory}_backing_directory"] = geometry.shared_memory
     if geometry.root:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return options, environment, defaults

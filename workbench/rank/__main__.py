@@ -20,8 +20,9 @@ from concurrent.futures import Future
 from typing import NoReturn
 
 from workbench import rank as rank_room
-from workbench import registry, tether
+from workbench import registry, scratch, tether
 from workbench.rank.spmd_thread import SpmdThread
+from workbench.registry import Record
 
 # Seconds to finalise MPI together, when the whole world ends.
 _FINALIZE = 3.0
@@ -41,19 +42,22 @@ def main() -> NoReturn:
     tether.watch(parent)
     faulthandler.enable()
     said = os.dup(2)
+    record = registry.await_record(arguments.name)
     try:
-        orderly = _live(arguments)
+        orderly = _live(arguments, record)
     except BaseException:
         _abort(said)
+    if record.process.alive() is False:
+        # The head was killed, and with it whoever would have tidied up.
+        scratch.remove(record.id)
     _exit(orderly)
 
 
-def _live(arguments: argparse.Namespace) -> bool:
+def _live(arguments: argparse.Namespace, record: Record) -> bool:
     deadline = time.monotonic() + arguments.timeout
     thread = SpmdThread()
     # MPI waits for its peers while this thread imports Dask.
     opening = thread.submit(_open, arguments, thread)
-    record = registry.await_record(arguments.name)
     from workbench.rank import worker, world
 
     context = opening.result(_left(deadline))
