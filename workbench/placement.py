@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 
-def place(X: Any, *others: Any, per: str = "rank", client: Client | None = None) -> Any:  # noqa: N803, as scikit-learn
+def place(X: Any, *others: Any, per: str = "rank", client: Client | None = None) -> Any:
     """Make one block per rank of a collection, pinned to its rank, in rank order.
 
     Rows are split evenly, as `numpy.array_split` does; all columns stay together. Blocks of arrays are
@@ -71,7 +71,7 @@ def place(X: Any, *others: Any, per: str = "rank", client: Client | None = None)
     return placed if others else placed[0]
 
 
-def blocks(X: Any) -> list[Future]:  # noqa: N803
+def blocks(X: Any) -> list[Future[Any]]:
     """Return the futures of the blocks of a placed collection, in rank order.
 
     Raises
@@ -86,11 +86,11 @@ def blocks(X: Any) -> list[Future]:  # noqa: N803
 
 def map_blocks(
     fn: Callable[..., Any],
-    X: Any,  # noqa: N803
+    X: Any,
     *others_or_values: Any,
     client: Client | None = None,
     **kwargs: Any,
-) -> list[Future]:
+) -> list[Future[Any]]:
     """Call a function once per block, on the rank where the block lies.
 
     Parameters
@@ -138,7 +138,7 @@ def map_blocks(
 
 def _per_block(client: Client, value: Any, pins: Sequence[Pin]) -> Sequence[Any]:
     """Return what each call gets of an argument."""
-    from dask import is_dask_collection
+    from dask.base import is_dask_collection
 
     if not is_dask_collection(value):
         return [value] * len(pins)
@@ -146,11 +146,17 @@ def _per_block(client: Client, value: Any, pins: Sequence[Pin]) -> Sequence[Any]
     its_pins = _pins(client, value, futures)
     if its_pins != pins:
         raise PlacementError(
-            f"{source.describe(value)} is placed with {_layout(its_pins)}, X with {_layout(pins)}: place them together, "
-            "X, y = place(X, y)"
+            f"{source.describe(value)} is placed in {_layout(its_pins)}, X in {_layout(pins)}: both have to lie alike, "
+            "place them in one call, X, y = place(X, y)"
         )
     return futures
 
 
+def _pins(client: Client, X: Any, futures: Sequence[Future[Any]]) -> list[Pin]:
+    pins = [pin for future in futures if (pin := pinning.recall(future))]
+    return pins if len(pins) == len(futures) else pinning.find(client, futures, str(source.placed_per(X)))
+
+
 def _layout(pins: Sequence[Pin]) -> str:
-    return f"{len(pins)} blocks of {', '.join(str(pin.rows) for pin in pins[:4])}{', ...' * (len(pins) > 4)} rows"
+    listed = ", ".join(f"{pin.rows} on {pin.address}" for pin in pins[:4])
+    return f"{len(pins)} blocks (rows: {listed}{', ...' * (len(pins) > 4)})"

@@ -9,8 +9,10 @@ complete when they are submitted: inputs are futures, nothing is left to optimis
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 PER = ("rank", "node")
 """What blocks can be made for."""
 
-_PINS: WeakKeyDictionary[Future, Pin] = WeakKeyDictionary()
+_PINS: WeakKeyDictionary[Future[Any], Pin] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -144,17 +146,17 @@ def select(ranks: Iterable[Rank], per: str) -> list[Rank]:
     return list(first.values())
 
 
-def remember(future: Future, pin: Pin) -> None:
+def remember(future: Future[Any], pin: Pin) -> None:
     """Keep in mind where the value of ``future`` lies, for as long as the future exists."""
     _PINS[future] = pin
 
 
-def recall(future: Future) -> Pin | None:
+def recall(future: Future[Any]) -> Pin | None:
     """Return where the value of ``future`` lies, if it was pinned by this process."""
     return _PINS.get(future)
 
 
-def submit(client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priority: int = 0) -> list[Future]:
+def submit(client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priority: int = 0) -> list[Future[Any]]:
     """Send the calls to the scheduler in one message; return the futures of ``keys``.
 
     Pinned calls run at their address only and wait for it where it is busy.
@@ -176,11 +178,55 @@ def submit(client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priori
     layer = MaterializedLayer(tasks, annotations={"workers": workers.get})
     graph = HighLevelGraph({"pinned": layer}, {"pinned": set()})
     # neither more urgent nor less than what is submitted at the same time by other means
-    futures: list[Future] = client.get(graph, list(keys), sync=False, priority=priority, fifo_timeout="100 ms")
+    futures: list[Future[Any]] = client.get(graph, list(keys), sync=False, priority=priority, fifo_timeout="100 ms")
     for future in futures:
         if pin := pins[future.key]:
             remember(future, pin)
     return futures
+
+
+def find(client: Client, futures: Sequence[Future[Any]], per: str) -> list[Pin]:
+    """Return where blocks lie that another process placed, and remember it.
+
+    Raises
+    ------
+    PlacementError
+        If a block is not on the rank that it belongs to.
+    """
+    ranks = targets(client, per)
+    holders = client.who_has(futures)
+    for number, (future, rank) in enumerate(zip_longest(futures, ranks[: len(futures)])):
+        # one that is still computed has no holder, but a task that waits for its rank
+        if rank is None or (holders[future.key] and rank.address not in holders[future.key]):
+            raise PlacementError(
+                f"block {number} of {len(futures)} is not on the rank that it was placed on, the cluster has "
+                f"{len(ranks)} ranks now: place the data again"
+            )
+    name = f"length-{uuid.uuid4().hex}"
+    calls = [
+        Call((name, number), len, (future,), pin=Pin(rank.address))
+        for number, (future, rank) in enumerate(zip(futures, ranks, strict=False))
+    ]
+    lengths = client.gather(submit(client, calls, [call.key for call in calls]))
+    pins = [Pin(rank.address, length) for rank, length in zip(ranks, lengths, strict=False)]
+    for future, pin in zip(futures, pins, strict=True):
+        remember(future, pin)
+    return pins
+
+
+def located(client: Client, futures: Sequence[Future[Any]]) -> list[Pin | None]:
+    """Return where the values of any futures lie; None for one that failed.
+
+    Those that were pinned need no look, others are waited for.
+    """
+    from distributed import wait
+
+    pins = {future.key: recall(future) for future in futures}
+    elsewhere = [future for future in futures if pins[future.key] is None]
+    if elsewhere:
+        wait(elsewhere)
+        pins |= {key: Pin(min(holders)) for key, holders in client.who_has(elsewhere).items() if holders}
+    return [pins[future.key] for future in futures]
 
 
 def _reference(value: Any) -> Any:

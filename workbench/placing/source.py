@@ -41,7 +41,7 @@ class Source:
     """Of all rows; 0 where they are not counted yet."""
     chunks: Sequence[int] = ()
     """Rows of the chunks that are computed."""
-    futures: Sequence[Future] = ()
+    futures: Sequence[Future[Any]] = ()
     """The chunks that are computed."""
 
 
@@ -50,7 +50,7 @@ def describe(thing: Any) -> str:
     return f"a {type(thing).__module__.partition('.')[0]}.{type(thing).__qualname__}".replace("builtins.", "")
 
 
-def futures_in(collection: Any) -> list[Future]:
+def futures_in(collection: Any) -> list[Future[Any]]:
     """Return what stands for the chunks of a persisted collection in its graph, in order."""
     from dask.core import flatten
     from dask.task_spec import Alias
@@ -62,7 +62,7 @@ def futures_in(collection: Any) -> list[Future]:
 
 def placed_per(collection: Any) -> str | None:
     """Return what a placed collection has its blocks for, ``"rank"`` or ``"node"``; None if it is not placed."""
-    from dask import is_dask_collection
+    from dask.base import is_dask_collection
 
     # the name of a dataframe that is not placed costs nothing, its graph does
     if not is_dask_collection(collection) or not str(getattr(collection, "_name", "")).startswith(_PREFIX):
@@ -99,7 +99,9 @@ def examine(name: str, collection: Any) -> Source:
             f"{name} has chunks of unknown lengths, its shape is {collection.shape}: only known ones can be placed, "
             "call X.compute_chunk_sizes() on it before"
         )
-    return Source(name, collection, np.empty((0, *collection.shape[1:]), meta.dtype), len(collection), collection.nbytes)
+    return Source(
+        name, collection, np.empty((0, *collection.shape[1:]), meta.dtype), len(collection), collection.nbytes
+    )
 
 
 def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
@@ -146,7 +148,7 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
     import dask.array as da
     import dask.dataframe as dd
 
-    futures: dict[int, list[Future]] = {}
+    futures: dict[int, list[Future[Any]]] = {}
     for kind in (da.Array, dd.DataFrame | dd.Series):
         numbers = [number for number, source in enumerate(sources) if isinstance(source.collection, kind)]
         if numbers:
@@ -201,7 +203,7 @@ def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> A
     return _collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
 
 
-def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future]:
+def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]]:
     """Send each rank its rows of something that lies in this process."""
     take = data.iloc if hasattr(data, "iloc") else np.asarray(data)
     futures = []
@@ -213,7 +215,7 @@ def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future]:
     return futures
 
 
-def _collection(meta: Any, name: str, graph: dict[Any, Future], sizes: Sequence[int]) -> Any:
+def _collection(meta: Any, name: str, graph: dict[Any, Future[Any]], sizes: Sequence[int]) -> Any:
     import dask.array as da
     from dask.dataframe import from_graph
 

@@ -1,0 +1,82 @@
+"""What the scheduler may do with blocks that are pinned to a rank: nothing.
+
+A task that is restricted to certain workers stays there, but Dask treats its *result* as any other: the
+active memory manager drops the replica on its rank if another rank holds a copy, and ``rebalance`` and
+``replicate`` move and drop as they like. Two things keep results where their tasks belong:
+
+- `KeepPinned`, in place of the policy ``ReduceReplicas``, by Dask's configuration
+  (``distributed.scheduler.active-memory-manager.policies: [{class: workbench.head.pinned.KeepPinned}]``);
+- `guard`, called once with the scheduler, for what clients ask for.
+
+A rank that retires still hands over what it holds: better elsewhere than lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from distributed.active_memory_manager import ReduceReplicas
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Scheduler
+    from distributed.active_memory_manager import SuggestionGenerator
+    from distributed.scheduler import TaskState
+
+
+def is_pinned(task: TaskState) -> bool:
+    """Whether the task has to run on certain workers and may not run on others."""
+    return bool(task.worker_restrictions) and not task.loose_restrictions
+
+
+class KeepPinned(ReduceReplicas):
+    """Drop surplus replicas, but never that of a pinned task on its own worker."""
+
+    __slots__ = ()
+
+    def run(self) -> SuggestionGenerator:
+        """Narrow each suggestion of Dask's policy down to workers that may drop the replica."""
+        suggestions = super().run()
+        choice = None
+        while True:
+            try:
+                suggestion = suggestions.send(choice)
+            except StopIteration:
+                return
+            task = suggestion.ts
+            if is_pinned(task):
+                elsewhere = {worker for worker in task.who_has or () if worker.address not in (task.worker_restrictions or ())}
+                suggestion = suggestion._replace(candidates=elsewhere)
+            choice = yield suggestion
+
+
+def guard(scheduler: Scheduler) -> None:
+    """Let ``client.rebalance`` move only what is not pinned, and ``client.replicate`` drop only that."""
+    rebalance, replicate = scheduler.handlers["rebalance"], scheduler.handlers["replicate"]
+
+    def pinned(key: Key) -> bool:
+        return key in scheduler.tasks and is_pinned(scheduler.tasks[key])
+
+    @wraps(rebalance)
+    async def rebalance_the_others(keys: Iterable[Key] | None = None, **options: Any) -> Any:
+        if keys is None:
+            # Without keys, one that is gone meanwhile is no failure.
+            movable = [key for key, task in scheduler.tasks.items() if task.who_has and not is_pinned(task)]
+            await rebalance(keys=movable, **options)
+            return {"status": "OK"}
+        return await rebalance(keys=[key for key in keys if not pinned(key)], **options)
+
+    @wraps(replicate)
+    async def replicate_and_keep(keys: Iterable[Key], **options: Any) -> Any:
+        keys = set(keys)
+        kept = {key for key in keys if pinned(key)}
+        answers = [
+            await replicate(keys=list(some), **{**options, **changed})
+            for some, changed in ((kept, {"delete": False}), (keys - kept, {}))
+            if some
+        ]
+        return next((answer for answer in answers if answer), None)
+
+    scheduler.handlers.update(rebalance=rebalance_the_others, replicate=replicate_and_keep)
