@@ -79,7 +79,7 @@ def test_every_package_that_is_imported_is_a_declared_dependency():
         for path in PACKAGE.rglob("*.py")
         for name, _, line in imports(ast.parse(path.read_text(encoding="utf-8")))
         if (package := name.partition(".")[0]) not in {"workbench", *sys.stdlib_module_names}
-        and declared.isdisjoint(map(canonicalize_name, distributions.get(package, [])))
+        and declared.isdisjoint(map(canonicalize_name, distributions.get(package, [package])))
     ]
 
     assert undeclared == []
