@@ -1,0 +1,54 @@
+"""``workbench bench NAME``: measurements against a reference, both arms alternating within one run.
+
+Every bench is a module of this package with ``add_options(parser)`` and ``run(options) -> Report``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from workbench.bench.report import Report
+from workbench.errors import WorkbenchError, did_you_mean
+
+BENCHES = {"startup": "start of a cluster to a ready client, against dask-mpi"}
+"""What can be measured, by the name of its module."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the bench that the command line names, print its report and return the exit code.
+
+    Parameters
+    ----------
+    argv
+        Words after ``workbench bench``.
+    """
+    parser = argparse.ArgumentParser(
+        prog="workbench bench",
+        description="Measure the workbench against a reference.",
+        epilog="\n".join(["benches:", *(f"  {name:12}{what}" for name, what in BENCHES.items())]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("bench", metavar="NAME", help="what to measure; NAME --help tells its options")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="options of this bench, and --json")
+    chosen = parser.parse_args(argv)
+    if chosen.bench not in BENCHES:
+        parser.error(f"bench {chosen.bench!r}: {did_you_mean(chosen.bench, BENCHES)}")
+    try:
+        return _run(chosen.bench, chosen.options)
+    except WorkbenchError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _run(name: str, argv: Sequence[str]) -> int:
+    module = import_module(f"workbench.bench.{name}")
+    parser = argparse.ArgumentParser(prog=f"workbench bench {name}", description=BENCHES[name])
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    module.add_options(parser)
+    options = parser.parse_args(argv)
+    report: Report = module.run(options)
+    print(report.json() if options.json else report.table())
+    return 0

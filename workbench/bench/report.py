@@ -1,0 +1,82 @@
+"""What a bench has measured: all rows, the named figures, and the machine they come from."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import available_cores
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of one bench."""
+
+    bench: str
+    """Name of the bench."""
+    machine: dict[str, Any]
+    """Facts without which the numbers mean nothing; see `machine`."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """One measurement each, in the order they were made, all with the same keys."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    """The named figures."""
+
+    def json(self) -> str:
+        """Return the report as one JSON object."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    def table(self) -> str:
+        """Return the report as text for people."""
+        parts = [f"{self.bench} on " + ", ".join(f"{key} {value}" for key, value in self.machine.items()), ""]
+        if self.rows:
+            heads = list(self.rows[0])
+            cells = [heads, *([_words(row[head]) for head in heads] for row in self.rows)]
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            parts += ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
+            parts.append("")
+        parts += [f"{key}: {_words(value)}" for key, value in self.summary.items()]
+        return "\n".join(parts)
+
+
+def machine(mpi: MPI) -> dict[str, Any]:
+    """Return the facts of this machine and environment that measurements depend on."""
+    facts = {"cores": available_cores(), "system": platform.platform(terse=True), "mpi": str(mpi)}
+    packages = ("mpi4py", "dask", "distributed")
+    return facts | {"python": platform.python_version()} | {package: version(package) for package in packages}
+
+
+def positive(text: str) -> int:
+    """Return the whole number above zero that an option gives.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is something else.
+    """
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a whole number above zero")
+    return int(text)
+
+
+def alternate(arms: Sequence[str], pairs: int) -> list[tuple[int, str]]:
+    """Return pair and arm of every measurement, the order of the arms swapped from pair to pair.
+
+    Pair 0 warms up caches and is not to be counted.
+
+    Examples
+    --------
+    >>> alternate(["ours", "theirs"], 1)
+    [(0, 'ours'), (0, 'theirs'), (1, 'theirs'), (1, 'ours')]
+    """
+    return [(pair, arm) for pair in range(pairs + 1) for arm in (arms if pair % 2 == 0 else reversed(arms))]
+
+
+def _words(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,169 @@
+"""Time from nothing to a client with all workers, against ``mpiexec dask-mpi`` of the same MPI.
+
+Both arms start as many workers, one for each MPI rank, and end when ``Client.wait_for_workers`` returns. The
+reference gets the same variables as our own ``mpiexec``, among them those that let ranks share cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.report import Report, alternate, machine, positive
+from workbench.errors import LaunchError
+from workbench.launch import mpi
+from workbench.launch.environment import scrub
+from workbench.launch.mpiexec import Geometry, world_command
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+TARGET, AIM = 1.2, 0.8
+# Seconds that one start may take, and seconds for the machine to come to rest between two.
+_DEADLINE, _SETTLE = 120.0, 5.0
+# Share of the machine, in per cent, below which it is at rest.
+_IDLE = 10.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument("--pairs", type=positive, default=5, help="measurements of each arm (default: 5)")
+    parser.add_argument("--ranks", type=positive, default=8, help="workers to start (default: 8)")
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Measure both arms and return the report.
+
+    Raises
+    ------
+    LaunchError
+        If dask-mpi is not installed, an arm does not start, or it has another number of workers than asked for.
+    """
+    if find_spec("dask_mpi") is None:
+        raise LaunchError("dask-mpi, the reference, is not installed: pip install 'mpi-workbench[bench]'")
+    # What a notebook has loaded before: not a part of either start.
+    import distributed  # noqa: F401
+
+    import workbench.cluster  # noqa: F401
+
+    found = mpi.find()
+    arms = {"workbench": _workbench, "dask-mpi": _dask_mpi}
+    rows = []
+    for pair, arm in alternate(list(arms), options.pairs):
+        _settle()
+        begin = time.perf_counter()
+        with arms[arm](found, options.ranks) as client:
+            client.wait_for_workers(options.ranks, timeout=_DEADLINE)
+            seconds = time.perf_counter() - begin
+            workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        if workers != options.ranks:
+            raise LaunchError(f"{arm} has {workers} workers, {options.ranks} were asked for: nothing to compare.")
+        if pair:
+            rows.append({"pair": pair, "arm": arm, "seconds": seconds, "workers": workers})
+    return Report("startup", machine(found), rows, summarise(rows))
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median of each arm in seconds, and the ratio of ours to the reference."""
+
+    def median(arm: str) -> float:
+        return float(statistics.median(row["seconds"] for row in rows if row["arm"] == arm))
+
+    ours, theirs = median("workbench"), median("dask-mpi")
+    return {"ratio": ours / theirs, "workbench": ours, "dask-mpi": theirs, "target": TARGET, "aim": AIM}
+
+
+@contextmanager
+def _workbench(found: mpi.MPI, ranks: int) -> Iterator[Client]:
+    from distributed import Client
+
+    from workbench import MPICluster
+
+    with MPICluster(ranks, mpi=found.flavour, timeout=_DEADLINE, quiet=True) as cluster, Client(cluster) as client:
+        yield client
+
+
+@contextmanager
+def _dask_mpi(found: mpi.MPI, ranks: int) -> Iterator[Client]:
+    from distributed import Client
+
+    with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
+        file, log = Path(folder) / "scheduler.json", Path(folder) / "log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                reference_command(found, ranks, file),
+                env=reference_environment(found, ranks),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            _await_file(file, process, log)
+            with Client(scheduler_file=str(file), timeout=_DEADLINE) as client:
+                yield client
+        finally:
+            _end(process)
+
+
+def reference_command(found: mpi.MPI, ranks: int, file: Path) -> list[str]:
+    """Return the command line of the reference: one rank more than workers, for its scheduler."""
+    dask_mpi = Path(sysconfig.get_path("scripts")) / "dask-mpi"
+    options = ["--scheduler-file", str(file), "--worker-class", "distributed.Worker", "--no-dashboard"]
+    return [found.mpiexec, "-n", str(ranks + 1), str(dask_mpi), *options]
+
+
+def reference_environment(found: mpi.MPI, ranks: int) -> dict[str, str]:
+    """Return the variables of the reference: those of our own ``mpiexec``, and leave to share cores."""
+    environment, _ = scrub(os.environ)
+    shared = {}
+    if found.flavour == "openmpi":
+        shared = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    return world_command(found, Geometry.here(ranks + 1, 1), []).variables(environment | shared)
+
+
+def _await_file(file: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _DEADLINE
+    while not file.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            last = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise LaunchError(f"dask-mpi did not start within {_DEADLINE:.0f} s:\n{last}")
+        time.sleep(0.005)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End ``mpiexec`` and wait until all of its ranks are gone."""
+    import psutil
+
+    if process.poll() is not None:
+        return
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    _, left = psutil.wait_procs(ranks, timeout=5)
+    for rank in left:
+        rank.kill()
+    psutil.wait_procs(left, timeout=5)
+
+
+def _settle() -> None:
+    """Wait until the machine is at rest, for a few seconds at most: other programs may not rest at all."""
+    import psutil
+
+    deadline = time.monotonic() + _SETTLE
+    while psutil.cpu_percent(interval=0.2) > _IDLE and time.monotonic() < deadline:
+        pass
