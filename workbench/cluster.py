@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from distributed.core import Status, rpc
@@ -138,15 +139,7 @@ class MPICluster(Cluster):
         HeadUnreachable
             If its head does not answer from this host.
         """
-        record = registry.read(name)
-        if record.alive() is False or record.state == "failed":
-            registry.clean()
-            why = f" ({record.message})" if record.state == "failed" else ""
-            raise ClusterNotFound(
-                f"cluster {name!r} has ended{why}: its head, process {record.process.pid} on {record.process.host}, is gone. "
-                f"Its logs are in {record.logs}; start a new one with %mpicluster start --name {name}."
-            )
-        return cls(_attach=record, asynchronous=asynchronous, loop=loop, quiet=quiet)
+        return cls(_attach=registry.running(name), asynchronous=asynchronous, loop=loop, quiet=quiet)
 
     def __await__(self) -> Any:
         async def start() -> Self:
@@ -192,7 +185,7 @@ class MPICluster(Cluster):
     async def _await_address(self, progress: Progress) -> None:
         while self._record.address is None:
             await self._look()
-            progress.show(_words(self._record.state), _up(self._record))
+            progress.show(_words(self._record.state), self._record.up)
             await asyncio.sleep(_LOOK)
 
     async def _look(self) -> None:
@@ -241,7 +234,7 @@ class MPICluster(Cluster):
     async def _await_ready(self, progress: Progress) -> None:
         while True:
             record = self._record
-            progress.show(_words(record.state), _up(record), sum(world.ranks for world in record.worlds) or None)
+            progress.show(_words(record.state), record.up, record.total)
             if record.state in ("ready", "degraded"):
                 return
             await asyncio.sleep(_LOOK)
@@ -369,13 +362,8 @@ class MPICluster(Cluster):
             await asyncio.to_thread(self._await_end)
 
     def _await_end(self) -> None:
-        deadline = time.monotonic() + _END
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                if not registry.owns_lease(self._record) and self._record.process.alive() is not True:
-                    return
-            time.sleep(_LOOK)
-        self._remove_all()
+        if not _has_ended(self._record):
+            self._remove_all()
 
     def _remove_all(self) -> None:
         """Leave nothing of the cluster: job, record, key, sockets."""
@@ -402,8 +390,47 @@ def _words(state: str) -> str:
     return {"submitted": "submitted", "starting": "world starting"}.get(state, state)
 
 
-def _up(record: Record) -> int:
-    return sum(world.up for world in record.worlds)
+def stop(record: Record) -> None:
+    """End a cluster of yours, in whatever state it is, and return when nothing of it is left.
+
+    Raises
+    ------
+    HeadUnreachable
+        If its head neither answers nor ends.
+    """
+
+    async def ask() -> None:
+        if record.address is None:
+            raise OSError("the head does not listen yet")
+        security = certificates.security(record.folder).get_connection_args("client")
+        async with asyncio.timeout(config.seconds("connect-timeout")):
+            async with rpc(record.address, connection_args=security) as head:
+                await head.workbench_close(reason="the user has stopped it")
+
+    try:
+        # In a notebook this thread has a loop that runs already.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, ask()).result()
+    except OSError:
+        # It does not listen yet, or no longer, or its key is gone: without its lease it ends.
+        registry.remove(record)
+    if not _has_ended(record):
+        process = record.process
+        raise HeadUnreachable(
+            f"cluster {record.name!r} does not end: its head neither answers nor gives up after {_END:.0f} s. "
+            f"End it on {process.host} with: kill -9 {process.pid}"
+        )
+
+
+def _has_ended(record: Record) -> bool:
+    """Wait until neither lease nor head are there; False if they outlast the deadline."""
+    deadline = time.monotonic() + _END
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if not registry.owns_lease(record) and record.process.alive() is not True:
+                return True
+        time.sleep(_LOOK)
+    return False
 
 
 def preview(ranks: int | None = None, **options: Any) -> str:

@@ -14,9 +14,8 @@ _COLOURS = {"ready": "#2e7d32", "degraded": "#b26a00", "failed": "#c62828", "clo
 
 def text(record: Record, up: int, status: str) -> str:
     """Return a line such as ``MPICluster('mpi', 8 of 8 ranks, ready, tls://127.0.0.1:40001)``."""
-    total = sum(world.ranks for world in record.worlds) or record.ranks
     state = record.state if status == "running" else status
-    return f"MPICluster({record.name!r}, {up} of {total} ranks, {state}, {record.address or 'no address yet'})"
+    return f"MPICluster({record.name!r}, {up} of {record.total} ranks, {state}, {record.address or 'no address yet'})"
 
 
 def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
@@ -32,12 +31,11 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
         State of the connection; anything but ``running`` is shown instead of the cluster's.
     """
     state = record.state if status == "running" else status
-    total = sum(world.ranks for world in record.worlds) or record.ranks
     minutes = max(0.0, time.time() - record.created) / 60
     dot = f'<span style="color:{_COLOURS.get(state, "#1565c0")}">&#9679;</span>'
     rows = {
         "state": f"{dot} {escape.escape(state)}",
-        "ranks": f"{len(ranks)} of {total}, {record.threads} thread{'s'[: record.threads > 1]} each",
+        "ranks": f"{len(ranks)} of {record.total}, {record.threads} thread{'s'[: record.threads > 1]} each",
         "MPI": escape.escape(record.mpi),
         "scheduler": f"{escape.escape(record.address or '')} (TLS)",
         "job": f"{escape.escape(record.scheduler)} on {escape.escape(record.process.host)}, for {minutes:.0f} min",
@@ -85,9 +83,12 @@ def widget(cluster: Any) -> Any:
     shown = HTML(cluster._repr_html_())
 
     async def update() -> None:
-        if cluster.status.name == "running":
-            await cluster._ask_status()
-        now = cluster._repr_html_()
+        try:
+            if cluster.status.name == "running":
+                await cluster._ask_status()
+            now = cluster._repr_html_()
+        except OSError:
+            now = html(cluster.record, [], "gone")
         if now != shown.value:
             shown.value = now
 

@@ -104,6 +104,16 @@ class Record:
         """Folder of its log files, kept after its end."""
         return logs_folder() / f"{self.name}-{self.id[:8]}"
 
+    @property
+    def total(self) -> int:
+        """Ranks of all worlds together."""
+        return sum(world.ranks for world in self.worlds) or self.ranks
+
+    @property
+    def up(self) -> int:
+        """Ranks that are workers of the scheduler now."""
+        return sum(world.up for world in self.worlds)
+
     def alive(self) -> bool | None:
         """Tell whether the cluster still runs: True, False, or None where that cannot be seen from here.
 
@@ -235,6 +245,36 @@ def read(name: str) -> Record:
             "It was written by another version, or damaged: remove its folder if the cluster is gone "
             "(removing it ends a cluster that still runs)."
         ) from error
+
+
+def running(name: str) -> Record:
+    """Return the record of cluster `name` unless it has ended; the record of one that has is removed.
+
+    Raises
+    ------
+    ClusterNotFound
+        If there is none, or it has ended: the message tells where its logs are.
+    RecordError
+        As `read` does.
+    """
+    try:
+        record = read(name)
+    except ClusterNotFound as error:
+        ended = newest_logs(name)
+        if ended is None:
+            raise
+        raise ClusterNotFound(
+            f"cluster {name!r} has ended. Its logs are in {ended}; "
+            f"start a new one with %mpicluster start --name {name}."
+        ) from error
+    if record.alive() is not False and record.state != "failed":
+        return record
+    clean()
+    why = f" ({record.message})" if record.state == "failed" else ""
+    raise ClusterNotFound(
+        f"cluster {name!r} has ended{why}: its head, process {record.process.pid} on {record.process.host}, is gone. "
+        f"Its logs are in {record.logs}; start a new one with %mpicluster start --name {name}."
+    )
 
 
 def await_record(name: str) -> Record:
