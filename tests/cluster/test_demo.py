@@ -1,0 +1,107 @@
+"""The main job by `workbench demo`: the cells of the notebook, judged by scikit-learn."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workbench import demo, registry
+from workbench.errors import WorkbenchError
+
+START = ("%load_ext workbench", "%mpicluster start {ranks} --mpi {mpi}")
+
+
+@pytest.fixture
+def cells(tmp_path, monkeypatch):
+    """Let the demo run these cells: the first has the parameters, the last stops."""
+
+    def write(*sources):
+        path = tmp_path / demo.NOTEBOOK
+        tags = [["parameters"], *([] for _ in sources[2:]), ["stop"]]
+        cells = [
+            {
+                "cell_type": "code",
+                "id": f"cell-{i}",
+                "metadata": {"tags": tag},
+                "source": source.splitlines(keepends=True),
+            }
+            for i, (source, tag) in enumerate(zip(sources, tags, strict=True))
+        ]
+        path.write_text(json.dumps({"cells": cells}))
+        monkeypatch.setattr(demo, "_find", lambda: path)
+
+    return write
+
+
+def test_the_demo_agrees_with_scikit_learn_on_two_ranks(capsys):
+    clusters, main = registry.names(), sys.modules["__main__"]
+    result = demo.run(2, quiet=True)
+    assert (result.ranks, result.rows, result.positives) == (2, 327_346, 77_630)
+    assert 0.705 < result.auc < 0.715
+    assert 0.764 < result.accuracy < 0.770
+    assert abs(result.auc - result.auc_sklearn) <= demo.TOLERANCE
+    assert result.line().startswith("demo ok: ranks=2 rows=327346 positives=77630 accuracy=0.76")
+    assert registry.names() == clusters
+    assert sys.modules["__main__"] is main
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_cell_that_fails_shows_its_traceback_and_leaves_no_cluster_behind(cells, tmp_path):
+    pids = tmp_path / "pids"
+    cells(
+        "ranks, mpi = 4, 'auto'",
+        "\n".join(START),
+        f"import os\nopen({str(pids)!r}, 'w').write(repr(list(client.run(os.getpid).values())))",
+        "def divide(x):\n    return x / 0",
+        "divide(1)",
+        "%mpicluster stop",
+    )
+    clusters = registry.names()
+    with pytest.raises(
+        WorkbenchError, match=r"cell 'cell-4' of 01_start_here.ipynb failed:(?s:.*)return x / 0"
+    ) as error:
+        demo.run(2, quiet=True)
+    assert str(error.value).rstrip().endswith("ZeroDivisionError: division by zero")
+    assert registry.names() == clusters
+    pids = json.loads(pids.read_text())
+    assert len(pids) == 2
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_another_auc_than_that_of_scikit_learn_fails_the_demo(cells):
+    cells(
+        "rows = 4; positives = 2; accuracy = auc = 0.5; penalty = 1.0",
+        "X_train = X_test = [[0.0], [1.0], [2.0], [3.0]]",
+        "y_train = y_test = [-1.0, -1.0, 1.0, 1.0]",
+        "pass",
+    )
+    with pytest.raises(WorkbenchError, match=r"an AUC of 0\.5000 and scikit-learn one of 1\.0000"):
+        demo.run(2, quiet=True)
+
+
+def test_a_number_of_ranks_that_cannot_be_is_one_sentence(cells):
+    with pytest.raises(WorkbenchError, match="rank") as error:
+        demo.run(0, quiet=True)
+    assert "\n" not in str(error.value)
+
+
+def test_an_interrupted_demo_is_interrupted(cells):
+    cells("pass", "raise KeyboardInterrupt", "pass")
+    with pytest.raises(KeyboardInterrupt):
+        demo.run(2, quiet=True)
+
+
+def test_the_demo_tells_where_it_is_unless_it_is_quiet(cells, capsys):
+    cells("print('hello')", "1 / 0", "pass")
+    for quiet, said in ((False, "hello"), (True, "")):
+        with pytest.raises(WorkbenchError, match="ZeroDivisionError"):
+            demo.run(2, quiet=quiet)
+        assert capsys.readouterr().out.strip() == said
+
+
+def test_the_demo_finds_the_notebook_of_the_checkout():
+    assert demo._find() == Path(__file__).parents[2] / "notebooks" / demo.NOTEBOOK
