@@ -38,6 +38,8 @@ def _isolate() -> None:
     # If this run is killed, nobody ends its clusters but they themselves.
     os.environ["DASK_WORKBENCH__IDLE_TIMEOUT"] = "10 minutes"
     os.environ[MARKER[0]] = MARKER[1]
+    # Ranks import the functions of tests by name, and with them `support`.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
 
 # At import, for Dask reads its environment when it is imported: maybe by the next conftest.py.

@@ -1,0 +1,237 @@
+"""From start to end: other processes, other clients, more worlds, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from distributed import Client
+from support.processes import DEADLINE, GONE_WITHIN, gone, kill, processes_of, until
+
+from workbench import MPICluster, registry, scratch
+from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest
+
+ATTACH = """
+import sys
+from distributed import Client
+from workbench import MPICluster
+with MPICluster.attach(sys.argv[1]) as cluster, Client(cluster) as client:
+    print(sum(client.gather(client.map(lambda x: x * x, range(5)))))
+"""
+
+
+def _attach_elsewhere(name: str) -> str:
+    run = [sys.executable, "-W", "error", "-c", ATTACH, name]
+    return subprocess.run(run, capture_output=True, text=True, timeout=DEADLINE, check=True).stdout
+
+
+def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
+    cluster = MPICluster(2, quiet=True)
+    processes, record = processes_of(cluster), cluster.record
+    cluster.close()
+    assert all(map(gone, processes))
+    assert not record.folder.exists()
+    assert not any(p.name.startswith(record.id[:8]) for p in scratch.sockets("probe").parent.iterdir())
+    assert not any(p.name.startswith(record.id[:8]) for p in scratch.shared_memory("probe").parent.iterdir())
+    scratch.remove("probe")
+    assert "rank 1 of 2" in (record.logs / "rank-1.log").read_text()
+
+
+def test_another_process_attaches_and_leaves_the_cluster_running(cluster4: MPICluster) -> None:
+    assert _attach_elsewhere(cluster4.name).strip() == "30"
+    assert cluster4.refresh().state == "ready"
+
+
+def test_two_clients_work_at_once(cluster4: MPICluster) -> None:
+    with Client(cluster4) as first, Client(cluster4) as second:
+        slow = first.submit(lambda x: x + 1, 1, pure=False)
+        assert second.submit(lambda x: x * 10, 2, pure=False).result(DEADLINE) == 20
+        assert slow.result(DEADLINE) == 2
+
+
+def test_two_clusters_run_side_by_side(cluster4: MPICluster, client4: Client) -> None:
+    with MPICluster(2, quiet=True) as other, Client(other, set_as_default=False) as client:
+        assert len(client.run(os.getpid)) == 2
+        assert len(client4.run(os.getpid)) == 4
+        assert {cluster4.name, other.name} <= set(registry.names())
+        assert other.record.address != cluster4.record.address
+
+
+def test_a_second_cluster_of_one_name_is_refused_and_the_first_unharmed(cluster4: MPICluster) -> None:
+    with pytest.raises(ClusterExists, match=f"named '{cluster4.name}' already.*attach.*--name"):
+        MPICluster(1, name=cluster4.name, quiet=True)
+    assert cluster4.refresh().state == "ready"
+
+
+async def test_a_cluster_is_used_with_async_with() -> None:
+    async with (
+        MPICluster(2, asynchronous=True, quiet=True) as cluster,
+        Client(cluster, asynchronous=True) as client,
+    ):
+        assert await client.submit(sum, [1, 2]) == 3
+        record = cluster.record
+    await asyncio.to_thread(until, "the record is removed", lambda: not record.folder.exists())
+
+
+def test_a_detached_cluster_goes_on_and_an_attached_one_can_end_it() -> None:
+    cluster = MPICluster(1, quiet=True)
+    name, processes = cluster.name, processes_of(cluster)
+    cluster.detach()
+    with MPICluster.attach(name) as again:
+        assert again.refresh().state == "ready"
+    assert not any(map(gone, processes))
+    MPICluster.attach(name).close(shutdown=True)
+    assert all(map(gone, processes))
+    with pytest.raises(ClusterNotFound, match=name):
+        MPICluster.attach(name)
+
+
+def test_scale_adds_and_removes_whole_worlds_and_keeps_results() -> None:
+    with MPICluster(1, quiet=True) as cluster, Client(cluster) as client:
+        cluster.scale(3)
+        assert [rank["name"] for rank in cluster.ranks] == [0, "w1.0", "w1.1"]
+
+        def place() -> tuple[int, int, int]:
+            import workbench.rank
+
+            context = workbench.rank.current()
+            return context.world, context.rank, context.size
+
+        assert sorted(client.run(place).values()) == [(0, 0, 1), (1, 0, 2), (1, 1, 2)]
+        kept = client.submit(lambda: 7, workers=["w1.1"], allow_other_workers=True, pure=False)
+        kept.result(DEADLINE)
+        with pytest.raises(InvalidRequest, match=r"scale\(2\).*1 \+ 2 ranks.*Possible are 1, 3 or more"):
+            cluster.scale(2)
+        cluster.scale(1)
+        assert [rank["name"] for rank in cluster.ranks] == [0]
+        assert kept.result(DEADLINE) == 7
+        assert cluster.refresh().state == "ready"
+        for bad in (0, -1, "two"):
+            with pytest.raises(InvalidRequest, match=r"whole number from 1"):
+                cluster.scale(bad)  # type: ignore[arg-type]
+        with pytest.raises(NotImplementedError, match=r"scale\(n\)"):
+            cluster.adapt(minimum=1, maximum=2)
+
+
+def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client() -> None:
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        head, first = cluster.record.process, {rank["pid"] for rank in cluster.ranks}
+        cluster.restart()
+        second = {rank["pid"] for rank in cluster.ranks}
+        assert len(second) == 2
+        assert not first & second
+        client.restart(timeout=DEADLINE)
+        third = set(client.run(os.getpid).values())
+        assert len(third) == 2
+        assert not second & third
+        assert cluster.refresh().process == head
+        assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+
+
+def test_an_idle_cluster_ends_itself_but_not_under_a_client() -> None:
+    cluster = MPICluster(1, idle_timeout=1.0, quiet=True)
+    record = cluster.record
+    with Client(cluster) as client:
+        assert client.submit(_sleep, 2.5).result(DEADLINE) == 2.5
+        assert registry.read(record.name).id == record.id
+    until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
+    assert "no client and no task for 1 s" in cluster.logs()
+    cluster.close()
+
+
+def _sleep(seconds: float) -> float:
+    import time
+
+    time.sleep(seconds)
+    return seconds
+
+
+def test_client_shutdown_ends_the_whole_cluster() -> None:
+    cluster = MPICluster(1, quiet=True)
+    processes = processes_of(cluster)
+    client = Client(cluster, set_as_default=False)
+    client.shutdown()
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    client.close()
+    cluster.close()
+    assert not cluster.record.folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_head_ends_in_order_on_a_signal(number: signal.Signals) -> None:
+    cluster = MPICluster(1, quiet=True)
+    processes, record = processes_of(cluster), cluster.record
+    os.kill(record.process.pid, number)
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    assert not record.folder.exists()
+    cluster.close()
+
+
+def test_script_is_what_was_run(cluster4: MPICluster) -> None:
+    assert cluster4.script() == (cluster4.record.folder / "job.sh").read_text()
+    assert "KEY" not in cluster4.script()
+
+
+def test_logs_are_told_by_rank_and_a_wrong_rank_is_named(cluster4: MPICluster) -> None:
+    assert cluster4.logs(3).startswith("rank 3 of 4")
+    assert "==> world-0 <==" in cluster4.logs()
+    with pytest.raises(InvalidRequest, match="rank 4.*allowed: 0, 1, 2, 3"):
+        cluster4.logs(4)
+
+
+def test_a_cluster_shows_itself(cluster4: MPICluster) -> None:
+    assert repr(cluster4).startswith("MPICluster('shared', 4 of 4 ranks, ready, tls://127.0.0.1:")
+    html = cluster4._repr_html_()
+    assert "MPI cluster shared" in html
+    assert str(cluster4.ranks[3]["pid"]) in html
+
+
+def test_ctrl_c_during_the_start_leaves_nothing() -> None:
+    code = "from workbench import MPICluster; print('go', flush=True); MPICluster(4, name='interrupted', quiet=True)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as kernel:
+        folder = registry.clusters_folder() / "interrupted"
+        until("the job is submitted", (folder / "job.sh").exists)
+        os.kill(kernel.pid, signal.SIGINT)
+        _, errors = kernel.communicate(timeout=DEADLINE)
+    assert b"KeyboardInterrupt" in errors
+    assert not folder.exists()
+
+
+def test_a_removed_record_ends_the_cluster(cluster4: MPICluster) -> None:
+    cluster = MPICluster(1, quiet=True)
+    processes = processes_of(cluster)
+    shutil.rmtree(cluster.record.folder)
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    assert "its record was removed" in cluster.logs()
+    cluster.close()
+    assert cluster4.refresh().state == "ready"
+
+
+def test_a_record_that_belongs_to_another_cluster_ends_this_one() -> None:
+    cluster = MPICluster(1, quiet=True)
+    processes, record = processes_of(cluster), cluster.record
+    other = registry.Record(name=record.name, ranks=1)
+    registry.write(other)
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    assert registry.read(record.name).id == other.id, "the folder is the other cluster's now"
+    cluster.close()
+    assert registry.read(record.name).id == other.id
+    shutil.rmtree(record.folder)
+
+
+def test_a_killed_kernel_leaves_its_cluster_listed_and_attachable() -> None:
+    code = "from workbench import MPICluster; MPICluster(2, name='orphan', quiet=True); print('up', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kernel:
+        assert kernel.stdout is not None
+        assert kernel.stdout.readline() == b"up\n"
+        kill(kernel.pid)
+    assert "orphan" in registry.names()
+    assert registry.read("orphan").alive()
+    with MPICluster.attach("orphan") as cluster, Client(cluster) as client:
+        assert len(client.run(os.getpid)) == 2
+        cluster.close(shutdown=True)

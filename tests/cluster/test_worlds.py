@@ -1,0 +1,199 @@
+"""A started cluster is one MPI world, rank i is worker i, and all that belongs to it is in order."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client
+from support.processes import processes_of
+
+from workbench import MPICluster, certificates, registry, scratch
+
+
+def _look_around(dask_worker: Any) -> dict[str, Any]:
+    """Tell what a rank sees; runs on the rank, beside its Dask tasks."""
+    import os
+    import threading
+
+    import distributed
+
+    import workbench.rank
+
+    context = workbench.rank.current()
+
+    def add() -> list[int]:
+        return [comm.allreduce(comm.rank) for comm in (context.transport, context.spmd, context.cells)]
+
+    return {
+        "name": dask_worker.name,
+        "nanny": dask_worker.nanny,
+        "nthreads": dask_worker.state.nthreads,
+        "own loop": threading.current_thread() is not threading.main_thread(),
+        "rank": context.rank,
+        "size": context.size,
+        "threads": context.threads,
+        "sums": context.spmd_thread.submit(add).result(30),
+        "OMP": os.environ["OMP_NUM_THREADS"],
+        "worker class": isinstance(dask_worker, distributed.Worker),
+        "memory": dask_worker.memory_manager.memory_limit,
+    }
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_rank_i_is_worker_i_of_one_world_with_three_communicators_of_its_own(ranks: int) -> None:
+    with MPICluster(ranks, threads=2, memory="200MB", quiet=True) as cluster, Client(cluster) as client:
+        # A collective needs all ranks at once: run() starts it on all of them in parallel.
+        seen = sorted(client.run(_look_around_async).values(), key=lambda told: told["rank"])
+        assert [told["name"] for told in seen] == list(range(ranks))
+        assert [told["rank"] for told in seen] == list(range(ranks))
+        for told in seen:
+            assert told["sums"] == [sum(range(ranks))] * 3
+            assert told | {"rank": 0, "name": 0, "sums": []} == {
+                "name": 0, "rank": 0, "sums": [], "nanny": None, "nthreads": 2, "own loop": True, "size": ranks,
+                "threads": "multiple", "OMP": "2", "worker class": True, "memory": 200_000_000,
+            }  # fmt: skip
+        assert [rank["rank"] for rank in cluster.ranks] == list(range(ranks))
+
+
+async def _look_around_async(dask_worker: Any) -> dict[str, Any]:
+    # Off the worker's loop: the collective inside waits for the other ranks.
+    import asyncio
+
+    return await asyncio.to_thread(_look_around, dask_worker)
+
+
+def test_tasks_run_on_the_rank_that_they_are_sent_to(client4: Client) -> None:
+    def which() -> int:
+        import workbench.rank
+
+        return workbench.rank.current().rank
+
+    futures = [client4.submit(which, workers=[rank], pure=False) for rank in range(4)]
+    assert client4.gather(futures) == [0, 1, 2, 3]
+
+
+def test_an_even_share_of_the_memory_of_its_node_is_the_limit_of_a_rank(client4: Client) -> None:
+    from distributed.system import MEMORY_LIMIT
+
+    workers = client4.scheduler_info(n_workers=-1)["workers"].values()
+    assert {worker["memory_limit"] for worker in workers} == {MEMORY_LIMIT // 4}
+
+
+def test_the_settings_of_the_notebook_hold_on_head_and_ranks() -> None:
+    import dask
+
+    with (
+        dask.config.set({"workbench-test": {"answer": 42}}),
+        MPICluster(1, quiet=True) as cluster,
+        Client(cluster) as client,
+    ):
+
+        def answer() -> Any:
+            return dask.config.get("workbench-test.answer")
+
+        assert client.submit(answer).result() == 42
+        assert client.run_on_scheduler(answer) == 42
+
+
+def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> None:
+    record = cluster4.record
+    sockets = scratch.sockets(record.id)
+    for folder in (record.folder, record.logs, sockets, scratch.spill(record.id), scratch.shared_memory(record.id)):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+    assert {path.name for path in sockets.iterdir()} == {"head.sock", *(f"rank-{rank}.sock" for rank in range(4))}
+    for path in (*sockets.iterdir(), record.folder / "key.pem", record.folder / registry.RECORD):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_http_is_answered_on_unix_sockets(cluster4: MPICluster) -> None:
+    for name in ("head", "rank-2"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(scratch.sockets(cluster4.record.id) / f"{name}.sock"))
+            connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+
+
+def _listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
+    found = set()
+    for process in processes:
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                found.add((connection.laddr.ip, connection.laddr.port))
+    return sorted(found)
+
+
+@pytest.mark.mpi_flavour
+def test_no_port_of_a_cluster_answers_without_a_certificate_of_it(cluster4: MPICluster, tmp_path: Any) -> None:
+    certificates.make(tmp_path, "stranger")
+    ports = _listening(processes_of(cluster4))
+    dask = {int(rank["address"].rpartition(":")[2]) for rank in cluster4.ranks}
+    dask.add(int(str(cluster4.record.address).rpartition(":")[2]))
+    assert dask <= {port for _, port in ports}
+    for ip, port in ports:
+        for greeting in (b"", b"GET / HTTP/1.0\r\n\r\n", b"GET /info/main/workers.html HTTP/1.0\r\n\r\n"):
+            assert _ask(ip, port, greeting) == b"", f"{ip}:{port} answered {greeting!r}"
+        for certificate in (None, tmp_path):
+            assert not _is_served_over_tls(ip, port, certificate), f"{ip}:{port} serves with {certificate}"
+    assert cluster4.refresh().state == "ready"
+
+
+def _ask(ip: str, port: int, greeting: bytes) -> bytes:
+    """Return what a port answers to a greeting in the clear, if anything."""
+    with socket.create_connection((_reachable(ip), port), timeout=5) as connection:
+        connection.settimeout(0.5)
+        try:
+            connection.sendall(greeting)
+            answer = connection.recv(4096)
+        except (TimeoutError, ConnectionError):
+            return b""
+    # A TLS alert says "this is not TLS" and nothing else.
+    return b"" if answer[:1] == b"\x15" else answer
+
+
+def _is_served_over_tls(ip: str, port: int, folder: Any) -> bool:
+    """Tell whether a port serves a stranger: with no certificate, or with one of another cluster."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if folder is not None:
+        context.load_cert_chain(folder / certificates.CERTIFICATE, folder / certificates.KEY)
+    try:
+        with socket.create_connection((_reachable(ip), port), timeout=5) as plain:
+            plain.settimeout(1.0)
+            with context.wrap_socket(plain) as connection:
+                # TLS 1.3 tells a refused certificate after the handshake, with the first read.
+                return connection.recv(1) != b""
+    except (ssl.SSLError, TimeoutError, ConnectionError):
+        return False
+
+
+def _reachable(ip: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip)
+
+
+def test_head_and_ranks_of_a_local_cluster_are_not_seen_from_other_hosts(cluster4: MPICluster) -> None:
+    addresses = [str(cluster4.record.address), *(rank["address"] for rank in cluster4.ranks)]
+    assert all(address.startswith("tls://127.0.0.1:") for address in addresses)
+
+
+def test_a_cluster_starts_inside_an_mpi_world_and_a_batch_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a kernel inherits that was started by srun inside sbatch; unscrubbed, mpiexec refuses or hangs.
+    inherited = {
+        "SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_NODELIST": "n[1-4]", "SLURM_JOB_NODELIST": "n[1-4]",
+        "SLURM_NNODES": "4", "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "1(x4)", "SLURM_PROCID": "0",
+        "PMIX_RANK": "0", "PMIX_NAMESPACE": "slurm.pmix.7.0", "PMI_RANK": "0", "PMI_SIZE": "4", "PMI_FD": "9",
+        "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "PBS_JOBID": "7.server", "PBS_NODEFILE": "/none",
+    }  # fmt: skip
+    for name, value in inherited.items():
+        monkeypatch.setenv(name, value)
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        assert len(client.run(os.getpid)) == 2
+        assert "SLURM_JOB_ID" in cluster.logs()

@@ -1,0 +1,52 @@
+"""Watch the processes of a cluster come and go."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from workbench import MPICluster
+
+# What a killed or ended cluster has to be gone in: the promise of the architecture.
+GONE_WITHIN = 10.0
+# For everything that takes a few seconds on an idle machine.
+DEADLINE = 60.0
+
+
+def until(what: str, condition: Callable[[], object], within: float = DEADLINE) -> float:
+    """Wait for a condition and return the seconds that it took."""
+    begin = time.monotonic()
+    while not condition():
+        if time.monotonic() - begin > within:
+            pytest.fail(f"waited {within} s for: {what}")
+        time.sleep(0.02)
+    return time.monotonic() - begin
+
+
+def processes_of(cluster: MPICluster) -> list[psutil.Process]:
+    """Return head, launcher and ranks of a running cluster."""
+    head = psutil.Process(cluster.record.process.pid)
+    return [head, *head.children(recursive=True)]
+
+
+def launcher_of(cluster: MPICluster) -> psutil.Process:
+    """Return the process of ``mpiexec`` of world 0."""
+    rank = psutil.Process(cluster.ranks[0]["pid"])
+    return next(parent for parent in rank.parents() if parent.ppid() == cluster.record.process.pid)
+
+
+def gone(process: psutil.Process) -> bool:
+    """Tell whether a process has ended."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def kill(process: psutil.Process | int) -> None:
+    """SIGKILL."""
+    os.kill(process if isinstance(process, int) else process.pid, 9)
