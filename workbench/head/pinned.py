@@ -47,7 +47,9 @@ class KeepPinned(ReduceReplicas):
                 return
             task = suggestion.ts
             if is_pinned(task):
-                elsewhere = {worker for worker in task.who_has or () if worker.address not in (task.worker_restrictions or ())}
+                elsewhere = {
+                    worker for worker in task.who_has or () if worker.address not in (task.worker_restrictions or ())
+                }
                 suggestion = suggestion._replace(candidates=elsewhere)
             choice = yield suggestion
 

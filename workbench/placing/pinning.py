@@ -120,7 +120,9 @@ def targets(client: Client, per: str) -> list[Rank]:
     """
     if per not in PER:
         raise PlacementError(f"per={per!r} cannot be: {did_you_mean(str(per), PER)}")
-    workers = client.scheduler_info(n_workers=-1)["workers"]
+    # client.scheduler_info may show no workers: every two seconds the client overwrites it without them
+    scheduler: Any = client.scheduler
+    workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
     ranks = [
         Rank(address, worker["name"], worker["host"], worker["memory_limit"] or None)
         for address, worker in workers.items()

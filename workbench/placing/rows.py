@@ -93,7 +93,9 @@ def aligned(array: Array) -> Array:
 def join_arrays(pieces: Sequence[Array]) -> Array:
     """Return the pieces one below the other in a new aligned array."""
     shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:]) if pieces[0].ndim else ()
-    joined = empty_aligned(shape, np.result_type(*pieces))
+    dtypes = {piece.dtype for piece in pieces}
+    # result_type alone would change the byte order of foreign data
+    joined = empty_aligned(shape, dtypes.pop() if len(dtypes) == 1 else np.result_type(*pieces))
     if len(pieces) == 1:
         joined[...] = pieces[0]
     else:

@@ -1,0 +1,46 @@
+"""Four ranks of a Dask cluster without MPI, in this process, with the head's rules for pinned blocks."""
+
+from __future__ import annotations
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+from workbench.head.pinned import guard
+
+SETTINGS = {
+    # run by hand, so that tests know when
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.head.pinned.KeepPinned"}],
+    # the memory of the process is that of all ranks, and says nothing of one
+    "distributed.worker.memory.rebalance.measure": "managed",
+    "distributed.worker.memory.rebalance.sender-min": 0.0,
+    "distributed.worker.memory.rebalance.sender-recipient-gap": 0.0,
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": 0.99,
+    "distributed.worker.memory.pause": False,
+}
+
+
+@pytest.fixture(scope="module")
+def local_cluster():
+    with (
+        dask.config.set(SETTINGS),
+        LocalCluster(
+            n_workers=4,
+            threads_per_worker=1,
+            processes=False,
+            # between real sockets, so that data is serialised
+            protocol="tcp://",
+            memory_limit="4GB",
+            dashboard_address=":0",
+        ) as cluster,
+    ):
+        guard(cluster.scheduler)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(local_cluster):
+    with Client(local_cluster) as client:
+        yield client

@@ -1,0 +1,252 @@
+"""Blocks are on their ranks, in order, aligned with each other; what cannot be placed is refused."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster, get_worker
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workbench import blocks, map_blocks, place
+from workbench.errors import PlacementError
+from workbench.placing.rows import is_aligned
+
+ROWS = 1003
+TABLE = np.arange(ROWS * 3, dtype=np.float64).reshape(ROWS, 3)
+FRAME = pd.DataFrame(
+    {"delay": np.arange(ROWS), "carrier": pd.Categorical((["AA", "UA"] * ROWS)[:ROWS]), "tail": ["N1"] * ROWS}
+)
+SIZES = (251, 251, 251, 250)
+
+ARRAYS = {
+    "numpy": TABLE,
+    "numpy in Fortran order": np.asfortranarray(TABLE),
+    "numpy view": np.repeat(TABLE, 2, axis=0)[::2],
+    "one chunk": da.from_array(TABLE, chunks=-1),
+    "many chunks": da.from_array(TABLE, chunks=(100, 2)),
+    "a chunk per rank": da.from_array(TABLE, chunks=(SIZES, 3)),
+    "chunks of columns": da.from_array(TABLE, chunks=(-1, 1)),
+    "not computed": da.from_array(TABLE + 1, chunks=(77, 3)) - 1,
+}
+
+
+def until(condition, what, timeout=10):
+    """Wait for the scheduler, which tells nobody when it has moved or released something."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def who_runs(block):
+    return get_worker().name
+
+
+@pytest.mark.parametrize("given_array", ARRAYS.values(), ids=ARRAYS.keys())
+def test_an_array_gets_one_aligned_block_per_rank_in_rank_order(client, given_array):
+    X = place(given_array)
+
+    assert X.chunks == (SIZES, (3,))
+    assert client.gather(map_blocks(who_runs, X)) == [0, 1, 2, 3]
+    assert client.gather([client.submit(is_aligned, block) for block in blocks(X)]) == [True] * 4
+    np.testing.assert_array_equal(X.compute(), TABLE)
+
+
+@pytest.mark.parametrize("shape", [(ROWS,), (ROWS, 2, 3)])
+def test_arrays_of_other_dimensions_are_placed_too(client, shape):
+    array = np.random.default_rng(0).integers(0, 100, shape)
+    np.testing.assert_array_equal(place(da.from_array(array, chunks=50)).compute(), array)
+    np.testing.assert_array_equal(place(array).compute(), array)
+
+
+@pytest.mark.parametrize("frame", [FRAME, dd.from_pandas(FRAME, npartitions=7)], ids=["pandas", "dask"])
+def test_a_frame_gets_one_block_per_rank_with_all_its_rows(client, frame):
+    placed, delay = place(frame, frame["delay"])
+
+    assert isinstance(placed, dd.DataFrame)
+    assert isinstance(delay, dd.Series)
+    assert placed.npartitions == 4
+    assert client.gather(map_blocks(len, placed)) == list(SIZES)
+    assert client.gather(map_blocks(who_runs, placed)) == [0, 1, 2, 3]
+    assert len(placed) == ROWS
+    pd.testing.assert_frame_equal(placed.compute(), frame if frame is FRAME else frame.compute())
+    assert int((placed["delay"] == delay).sum().compute()) == ROWS
+
+
+def test_rows_of_all_kinds_of_collections_meet_on_the_same_rank(client):
+    frame = dd.from_pandas(FRAME, npartitions=3)
+    X, y, z, w = place(da.from_array(TABLE, chunks=(90, 3)), FRAME["delay"], frame, TABLE[:, 0].copy())
+
+    def meet(table, delay, frame, first):
+        return (
+            np.array_equal(table[:, 0], delay * 3)
+            and delay.equals(frame["delay"])
+            and np.array_equal(table[:, 0], first)
+        )
+
+    assert client.gather(map_blocks(meet, X, y, z, w)) == [True] * 4
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(1, 30), min_size=4, max_size=8),
+    st.integers(1, 40),
+)
+def test_rows_stay_aligned_whatever_the_chunks_are(client, chunks, others_chunk):
+    values = np.arange(sum(chunks))
+    X, y = place(da.from_array(values, chunks=(tuple(chunks),)), da.from_array(values, chunks=others_chunk))
+
+    assert all(client.gather(map_blocks(np.array_equal, X, y)))
+    np.testing.assert_array_equal(X.compute(), values)
+
+
+def test_a_placed_collection_is_used_as_any_other(client):
+    y = place(da.from_array(TABLE[:, 0] - 300, chunks=100))
+    assert int(da.sum(y > 0).compute()) == int(np.sum(TABLE[:, 0] - 300 > 0))
+
+
+def test_one_block_per_node_lies_on_its_lowest_rank(client):
+    X = place(TABLE, per="node")
+    assert X.chunks == ((ROWS,), (3,))
+    assert client.gather(map_blocks(who_runs, X)) == [0]
+
+
+def test_a_placed_collection_can_be_placed_again(client):
+    again, frame = place(place(TABLE), place(FRAME))
+    assert client.gather(map_blocks(lambda block, rows: len(block) == len(rows), again, frame)) == [True] * 4
+
+
+def test_chunks_that_were_put_together_are_released(client, local_cluster):
+    placed = place(dd.from_pandas(FRAME, npartitions=7))
+    keys = {block.key for block in blocks(placed)}
+
+    def in_memory():
+        return {key for key, task in local_cluster.scheduler.tasks.items() if task.state == "memory"}
+
+    gc.collect()  # collections of other tests, in cycles
+    until(lambda: in_memory() == keys, "partitions of the frame are still there")
+
+
+def test_functions_get_their_block_with_values_and_keywords(client):
+    X, y = place(TABLE, TABLE[:, 1].copy())
+    scale = client.submit(lambda: 2.0)
+    halves = [client.submit(lambda: 0.5), 1]
+
+    def check(block, target, factor, parts, *, weights, again):
+        return np.array_equal(block[:, 1], target) and target is not again, factor, parts, weights
+
+    results = client.gather(map_blocks(check, X, y, scale, halves, weights=(1, 2), again=y))
+    assert results == [(False, 2.0, [0.5, 1], (1, 2))] * 4
+
+
+def test_every_call_runs_anew(client):
+    X = place(TABLE)
+    first, second = map_blocks(np.sum, X), map_blocks(np.sum, X)
+    assert not {future.key for future in first} & {future.key for future in second}
+
+
+def test_a_call_asks_the_scheduler_nothing(client, local_cluster, monkeypatch):
+    X, y = place(TABLE, TABLE[:, 0].copy())
+    monkeypatch.setattr(client, "sync", None)  # every question goes through it
+    assert len(map_blocks(np.array_equal, X, y)) == 4
+
+
+def test_another_client_finds_the_blocks_of_a_published_collection(client, local_cluster):
+    client.publish_dataset(X=place(TABLE), frame=place(FRAME))
+    with Client(local_cluster, set_as_default=False) as other:
+        X, frame = other.get_dataset("X"), other.get_dataset("frame")
+        assert other.gather(map_blocks(lambda a, b: (get_worker().name, len(a) - len(b)), X, frame, client=other)) == [
+            (number, 0) for number in range(4)
+        ]
+    client.unpublish_dataset("X")
+    client.unpublish_dataset("frame")
+
+
+# --- what is refused
+
+UNKNOWN = da.from_array(TABLE, chunks=100)
+UNKNOWN = UNKNOWN[UNKNOWN[:, 0] > 0]
+
+REFUSED = {
+    "no rows": ((np.empty((0, 3)),), r"X is empty, its shape is \(0, 3\)"),
+    "no columns": ((da.zeros((10, 0)),), r"X is empty, its shape is \(10, 0\)"),
+    "an empty frame": ((FRAME.iloc[:0],), r"X is empty, its shape is \(0, 3\)"),
+    "an empty dask frame": ((dd.from_pandas(FRAME, npartitions=2).query("delay < 0"),), r"X is empty"),
+    "unknown chunks": ((UNKNOWN,), r"X has chunks of unknown lengths.*X\.compute_chunk_sizes\(\)"),
+    "fewer rows than ranks": ((TABLE[:3],), r"X has 3 rows for 4 blocks.*fewer ranks"),
+    "other lengths": ((TABLE, FRAME, TABLE[1:]), r"others\[1\] has 1002 rows and X has 1003"),
+    "other lengths, once computed": ((TABLE[1:], dd.from_pandas(FRAME, npartitions=2)), r"others\[0\] has 1003 rows"),
+    "one number": ((np.array(1.0),), r"X is one number, not rows"),
+    "a list": (([1, 2, 3, 4],), r"X is a list: only Dask and numpy arrays"),
+    "a masked array": ((np.ma.masked_array(TABLE),), r"X is a numpy\.\w+(\.\w+)*: only Dask and numpy arrays"),
+    "an index": ((FRAME.index,), r"X is a pandas\.\w+: only"),
+    "a delayed value": ((dask.delayed(1),), r"X is a dask\.Delayed\w*: only"),
+    "blocks over the memory limit": (
+        (da.zeros((4_000_000, 1000)), np.empty(4_000_000)),
+        r"block of rank 0 would have 7\.46 GiB, its memory limit is 3\.73 GiB: use more ranks",
+    ),
+}
+
+
+@pytest.mark.parametrize(("collections", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_placed_is_refused_in_one_sentence(client, collections, message):
+    with pytest.raises(PlacementError, match=message):
+        place(*collections)
+
+
+def test_blocks_for_something_else_than_ranks_and_nodes_are_refused(client):
+    with pytest.raises(PlacementError, match=r"per='nodes' cannot be: did you mean 'node'\? \(allowed: rank, node\)"):
+        place(TABLE, per="nodes")
+
+
+def test_a_collection_that_is_not_placed_is_refused(client):
+    X = place(TABLE)
+    for other in (
+        da.from_array(TABLE),
+        client.persist(da.ones(8)),
+        X + 1,
+        dd.from_pandas(FRAME),
+        place(FRAME)["delay"],
+    ):
+        with pytest.raises(PlacementError, match=r"not placed.*use what place\(\.\.\.\) returned"):
+            blocks(other)
+        with pytest.raises(PlacementError, match="not placed"):
+            map_blocks(len, X, other)
+    with pytest.raises(PlacementError, match=r"a numpy\.ndarray that is not placed"):
+        map_blocks(len, TABLE)
+
+
+@pytest.mark.parametrize("other", [lambda: place(TABLE[1:]), lambda: place(TABLE, per="node")], ids=["rows", "ranks"])
+def test_a_collection_that_is_placed_differently_is_refused(client, other):
+    with pytest.raises(PlacementError, match=r"blocks \(rows: .*X, y = place\(X, y\)"):
+        map_blocks(len, place(TABLE), other())
+
+
+def test_a_cluster_without_ranks_is_refused(local_cluster):
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as empty,
+        Client(empty, set_as_default=False) as lonely,
+        pytest.raises(PlacementError, match=r"the cluster has no ranks now.*wait_for_workers"),
+    ):
+        place(TABLE, client=lonely)
+
+
+def test_a_closed_client_is_refused(local_cluster):
+    with Client(local_cluster, set_as_default=False) as closed:
+        pass
+    with pytest.raises(PlacementError, match="the client is closed"):
+        place(TABLE, client=closed)
+
+
+async def test_an_asynchronous_client_is_refused(local_cluster):
+    async with Client(local_cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
+        with pytest.raises(PlacementError, match="the client is asynchronous"):
+            place(TABLE, client=client)

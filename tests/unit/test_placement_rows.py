@@ -1,0 +1,106 @@
+"""Rows are split, cut and put together without loss; no cluster is needed for that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import workbench
+from workbench.errors import PlacementError
+from workbench.placing import rows
+from workbench.placing.pinning import Rank, select
+
+
+@given(st.integers(1, 10_000), st.integers(1, 64))
+def test_rows_are_split_as_numpy_splits_them(length, parts):
+    assert rows.split(length, parts) == [len(part) for part in np.array_split(np.empty(length), parts)]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12).filter(any), st.integers(1, 8))
+def test_cuts_of_chunks_make_up_the_blocks_in_order(chunks, parts):
+    values = np.arange(sum(chunks))
+    pieces = np.split(values, np.cumsum(chunks)[:-1])
+    sizes = rows.split(len(values), parts)
+
+    blocks = [
+        np.concatenate([values[:0], *(rows.cut_array(pieces[cut.chunk], cut.start, cut.stop) for cut in block)])
+        for block in rows.cuts(chunks, sizes)
+    ]
+
+    assert [len(block) for block in blocks] == sizes
+    assert np.array_equal(np.concatenate(blocks), values)
+
+
+@given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=1, max_dims=3)), st.integers(1, 4), st.booleans())
+def test_an_array_in_pieces_becomes_one_that_is_contiguous_and_aligned(array, parts, fortran):
+    pieces = np.array_split(np.asfortranarray(array) if fortran else array, min(parts, len(array)))
+
+    owned = rows.own_array(pieces)
+
+    assert rows.is_aligned(owned)
+    assert owned.dtype == array.dtype
+    np.testing.assert_array_equal(owned, array)
+
+
+def test_an_aligned_array_is_not_copied_again():
+    array = rows.empty_aligned((100, 3), np.float64)
+    assert rows.own_array([array]) is array
+
+
+def test_a_block_does_not_keep_the_larger_array_alive_that_it_was_cut_from():
+    whole = rows.empty_aligned((128, 8), np.float64)
+    block = rows.own_array([whole[:64]])
+    assert not np.shares_memory(block, whole)
+
+
+def test_a_block_does_not_stay_in_the_buffer_of_a_message():
+    message = bytearray(64 * 8)
+    assert not np.shares_memory(rows.own_array([np.frombuffer(message)]), np.frombuffer(message))
+
+
+def test_python_objects_are_kept_contiguous():
+    array = np.array([["a", 1], [None, 2.0]], dtype=object)
+    owned = rows.own_array([array.T])
+    assert owned.flags.c_contiguous
+    assert owned.tolist() == array.T.tolist()
+
+
+def test_frames_are_joined_with_the_categories_of_both():
+    frames = [pd.DataFrame({"carrier": pd.Categorical([name])}) for name in ("AA", "UA")]
+    joined = rows.own_frame(frames)
+    assert list(joined["carrier"]) == ["AA", "UA"]
+    assert list(joined["carrier"].cat.categories) == ["AA", "UA"]
+
+
+def test_functions_get_aligned_arrays_and_everything_else_as_it_is():
+    memory = rows.empty_aligned((1001,), np.float64)
+    shifted = memory[1:]
+    values = rows.call(lambda array, name, *, weights: (array, name, weights), shifted, "text", weights=shifted[2:])
+    assert [rows.is_aligned(values[0]), values[1], rows.is_aligned(values[2])] == [True, "text", True]
+
+
+RANKS = [Rank(f"tcp://{number}", name, host, None) for number, (name, host) in enumerate(
+    [("w1.10", "b"), (1, "a"), ("w1.9", "b"), (10, "c"), ("other", "d"), (0, "c"), ("w2.0", "a"), (2, "a")]
+)]  # fmt: skip
+
+
+def test_ranks_are_in_the_order_of_worlds_and_numbers():
+    assert [rank.name for rank in select(RANKS, "rank")] == [0, 1, 2, 10, "w1.9", "w1.10", "w2.0", "other"]
+
+
+def test_a_node_is_stood_for_by_its_lowest_rank():
+    assert [(rank.host, rank.name) for rank in select(RANKS, "node")] == [
+        ("c", 0),
+        ("a", 1),
+        ("b", "w1.9"),
+        ("d", "other"),
+    ]
+
+
+def test_without_a_client_it_is_said_how_to_get_one():
+    with pytest.raises(PlacementError, match=r"no client is connected.*%mpicluster start"):
+        workbench.place(np.ones(4))
