@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 
 import dask
 import dask.array as da
@@ -14,6 +13,7 @@ import pytest
 from distributed import Client, LocalCluster, get_worker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.processes import until
 
 from workbench import blocks, map_blocks, place
 from workbench.errors import PlacementError
@@ -36,14 +36,6 @@ ARRAYS = {
     "chunks of columns": da.from_array(TABLE, chunks=(-1, 1)),
     "not computed": da.from_array(TABLE + 1, chunks=(77, 3)) - 1,
 }
-
-
-def until(condition, what, timeout=10):
-    """Wait for the scheduler, which tells nobody when it has moved or released something."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def who_runs(block):
@@ -132,7 +124,7 @@ def test_chunks_that_were_put_together_are_released(client, local_cluster):
         return {key for key, task in local_cluster.scheduler.tasks.items() if task.state == "memory"}
 
     gc.collect()  # collections of other tests, in cycles
-    until(lambda: in_memory() == keys, "partitions of the frame are still there")
+    until("only the blocks are kept", lambda: in_memory() == keys)
 
 
 def test_functions_get_their_block_with_values_and_keywords(client):

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from distributed import Lock, get_worker, wait
+from support.processes import until
 
 from workbench import blocks, map_blocks, place
 from workbench.placing.rows import is_aligned
 
 TABLE = np.arange(4000.0).reshape(1000, 4)
-
-
-def until(condition, what, timeout=10):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def who_runs(block):
@@ -52,7 +44,7 @@ def test_the_memory_manager_drops_copies_but_never_the_block_itself(client, hold
 
     client.amm.run_once()
 
-    until(lambda: all(len(holders(future)) == 1 for future in futures), "copies were not dropped")
+    until("copies are dropped", lambda: all(len(holders(future)) == 1 for future in futures))
     assert [holders(future) for future in futures] == [{0}, {1}, {2}, {3}]
 
 
@@ -62,7 +54,7 @@ def test_the_memory_manager_still_drops_copies_of_what_is_not_pinned(client, hol
 
     client.amm.run_once()
 
-    until(lambda: len(holders(free)) == 1, "copies were not dropped")
+    until("copies are dropped", lambda: len(holders(free)) == 1)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["everything", "named futures"])
