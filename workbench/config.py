@@ -6,9 +6,12 @@ import.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from workbench.errors import InvalidRequest
 
 
 @cache
@@ -40,7 +43,39 @@ def get(key: str) -> Any:
 
 
 def seconds(key: str) -> float:
-    """Return the setting ``workbench.<key>``, a time span such as ``"1 hour"``, in seconds."""
+    """Return the setting ``workbench.<key>``, a time span such as ``"1 hour"``, in seconds.
+
+    Raises
+    ------
+    InvalidRequest
+        If the user has set it to something else.
+    """
+    return time_span(f"the setting workbench.{key}", get(key))
+
+
+def time_span(what: str, given: Any) -> float:
+    """Return a time span that was given as `what`, in seconds.
+
+    Raises
+    ------
+    InvalidRequest
+        If it is no time above zero.
+    """
     from dask.utils import parse_timedelta
 
-    return float(parse_timedelta(get(key), default="s"))
+    number = above_zero(given, parse_timedelta)
+    if number is None:
+        raise InvalidRequest(f"{what} {given!r}: allowed is a time above zero, in seconds or as '5 minutes'.")
+    return number
+
+
+def above_zero(given: Any, parse: Callable[[Any], Any]) -> float | None:
+    """Return what Dask's `parse` makes of a time or a size, or None if that is not a number above zero."""
+    # Dask takes a unit alone for one of it, and nothing at all for one byte.
+    if isinstance(given, bool) or (isinstance(given, str) and not any(map(str.isdigit, given))):
+        return None
+    try:
+        number = float(parse(given))
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return None
+    return number if 0 < number < float("inf") else None

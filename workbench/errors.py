@@ -77,7 +77,7 @@ class HeadUnreachable(WorkbenchError, ConnectionError):
     """The head of a cluster does not answer from this host."""
 
 
-def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+def did_you_mean(given: object, allowed: Iterable[str]) -> str:
     """Word the allowed values, the closest to what was given first.
 
     Examples
@@ -89,5 +89,5 @@ def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """
     allowed = list(allowed)
     listed = ", ".join(allowed) or "nothing"
-    close = difflib.get_close_matches(given, allowed, n=1)
+    close = difflib.get_close_matches(str(given), allowed, n=1)
     return f"did you mean {close[0]!r}? (allowed: {listed})" if close else f"allowed: {listed}"

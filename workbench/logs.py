@@ -8,6 +8,8 @@ from workbench import registry
 from workbench.errors import ClusterNotFound, InvalidRequest, did_you_mean
 from workbench.registry import Record
 
+_KINDS = ("head", "world", "rank")
+
 
 def folder(name: str) -> Path:
     """Return the folder of the logs of cluster `name`, or of the one that last had the name.
@@ -77,4 +79,5 @@ def _text(path: Path) -> str:
 def _order(path: Path) -> tuple[int, str, int]:
     kind, _, name = path.stem.partition("-")
     world, _, rank = name.rpartition(".")
-    return ["head", "world", "rank"].index(kind) if kind in ("head", "world", "rank") else 3, world, int(rank or 0)
+    place = _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+    return place, world, int(rank) if rank.isdecimal() else 0

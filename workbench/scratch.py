@@ -7,6 +7,7 @@ memory gets one too: ranks that are killed leave their segments behind.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -40,7 +41,8 @@ def shared_memory(cluster_id: str) -> Path:
 
 def _private(parent: Path, name: str) -> Path:
     for folder in (parent, parent / name[:16]):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
         status = folder.lstat()
         # /tmp is everybody's: a folder put there by somebody else would hand them our sockets.
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:

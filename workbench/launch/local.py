@@ -24,7 +24,10 @@ class LocalLauncher(Launcher):
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head."""
-        lines = ["#!/bin/sh", f"# Cluster {spec.name}: {spec.ranks} ranks with {spec.threads} threads each on this host"]
+        lines = [
+            "#!/bin/sh",
+            f"# Cluster {spec.name}: {spec.ranks} ranks with {spec.threads} threads each on this host",
+        ]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment]
         lines += [f"exec {shlex.join(spec.command)} >>{shlex.quote(str(spec.log))} 2>&1", ""]
         return "\n".join(lines)
@@ -32,12 +35,12 @@ class LocalLauncher(Launcher):
     def submit(self, spec: JobSpec) -> str:
         """Write the script and run it in the current folder, away from the terminal's signals."""
         environment, removed = scrub(os.environ)
-        spec.script.write_text(self.script(spec), encoding="utf-8")
-        if removed:
-            note = f"left out of the environment, since they belong to an enclosing job or rank: {', '.join(removed)}\n"
-            with open(spec.log, "a", encoding="utf-8") as log:
-                log.write(note)
         try:
+            spec.script.write_text(self.script(spec), encoding="utf-8")
+            if removed:
+                note = "left out of the environment, since they belong to an enclosing job or rank:"
+                with open(spec.log, "a", encoding="utf-8") as log:
+                    log.write(f"{note} {', '.join(removed)}\n")
             process = subprocess.Popen(
                 ["/bin/sh", str(spec.script)],
                 env=environment,

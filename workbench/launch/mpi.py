@@ -82,10 +82,10 @@ def find(choice: str = "auto") -> MPI:
     """
     check_choice(choice)
     flavour, version, library = _library()
+    loaded = f"mpi4py loads {_TITLES[flavour]} {_dotted(version)} ({library or 'path unknown'})"
     if choice not in ("auto", flavour):
         raise MPIMismatch(
-            f"asked for {_TITLES[choice]}, but mpi4py loads {_TITLES[flavour]} {_dotted(version)} ({library or 'path unknown'}). "
-            f"Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone."
+            f"asked for {_TITLES[choice]}, but {loaded}. Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone."
         )
     others = []
     for mpiexec in _candidates(flavour, library):
@@ -93,11 +93,10 @@ def find(choice: str = "auto") -> MPI:
         if found is not None and found[0] == flavour and found[1][:1] == version[:1]:
             return MPI(flavour, version, library, mpiexec)
         others.append(f"{mpiexec} ({_TITLES[found[0]] + ' ' + _dotted(found[1]) if found else 'of an unknown MPI'})")
-    wanted = f"mpi4py loads {_TITLES[flavour]} {_dotted(version)} ({library or 'path unknown'})"
     remedy = "Install the MPI's own launcher, or name it in the setting workbench.mpi.mpiexec."
     if others:
-        raise MPIMismatch(f"{wanted}, but mpiexec is another MPI's: {', '.join(others)}. {remedy}")
-    raise MPINotFound(f"{wanted}, but there is no mpiexec beside it or on PATH. {remedy}")
+        raise MPIMismatch(f"{loaded}, but mpiexec is another MPI's: {', '.join(others)}. {remedy}")
+    raise MPINotFound(f"{loaded}, but there is no mpiexec beside it or on PATH. {remedy}")
 
 
 def _dotted(version: tuple[int, ...]) -> str:
@@ -107,12 +106,13 @@ def _dotted(version: tuple[int, ...]) -> str:
 def _library() -> tuple[str, tuple[int, ...], str]:
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT, check=False,
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
+            check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise MPINotFound(
-            f"mpi4py did not load its MPI library within {_TIMEOUT:.0f} s. Try: {sys.executable} -c 'from mpi4py import MPI'"
+            f"mpi4py did not load its MPI library within {_TIMEOUT:.0f} s. "
+            f"Try: {sys.executable} -c 'from mpi4py import MPI'"
         ) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -127,16 +127,18 @@ def _library() -> tuple[str, tuple[int, ...], str]:
 
 
 def _candidates(flavour: str, library: str) -> Iterator[str]:
-    """Yield the launchers to look at, each once: the configured one alone, or those beside the library, then on PATH."""
+    """Yield the launchers to look at, each once: the configured one, or those beside the library, then on PATH."""
     configured = config.get("mpi.mpiexec")
     if configured:
         if not os.access(configured, os.X_OK):
-            raise MPINotFound(f"workbench.mpi.mpiexec is {configured!r}, which cannot be run. Name an mpiexec there, or none.")
+            raise MPINotFound(
+                f"workbench.mpi.mpiexec is {configured!r}, which cannot be run. Name an mpiexec there, or none."
+            )
         yield str(configured)
         return
     # `mpiexec.openmpi` and the like: distributions install several side by side.
     names = ("mpiexec", f"mpiexec.{flavour}", "mpiexec.hydra")
-    # lib/libmpi.so, lib/release/libmpi.so (Intel), lib/x86_64-linux-gnu/openmpi/lib/libmpi.so (Debian), site-packages/...
+    # The library may be in lib/, lib/release/ (Intel), lib/x86_64-linux-gnu/openmpi/lib/ (Debian), or a wheel's folder.
     folders = [str(parent / "bin") for parent in Path(os.path.realpath(library)).parents] if library else []
     folders += [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     seen = set()
@@ -152,8 +154,9 @@ def mpiexec_version(mpiexec: str) -> tuple[str, tuple[int, ...]] | None:
     """Return flavour and version that an ``mpiexec`` tells of itself, or None where it does not."""
     try:
         done = subprocess.run(
-            [mpiexec, "--version"], capture_output=True, text=True, timeout=_TIMEOUT, check=False, stdin=subprocess.DEVNULL
-        )
+            [mpiexec, "--version"], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
     return parse_mpiexec_version(done.stdout + done.stderr)
@@ -167,11 +170,12 @@ def parse_mpiexec_version(text: str) -> tuple[str, tuple[int, ...]] | None:
     >>> parse_mpiexec_version("mpiexec (Open MPI) 5.0.11")
     ('openmpi', (5, 0, 11))
     """
-    for flavour, pattern in (
-        ("openmpi", r"\(Open ?MPI\)\s+v?([\d.]+)"),
-        ("intelmpi", r"Intel\(R\) MPI Library.*?Version\s+([\d.]+)"),
-        ("mpich", r"HYDRA build details:\s+Version:\s+([\d.]+)"),
+    for flavour, before in (
+        # Open MPI 4 calls itself OpenRTE when it is run as mpiexec, Open MPI when it is run as mpirun.
+        ("openmpi", r"\((?:Open ?MPI|OpenRTE)\)\s+v?"),
+        ("intelmpi", r"Intel\(R\) MPI Library.*?Version\s+"),
+        ("mpich", r"HYDRA build details:\s+Version:\s+"),
     ):
-        if match := re.search(pattern, text, re.IGNORECASE | re.DOTALL):
-            return flavour, tuple(int(part) for part in match[1].strip(".").split("."))
+        if match := re.search(rf"{before}([0-9]+(?:\.[0-9]+)*)", text, re.IGNORECASE | re.DOTALL):
+            return flavour, tuple(map(int, match[1].split(".")))
     return None

@@ -37,7 +37,7 @@ class Geometry:
     @classmethod
     def here(cls, ranks: int, threads: int, shared_memory: Path | None = None) -> Geometry:
         """Return the geometry of a world on this host."""
-        return cls(ranks, threads, available_cores(), os.geteuid() == 0, shared_memory and str(shared_memory))
+        return cls(ranks, threads, available_cores(), os.geteuid() == 0, str(shared_memory) if shared_memory else None)
 
     @property
     def oversubscribed(self) -> bool:
@@ -122,12 +122,12 @@ def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
     return options, environment, defaults
 
 
-def _mpich(mpi: MPI, geometry: Geometry) -> _Options:
+def _mpich(_: MPI, geometry: Geometry) -> _Options:
     # Hydra takes the hosts of an enclosing job unless it is told to fork here.
     return ["-launcher", "fork", "-n", str(geometry.ranks)], {}, {}
 
 
-def _intelmpi(mpi: MPI, geometry: Geometry) -> _Options:
+def _intelmpi(_: MPI, geometry: Geometry) -> _Options:
     options = ["-launcher", "fork", "-n", str(geometry.ranks)]
     defaults = {"I_MPI_PIN": "0", "I_MPI_FABRICS": "shm"}
     if geometry.oversubscribed:

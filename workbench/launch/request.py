@@ -125,13 +125,13 @@ def _is_plain(value: Any) -> bool:
 
 def _count(what: str, given: Any) -> int:
     allowed = f"allowed is a whole number from 1 to {MAX_RANKS}, e.g. {what}=4"
-    if isinstance(given, bool) or (isinstance(given, float) and not given.is_integer()):
-        raise InvalidRequest(f"{what} {given!r}: {allowed}.")
     try:
         number = int(given)
-    except (TypeError, ValueError):
-        raise InvalidRequest(f"{what} {given!r}: {allowed}.") from None
-    if not 1 <= number <= MAX_RANKS:
+    except (TypeError, ValueError, OverflowError):
+        number = 0
+    # int() cuts what is behind the point.
+    whole = not isinstance(given, bool) and (isinstance(given, str) or number == given)
+    if not whole or not 1 <= number <= MAX_RANKS:
         raise InvalidRequest(f"{what} {given!r}: {allowed}.")
     return number
 
@@ -139,24 +139,11 @@ def _count(what: str, given: Any) -> int:
 def _bytes(given: Any) -> int:
     from dask.utils import parse_bytes
 
-    try:
-        number = int(parse_bytes(given))
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1:
+    number = config.above_zero(given, parse_bytes)
+    if number is None:
         raise InvalidRequest(f"memory {given!r}: allowed is a size above zero for each rank, e.g. 2GB or 500MiB.")
-    return number
+    return int(number)
 
 
 def _seconds(what: str, given: Any, setting: str) -> float:
-    from dask.utils import parse_timedelta
-
-    if given is None:
-        return config.seconds(setting)
-    try:
-        number = float(parse_timedelta(given, default="s"))
-    except (TypeError, ValueError, KeyError):
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise InvalidRequest(f"{what} {given!r}: allowed is a time above zero, in seconds or as '5 minutes'.")
-    return number
+    return config.seconds(setting) if given is None else config.time_span(what, given)
