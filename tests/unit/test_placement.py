@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster, get_worker
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.processes import until
 
@@ -87,7 +87,7 @@ def test_rows_of_all_kinds_of_collections_meet_on_the_same_rank(client):
     assert client.gather(map_blocks(meet, X, y, z, w)) == [True] * 4
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.integers(1, 30), min_size=4, max_size=8),
     st.integers(1, 40),
