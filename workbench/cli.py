@@ -1,0 +1,144 @@
+"""The command ``workbench``: the verbs of the notebook in a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from json import dumps
+from typing import Any
+
+from workbench import __version__
+from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.verbs import actions, show
+from workbench.verbs.parse import parse
+from workbench.verbs.table import TERMINAL
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code of the process.
+
+    Returns
+    -------
+    code : int
+        0; 1 if it failed; 2 if it cannot be asked for so; 130 after Ctrl-C.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except InvalidRequest as error:
+        return _fail(error, EXIT_USAGE)
+    except WorkbenchError as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader, `head` for instance, has had enough; nobody is there for the rest of the output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _fail(message: object, code: int) -> int:
+    print(message, file=sys.stderr)
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
+    if words == ["--version"]:
+        print(f"workbench {__version__}")
+        return 0
+    if words[:1] == ["bench"]:
+        from workbench import bench
+
+        return bench.main(words[1:])
+    call = parse(words, TERMINAL)
+    code: int = globals()[f"_{call.verb}"](**call.options)
+    return code
+
+
+def _print(value: dict[str, Any], text: str, *, as_json: bool) -> int:
+    print(dumps(value) if as_json else text)
+    return 0
+
+
+# Each verb by its name, its options by theirs.
+
+
+def _help(text: str) -> int:
+    print(text)
+    return 0
+
+
+def _start(*, json: bool, **options: Any) -> int:
+    started = actions.start(quiet=json, **options)
+    if isinstance(started, str):
+        return _print({"script": started}, started, as_json=json)
+    status = actions.Status.of(started.record)
+    started.detach()
+    text = (
+        f"{show.status_line(status)}; it goes on without this terminal.\n"
+        f"in a notebook: %mpicluster attach {status.name}\n"
+        f"in Python:     workbench.MPICluster.attach({status.name!r})\n"
+        f"to end it:     workbench stop {status.name}"
+    )
+    return _print(asdict(status), text, as_json=json)
+
+
+def _status(name: str | None, *, json: bool) -> int:
+    status = actions.Status.of(actions.choose(name))
+    return _print(asdict(status), show.status_text(status), as_json=json)
+
+
+def _list(*, json: bool) -> int:
+    listing = actions.listing()
+    return _print(asdict(listing), show.listing_text(listing), as_json=json)
+
+
+def _logs(name: str | None, rank: str | None, *, json: bool) -> int:
+    text = actions.logs(name, rank)
+    return _print({"logs": text}, text, as_json=json)
+
+
+def _scale(ranks: str, name: str | None, *, json: bool) -> int:
+    status = actions.scale(actions.choose(name), ranks)
+    return _print(asdict(status), show.status_line(status), as_json=json)
+
+
+def _restart(name: str | None, *, json: bool) -> int:
+    status = actions.restart(actions.choose(name))
+    return _print(asdict(status), show.status_line(status), as_json=json)
+
+
+def _stop(name: str | None, *, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called
+    stopped = actions.stop(actions.targets(name, everything=all))
+    _print(asdict(stopped), show.stopped_text(stopped), as_json=json)
+    return _fail(show.failed_text(stopped), EXIT_FAILED) if stopped.failed else 0
+
+
+def _script(name: str | None, *, json: bool) -> int:
+    text = actions.script(actions.choose(name))
+    return _print({"script": text}, text, as_json=json)
+
+
+def _doctor(name: str | None, mpi: str | None, *, json: bool) -> int:
+    findings = []
+    for finding in actions.doctor(name, mpi):
+        findings.append(finding)
+        if not json:
+            print(show.finding_text(finding), flush=True)
+    _print({"findings": [asdict(finding) for finding in findings]}, show.findings_summary(findings), as_json=json)
+    return EXIT_FAILED if any(finding.verdict == "failed" for finding in findings) else 0
+
+
+def _demo(ranks: str | None, mpi: str | None, *, json: bool) -> int:
+    from workbench.demo import run
+    from workbench.launch.request import request
+
+    given = {} if ranks is None else {"ranks": request(ranks).ranks}
+    result = run(**given, mpi=mpi or "auto", quiet=json)
+    return _print(asdict(result), result.line(), as_json=json)

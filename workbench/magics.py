@@ -1,0 +1,213 @@
+"""``%mpicluster``: start, watch and end MPI clusters from a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.display import display
+
+from workbench import registry
+from workbench.errors import ClusterNotFound, WorkbenchError
+from workbench.registry import Record
+from workbench.verbs import actions, show
+from workbench.verbs.parse import complete, parse, split
+from workbench.verbs.table import NOTEBOOK, overview
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from workbench.cluster import MPICluster
+
+_DOC = f"""Start, watch and end MPI worlds that are Dask clusters.
+
+`start` and `attach` bind `cluster` and `client` in your namespace; the other verbs are about that
+cluster unless they are given a name. Clusters outlive the notebook: `list` and `attach` find them again.
+`{{name}}` and `$name` stand for the values of your variables.
+
+{overview(NOTEBOOK)}
+
+Examples
+--------
+::
+
+    %mpicluster start 8
+    %mpicluster start {{n}} --threads 2 --memory 4GB --name big
+    %mpicluster logs --rank 3
+    %mpicluster stop
+"""
+
+
+@magics_class
+class ClusterMagics(Magics):
+    """The line magic ``%mpicluster``; each verb is a method of its own."""
+
+    shell: InteractiveShell
+
+    @line_magic
+    def mpicluster(self, line: str) -> None:  # noqa: D102  # written below, from the table of the verbs
+        try:
+            call = parse(split(line), NOTEBOOK)
+            getattr(self, f"_{call.verb}")(**call.options)
+        except WorkbenchError as error:
+            raise UsageError(str(error)) from None
+
+    mpicluster.__doc__ = _DOC
+
+    # -- verbs -------------------------------------------------------------------------------------------------
+
+    def _help(self, text: str) -> None:
+        print(text)
+
+    def _start(self, ranks: str | None, **options: Any) -> None:
+        started = actions.start(ranks=ranks, **options)
+        if isinstance(started, str):
+            print(started)
+        else:
+            self._bind(started)
+
+    def _attach(self, name: str) -> None:
+        self._bind(actions.attach(name))
+
+    def _status(self, name: str | None) -> None:
+        status = actions.Status.of(self._choose(name))
+        _display(show.status_text(status), show.status_html(status))
+
+    def _list(self) -> None:
+        listing = actions.listing()
+        _display(show.listing_text(listing), show.listing_html(listing))
+
+    def _logs(self, name: str | None, rank: str | None) -> None:
+        print(actions.logs(name, rank, self._record))
+
+    def _scale(self, ranks: str, name: str | None) -> None:
+        status = actions.scale(self._choose(name), ranks, self._cluster)
+        print(show.status_line(status))
+
+    def _restart(self, name: str | None) -> None:
+        status = actions.restart(self._choose(name), self._cluster)
+        print(show.status_line(status))
+
+    def _stop(self, name: str | None, all: bool) -> None:  # noqa: A002  # as the option is called
+        bound = self._record
+        try:
+            targets = actions.targets(name, everything=all, bound=bound)
+        except ClusterNotFound:
+            if name is None and bound is not None:
+                self._unbind()
+            raise
+        if bound is not None and bound.id in [record.id for record in targets.records]:
+            self._unbind()
+        stopped = actions.stop(targets)
+        print(show.stopped_text(stopped))
+        if stopped.failed:
+            raise UsageError(show.failed_text(stopped))
+
+    def _script(self, name: str | None) -> None:
+        print(actions.script(self._choose(name)))
+
+    def _doctor(self, name: str | None, mpi: str | None) -> None:
+        findings = []
+        for finding in actions.doctor(name, mpi):
+            print(show.finding_text(finding))
+            findings.append(finding)
+        print(show.findings_summary(findings))
+
+    # -- the user's names --------------------------------------------------------------------------------------
+
+    @property
+    def _cluster(self) -> MPICluster | None:
+        """The cluster in the user's name ``cluster``, if it is one of ours and connected."""
+        from workbench.cluster import MPICluster
+
+        cluster = self.shell.user_ns.get("cluster")
+        usable = isinstance(cluster, MPICluster) and cluster.status.name == "running" and not cluster.asynchronous
+        return cluster if usable else None
+
+    @property
+    def _record(self) -> Record | None:
+        cluster = self._cluster
+        return None if cluster is None else cluster.record
+
+    def _choose(self, name: str | None) -> Record:
+        return actions.choose(name, self._record)
+
+    def _bind(self, cluster: MPICluster) -> None:
+        try:
+            client = cluster.get_client()
+        except BaseException:
+            cluster.close()
+            raise
+        before = self._record
+        if before is not None:
+            self._unbind()
+            if before.id != cluster.record.id:
+                _tell_of(before)
+        self.shell.push({"cluster": cluster, "client": client})
+        display(cluster)
+
+    def _unbind(self) -> None:
+        """Close the user's ``cluster`` and the ``client`` of it, and take the names away; the cluster goes on."""
+        names, cluster = self.shell.user_ns, self._cluster
+        if cluster is None:
+            return
+        if getattr(names.get("client"), "cluster", None) is cluster:
+            names.pop("client").close()
+        names.pop("cluster").detach()
+
+
+def _tell_of(record: Record) -> None:
+    with contextlib.suppress(WorkbenchError):
+        name = registry.running(record.name).name
+        print(f"cluster {name!r}, in use until now, goes on: %mpicluster attach {name} brings it back")
+
+
+def _display(text: str, html: str) -> None:
+    display({"text/plain": text, "text/html": html}, raw=True)
+
+
+# -- completion ------------------------------------------------------------------------------------------------
+
+_LINE = re.compile(r"\s*%?mpicluster\s+(?P<words>.*)")
+
+
+@context_matcher(identifier="workbench.mpicluster")  # type: ignore[untyped-decorator]
+def match(context: CompletionContext) -> SimpleMatcherResult:
+    """Complete a line with ``%mpicluster``: verbs, options, their values, names of clusters."""
+    found = _LINE.fullmatch(context.text_until_cursor)
+    if found is None:
+        return SimpleMatcherResult(completions=[], suppress=False)
+    words = found["words"].split()
+    last = "" if not words or found["words"][-1].isspace() else words.pop()
+    if last.startswith("-") and "=" in last:
+        option, _, last = last.partition("=")
+        words.append(option)
+    candidates = complete(words, last, NOTEBOOK)
+    return SimpleMatcherResult(
+        completions=[SimpleCompletion(text=candidate, type="keyword") for candidate in candidates],
+        matched_fragment=last,
+        suppress=True,
+        ordered=True,
+    )
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register ``%mpicluster`` and its completion."""
+    shell.register_magics(ClusterMagics)
+    shell.Completer.custom_matchers.append(match)
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take ``%mpicluster`` and its completion away; clusters and the user's names stay as they are."""
+    shell.Completer.custom_matchers.remove(match)
+    del shell.magics_manager.magics["line"]["mpicluster"]
+    del shell.magics_manager.registry[ClusterMagics.__name__]

@@ -1,0 +1,1 @@
+"""What `%mpicluster` and the command `workbench` share: their words, and what these do."""

@@ -1,0 +1,290 @@
+"""What the verbs do: each a function from plain values to a plain value, for notebook and terminal alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench import logs as log_files
+from workbench import registry
+from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
+from workbench.registry import Record
+
+if TYPE_CHECKING:
+    from workbench.cluster import MPICluster
+    from workbench.doctor import Finding
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a cluster is, in plain values."""
+
+    name: str
+    """Its name."""
+    state: str
+    """As of its record; see `workbench.registry.Record`."""
+    up: int
+    """Ranks that are there ..."""
+    ranks: int
+    """... of those that it has."""
+    worlds: list[dict[str, Any]]
+    """Its MPI worlds: index, ranks, state, up, starts."""
+    threads: int
+    """Threads of each rank."""
+    mpi: str
+    """MPI in words."""
+    scheduler: str
+    """What started its job."""
+    host: str
+    """Host of its head."""
+    pid: int
+    """Process of its head."""
+    address: str | None
+    """Where Dask's scheduler listens."""
+    age: float
+    """Seconds since it was asked for."""
+    idle_timeout: float
+    """Seconds without clients and tasks after which it ends."""
+    message: str
+    """Its last event in words."""
+    logs: str
+    """Folder of its logs."""
+
+    @classmethod
+    def of(cls, record: Record) -> Status:
+        """Return the status that a record tells."""
+        return cls(
+            name=record.name,
+            state=record.state,
+            up=record.up,
+            ranks=record.total,
+            worlds=[asdict(world) for world in record.worlds],
+            threads=record.threads,
+            mpi=record.mpi,
+            scheduler=record.scheduler,
+            host=record.process.host,
+            pid=record.process.pid,
+            address=record.address,
+            age=round(time.time() - record.created, 1),
+            idle_timeout=record.idle_timeout,
+            message=record.message,
+            logs=str(record.logs),
+        )
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A record that cannot be used."""
+
+    name: str
+    """The cluster's name."""
+    error: str
+    """Why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All clusters of this user."""
+
+    clusters: list[Status]
+    """Those that run, or may run on another host."""
+    broken: list[Broken]
+    """Those whose record cannot be used."""
+    cleaned: list[str]
+    """Names of those that were found to have ended; their records are removed."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Clusters that are to be ended."""
+
+    records: list[Record]
+    """Their records."""
+    broken: list[Broken]
+    """Those that cannot be ended, since their record cannot be used."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What `stop` has done."""
+
+    stopped: list[str]
+    """Names of the clusters that have ended."""
+    failed: list[Broken]
+    """Those that could not be ended."""
+
+
+def listing() -> Listing:
+    """Return all clusters of this user, and remove the records of those that have ended."""
+    records, broken, cleaned = _survey()
+    return Listing([Status.of(record) for record in records], broken, cleaned)
+
+
+def _survey() -> tuple[list[Record], list[Broken], list[str]]:
+    cleaned = registry.clean()
+    records, broken = [], []
+    for name in registry.names():
+        try:
+            records.append(registry.read(name))
+        except ClusterNotFound:
+            continue  # it has ended since
+        except (RecordError, InvalidRequest) as error:
+            broken.append(Broken(name, str(error)))
+    return records, broken, cleaned
+
+
+def choose(name: str | None, bound: Record | None = None) -> Record:
+    """Return the record of the cluster that a verb is about.
+
+    Parameters
+    ----------
+    name
+        The cluster that was named, if one was.
+    bound
+        The cluster in use; without a name and without it the only cluster is meant.
+
+    Raises
+    ------
+    ClusterNotFound
+        If that cluster has ended, or none runs.
+    InvalidRequest
+        If several run.
+    """
+    if name is not None:
+        return registry.running(name)
+    if bound is not None:
+        record = registry.running(bound.name)
+        if record.id != bound.id:
+            raise ClusterNotFound(
+                f"the cluster {bound.name!r} in use has ended, and another one has its name now. "
+                f"Its logs are in {bound.logs}; use the other with %mpicluster attach {bound.name}."
+            )
+        return record
+    running, _, _ = _survey()
+    if not running:
+        raise ClusterNotFound("no cluster runs; start one with %mpicluster start.")
+    if len(running) > 1:
+        names = ", ".join(record.name for record in running)
+        raise InvalidRequest(f"which cluster? {len(running)} run: {names}. Name one of them.")
+    return running[0]
+
+
+def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPICluster | str:
+    """Start a cluster, or with `dry_run` return what would run.
+
+    Parameters
+    ----------
+    dry_run
+        Start nothing.
+    quiet
+        Show no progress.
+    options
+        Of `workbench.MPICluster`; None stands for its default.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    if dry_run:
+        from workbench.preview import preview
+
+        return preview(**given)
+    from workbench.cluster import MPICluster
+
+    return MPICluster(quiet=quiet, **given)
+
+
+def attach(name: str) -> MPICluster:
+    """Return an object for a cluster that runs; raises what `workbench.MPICluster.attach` does."""
+    from workbench.cluster import MPICluster
+
+    return MPICluster.attach(name)
+
+
+def logs(name: str | None, rank: str | None, bound: Record | None = None) -> str:
+    """Return the logs of a cluster, or of one of its ranks, also after its end; which one is as of `choose`."""
+    if name is not None:
+        return log_files.read(log_files.folder(name), rank)
+    return log_files.read((bound or choose(None)).logs, rank)
+
+
+@contextmanager
+def connected(record: Record, bound: MPICluster | None = None) -> Iterator[MPICluster]:
+    """Give a connected object of the cluster: the one in use if it is that, else one for the moment.
+
+    Raises
+    ------
+    HeadUnreachable
+        If the connection is lost.
+    """
+    try:
+        if bound is not None and bound.record.id == record.id:
+            yield bound
+        else:
+            with attach(record.name) as cluster:
+                yield cluster
+    except WorkbenchError:
+        raise
+    except OSError as error:
+        raise HeadUnreachable(
+            f"cluster {record.name!r}: the connection to its head on {record.process.host} was lost ({error}). "
+            f"%mpicluster status {record.name} tells whether it goes on."
+        ) from error
+
+
+def scale(record: Record, ranks: str, bound: MPICluster | None = None) -> Status:
+    """Have so many ranks in total, and return how the cluster is then."""
+    with connected(record, bound) as cluster:
+        cluster.scale(ranks)  # type: ignore[arg-type]  # as typed, it is checked there
+        return Status.of(cluster.record)
+
+
+def restart(record: Record, bound: MPICluster | None = None) -> Status:
+    """Start all ranks of a cluster again, and return how it is then."""
+    with connected(record, bound) as cluster:
+        cluster.restart()
+        return Status.of(cluster.record)
+
+
+def script(record: Record) -> str:
+    """Return the script of a cluster's job, as it was submitted."""
+    from workbench.launch.request import job_spec
+
+    return job_spec(record).script.read_text(encoding="utf-8")
+
+
+def targets(name: str | None, *, everything: bool, bound: Record | None = None) -> Targets:
+    """Return the clusters that `stop` is about: one as of `choose`, or with `everything` all of this user.
+
+    Raises
+    ------
+    InvalidRequest
+        If both are asked for.
+    """
+    if not everything:
+        return Targets([choose(name, bound)], [])
+    if name is not None:
+        raise InvalidRequest(f"stop {name} --all: allowed is either a name or --all; leave out one of them.")
+    records, broken, _ = _survey()
+    return Targets(records, broken)
+
+
+def stop(clusters: Targets) -> Stopped:
+    """End clusters; when it returns nothing is left of those that it calls stopped."""
+    from workbench.job import stop as end
+
+    stopped, failed = [], list(clusters.broken)
+    for record in clusters.records:
+        try:
+            end(record)
+            stopped.append(record.name)
+        except WorkbenchError as error:
+            failed.append(Broken(record.name, str(error)))
+    return Stopped(stopped, failed)
+
+
+def doctor(name: str | None, mpi: str | None) -> Iterator[Finding]:
+    """Check this installation, and a running cluster if it is named; yield the findings as they come."""
+    from workbench.doctor import examine
+
+    return examine(name, mpi=mpi or "auto")

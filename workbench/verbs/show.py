@@ -1,0 +1,120 @@
+"""What the verbs return, as text for a terminal and as HTML for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from workbench.verbs.actions import Listing, Status, Stopped
+
+if TYPE_CHECKING:
+    from workbench.doctor import Finding
+
+_COLUMNS = ("name", "state", "ranks", "MPI", "host", "age", "last event")
+
+
+def duration(seconds: float) -> str:
+    """Word a time span.
+
+    Examples
+    --------
+    >>> duration(42), duration(3600), duration(7500), duration(200_000)
+    ('42 s', '1 h', '2 h 5 min', '2 d 7 h')
+    """
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    first = next((i for i, (size, _) in enumerate(units) if seconds >= size), len(units) - 1)
+    words: list[str] = []
+    for size, unit in units[first : first + 2]:
+        count, seconds = divmod(seconds, size)
+        if count or not words:
+            words.append(f"{count:.0f} {unit}")
+    return " ".join(words)
+
+
+def status_line(status: Status) -> str:
+    """Return a cluster's size in a line."""
+    worlds = f" in {len(status.worlds)} worlds" if len(status.worlds) > 1 else ""
+    return f"cluster {status.name!r} is {status.state}: {status.up} of {status.ranks} ranks{worlds}"
+
+
+def status_text(status: Status) -> str:
+    """Return a cluster's status, a line for each fact."""
+    return "\n".join(f"{key:<11} {value}" for key, value in _facts(status).items())
+
+
+def status_html(status: Status) -> str:
+    """Return a cluster's status as a table."""
+    return _html_table((), _facts(status).items())
+
+
+def _facts(status: Status) -> dict[str, str]:
+    worlds = [f"world {world['index']}: {world['up']} of {world['ranks']} {world['state']}" for world in status.worlds]
+    return {
+        "cluster": status.name,
+        "state": status.state,
+        "ranks": f"{status.up} of {status.ranks}, {status.threads} thread{'s'[: status.threads > 1]} each",
+        "worlds": ", ".join(worlds) or "none yet",
+        "MPI": status.mpi,
+        "last event": status.message,
+        "age": duration(status.age),
+        "idle end": f"after {duration(status.idle_timeout)} without clients and tasks",
+        "job": f"{status.scheduler} on {status.host}, head is process {status.pid}",
+        "address": status.address or "none yet",
+        "logs": status.logs,
+    }
+
+
+def listing_text(listing: Listing) -> str:
+    """Return all clusters as a table in text."""
+    rows = [_COLUMNS, *map(_row, listing.clusters)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([*(table if listing.clusters else ["no cluster runs"]), *_notes(listing)])
+
+
+def listing_html(listing: Listing) -> str:
+    """Return all clusters as a table."""
+    table = _html_table(_COLUMNS, map(_row, listing.clusters)) if listing.clusters else "<div>no cluster runs</div>"
+    return table + "".join(f"<div>{escape(note)}</div>" for note in _notes(listing))
+
+
+def _row(status: Status) -> tuple[str, ...]:
+    ranks = f"{status.up} of {status.ranks}"
+    return status.name, status.state, ranks, status.mpi, status.host, duration(status.age), status.message
+
+
+def _notes(listing: Listing) -> list[str]:
+    cleaned = [f"{name}: has ended, its record was removed" for name in listing.cleaned]
+    return [*cleaned, *(f"{broken.name}: {broken.error}" for broken in listing.broken)]
+
+
+def stopped_text(stopped: Stopped) -> str:
+    """Return which clusters have ended."""
+    return "\n".join(f"cluster {name!r} has ended" for name in stopped.stopped) or "no cluster has ended"
+
+
+def failed_text(stopped: Stopped) -> str:
+    """Return which clusters could not be ended, and why; empty if there are none."""
+    return "\n".join(f"cluster {failed.name!r} was not ended: {failed.error}" for failed in stopped.failed)
+
+
+def finding_text(finding: Finding) -> str:
+    """Return a finding of the doctor in one line."""
+    remedy = f" -> {finding.remedy}" if finding.remedy else ""
+    return f"{finding.verdict:<8} {finding.check}: {finding.detail}{remedy}"
+
+
+def findings_summary(findings: Sequence[Finding]) -> str:
+    """Return how many findings there were of each verdict."""
+    verdicts = [finding.verdict for finding in findings]
+    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("ok", "warning", "failed"))
+
+
+def _html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells)
+
+    head = f"<thead><tr>{line('th', header)}</tr></thead>" if header else ""
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f'<table style="margin:0">{head}<tbody>{body}</tbody></table>'
