@@ -6,7 +6,7 @@ cluster, who does not is refused on every connection, in both directions.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CERTIFICATE = "certificate.pem"
 KEY = "key.pem"
-_LIFETIME = datetime.timedelta(days=365)
+_LIFETIME = dt.timedelta(days=365)
 
 
 def make(folder: Path, name: str) -> None:
@@ -37,7 +37,7 @@ def make(folder: Path, name: str) -> None:
     # An elliptic curve, since an RSA key costs more time than the rest of the start together.
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"workbench-{name}"[:64])])
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -45,7 +45,7 @@ def make(folder: Path, name: str) -> None:
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         # Clocks of nodes differ: a certificate that starts this second is refused by a slow one.
-        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + _LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from distributed.core import Status, rpc
 from distributed.deploy.cluster import Cluster
 
-from workbench import certificates, cluster_html, config, logs, registry, scratch
-from workbench.errors import ClusterExists, ClusterNotFound, HeadUnreachable, RecordError, StartError, StartTimeout
-from workbench.launch import mpi
+from workbench import certificates, cluster_html, config, logs, registry
+from workbench.errors import HeadUnreachable
+from workbench.job import LOOK, Job
 from workbench.launch.choose import launcher
-from workbench.launch.interface import JobState
-from workbench.launch.mpiexec import Geometry, world_command
-from workbench.launch.request import job_spec, request, write_dask_settings
+from workbench.launch.request import job_spec, request
 from workbench.progress import Progress
 from workbench.registry import Record
-
-# Seconds between two looks at a cluster that is starting or ending.
-_LOOK = 0.05
-# The end of a head takes its ranks' patience and its own.
-_END = 15.0
 
 
 class MPICluster(Cluster):
@@ -107,13 +98,13 @@ class MPICluster(Cluster):
         self.status = Status.closed
         self.security: Any = None
         self._owner = _attach is None
-        self._record = _attach or request(
+        record = _attach or request(
             ranks, name=name, scheduler=scheduler, threads=threads, memory=memory, mpi=mpi, protocol=protocol,
             timeout=timeout, idle_timeout=idle_timeout,
         )  # fmt: skip
-        self._renamable = name is None
+        self._job = Job(record, renamable=name is None)
         self._ending = self._owner
-        super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=self._record.name)
+        super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=record.name)
         if not self.called_from_running_loop:
             self._loop_runner.start()
             try:
@@ -121,7 +112,7 @@ class MPICluster(Cluster):
             except BaseException:
                 # Ctrl-C in the middle leaves a job that nobody has asked for.
                 if self._owner:
-                    self._remove_all()
+                    self._job.remove()
                 self.status = Status.closed
                 self._loop_runner.stop()
                 raise
@@ -142,13 +133,13 @@ class MPICluster(Cluster):
         return cls(_attach=registry.running(name), asynchronous=asynchronous, loop=loop, quiet=quiet)
 
     def __await__(self) -> Any:
-        async def start() -> Self:
+        async def start() -> MPICluster:
             if self.status == Status.created:
                 try:
                     await self._start()
                 except BaseException:
                     if self._owner:
-                        await asyncio.to_thread(self._remove_all)
+                        await asyncio.to_thread(self._job.remove)
                     self.status = Status.closed
                     raise
             return self
@@ -159,58 +150,21 @@ class MPICluster(Cluster):
 
     async def _start(self) -> None:
         if self._owner:
-            await asyncio.to_thread(self._submit)
-        with Progress(self._record.ranks, quiet=self.quiet) as progress:
+            await asyncio.to_thread(self._job.submit)
+        with Progress(self._job.record.ranks, quiet=self.quiet) as progress:
             await self._await_address(progress)
             await self._connect()
             await self._await_ready(progress)
-        self._cluster_info["name"] = self._record.name
+        self._cluster_info["name"] = self._job.record.name
         await super()._start()
 
-    def _submit(self) -> None:
-        while True:
-            try:
-                registry.create(self._record)
-                break
-            except ClusterExists:
-                # Another process may have taken the name that was free a moment ago.
-                if not self._renamable:
-                    self._owner = False  # it is not ours to remove
-                    raise
-                self._record = self._record.replace(name=registry.free_name())
-        certificates.make(self._record.folder, self._record.name)
-        write_dask_settings(self._record)
-        self._job = launcher(self._record.scheduler).submit(job_spec(self._record))
-
     async def _await_address(self, progress: Progress) -> None:
-        while self._record.address is None:
-            await self._look()
-            progress.show(_words(self._record.state), self._record.up)
-            await asyncio.sleep(_LOOK)
-
-    async def _look(self) -> None:
-        """Read the record, and raise if the cluster has failed or is late."""
-        with contextlib.suppress(ClusterNotFound):  # a network file system may show it late
-            self._record = registry.read(self._record.name)
-        record = self._record
-        if record.state == "failed":
-            raise self._failure(record.message)
-        if self._owner and launcher(record.scheduler).state(self._job) is JobState.ENDED:
-            # It may have spoken between the two looks.
-            with contextlib.suppress(ClusterNotFound):
-                self._record = record = registry.read(record.name)
-            raise self._failure(record.message if record.state == "failed" else "the head ended unexpectedly")
-        # The head sees to the deadline itself and knows more; this is for a head that does not.
-        if time.time() > record.deadline + 5:
-            raise self._failure(f"its head has not told where it listens, state {record.state!r}", StartTimeout)
-
-    def _failure(self, reason: str, kind: type[StartError] = StartError) -> StartError:
-        if "was not ready after" in reason:
-            kind = StartTimeout
-        return kind(f"cluster {self._record.name!r} did not start: {reason}\n{logs.tail(self._record)}")
+        while (record := self._job.look()).address is None:
+            progress.show(_words(record.state), record.up)
+            await asyncio.sleep(LOOK)
 
     async def _connect(self) -> None:
-        record = self._record
+        record = self._job.record
         self.security = certificates.security(record.folder)
         timeout = config.seconds("connect-timeout")
         self.scheduler_comm = rpc(
@@ -223,34 +177,44 @@ class MPICluster(Cluster):
             await self.scheduler_comm.close_rpc()
             host, _, port = str(record.address).partition("://")[2].rpartition(":")
             raise HeadUnreachable(
-                f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} from here "
-                f"within {timeout:.0f} s ({type(error).__name__}). If there is no route from here to that host, open a tunnel: "
+                f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} "
+                f"from here within {timeout:.0f} s ({type(error).__name__}). "
+                f"If there is no route from here to that host, open a tunnel: "
                 f"ssh -N -L {port}:{host}:{port} {record.process.host}"
             ) from error
 
+    @property
+    def _head(self) -> Any:
+        if self.scheduler_comm is None or self.status in (Status.closing, Status.closed):
+            raise HeadUnreachable(
+                f"this object is not connected to cluster {self._job.record.name!r} any more: "
+                f"MPICluster.attach({self._job.record.name!r}) connects to it if it still runs."
+            )
+        return self.scheduler_comm
+
     async def _ask_status(self) -> None:
-        self._record = registry.from_dict(await self.scheduler_comm.workbench_status())
+        self._job.record = registry.from_dict(await self._head.workbench_status())
 
     async def _await_ready(self, progress: Progress) -> None:
         while True:
-            record = self._record
+            record = self._job.record
             progress.show(_words(record.state), record.up, record.total)
             if record.state in ("ready", "degraded"):
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(LOOK)
             try:
                 await self._ask_status()
             except OSError:
                 # The head is ending: its record tells why.
-                await asyncio.sleep(_LOOK)
-                await self._look()
+                await asyncio.sleep(LOOK)
+                self._job.look()
 
     # -- what one does with it ---------------------------------------------------------------------------------
 
     @property
     def record(self) -> Record:
         """What the head last told of the cluster; call `refresh` for news."""
-        return self._record
+        return self._job.record
 
     def refresh(self) -> Record | Awaitable[Record]:
         """Ask the head and return what it tells of the cluster."""
@@ -260,10 +224,10 @@ class MPICluster(Cluster):
                 await self._ask_status()
             except OSError as error:
                 raise HeadUnreachable(
-                    f"the head of cluster {self._record.name!r} at {self._record.address} does not answer any more. "
-                    f"It has ended or is cut off; see its logs in {self._record.logs}."
+                    f"the head of cluster {self._job.record.name!r} at {self._job.record.address} does not answer "
+                    f"any more. It has ended or is cut off; see its logs in {self._job.record.logs}."
                 ) from error
-            return self._record
+            return self._job.record
 
         return self.sync(ask)  # type: ignore[no-any-return]
 
@@ -296,7 +260,7 @@ class MPICluster(Cluster):
         wanted = request(n).ranks
 
         async def scale() -> None:
-            await self.scheduler_comm.workbench_scale(n=wanted)
+            await self._head.workbench_scale(n=wanted)
             await self._renew()
 
         return self.sync(scale)
@@ -305,7 +269,7 @@ class MPICluster(Cluster):
         """End all ranks and start them again in the same job; results that lie on them are lost."""
 
         async def restart() -> None:
-            await self.scheduler_comm.workbench_restart()
+            await self._head.workbench_restart()
             await self._renew()
 
         return self.sync(restart)
@@ -314,7 +278,7 @@ class MPICluster(Cluster):
         from distributed.objects import SchedulerInfo
 
         await self._ask_status()
-        self.scheduler_info = SchedulerInfo(await self.scheduler_comm.identity())
+        self.scheduler_info = SchedulerInfo(await self._head.identity())
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:
         """Not possible: the size of an MPI world is fixed when it starts."""
@@ -325,11 +289,11 @@ class MPICluster(Cluster):
 
     def logs(self, rank: int | str | None = None) -> str:
         """Return the log of one rank, or all logs of the cluster."""
-        return logs.read(self._record.logs, rank)
+        return logs.read(self._job.record.logs, rank)
 
     def script(self) -> str:
         """Return the script of the cluster's job, exactly as it was submitted."""
-        return launcher(self._record.scheduler).script(job_spec(self._record))
+        return launcher(self._job.record.scheduler).script(job_spec(self._job.record))
 
     # -- end ---------------------------------------------------------------------------------------------------
 
@@ -359,28 +323,15 @@ class MPICluster(Cluster):
                 await self.scheduler_comm.workbench_close(reason="the user has closed it")
         await super()._close()
         if self._ending:
-            await asyncio.to_thread(self._await_end)
-
-    def _await_end(self) -> None:
-        if not _has_ended(self._record):
-            self._remove_all()
-
-    def _remove_all(self) -> None:
-        """Leave nothing of the cluster: job, record, key, sockets."""
-        if getattr(self, "_job", None) is not None:
-            launcher(self._record.scheduler).cancel(self._job)
-        with contextlib.suppress(OSError):
-            registry.remove(self._record)
-        with contextlib.suppress(RecordError):
-            scratch.remove(self._record.id)
+            await asyncio.to_thread(self._job.await_end)
 
     # -- looks -------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return cluster_html.text(self._record, len(self.ranks), str(self.status.name))
+        return cluster_html.text(self._job.record, len(self.ranks), str(self.status.name))
 
     def _repr_html_(self, cluster_status: Any = None) -> str:
-        return cluster_html.html(self._record, self.ranks, str(self.status.name))
+        return cluster_html.html(self._job.record, self.ranks, str(self.status.name))
 
     def _widget(self) -> Any:
         return cluster_html.widget(self)
@@ -388,65 +339,3 @@ class MPICluster(Cluster):
 
 def _words(state: str) -> str:
     return {"submitted": "submitted", "starting": "world starting"}.get(state, state)
-
-
-def stop(record: Record) -> None:
-    """End a cluster of yours, in whatever state it is, and return when nothing of it is left.
-
-    Raises
-    ------
-    HeadUnreachable
-        If its head neither answers nor ends.
-    """
-
-    async def ask() -> None:
-        if record.address is None:
-            raise OSError("the head does not listen yet")
-        security = certificates.security(record.folder).get_connection_args("client")
-        async with asyncio.timeout(config.seconds("connect-timeout")):
-            async with rpc(record.address, connection_args=security) as head:
-                await head.workbench_close(reason="the user has stopped it")
-
-    try:
-        # In a notebook this thread has a loop that runs already.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, ask()).result()
-    except OSError:
-        # It does not listen yet, or no longer, or its key is gone: without its lease it ends.
-        registry.remove(record)
-    if not _has_ended(record):
-        process = record.process
-        raise HeadUnreachable(
-            f"cluster {record.name!r} does not end: its head neither answers nor gives up after {_END:.0f} s. "
-            f"End it on {process.host} with: kill -9 {process.pid}"
-        )
-
-
-def _has_ended(record: Record) -> bool:
-    """Wait until neither lease nor head are there; False if they outlast the deadline."""
-    deadline = time.monotonic() + _END
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if not registry.owns_lease(record) and record.process.alive() is not True:
-                return True
-        time.sleep(_LOOK)
-    return False
-
-
-def preview(ranks: int | None = None, **options: Any) -> str:
-    """Return what `MPICluster` with these options would run, and start nothing.
-
-    Returns
-    -------
-    text : str
-        The job's script, and the command line of the world in comments below it.
-    """
-    record = request(ranks, **options)
-    found = mpi.find(record.mpi)
-    rank = ["python", "-m", "workbench.rank", record.name]
-    command = world_command(found, Geometry.here(record.ranks, record.threads), rank, config.get("mpi.extra-args"))
-    set_here = {**command.defaults, **command.environment}
-    lines = [f"# world 0, started by the head, {found}:"]
-    lines += [f"#   {name}={value}" for name, value in sorted(set_here.items())]
-    lines.append(f"#   {' '.join(command.argv)}")
-    return launcher(record.scheduler).script(job_spec(record)) + "\n".join(lines) + "\n"

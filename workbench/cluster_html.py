@@ -85,7 +85,7 @@ def widget(cluster: Any) -> Any:
     async def update() -> None:
         try:
             if cluster.status.name == "running":
-                await cluster._ask_status()
+                await cluster.refresh()
             now = cluster._repr_html_()
         except OSError:
             now = html(cluster.record, [], "gone")

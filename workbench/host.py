@@ -17,7 +17,7 @@ def _first_line(path: str) -> str:
 
 def _pid_namespace() -> str:
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
 
@@ -84,7 +84,7 @@ def start_time(pid: int) -> float | None:
     The start time in ``/proc`` counts ticks since the boot and so, unlike a time of day, never shifts
     when the clock is set.
     """
-    if os.path.isdir("/proc/self"):
+    if Path("/proc/self").is_dir():
         try:
             fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:

@@ -14,6 +14,8 @@ Until the head runs the starter writes the record, from then on the head alone.
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import json
 import os
 import re
@@ -21,10 +23,11 @@ import shutil
 import socket
 import stat
 import time
+import typing
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 from workbench import config, scratch
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError, did_you_mean
@@ -33,6 +36,9 @@ from workbench.host import ProcessId
 SCHEMA = 1
 RECORD = "record.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+# What a system says of a folder that cannot be moved to a name since there is something.
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -148,9 +154,9 @@ def logs_folder() -> Path:
     return _root() / "logs"
 
 
-def check_name(name: str) -> str:
+def check_name(name: Any) -> str:
     """Return `name` if it can name a cluster, or raise `InvalidRequest`."""
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"cluster name {name!r}: allowed are 1 to 40 letters, digits, '.', '_' and '-', "
             "the first a letter or digit. Choose another --name."
@@ -167,7 +173,7 @@ def free_name() -> str:
 def names() -> list[str]:
     """Return the names of all clusters that have a record, stale ones among them."""
     try:
-        return sorted(entry.name for entry in os.scandir(clusters_folder()) if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(e.name for e in os.scandir(clusters_folder()) if e.is_dir() and _NAME.fullmatch(e.name))
     except FileNotFoundError:
         return []
 
@@ -188,15 +194,22 @@ def create(record: Record) -> None:
         _check_private(folder)
     if record.name in names():
         _forget_if_stale(record.name)
+    # It takes its name with the record inside: a start that is killed here leaves no folder without one.
+    draft = record.folder.with_name(f".{record.name}.{record.id}")
     try:
-        record.folder.mkdir(mode=0o700)
-    except FileExistsError:
+        draft.mkdir(mode=0o700)
+        record.logs.mkdir(mode=0o700)
+        _write(draft, record)
+        draft.rename(record.folder)
+    except OSError as error:
+        for folder in (draft, record.logs):
+            shutil.rmtree(folder, ignore_errors=True)
+        if error.errno not in _TAKEN:
+            raise
         raise ClusterExists(
             f"there is a cluster named {record.name!r} already. Use it (%mpicluster attach {record.name}), "
             f"stop it (%mpicluster stop {record.name}) or choose another --name."
         ) from None
-    record.logs.mkdir(mode=0o700)
-    write(record)
 
 
 def write(record: Record) -> None:
@@ -207,13 +220,29 @@ def write(record: Record) -> None:
     FileNotFoundError
         If the cluster's folder is gone; it is never made again.
     """
-    path = record.folder / RECORD
+    _write(record.folder, record)
+
+
+def _write(folder: Path, record: Record) -> None:
+    path = folder / RECORD
     part = path.with_name(f".{RECORD}.{os.getpid()}")
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         json.dump(dataclasses.asdict(record), file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(part, path)
+    part.replace(path)
+
+
+def update(record: Record) -> None:
+    """Write the record of a running cluster, unless its folder has become another cluster's.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder is gone.
+    """
+    if owns_lease(record):
+        write(record)
 
 
 def read(name: str) -> Record:
@@ -232,11 +261,17 @@ def read(name: str) -> Record:
         _check_private(folder)
         path = folder / RECORD
         _check_private(path)
-        content = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
     except FileNotFoundError:
         known = names()
         hint = f" {did_you_mean(name, known)}" if known else " No cluster runs; start one with %mpicluster start."
         raise ClusterNotFound(f"no cluster named {name!r}.{hint}") from None
+    except RecordError:
+        raise
+    except OSError as error:
+        raise RecordError(
+            f"the record of cluster {name!r} cannot be read ({error}). Remove {folder} if the cluster is gone."
+        ) from error
     try:
         return _parse(content, name)
     except (ValueError, TypeError, KeyError) as error:
@@ -299,7 +334,7 @@ def await_record(name: str) -> Record:
         time.sleep(0.05)
 
 
-def _parse(content: str, name: str) -> Record:
+def _parse(content: bytes, name: str) -> Record:
     values = json.loads(content)
     if not isinstance(values, dict):
         raise TypeError("it is not an object")
@@ -311,10 +346,25 @@ def _parse(content: str, name: str) -> Record:
 
 
 def from_dict(values: dict[str, Any]) -> Record:
-    """Return the record that ``dataclasses.asdict`` made `values` of."""
-    process = ProcessId(**values["process"])
-    worlds = tuple(World(**world) for world in values["worlds"])
-    return Record(**{**values, "process": process, "worlds": worlds})
+    """Return the record that ``dataclasses.asdict`` made `values` of.
+
+    Raises
+    ------
+    TypeError, KeyError
+        If it made them of something else.
+    """
+    process = _typed(ProcessId, values["process"])
+    worlds = tuple(_typed(World, world) for world in values["worlds"])
+    return _typed(Record, {**values, "process": process, "worlds": worlds})
+
+
+def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
+    made = kind(**values)
+    for name, hint in typing.get_type_hints(kind).items():
+        allowed = tuple if typing.get_origin(hint) is tuple else int | float if hint is float else hint
+        if not isinstance(value := getattr(made, name), allowed):
+            raise TypeError(f"{name} is {value!r}")
+    return made
 
 
 def _check_private(path: Path) -> None:
@@ -334,16 +384,41 @@ def _check_private(path: Path) -> None:
 
 def _forget_if_stale(name: str) -> bool:
     """Remove what a cluster has left that was killed with its head; tell whether it was one."""
+    path = clusters_folder() / name / RECORD
     try:
-        record = read(name)
-    except (RecordError, ClusterNotFound):
+        file = open(path, "r+b")  # noqa: SIM115  (closed below)
+    except OSError:
         return False
-    if record.alive() is not False:
-        return False
-    if record.process.is_local:
-        scratch.remove(record.id)
-    _remove_folder(record.folder)
+    with file:
+        try:
+            record = read(name)
+        except (RecordError, ClusterNotFound):
+            return False
+        if record.alive() is not False or not _is_ours_to_remove(file, path):
+            return False
+        if record.process.is_local:
+            scratch.remove(record.id)
+        _remove_folder(record.folder)
     return True
+
+
+def _is_ours_to_remove(file: BinaryIO, path: Path) -> bool:
+    """Tell whether no other process is removing the folder of an open record, and none has done so.
+
+    Notes
+    -----
+    Of several that find a cluster gone the second would otherwise remove what the first has made in its place.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def owns_lease(record: Record) -> bool:
@@ -357,7 +432,7 @@ def owns_lease(record: Record) -> bool:
     try:
         if record.folder.lstat().st_uid != os.geteuid():
             return False
-        content = (record.folder / RECORD).read_text(encoding="utf-8")
+        content = (record.folder / RECORD).read_bytes()
     except FileNotFoundError:
         return False
     try:
@@ -392,19 +467,25 @@ def clean() -> list[str]:
 def newest_logs(name: str) -> Path | None:
     """Return the folder of logs of the cluster that last had this name, or None."""
     found = [path for path in logs_folder().glob(f"{name}-????????") if path.is_dir()]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    return max(found, key=_modified, default=None)
 
 
 def _prune_logs() -> None:
-    kept = {read(name).logs for name in names() if not _is_broken(name)}
-    ended = sorted((p for p in logs_folder().iterdir() if p not in kept), key=lambda p: p.stat().st_mtime)
+    kept = {_logs_of(name) for name in names()}
+    ended = sorted((path for path in logs_folder().glob("*") if path not in kept), key=_modified)
     for path in ended[: max(0, len(ended) - int(config.get("keep-logs")))]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_broken(name: str) -> bool:
+def _logs_of(name: str) -> Path | None:
     try:
-        read(name)
+        return read(name).logs
     except (RecordError, ClusterNotFound):
-        return True
-    return False
+        return newest_logs(name)  # it may run, although its record cannot be read
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0  # removed by another cluster that has just ended

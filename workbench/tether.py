@@ -52,7 +52,7 @@ def watch(parent: int, interval: float = 1.0) -> None:
 def main() -> None:
     """``tether.py PARENT COMMAND ...``: tie to PARENT, then become COMMAND."""
     tie(int(sys.argv[1]), signal.SIGTERM)
-    os.execv(sys.argv[2], sys.argv[2:])
+    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606  (no shell is the point)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ async def _serve(record: Record, world: WorldProcess) -> int:
 
 
 def _fail(record: Record, message: str) -> int:
-    logging.error(message)
+    logging.getLogger("workbench.head").error(message)
     registry.write(record.replace(state="failed", message=message))
     certificates.remove(record.folder)
     return 1

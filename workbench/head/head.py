@@ -135,7 +135,8 @@ class Head:
             came = f"{len(world.present)} of {world.ranks} ranks had come"
             if exited.done():
                 raise StartError(
-                    f"world {world.index} ended with {_exit_words(exited.result())} while starting; {came}. See {world.log}"
+                    f"world {world.index} ended with {_exit_words(exited.result())} while starting; {came}. "
+                    f"See {world.log}"
                 )
             missing = ", ".join(map(str, world.missing()[:16]))
             raise StartTimeout(
@@ -207,9 +208,10 @@ class Head:
             for index in sorted(self.worlds)[totals.index(n) + 1 :]:
                 await self._remove_world(self.worlds[index])
         else:
+            have, possible = " + ".join(map(str, sizes)), ", ".join(map(str, totals))
             raise InvalidRequest(
-                f"scale({n}): ranks come and go by whole worlds, and this cluster's have {' + '.join(map(str, sizes))} ranks. "
-                f"Possible are {', '.join(map(str, totals))} or more; world 0 holds the head and goes with close()."
+                f"scale({n}): ranks come and go by whole worlds, and this cluster's have {have} ranks. "
+                f"Possible are {possible} or more; world 0 holds the head and goes with close()."
             )
 
     async def _add_world(self, ranks: int) -> None:
@@ -296,7 +298,9 @@ class Head:
     def _busy(self) -> bool:
         scheduler = self.scheduler
         clients = set(scheduler.clients) - {"fire-and-forget"}
-        tasks = any(state.processing for state in scheduler.workers.values()) or scheduler.queued or scheduler.unrunnable
+        tasks = (
+            any(state.processing for state in scheduler.workers.values()) or scheduler.queued or scheduler.unrunnable
+        )
         return bool(clients or tasks)
 
     async def _write_record(self) -> None:
@@ -305,7 +309,7 @@ class Head:
             await self._changed.wait()
             self._changed.clear()
             with contextlib.suppress(OSError):  # the lease watch tells whether it is gone
-                await asyncio.to_thread(registry.write, self.record)
+                await asyncio.to_thread(registry.update, self.record)
             await asyncio.sleep(0.2)
 
     def _refresh(self) -> None:
@@ -336,8 +340,7 @@ class Head:
             task.cancel()
         self.record = self.record.replace(state=state, message=reason)
         with contextlib.suppress(OSError):
-            if registry.owns_lease(self.record):
-                registry.write(self.record)
+            registry.update(self.record)
         await asyncio.gather(*(world.stop(self._asker(world)) for world in self.worlds.values()))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(config.seconds("close-timeout")):

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
-from distributed.security import Security
 
+from workbench.head.pinned import guard
 from workbench.http_socket import UnixHTTP
+
+if TYPE_CHECKING:
+    from distributed.security import Security
 
 SETTINGS = {
     # A rank in a long C call sends no heartbeat and is alive all the same; the dead are seen by their sockets.
     "distributed.scheduler.worker-ttl": None,
     # A task pinned to a rank that is gone would wait for ever.
     "distributed.scheduler.no-workers-timeout": "60s",
+    # Dask's own policy may drop the replica on the rank that a block is pinned to.
+    "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.head.pinned.KeepPinned"}],
 }
 
 
@@ -37,12 +42,15 @@ class HeadScheduler(UnixHTTP, Scheduler):
         self.http_socket = http_socket
         self._restart_worlds = restart_worlds
         super().__init__(host=host, port=0, protocol="tls", security=security, dashboard=False)
+        guard(self)
 
-    async def restart_workers(self, workers: list[str] | None = None, **kwargs: Any) -> dict[str, str]:
+    async def restart_workers(
+        self, workers: list[str] | None = None, **kwargs: Any
+    ) -> dict[str, Literal["OK", "removed", "timed out"]]:
         """Start all worlds again, whichever workers were named."""
-        addresses = list(self.workers)
+        before: list[str] = list(self.workers)
         await self._restart_worlds()
-        return dict.fromkeys(addresses, "OK")
+        return dict.fromkeys(before, "OK")
 
 
 class Attendance(SchedulerPlugin):

@@ -82,22 +82,28 @@ class WorldProcess:
 
     def tell(self, address: str) -> None:
         """Give rank 0 the scheduler's address."""
-        assert self._process is not None and self._process.stdin is not None
         # It may have died; the exit code says so better than a broken pipe.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{address}\n".encode())
-            self._process.stdin.flush()
+            os.write(self._started().stdin.fileno(), f"{address}\n".encode())  # type: ignore[union-attr]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError(f"world {self.index} has not been started: call spawn() first")
+        return self._process
 
     async def exited(self) -> int:
         """Wait for the end of ``mpiexec`` and return its exit code."""
-        loop, process = asyncio.get_running_loop(), self._process
-        assert process is not None
+        loop, process = asyncio.get_running_loop(), self._started()
         done: asyncio.Future[int] = loop.create_future()
+
+        def tell(code: int) -> None:
+            if not done.done():
+                done.set_result(code)
 
         def reap() -> None:
             code = process.wait()
             with contextlib.suppress(RuntimeError):  # the loop may have been closed
-                loop.call_soon_threadsafe(lambda: done.done() or done.set_result(code))
+                loop.call_soon_threadsafe(tell, code)
 
         threading.Thread(target=reap, name=f"world-{self.index}", daemon=True).start()
         return await done

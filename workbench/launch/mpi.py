@@ -85,7 +85,8 @@ def find(choice: str = "auto") -> MPI:
     loaded = f"mpi4py loads {_TITLES[flavour]} {_dotted(version)} ({library or 'path unknown'})"
     if choice not in ("auto", flavour):
         raise MPIMismatch(
-            f"asked for {_TITLES[choice]}, but {loaded}. Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone."
+            f"asked for {_TITLES[choice]}, but {loaded}. "
+            f"Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone."
         )
     others = []
     for mpiexec in _candidates(flavour, library):
@@ -138,7 +139,7 @@ def _candidates(flavour: str, library: str) -> Iterator[str]:
         return
     # `mpiexec.openmpi` and the like: distributions install several side by side.
     names = ("mpiexec", f"mpiexec.{flavour}", "mpiexec.hydra")
-    # The library may be in lib/, lib/release/ (Intel), lib/x86_64-linux-gnu/openmpi/lib/ (Debian), or a wheel's folder.
+    # Libraries lie in lib, in lib/release (Intel) or in lib/x86_64-linux-gnu/openmpi/lib (Debian).
     folders = [str(parent / "bin") for parent in Path(os.path.realpath(library)).parents] if library else []
     folders += [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     seen = set()

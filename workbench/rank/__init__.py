@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workbench.rank.world import RankContext
 
-_current: RankContext | None = None
+# At most one: the context of this process.
+_contexts: list[RankContext] = []
 
 
 def current() -> RankContext:
@@ -26,12 +27,11 @@ def current() -> RankContext:
     RuntimeError
         Anywhere else, as in the notebook.
     """
-    if _current is None:
+    if not _contexts:
         raise RuntimeError("this process is not a rank of a cluster: call it in a task, e.g. by client.run(...)")
-    return _current
+    return _contexts[0]
 
 
 def enter(context: RankContext) -> None:
     """Make this process the rank of `context`; called once, at the start of a rank."""
-    global _current
-    _current = context
+    _contexts[:] = [context]

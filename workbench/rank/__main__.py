@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from workbench import rank as rank_room
 from workbench import registry, scratch, tether
+from workbench.rank import world
 from workbench.rank.spmd_thread import SpmdThread
 from workbench.registry import Record
 
@@ -45,7 +46,7 @@ def main() -> NoReturn:
     record = registry.await_record(arguments.name)
     try:
         orderly = _live(arguments, record)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (whatever it is, it ends the world)
         _abort(said)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
@@ -57,13 +58,14 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool:
     deadline = time.monotonic() + arguments.timeout
     thread = SpmdThread()
     # MPI waits for its peers while this thread imports Dask.
-    opening = thread.submit(_open, arguments, thread)
-    from workbench.rank import worker, world
+    opening = thread.submit(world.open_world, arguments.ranks, arguments.world, thread)
+    from workbench.rank import worker
 
     context = opening.result(_left(deadline))
     rank_room.enter(context)
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
-    print(f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}", flush=True)
+    where = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
+    print(where, flush=True)  # noqa: T201  (this is the rank's log)
     address = thread.submit(world.share, context, _address, deadline).result(_left(deadline))
 
     registered, ended = threading.Event(), Future[bool]()
@@ -82,12 +84,6 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool:
         # From here on a failure of this rank is its own: it must not take the others along.
         return _wait(ended)
     return ended.result()
-
-
-def _open(arguments: argparse.Namespace, thread: SpmdThread) -> rank_room.RankContext:
-    from workbench.rank import world
-
-    return world.open_world(arguments.ranks, arguments.world, thread)
 
 
 def _wait(ended: Future[bool]) -> bool:
@@ -118,8 +114,10 @@ def _log_to(path: os.PathLike[str]) -> None:
 
 def _abort(said: int) -> NoReturn:
     """End the whole world, since it was not ready yet: loudly, with the reason in the log of ``mpiexec``."""
-    context = rank_room._current
-    who = f"rank {context.rank}" if context else "a rank"
+    try:
+        who = f"rank {rank_room.current().rank}"
+    except RuntimeError:
+        who = "a rank that had not joined the MPI world yet"
     lines = traceback.format_exc()
     sys.stderr.write(lines)
     os.write(said, f"{who} failed while starting:\n{lines}".encode())

@@ -88,4 +88,3 @@ async def serve(context: RankContext, record: Record, scheduler: str, timeout: f
         ready.set()
         await worker.finished()
     return worker.orderly
-

@@ -1,0 +1,30 @@
+"""A dry run: what would be started, and nothing is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench import config
+from workbench.launch import mpi
+from workbench.launch.choose import launcher
+from workbench.launch.mpiexec import Geometry, world_command
+from workbench.launch.request import job_spec, request
+
+
+def preview(ranks: int | None = None, **options: Any) -> str:
+    """Return what `MPICluster` with these options would run, and start nothing.
+
+    Returns
+    -------
+    text : str
+        The job's script, and the command line of the world in comments below it.
+    """
+    record = request(ranks, **options)
+    found = mpi.find(record.mpi)
+    rank = ["python", "-m", "workbench.rank", record.name]
+    command = world_command(found, Geometry.here(record.ranks, record.threads), rank, config.get("mpi.extra-args"))
+    set_here = {**command.defaults, **command.environment}
+    lines = [f"# world 0, started by the head, {found}:"]
+    lines += [f"#   {name}={value}" for name, value in sorted(set_here.items())]
+    lines.append(f"#   {' '.join(command.argv)}")
+    return launcher(record.scheduler).script(job_spec(record)) + "\n".join(lines) + "\n"
