@@ -90,7 +90,7 @@ def _start(*, json: bool, **options: Any) -> int:
 
 
 def _status(name: str | None, *, json: bool) -> int:
-    status = actions.Status.of(actions.choose(name))
+    status = actions.status(actions.choose(name))
     return _print(asdict(status), show.status_text(status), as_json=json)
 
 

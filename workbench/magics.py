@@ -79,7 +79,7 @@ class ClusterMagics(Magics):
         self._bind(actions.attach(name))
 
     def _status(self, name: str | None) -> None:
-        status = actions.Status.of(self._choose(name))
+        status = actions.status(self._choose(name), self._cluster)
         _display(show.status_text(status), show.status_html(status))
 
     def _list(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -230,6 +230,14 @@ def connected(record: Record, bound: MPICluster | None = None) -> Iterator[MPICl
             f"cluster {record.name!r}: the connection to its head on {record.process.host} was lost ({error}). "
             f"%mpicluster status {record.name} tells whether it goes on."
         ) from error
+
+
+def status(record: Record, bound: MPICluster | None = None) -> Status:
+    """Return how a cluster is: the one in use as its head tells it now, else as its record does."""
+    if bound is not None and bound.record.id == record.id:
+        with suppress(OSError):  # the head is busy or ending: its record is as good
+            record = bound.refresh()  # type: ignore[assignment]  # an awaitable only of asynchronous clusters
+    return Status.of(record)
 
 
 def scale(record: Record, ranks: str, bound: MPICluster | None = None) -> Status:
