@@ -20,6 +20,14 @@ SETTINGS = {
     "distributed.scheduler.worker-ttl": None,
     # A task pinned to a rank that is gone would wait for ever.
     "distributed.scheduler.no-workers-timeout": "60s",
+    # All of Dask's but the proxy to HTTP ports of workers: ranks have none, and it imports half a Jupyter server.
+    "distributed.scheduler.http.routes": [
+        "distributed.http.scheduler.prometheus",
+        "distributed.http.scheduler.info",
+        "distributed.http.scheduler.json",
+        "distributed.http.health",
+        "distributed.http.statics",
+    ],
     # Dask's own policy may drop the replica on the rank that a block is pinned to.
     "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.head.pinned.KeepPinned"}],
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,28 @@ def dask_settings(record: Record) -> Path:
 
 
 def write_dask_settings(record: Record) -> None:
-    """Write the present Dask settings where the cluster finds them."""
+    """Write this process's Dask settings where the cluster finds them: those that a new process would not have."""
     import dask
     import yaml
 
-    known = {key: value for key, value in dask.config.config.items() if _is_plain(value)}
-    dask_settings(record).write_text(yaml.safe_dump(known), encoding="utf-8")
+    # Every rank reads this file, and reading all settings again would take it longer than anything else it reads.
+    defaults: dict[str, Any] = {}
+    dask.config.refresh(defaults, paths=[], env={})
+    with_files: dict[str, Any] = {}
+    dask.config.refresh(with_files, env={})
+    changes = [_changes(dask.config.config, usual) for usual in (defaults, with_files)]
+    dask_settings(record).write_text(yaml.safe_dump(dask.config.merge(*changes)), encoding="utf-8")
+
+
+def _changes(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and isinstance(usual.get(key), Mapping):
+            if inner := _changes(value, usual[key]):
+                changes[key] = inner
+        elif (key not in usual or value != usual[key]) and _is_plain(value):
+            changes[key] = value
+    return changes
 
 
 def _is_plain(value: Any) -> bool:
