@@ -160,7 +160,7 @@ class MPICluster(Cluster):
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := self._job.look()).address is None:
-            progress.show(_words(record.state), record.up)
+            progress.show(_words(record.state), record.up, record.total)
             await asyncio.sleep(LOOK)
 
     async def _connect(self) -> None:

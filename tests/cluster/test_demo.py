@@ -55,7 +55,7 @@ def test_a_cell_that_fails_shows_its_traceback_and_leaves_no_cluster_behind(cell
     cells(
         "ranks, mpi = 4, 'auto'",
         "\n".join(START),
-        f"import os\nopen({str(pids)!r}, 'w').write(repr(list(client.run(os.getpid).values())))",
+        f"import os, pathlib\npathlib.Path({str(pids)!r}).write_text(repr(list(client.run(os.getpid).values())))",
         "def divide(x):\n    return x / 0",
         "divide(1)",
         "%mpicluster stop",
@@ -70,6 +70,19 @@ def test_a_cell_that_fails_shows_its_traceback_and_leaves_no_cluster_behind(cell
     pids = json.loads(pids.read_text())
     assert len(pids) == 2
     assert not any(map(psutil.pid_exists, pids))
+
+
+def test_a_demo_that_cannot_stop_its_cluster_itself_leaves_none_behind(cells):
+    cells(
+        "ranks, mpi = 4, 'auto'",
+        "\n".join(START),
+        "X_train = y_train = X_test = y_test = []",
+        "client.close(); cluster.detach()\ndel client, cluster\n1 / 0",
+    )
+    clusters = registry.names()
+    with pytest.raises(WorkbenchError, match="ZeroDivisionError"):
+        demo.run(1, quiet=True)
+    assert registry.names() == clusters
 
 
 def test_another_auc_than_that_of_scikit_learn_fails_the_demo(cells):

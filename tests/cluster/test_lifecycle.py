@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from distributed import Client
-from support.processes import DEADLINE, GONE_WITHIN, gone, kill, processes_of, until
+from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
 from workbench import MPICluster, registry, scratch
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest
@@ -222,16 +222,3 @@ def test_a_record_that_belongs_to_another_cluster_ends_this_one() -> None:
     cluster.close()
     assert registry.read(record.name).id == other.id
     shutil.rmtree(record.folder)
-
-
-def test_a_killed_kernel_leaves_its_cluster_listed_and_attachable() -> None:
-    code = "from workbench import MPICluster; MPICluster(2, name='orphan', quiet=True); print('up', flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kernel:
-        assert kernel.stdout is not None
-        assert kernel.stdout.readline() == b"up\n"
-        kill(kernel.pid)
-    assert "orphan" in registry.names()
-    assert registry.read("orphan").alive()
-    with MPICluster.attach("orphan") as cluster, Client(cluster) as client:
-        assert len(client.run(os.getpid)) == 2
-        cluster.close(shutdown=True)
