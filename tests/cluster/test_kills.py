@@ -1,0 +1,184 @@
+"""Who dies when whom is killed: each row of the table of the architecture, with real processes and SIGKILL."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, processes_of, until
+
+from workbench import MPICluster, registry, scratch
+from workbench.errors import ClusterNotFound, HeadUnreachable
+from workbench.launch import mpi
+from workbench.launch.mpiexec import survives_lost_rank
+
+
+@pytest.mark.mpi_flavour
+def test_the_head_takes_everything_along() -> None:
+    cluster = MPICluster(4, quiet=True)
+    processes, record = processes_of(cluster), cluster.record
+    assert len(processes) >= 6, "head, mpiexec and four ranks"
+    kill(record.process.pid)
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    with pytest.raises(HeadUnreachable, match=r"does not answer"):
+        cluster.refresh()
+    cluster.close()
+    assert record.name not in registry.names()
+    assert not list(scratch.sockets("probe").parent.glob(record.id[:8] + "*"))
+    scratch.remove("probe")
+
+
+@pytest.mark.mpi_flavour
+def test_the_head_takes_ranks_along_that_are_stuck_in_c_code() -> None:
+    cluster = MPICluster(2, quiet=True)
+    client = Client(cluster, set_as_default=False)
+    processes = processes_of(cluster)
+    stuck = client.submit(_hold_the_interpreter, workers=[1], pure=False)
+    until("rank 1 is stuck", lambda: _is_in_c(cluster.ranks[1]["pid"]))
+    kill(cluster.record.process.pid)
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    stuck.release()
+    client.close(timeout=1)
+    cluster.close()
+
+
+def _hold_the_interpreter() -> None:
+    """Sleep in C without letting go of the interpreter lock: no Python thread of the process runs."""
+    Path(f"/proc/{os.getpid()}/comm").write_text("stuck")
+    ctypes.PyDLL(None).sleep(300)
+
+
+def _is_in_c(pid: int) -> bool:
+    return any("stuck" in comm.read_text() for comm in Path(f"/proc/{pid}/task").glob("*/comm"))
+
+
+@pytest.mark.mpi_flavour
+def test_a_killed_mpiexec_is_told_in_words_and_its_world_starts_again() -> None:
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        before = {rank["pid"] for rank in cluster.ranks}
+        kill(launcher_of(cluster))
+        until("the world is there again", lambda: _ready_again(cluster, starts=2))
+        after = set(client.run(os.getpid).values())
+        assert len(after) == 2
+        assert not before & after
+        assert "world 0 was lost: mpiexec ended with signal 9 (SIGKILL)" in cluster.logs()
+        assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+
+
+@pytest.mark.mpi_flavour
+def test_after_a_killed_rank_the_others_go_on_or_their_world_starts_again() -> None:
+    with MPICluster(4, quiet=True) as cluster, Client(cluster) as client:
+        victim = cluster.ranks[2]
+        others = {rank["pid"] for rank in cluster.ranks} - {victim["pid"]}
+        kill(victim["pid"])
+        if survives_lost_rank(mpi.find()):
+            until("the loss is seen", lambda: cluster.refresh().state == "degraded")
+            assert set(client.run(os.getpid).values()) == others
+            lost = f"rank 2 of world 0 (pid {victim['pid']} on {victim['host']}) is gone; the other 3 of 4 go on"
+            assert cluster.record.message == lost
+            cluster.restart()
+            assert cluster.refresh().state == "ready"
+        else:
+            until("the world is there again", lambda: _ready_again(cluster, starts=2))
+            assert f"rank 2 of world 0 (pid {victim['pid']}" in cluster.logs()
+        assert len(client.run(os.getpid)) == 4
+        assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+
+
+def _ready_again(cluster: MPICluster, starts: int) -> bool:
+    record = cluster.refresh()
+    return record.state == "ready" and record.worlds[0].starts == starts
+
+
+def test_a_world_that_is_lost_too_often_is_given_up_with_everything() -> None:
+    import dask
+
+    with dask.config.set({"workbench.world.restarts": 0}):
+        cluster = MPICluster(1, quiet=True)
+    processes, record = processes_of(cluster), cluster.record
+    kill(launcher_of(cluster))
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    with pytest.raises(ClusterNotFound, match=r"mpiexec ended with signal 9 \(SIGKILL\), for the last time"):
+        MPICluster.attach(record.name)
+    cluster.close()
+    assert record.name not in registry.names()
+
+
+def test_a_rank_that_a_task_ends_is_one_rank_less() -> None:
+    if not survives_lost_rank(mpi.find()):
+        pytest.fail("this test is for the environment with Open MPI 5")
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        future = client.submit(os._exit, 3, workers=[1], pure=False, retries=0)
+        until("the loss is seen", lambda: cluster.refresh().state == "degraded")
+        future.cancel()
+        assert client.submit(sum, [1, 2], workers=[0]).result(DEADLINE) == 3
+
+
+def test_a_retired_rank_ends_alone() -> None:
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        rank = cluster.ranks[1]
+        client.retire_workers([rank["address"]])
+        until("rank 1 is gone", lambda: _ended(rank["pid"]), GONE_WITHIN)
+        assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+        assert not _ended(cluster.ranks[0]["pid"])
+
+
+def _ended(pid: int) -> bool:
+    import psutil
+
+    try:
+        return gone(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
+
+
+START = """
+import sys
+from workbench import MPICluster
+cluster = MPICluster(2, name=sys.argv[1], quiet=True)
+print("up", flush=True)
+input()
+"""
+
+
+def _kernel(name: str) -> subprocess.Popen[Any]:
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", START, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert kernel.stdout is not None
+    assert kernel.stdout.readline() == "up\n"
+    return kernel
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_cluster_outlives_its_kernel_and_is_found_again(number: signal.Signals) -> None:
+    kernel = _kernel("orphan")
+    kernel.send_signal(number)
+    kernel.communicate(timeout=DEADLINE)
+    assert "orphan" in registry.names()
+    assert registry.read("orphan").alive()
+    with MPICluster.attach("orphan") as cluster, Client(cluster) as client:
+        assert len(client.run(os.getpid)) == 2
+        cluster.close(shutdown=True)
+    assert "orphan" not in registry.names()
+
+
+def test_the_record_of_a_killed_head_is_recognised_and_cleaned() -> None:
+    cluster = MPICluster(1, name="stale", quiet=True)
+    processes, record = processes_of(cluster), cluster.record
+    cluster.detach()
+    kill(record.process.pid)
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    assert registry.read("stale").alive() is False
+    with pytest.raises(ClusterNotFound, match=r"'stale' has ended.*logs"):
+        MPICluster.attach("stale")
+    assert "stale" not in registry.names()
+    with MPICluster(1, name="stale", quiet=True) as again:
+        assert again.record.id != record.id
