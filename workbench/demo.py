@@ -20,12 +20,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench import job, registry
 from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:
     import numpy as np
     from IPython.core.interactiveshell import InteractiveShell
     from numpy.typing import NDArray
+
+    from workbench.cluster import MPICluster
 
 NOTEBOOK = "01_start_here.ipynb"
 TOLERANCE = 0.002
@@ -79,25 +82,28 @@ def run(ranks: int = 4, *, mpi: str = "auto", quiet: bool = False) -> DemoResult
     from dask.base import compute
 
     cells = json.loads(_find().read_text(encoding="utf-8"))["cells"]
-    started = time.perf_counter()
+    begin = time.perf_counter()
     with ExitStack() as stack:
         if quiet:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         shell = stack.enter_context(_shell())
         namespace = shell.user_ns
-        stack.callback(_stop, namespace)
+        started: dict[str, Any] = {}
+        stack.callback(_end, started)
+        # The stop at the end takes the names away, and may fail after that.
+        shell.events.register("post_run_cell", lambda _: started.update(_to_be_ended(namespace)))
         for cell in cells:
             source, tags = "".join(cell["source"]), cell["metadata"].get("tags", ())
             if cell["cell_type"] != "code":
-                _print_heading(source, time.perf_counter() - started)
+                _print_heading(source, time.perf_counter() - begin)
                 continue
             if "stop" in tags:
                 flights = compute(*(namespace[name] for name in ("X_train", "y_train", "X_test", "y_test")))
             _run_cell(shell, source, f"cell {cell['id']!r} of {NOTEBOOK}")
             if "parameters" in tags:
                 namespace.update(ranks=ranks, mpi=mpi)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - begin
         result = DemoResult(
             ranks=ranks,
             rows=int(namespace["rows"]),
@@ -147,7 +153,9 @@ def _shell() -> Iterator[InteractiveShell]:
 
     plt.switch_backend("agg")
     with tempfile.TemporaryDirectory(prefix="workbench-demo-") as folder:
-        shell = InteractiveShell(ipython_dir=folder, ast_node_interactivity="none")
+        # What cells display goes to the shell of this process: to this one, unless we are in a notebook ourselves.
+        make = InteractiveShell if InteractiveShell.initialized() else InteractiveShell.instance
+        shell = make(ipython_dir=folder, ast_node_interactivity="none")
         shell.set_custom_exc((Exception,), lambda *_, **__: None)
         try:
             yield shell
@@ -157,6 +165,8 @@ def _shell() -> Iterator[InteractiveShell]:
             shell.cleanup()
             atexit.unregister(shell.atexit_operations)
             shell.atexit_operations()
+            if InteractiveShell.instance() is shell:
+                InteractiveShell.clear_instance()
 
 
 def _run_cell(shell: InteractiveShell, source: str, where: str) -> None:
@@ -173,11 +183,25 @@ def _run_cell(shell: InteractiveShell, source: str, where: str) -> None:
         raise WorkbenchError(f"{where} failed:\n{''.join(traceback.format_exception(error))}") from error
 
 
-def _stop(namespace: dict[str, Any]) -> None:
-    """End what the notebook has not ended itself."""
-    for name, end in (("client", "close"), ("cluster", "close"), ("temporary", "cleanup")):
-        if name in namespace:
-            getattr(namespace[name], end)()
+def _to_be_ended(namespace: dict[str, Any]) -> dict[str, Any]:
+    return {name: namespace[name] for name in ("temporary", "cluster", "client") if name in namespace}
+
+
+def _end(started: dict[str, Any]) -> None:
+    """End what the notebook has not ended itself, whatever fails on the way."""
+    with ExitStack() as ends:
+        if "temporary" in started:
+            ends.callback(started["temporary"].cleanup)
+        if "cluster" in started:
+            ends.callback(_stop, started["cluster"])
+        if "client" in started:
+            ends.callback(started["client"].close)
+
+
+def _stop(cluster: MPICluster) -> None:
+    cluster.close()
+    if registry.owns_lease(cluster.record):
+        job.stop(cluster.record)
 
 
 def _print_heading(text: str, seconds: float) -> None:
