@@ -325,6 +325,13 @@ class MPICluster(Cluster):
         if self._ending:
             await asyncio.to_thread(self._job.await_end)
 
+    def __eq__(self, other: object) -> bool:
+        # Dask compares names, and would give this cluster the client of one that had its name before.
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
     # -- looks -------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:

@@ -151,7 +151,7 @@ class ClusterMagics(Magics):
         if before is not None:
             self._unbind()
             if before.id != cluster.record.id:
-                _tell_of(before)
+                _tell_what_became_of(before)
         self.shell.push({"cluster": cluster, "client": client})
         display(cluster)
 
@@ -165,10 +165,10 @@ class ClusterMagics(Magics):
         names.pop("cluster").detach()
 
 
-def _tell_of(record: Record) -> None:
+def _tell_what_became_of(record: Record) -> None:
     with contextlib.suppress(WorkbenchError):
-        name = registry.running(record.name).name
-        print(f"cluster {name!r}, in use until now, goes on: %mpicluster attach {name} brings it back")
+        if registry.running(record.name).id == record.id:
+            print(f"cluster {record.name!r} is running still; %mpicluster attach {record.name} brings it back")
 
 
 def _display(text: str, html: str) -> None:
