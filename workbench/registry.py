@@ -173,7 +173,7 @@ def free_name() -> str:
 def names() -> list[str]:
     """Return the names of all clusters that have a record, stale ones among them."""
     try:
-        return sorted(e.name for e in os.scandir(clusters_folder()) if e.is_dir() and _NAME.fullmatch(e.name))
+        return sorted(path.name for path in clusters_folder().iterdir() if _NAME.fullmatch(path.name))
     except FileNotFoundError:
         return []
 
@@ -198,18 +198,17 @@ def create(record: Record) -> None:
     draft = record.folder.with_name(f".{record.name}.{record.id}")
     try:
         draft.mkdir(mode=0o700)
-        record.logs.mkdir(mode=0o700)
         _write(draft, record)
         draft.rename(record.folder)
     except OSError as error:
-        for folder in (draft, record.logs):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
         if error.errno not in _TAKEN:
             raise
         raise ClusterExists(
             f"there is a cluster named {record.name!r} already. Use it (%mpicluster attach {record.name}), "
             f"stop it (%mpicluster stop {record.name}) or choose another --name."
         ) from None
+    record.logs.mkdir(mode=0o700, exist_ok=True)
 
 
 def write(record: Record) -> None:

@@ -1,0 +1,64 @@
+"""Settings come from Dask's configuration, when they are used, and say so when they make no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask
+import pytest
+import yaml
+
+import workbench
+from workbench import config
+from workbench.errors import InvalidRequest
+
+DEFAULTS = yaml.safe_load(Path(workbench.__file__).with_name("workbench.yaml").read_text(encoding="utf-8"))["workbench"]
+TIMES = [key for key in DEFAULTS if key.endswith(("-timeout", "-interval"))]
+
+
+def test_a_setting_has_the_default_of_the_file():
+    assert config.get("keep-logs") == DEFAULTS["keep-logs"]
+
+
+def test_a_dotted_name_leads_into_sections():
+    assert config.get("world.restarts") == DEFAULTS["world"]["restarts"]
+
+
+def test_what_the_user_sets_wins_over_the_default():
+    with dask.config.set({"workbench.keep-logs": 3}):
+        assert config.get("keep-logs") == 3
+
+
+def test_what_the_user_set_before_the_defaults_were_read_wins_too():
+    with dask.config.set({"workbench.keep-logs": 3}):
+        config._register_defaults.cache_clear()
+        assert config.get("keep-logs") == 3
+
+
+def test_an_unknown_setting_is_a_key_error():
+    with pytest.raises(KeyError):
+        config.get("no-such-thing")
+
+
+@pytest.mark.parametrize("key", TIMES)
+def test_every_default_time_is_above_zero(key):
+    with dask.config.set({f"workbench.{key}": DEFAULTS[key]}):
+        assert config.seconds(key) > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("1 hour", 3600), ("90 s", 90), ("90", 90), (90, 90), (0.5, 0.5), ("500 ms", 0.5)]
+)
+def test_time_spans_are_given_in_words_or_seconds(given, seconds):
+    with dask.config.set({"workbench.close-timeout": given}):
+        assert config.seconds("close-timeout") == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "", "s", "5 apples", "inf", 0, -1, "-1 s", float("nan"), True, None, [], {}])
+def test_a_setting_that_is_no_time_is_named_with_what_it_is(given):
+    with (
+        dask.config.set({"workbench.close-timeout": given}),
+        pytest.raises(InvalidRequest, match=r"workbench\.close-timeout .*: allowed is a time above zero") as caught,
+    ):
+        config.seconds("close-timeout")
+    assert repr(given) in str(caught.value)

@@ -1,0 +1,77 @@
+"""Each error can be caught as the builtin that a caller would expect, and hints name what is allowed."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import pickle
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench import errors
+from workbench.errors import ClusterNotFound, WorkbenchError, did_you_mean
+
+CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
+
+
+def drawn() -> dict[str, tuple[str, str | None]]:
+    """Return parent and builtin of every class, as the tree in the docstring of the module shows them."""
+    found = {}
+    parents = {}
+    for line in errors.__doc__.splitlines():
+        if match := re.search(r"^([ │]+)(?:[├└]── )?(\w+)(?: +\((\w+)\))?", line):
+            depth = line.index(match[2])
+            above = [name for indent, name in sorted(parents.items()) if indent < depth]
+            found[match[2]] = (above[-1] if above else "Exception", match[3])
+            parents = {indent: name for indent, name in parents.items() if indent < depth} | {depth: match[2]}
+    return found
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
+    tree = drawn()
+    assert set(tree) == {kind.__name__ for kind in CLASSES}
+    for kind in CLASSES:
+        parent, builtin = tree[kind.__name__]
+        assert kind.__mro__[1].__name__ == parent
+        if builtin is not None:
+            assert issubclass(kind, getattr(builtins, builtin))
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_shows_its_sentence_as_it_is(kind):
+    assert str(kind("no cluster named 'x'.")) == "no cluster named 'x'."
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_travels_between_processes(kind):
+    again = pickle.loads(pickle.dumps(kind("sentence")))  # noqa: S301  (made here)
+    assert (type(again), str(again)) == (kind, "sentence")
+
+
+def test_all_errors_can_be_caught_at_once():
+    assert all(issubclass(kind, WorkbenchError) for kind in CLASSES)
+
+
+def test_an_empty_cluster_not_found_has_an_empty_text():
+    assert str(ClusterNotFound()) == ""
+
+
+def test_the_closest_match_comes_first():
+    assert did_you_mean("strat", ["stop", "start"]) == "did you mean 'start'? (allowed: stop, start)"
+
+
+def test_without_a_close_match_everything_allowed_is_listed():
+    assert did_you_mean("xyz", ["start", "stop"]) == "allowed: start, stop"
+
+
+def test_nothing_allowed_is_said_so():
+    assert did_you_mean("x", iter(())) == "allowed: nothing"
+
+
+@given(st.one_of(st.text(), st.integers(), st.none(), st.binary(), st.lists(st.text())))
+@settings(deadline=None)
+def test_any_value_gets_a_hint(value):
+    assert "allowed: start, stop" in did_you_mean(value, ("start", "stop"))

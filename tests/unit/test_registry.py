@@ -1,0 +1,674 @@
+"""Records of clusters: private, whole, one per name, and never called stale without proof."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import dask
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench import registry
+from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
+from workbench.host import ProcessId
+from workbench.registry import Record, World
+
+HERE = ProcessId.here()
+GONE = dataclasses.replace(HERE, started=HERE.started - 1)
+ELSEWHERE = dataclasses.replace(GONE, host="login2", machine="another")
+WHOLE = json.dumps(dataclasses.asdict(Record(name="a", ranks=2, process=HERE, id="0" * 32, created=0.0)))
+
+CREATE = """
+import sys
+from workbench import registry
+from workbench.errors import ClusterExists
+sys.stdout.write("r"); sys.stdout.flush()
+sys.stdin.read(1)
+for i in range(int(sys.argv[1])):
+    try:
+        registry.create(registry.Record(name=f"n{i}", ranks=2, state="ready"))
+    except ClusterExists:
+        sys.stdout.write("0")
+    else:
+        sys.stdout.write("1")
+sys.stdout.flush()
+sys.stdin.read()  # clusters of an ended process are stale
+"""
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    """Return a registry of this test's own."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    return tmp_path / "workbench"
+
+
+def cluster(name="a", **fields):
+    """Return the record of a new cluster."""
+    record = Record(name=name, **{"ranks": 2, "state": "ready", **fields})
+    registry.create(record)
+    return record
+
+
+def put(record, content):
+    """Damage a record: write something into its file."""
+    (record.folder / registry.RECORD).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def changed(record, **fields):
+    """Return the JSON text of a record with some fields changed."""
+    return json.dumps(dataclasses.asdict(record) | fields)
+
+
+def inside(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# names
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "0", "x" * 40])
+def test_a_name_is_letters_digits_dots_and_dashes(name):
+    assert registry.check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".hidden",
+        "-a",
+        "_a",
+        "x" * 41,
+        "a b",
+        "a/b",
+        "../a",
+        "a\n",
+        "ä",
+        "a*",
+        "a[0]",
+        "a\0",
+        "$(id)",
+        5,
+        None,
+        b"a",
+    ],
+)
+def test_any_other_name_is_refused_with_what_is_allowed(name):
+    with pytest.raises(InvalidRequest, match="allowed are 1 to 40 letters") as caught:
+        registry.check_name(name)
+    assert repr(name) in str(caught.value)
+
+
+@given(st.text(max_size=50))
+@settings(deadline=None)
+def test_no_name_leads_out_of_the_registry(name):
+    try:
+        registry.check_name(name)
+    except InvalidRequest:
+        return
+    assert (registry.clusters_folder() / name).resolve().parent == registry.clusters_folder().resolve()
+
+
+def test_a_free_name_is_the_first_that_no_cluster_has():
+    assert registry.free_name() == "mpi"
+    cluster("mpi")
+    assert registry.free_name() == "mpi-2"
+    cluster("mpi-3")
+    assert registry.free_name() == "mpi-2"
+    cluster("mpi-2")
+    assert registry.free_name() == "mpi-4"
+
+
+def test_a_free_name_can_always_be_used(root):
+    cluster("other")
+    (root / "clusters" / "mpi").write_text("not a folder")
+    cluster(registry.free_name())
+    assert "mpi-2" in registry.names()
+
+
+def test_names_are_those_of_clusters_alone(root):
+    assert registry.names() == []
+    for name in ("b", "a"):
+        cluster(name)
+    for stray in ("lost and found", ".removed", "_old"):
+        (root / "clusters" / stray).mkdir()
+    assert registry.names() == ["a", "b"]
+
+
+# creating
+
+
+def test_folders_and_record_are_private_whatever_the_umask():
+    before = os.umask(0)
+    try:
+        record = cluster()
+    finally:
+        os.umask(before)
+    folders = [registry.clusters_folder(), registry.logs_folder(), record.folder, record.logs]
+    assert [mode(folder) for folder in folders] == [0o700] * 4
+    assert mode(record.folder / registry.RECORD) == 0o600
+
+
+def test_a_record_is_read_as_it_was_written():
+    worlds = (World(index=0, ranks=2, state="ready", up=2), World(index=1, ranks=4, starts=2))
+    record = cluster(memory=10**9, address="tls://127.0.0.1:1", job="7:8", worlds=worlds, message="naïve ✓")
+    assert registry.read("a") == record
+    assert (record.total, record.up) == (6, 2)
+
+
+def test_a_record_without_worlds_has_the_ranks_that_were_asked_for():
+    assert (cluster().total, cluster("b").up) == (2, 0)
+
+
+def test_a_second_cluster_of_a_name_is_refused_and_changes_nothing():
+    record = cluster()
+    for second in (record, Record(name="a", ranks=4)):
+        with pytest.raises(ClusterExists, match=r"'a' already.*attach a.*stop a.*another --name"):
+            registry.create(second)
+    assert registry.read("a") == record
+    assert inside(registry.logs_folder()) == [record.logs.name]
+    assert inside(registry.clusters_folder()) == ["a"]
+
+
+def test_a_name_that_cannot_be_is_refused_before_anything_is_made(root):
+    with pytest.raises(InvalidRequest):
+        registry.create(Record(name="../a", ranks=1))
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("folder", ["clusters", "logs"])
+def test_a_registry_that_others_can_look_into_is_refused(root, folder):
+    (root / folder).mkdir(parents=True)
+    (root / folder).chmod(0o755)
+    with pytest.raises(RecordError, match=rf"{folder} is open to other users \(mode 755, allowed 700\).*chmod 700"):
+        cluster()
+    assert registry.names() == []
+
+
+def test_a_record_that_cannot_be_written_leaves_no_folder(monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        cluster()
+    assert inside(registry.clusters_folder()) == []
+
+
+def test_a_start_that_was_killed_before_it_wrote_does_not_keep_the_name(root):
+    cluster("other")
+    (root / "clusters" / "a").mkdir(mode=0o700)
+    assert registry.read(cluster("a").name).ranks == 2
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_of_processes_that_create_the_same_cluster_exactly_one_wins(stale):
+    rounds = 20
+    if stale:
+        for i in range(rounds):
+            cluster(f"n{i}", process=GONE)
+    racers = [
+        subprocess.Popen([sys.executable, "-c", CREATE, str(rounds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for racer in racers:
+        assert racer.stdout.read(1) == b"r"
+    for racer in racers:
+        racer.stdin.write(b"g")
+        racer.stdin.flush()
+    results = [racer.stdout.read(rounds).decode() for racer in racers]
+    for racer in racers:
+        racer.communicate(timeout=60)
+    assert [one + two in ("01", "10") for one, two in zip(*results, strict=True)] == [True] * rounds
+
+
+def test_who_finds_a_stale_record_does_not_remove_what_came_in_its_place(monkeypatch):
+    cluster(process=GONE)
+    successor = Record(name="a", ranks=4, state="ready")
+    outcomes = []
+
+    def interfere(cluster_id):
+        """Another process creates the cluster between the look and the removal."""
+        monkeypatch.setattr(registry.scratch, "remove", lambda _: None)
+        try:
+            registry.create(successor)
+        except ClusterExists:
+            outcomes.append("refused")
+        else:
+            outcomes.append("created")
+
+    monkeypatch.setattr(registry.scratch, "remove", interfere)
+    try:
+        cluster()
+    except ClusterExists:
+        outcomes.append("refused")
+    else:
+        outcomes.append("created")
+    assert sorted(outcomes) == ["created", "refused"]
+
+
+# writing
+
+
+def test_a_reader_sees_the_old_record_or_the_new_one_never_a_part():
+    record = cluster(message="0" * 5000)
+    stop = threading.Event()
+
+    def write():
+        for i in range(10_000):
+            if stop.is_set():
+                break
+            registry.write(record.replace(message=str(i % 10) * 5000))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = {registry.read("a").message for _ in range(300)}
+    finally:
+        stop.set()
+        writer.join()
+    assert len(seen) > 1
+    assert all(len(message) == 5000 and len(set(message)) == 1 for message in seen)
+
+
+def test_writing_leaves_nothing_but_the_record():
+    record = cluster()
+    registry.write(record.replace(state="closing"))
+    assert inside(record.folder) == [registry.RECORD]
+    assert mode(record.folder / registry.RECORD) == 0o600
+
+
+def test_a_removed_folder_is_never_made_again():
+    record = cluster()
+    registry.remove(record)
+    with pytest.raises(FileNotFoundError):
+        registry.write(record)
+    assert registry.names() == []
+
+
+def test_a_head_does_not_write_over_the_record_of_its_successor():
+    record = cluster()
+    shutil.rmtree(record.folder)
+    successor = cluster(ranks=4)
+    registry.update(record.replace(state="closing"))
+    assert registry.read("a") == successor
+    registry.update(successor.replace(state="closing"))
+    assert registry.read("a").state == "closing"
+
+
+# reading what should not be there
+
+
+def test_an_unknown_name_gets_the_closest_one():
+    with pytest.raises(ClusterNotFound, match=r"no cluster named 'a'\. No cluster runs; start one"):
+        registry.read("a")
+    cluster("alpha")
+    with pytest.raises(ClusterNotFound, match=r"no cluster named 'alpa'\. did you mean 'alpha'"):
+        registry.read("alpa")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", "7", '"a"', b"\xff\xfe\x00", b"\x80", "{}", '{"schema": 1}', '{"schema": 1, "name": "a"}'],
+)
+def test_a_corrupt_record_is_told_with_its_path_and_what_to_do(content):
+    record = cluster()
+    put(record, content)
+    with pytest.raises(RecordError, match=r"record of cluster 'a' cannot be read .*record\.json\. .*remove its folder"):
+        registry.read("a")
+
+
+@given(st.integers(0, len(WHOLE) - 1))
+@settings(deadline=None)
+def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
+    with pytest.raises(ValueError, match="line"):
+        registry._parse(WHOLE[:cut].encode(), "a")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ranks": "many"},
+        {"ranks": None},
+        {"process": None},
+        {"process": {"pid": 1}},
+        {"process": dataclasses.asdict(HERE) | {"pid": "1"}},
+        {"worlds": None},
+        {"worlds": [1]},
+        {"worlds": [{"index": 0, "ranks": "2"}]},
+        {"memory": "2GB"},
+        {"deadline": "soon"},
+        {"unknown": 1},
+    ],
+)
+def test_a_record_of_wrong_values_is_corrupt(fields):
+    record = cluster()
+    put(record, changed(record, **fields))
+    with pytest.raises(RecordError, match="cannot be read"):
+        registry.read("a")
+
+
+def test_whole_numbers_are_times_too():
+    record = cluster()
+    put(record, changed(record, deadline=5))
+    assert registry.read("a").deadline == 5
+
+
+@pytest.mark.parametrize("schema", [0, 2, "1", None])
+def test_a_record_of_another_version_is_told(schema):
+    record = cluster()
+    put(record, changed(record, schema=schema))
+    with pytest.raises(RecordError, match=re.escape(f"schema {schema!r}, this version reads 1")):
+        registry.read("a")
+
+
+def test_a_record_that_names_another_cluster_is_told():
+    record = cluster()
+    put(record, changed(record, name="b"))
+    with pytest.raises(RecordError, match="it names cluster 'b'"):
+        registry.read("a")
+
+
+@pytest.mark.parametrize(("path", "open_mode", "right"), [("", 0o750, "700"), (registry.RECORD, 0o644, "600")])
+def test_a_record_that_others_can_read_is_refused_with_the_command_that_closes_it(path, open_mode, right):
+    record = cluster()
+    (record.folder / path).chmod(open_mode)
+    command = f"chmod {right} '{record.folder / path}'"
+    with pytest.raises(RecordError, match=re.escape(f"(mode {open_mode:o}, allowed {right})")) as caught:
+        registry.read("a")
+    assert command in str(caught.value)
+    subprocess.run(["/bin/sh", "-c", command], check=True)
+    assert registry.read("a") == record
+
+
+def test_a_record_of_another_user_is_refused(monkeypatch):
+    cluster()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(RecordError, match=rf"belongs to user {me}, not to you \({me + 1}\).*JUPYTER_DATA_DIR"):
+        registry.read("a")
+
+
+def test_a_link_to_the_folder_of_somebody_is_refused(root, tmp_path):
+    record = cluster()
+    record.folder.rename(tmp_path / "elsewhere")
+    record.folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RecordError):
+        registry.read("a")
+
+
+def test_what_is_no_folder_is_no_record(root):
+    cluster("other")
+    path = root / "clusters" / "a"
+    path.write_text("")
+    path.chmod(0o600)
+    with pytest.raises(RecordError, match="cannot be read"):
+        registry.read("a")
+    path.unlink()
+    (path / registry.RECORD).mkdir(parents=True)
+    path.chmod(0o700)
+    (path / registry.RECORD).chmod(0o700)
+    with pytest.raises(RecordError, match="cannot be read"):
+        registry.read("a")
+
+
+# who is gone
+
+
+@pytest.mark.parametrize(
+    ("process", "alive"),
+    [
+        (HERE, True),
+        (GONE, False),
+        (dataclasses.replace(HERE, boot="an earlier one"), False),
+        (ELSEWHERE, None),
+        (dataclasses.replace(GONE, namespace="pid:[1]"), None),
+    ],
+    ids=["here", "reused pid", "rebooted", "other host", "other container"],
+)
+def test_only_a_cluster_that_is_surely_gone_is_cleaned(process, alive):
+    record = cluster(process=process)
+    assert record.alive() is alive
+    assert registry.clean() == (["a"] if alive is False else [])
+    assert registry.names() == ([] if alive is False else ["a"])
+    assert record.logs.is_dir()
+
+
+def test_a_submitted_cluster_is_not_gone_before_its_deadline():
+    record = cluster(process=GONE, state="submitted", deadline=time.time() + 60)
+    assert record.alive() is None
+    assert registry.clean() == []
+    registry.write(record.replace(deadline=time.time() - 1))
+    assert registry.clean() == ["a"]
+
+
+def test_a_killed_head_is_gone():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        cluster(process=ProcessId.of(process.pid))
+        assert registry.running("a").alive() is True
+        process.kill()
+    with pytest.raises(ClusterNotFound, match=rf"'a' has ended: its head, process {process.pid} on .* is gone"):
+        registry.running("a")
+    assert registry.names() == []
+
+
+@pytest.mark.parametrize("process", [HERE, ELSEWHERE])
+def test_a_stale_record_is_replaced_and_any_other_is_not(process):
+    stale = cluster(process=GONE)
+    successor = cluster(process=process)
+    assert successor.id != stale.id
+    with pytest.raises(ClusterExists):
+        cluster()
+    assert registry.read("a").id == successor.id
+
+
+def test_nothing_is_concluded_from_a_record_that_cannot_be_read():
+    record = cluster(process=GONE)
+    put(record, "{")
+    assert registry.clean() == []
+    with pytest.raises(ClusterExists):
+        cluster()
+
+
+def test_strange_folders_do_not_keep_stale_records_from_being_cleaned(root):
+    cluster(process=GONE)
+    (root / "clusters" / "lost and found").mkdir()
+    assert registry.clean() == ["a"]
+
+
+def test_cleaning_takes_the_key_along_and_leaves_no_trace():
+    record = cluster(process=GONE)
+    (record.folder / "key.pem").write_text("key")
+    registry.clean()
+    assert inside(registry.clusters_folder()) == []
+
+
+def test_a_cluster_that_failed_tells_why():
+    record = cluster(process=GONE, state="failed", message="rank 1 died")
+    with pytest.raises(ClusterNotFound, match=r"has ended \(rank 1 died\)") as caught:
+        registry.running("a")
+    assert str(record.logs) in str(caught.value)
+
+
+def test_a_cluster_that_was_removed_still_tells_where_its_logs_are():
+    record = cluster()
+    registry.remove(record)
+    with pytest.raises(ClusterNotFound, match="'a' has ended") as caught:
+        registry.running("a")
+    assert str(record.logs) in str(caught.value)
+    with pytest.raises(ClusterNotFound, match="no cluster named 'b'"):
+        registry.running("b")
+
+
+# records that appear late
+
+
+def test_a_record_that_appears_late_is_awaited():
+    record = Record(name="a", ranks=2)
+    late = threading.Timer(0.2, registry.create, [record])
+    late.start()
+    try:
+        assert registry.await_record("a") == record
+    finally:
+        late.join()
+
+
+def test_a_record_that_never_appears_is_told_with_path_host_and_time():
+    with (
+        dask.config.set({"workbench.record-timeout": "100 ms"}),
+        pytest.raises(ClusterNotFound, match=r"no cluster named 'a'.* Waited .*workbench\.record-timeout") as caught,
+    ):
+        registry.await_record("a")
+    assert str(registry.clusters_folder() / "a" / "record.json") in str(caught.value)
+    assert socket.gethostname() in str(caught.value)
+
+
+def test_a_record_that_is_refused_is_not_awaited():
+    record = cluster()
+    record.folder.chmod(0o755)
+    started = time.monotonic()
+    with pytest.raises(RecordError):
+        registry.await_record("a")
+    assert time.monotonic() - started < 5
+
+
+# the lease
+
+
+def test_the_lease_is_the_folder_with_the_id_of_the_cluster():
+    record = cluster()
+    assert registry.owns_lease(record)
+    assert registry.owns_lease(record.replace(state="closing"))
+    assert not registry.owns_lease(record.replace(id="another"))
+    shutil.rmtree(record.folder)
+    assert not registry.owns_lease(record)
+
+
+def test_the_lease_is_lost_to_another_cluster_of_the_name():
+    record = cluster()
+    shutil.rmtree(record.folder)
+    cluster()
+    assert not registry.owns_lease(record)
+
+
+def test_the_lease_is_lost_to_another_owner(monkeypatch):
+    record = cluster()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    assert not registry.owns_lease(record)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", b"\xff\xff"])
+def test_damage_does_not_take_the_lease(content):
+    record = cluster()
+    put(record, content)
+    assert registry.owns_lease(record)
+
+
+def test_a_file_server_that_does_not_answer_says_nothing_about_the_lease(monkeypatch):
+    record = cluster()
+
+    def stale(path):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    with pytest.raises(OSError, match="Stale"):
+        registry.owns_lease(record)
+
+
+def test_removing_takes_the_own_folder_and_keeps_the_logs():
+    record = cluster()
+    registry.remove(record)
+    assert inside(registry.clusters_folder()) == []
+    assert record.logs.is_dir()
+
+
+def test_removing_never_takes_the_folder_of_a_successor():
+    record = cluster()
+    shutil.rmtree(record.folder)
+    successor = cluster()
+    registry.remove(record)
+    assert registry.read("a") == successor
+
+
+# logs of ended clusters
+
+
+def test_the_newest_logs_of_a_name_are_found():
+    older, newer = cluster(), None
+    registry.remove(older)
+    newer = cluster()
+    os.utime(older.logs, (1, 1))
+    cluster("a-b")
+    assert registry.newest_logs("a") == newer.logs
+    assert registry.newest_logs("b") is None
+
+
+def ended(number):
+    """Return folders of logs of clusters that have ended, the oldest first."""
+    records = [cluster(f"old{i}") for i in range(number)]
+    for i, record in enumerate(records):
+        shutil.rmtree(record.folder)
+        os.utime(record.logs, (i + 1, i + 1))
+    return [record.logs for record in records]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3, 9])
+def test_the_newest_logs_are_kept_and_those_of_running_clusters_always(kept):
+    running, damaged, last = cluster("running"), cluster("damaged"), cluster("last")
+    old = ended(5)
+    put(damaged, "{")
+    for record in (running, damaged, last):
+        os.utime(record.logs, (0, 0))
+    os.utime(last.logs, (100, 100))
+    with dask.config.set({"workbench.keep-logs": kept}):
+        registry.remove(last)
+    newest = [*old, last.logs][-kept:] if kept else []
+    assert set(registry.logs_folder().iterdir()) == {running.logs, damaged.logs, *newest}
+
+
+def test_a_cluster_ends_in_order_though_somebody_removed_the_logs():
+    record = cluster()
+    shutil.rmtree(registry.logs_folder())
+    registry.remove(record)
+    assert registry.names() == []
+
+
+def test_clusters_that_end_together_prune_together():
+    records = [cluster(f"c{i}") for i in range(12)]
+    ended(10)
+    failures = []
+
+    def remove(record):
+        try:
+            registry.remove(record)
+        except OSError as error:
+            failures.append(error)
+
+    with dask.config.set({"workbench.keep-logs": 1}):
+        threads = [threading.Thread(target=remove, args=[record]) for record in records]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert len(list(registry.logs_folder().iterdir())) == 1
