@@ -116,6 +116,7 @@ class Head:
             code = await world.exited()
             if self._end.done() or (world.stopping and not world.restart_asked):
                 return
+            world.ready = False
             await self._forget_workers(world)
             if not world.restart_asked:
                 lost = f"world {world.index} was lost: mpiexec ended with {_exit_words(code)}"

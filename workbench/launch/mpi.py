@@ -42,6 +42,23 @@ print(json.dumps({"vendor": vendor, "version": version, "library": library, "mpi
 
 
 @dataclass(frozen=True)
+class Library:
+    """The MPI library that mpi4py loads."""
+
+    flavour: str
+    """``openmpi``, ``mpich`` or ``intelmpi``."""
+    version: tuple[int, ...]
+    """Its version."""
+    path: str
+    """Its file; empty where the system does not tell."""
+    mpi4py: str
+    """Version of mpi4py."""
+
+    def __str__(self) -> str:
+        return f"mpi4py loads {_TITLES[self.flavour]} {_dotted(self.version)} ({self.path or 'path unknown'})"
+
+
+@dataclass(frozen=True)
 class MPI:
     """One MPI installation that mpi4py uses."""
 
@@ -55,7 +72,7 @@ class MPI:
     """Path of the ``mpiexec`` that belongs to it."""
 
     def __str__(self) -> str:
-        return f"{_TITLES[self.flavour]} {'.'.join(map(str, self.version))}"
+        return f"{_TITLES[self.flavour]} {_dotted(self.version)}"
 
 
 def check_choice(mpi: str) -> str:
@@ -81,30 +98,42 @@ def find(choice: str = "auto") -> MPI:
         If the library is of another flavour than `choice`, or every ``mpiexec`` of another MPI than it.
     """
     check_choice(choice)
-    flavour, version, library = _library()
-    loaded = f"mpi4py loads {_TITLES[flavour]} {_dotted(version)} ({library or 'path unknown'})"
-    if choice not in ("auto", flavour):
+    return mpiexec_of(loaded_library(), choice)
+
+
+def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
+    """Return the MPI of a library that mpi4py loads, with the ``mpiexec`` that belongs to it; as `find`."""
+    if choice not in ("auto", library.flavour):
         raise MPIMismatch(
-            f"asked for {_TITLES[choice]}, but {loaded}. "
+            f"asked for {_TITLES[choice]}, but {library}. "
             f"Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone."
         )
     others = []
-    for mpiexec in _candidates(flavour, library):
+    for mpiexec in _candidates(library.flavour, library.path):
         found = mpiexec_version(mpiexec)
-        if found is not None and found[0] == flavour and found[1][:1] == version[:1]:
-            return MPI(flavour, version, library, mpiexec)
+        if found is not None and found[0] == library.flavour and found[1][:1] == library.version[:1]:
+            return MPI(library.flavour, library.version, library.path, mpiexec)
         others.append(f"{mpiexec} ({_TITLES[found[0]] + ' ' + _dotted(found[1]) if found else 'of an unknown MPI'})")
     remedy = "Install the MPI's own launcher, or name it in the setting workbench.mpi.mpiexec."
     if others:
-        raise MPIMismatch(f"{loaded}, but mpiexec is another MPI's: {', '.join(others)}. {remedy}")
-    raise MPINotFound(f"{loaded}, but there is no mpiexec beside it or on PATH. {remedy}")
+        raise MPIMismatch(f"{library}, but mpiexec is another MPI's: {', '.join(others)}. {remedy}")
+    raise MPINotFound(f"{library}, but there is no mpiexec beside it or on PATH. {remedy}")
 
 
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _library() -> tuple[str, tuple[int, ...], str]:
+def loaded_library() -> Library:
+    """Return the MPI library that mpi4py loads in this environment.
+
+    Raises
+    ------
+    MPINotFound
+        If it loads none.
+    LaunchError
+        If it loads one that is not supported.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
@@ -124,7 +153,7 @@ def _library() -> tuple[str, tuple[int, ...], str]:
     values = json.loads(done.stdout.splitlines()[-1])
     if values["vendor"] not in _VENDORS:
         raise LaunchError(f"mpi4py loads {values['vendor']!r}; supported are {', '.join(_VENDORS)}.")
-    return _VENDORS[values["vendor"]], tuple(values["version"]), values["library"]
+    return Library(_VENDORS[values["vendor"]], tuple(values["version"]), values["library"], values["mpi4py"])
 
 
 def _candidates(flavour: str, library: str) -> Iterator[str]:

@@ -111,6 +111,8 @@ def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
     defaults = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"}
     if survives_lost_rank(mpi):
         options += ["--with-ft", "ulfm"]
+        # With ULFM a rank that is killed leaves the others alone; one that exits with a code does so by this alone.
+        environment["PRTE_MCA_state_base_error_non_zero_exit"] = "0"
     if geometry.oversubscribed:
         options += ["--map-by", ":oversubscribe"] if mpi.version >= (5,) else ["--oversubscribe"]
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"

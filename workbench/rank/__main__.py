@@ -134,6 +134,8 @@ def _abort(said: int) -> NoReturn:
 
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(1)
+    # Not a rank yet, so MPI knows of no loss: the daemon that started this process has to end the world.
+    os.kill(os.getppid(), signal.SIGTERM)
     os._exit(1)
 
 
