@@ -73,11 +73,21 @@ def run(ranks: int = 4, *, mpi: str = "auto", quiet: bool = False) -> DemoResult
     quiet
         Print nothing, neither the headings of the notebook nor what its cells print.
 
+    Returns
+    -------
+    DemoResult
+        What the notebook found, and scikit-learn.
+
     Raises
     ------
     WorkbenchError
         If a package that the notebook needs is missing, a cell fails (with its traceback), or scikit-learn
         finds another AUC. The cluster has been stopped.
+
+    Notes
+    -----
+    For the main thread: while it runs, ``__main__`` is the namespace of the notebook, Matplotlib draws into
+    nothing, and with `quiet` the standard streams of the whole process are silent.
     """
     from dask.base import compute
 
