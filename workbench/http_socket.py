@@ -20,7 +20,7 @@ class UnixHTTP:
     """
 
     http_socket: Path
-    """Path of the socket; set it before the node starts."""
+    """Path of the socket; set it before the node is made, for Dask starts HTTP there."""
     http_application: Any
     http_server: Any
 

@@ -1,0 +1,110 @@
+"""Logs are found while a cluster runs and after, in an order that reads well."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from workbench import logs, registry
+from workbench.errors import ClusterNotFound, InvalidRequest
+from workbench.registry import Record
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    """Return the record of a cluster without logs."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    made = Record(name="a", ranks=2)
+    registry.create(made)
+    return made
+
+
+def write(record, **texts):
+    """Write logs: names with _ for - and . for nothing else."""
+    for stem, text in texts.items():
+        (record.logs / f"{stem.replace('_', '-')}.log").write_text(text)
+
+
+def test_the_folder_is_found_while_the_cluster_runs_and_after(record):
+    assert logs.folder("a") == record.logs
+    registry.remove(record)
+    assert logs.folder("a") == record.logs
+
+
+def test_a_cluster_that_never_was_has_no_logs(record):
+    with pytest.raises(ClusterNotFound, match="no cluster named 'b'"):
+        logs.folder("b")
+
+
+def test_all_logs_are_one_text_with_head_worlds_and_ranks_in_order(record):
+    for stem in (
+        "rank-10",
+        "rank-9",
+        "rank-w1.0",
+        "rank-w1.11",
+        "rank-w1.2",
+        "world-1",
+        "world-0",
+        "head",
+        "other-x",
+        "z",
+    ):
+        (record.logs / f"{stem}.log").write_text(f"text of {stem}\n")
+    (record.logs / "core").write_text("no log")
+    text = logs.read(record.logs)
+    titles = [line.split()[1] for line in text.splitlines() if line.startswith("==>")]
+    assert titles[:8] == ["head", "world-0", "world-1", "rank-9", "rank-10", "rank-w1.0", "rank-w1.2", "rank-w1.11"]
+    assert sorted(titles[8:]) == ["other-x", "z"]
+    assert "==> rank-9 <==\ntext of rank-9\n" in text
+
+
+def test_no_logs_are_an_empty_text(record):
+    assert logs.read(record.logs) == ""
+
+
+@pytest.mark.parametrize("rank", [1, "1", "w1.0"])
+def test_the_log_of_one_rank_is_its_text_alone(record, rank):
+    write(record, head="head\n", rank_1="1\n")
+    (record.logs / "rank-w1.0.log").write_text("w1.0\n")
+    assert logs.read(record.logs, rank) == f"{rank}\n"
+
+
+@pytest.mark.parametrize("rank", [2, -1, "x", "", "0\n", True, "../head", "w1.7"])
+def test_another_rank_is_refused_with_those_there_are(record, rank):
+    write(record, head="head", rank_0="0", rank_1="1")
+    with pytest.raises(InvalidRequest, match=r"no log of rank .*allowed: 0, 1") as caught:
+        logs.read(record.logs, rank)
+    assert repr(rank) in str(caught.value)
+
+
+def test_output_that_is_no_text_is_shown_as_well_as_can_be(record):
+    (record.logs / "rank-0.log").write_bytes(b"before \xff after")
+    assert logs.read(record.logs, 0) == "before � after"
+
+
+def test_the_tail_is_that_of_the_world_below_its_path(record):
+    write(record, head="head\n", world_0="$ mpiexec -n 2\n\nImportError: no module\n")
+    assert logs.tail(record) == f"{record.logs / 'world-0.log'}:\n    ImportError: no module"
+
+
+def test_the_world_that_spoke_last_comes_first(record):
+    write(record, world_0="old", world_1="new")
+    os.utime(record.logs / "world-0.log", (1, 1))
+    assert logs.tail(record) == f"{record.logs / 'world-1.log'}:\n    new"
+
+
+@pytest.mark.parametrize("world", ["", "$ mpiexec -n 2 python\n", "\n \n"])
+def test_a_world_without_output_leaves_the_word_to_the_head(record, world):
+    write(record, head="OSError: no space\n", world_0=world)
+    assert logs.tail(record) == f"{record.logs / 'head.log'}:\n    OSError: no space"
+
+
+def test_a_tail_has_the_last_lines_alone(record):
+    write(record, head="".join(f"{i}\n" for i in range(100)))
+    assert logs.tail(record, lines=2).splitlines()[1:] == ["    98", "    99"]
+    assert len(logs.tail(record).splitlines()) == 16
+
+
+def test_no_output_at_all_is_said(record):
+    assert logs.tail(record) == f"{record.logs} has no output"

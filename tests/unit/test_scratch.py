@@ -1,0 +1,148 @@
+"""Folders of a cluster on a node are the user's own, and gone when the cluster is."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import uuid
+from pathlib import Path
+
+import dask
+import pytest
+
+from workbench import scratch
+from workbench.errors import RecordError
+
+KINDS = [scratch.sockets, scratch.spill, scratch.shared_memory]
+# the longest name of a socket that a cluster has
+LONGEST = "rank-w99.99999.sock"
+
+
+@pytest.fixture
+def cluster_id():
+    """Return the id of a cluster, whose folders are removed after the test."""
+    value = uuid.uuid4().hex
+    yield value
+    scratch.remove(value)
+
+
+@pytest.fixture
+def runtime(tmp_path_factory, monkeypatch):
+    """Return a short folder that is XDG_RUNTIME_DIR."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_folder_is_private_whatever_the_umask(make, cluster_id, runtime):
+    before = os.umask(0)
+    try:
+        folder = make(cluster_id)
+    finally:
+        os.umask(before)
+    assert (mode(folder), mode(folder.parent)) == (0o700, 0o700)
+    assert folder.stat().st_uid == os.geteuid()
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_folder_is_made_once_and_then_used(make, cluster_id):
+    (make(cluster_id) / "file").touch()
+    assert (make(cluster_id) / "file").exists()
+
+
+def test_clusters_have_folders_of_their_own(cluster_id):
+    other = uuid.uuid4().hex
+    folders = {make(one) for make in KINDS for one in (cluster_id, other)}
+    scratch.remove(other)
+    assert len(folders) == 6
+    assert sum(folder.exists() for folder in folders) == 3
+
+
+def test_sockets_are_in_the_users_runtime_folder(cluster_id, runtime):
+    assert scratch.sockets(cluster_id).is_relative_to(runtime)
+
+
+@pytest.mark.parametrize("given", ["", "/no/such/folder", "long"])
+def test_sockets_are_elsewhere_when_there_is_no_such_folder_or_its_path_is_long(
+    given, cluster_id, tmp_path, monkeypatch
+):
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long) if given == "long" else given)
+    assert scratch.sockets(cluster_id).parent == Path("/") / "tmp" / f"workbench-{os.geteuid()}"
+    assert list(long.iterdir()) == []
+
+
+def test_a_path_of_a_socket_is_never_too_long(cluster_id, tmp_path, monkeypatch):
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        longest = Path(folder) / ("x" * (58 - len(folder)))
+        longest.mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(longest))
+        in_runtime = scratch.sockets(cluster_id)
+        assert in_runtime.is_relative_to(longest)
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        for path in (in_runtime, scratch.sockets(cluster_id)):
+            assert len(str(path / LONGEST)) <= 107
+
+
+def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path):
+    with dask.config.set({"temporary-directory": str(tmp_path / "new")}):
+        assert scratch.spill(cluster_id).is_relative_to(tmp_path / "new")
+        scratch.remove(cluster_id)
+
+
+@pytest.mark.parametrize("open_mode", [0o750, 0o705, 0o777])
+def test_an_open_folder_is_refused(open_mode, cluster_id, runtime):
+    (runtime / "workbench").mkdir()
+    (runtime / "workbench").chmod(open_mode)
+    with pytest.raises(RecordError, match=r"workbench has to be a folder of your own with mode 700.*XDG_RUNTIME_DIR"):
+        scratch.sockets(cluster_id)
+    (runtime / "workbench").chmod(0o700)
+
+
+def test_an_open_folder_of_the_cluster_is_refused(cluster_id, runtime):
+    scratch.sockets(cluster_id).chmod(0o755)
+    with pytest.raises(RecordError):
+        scratch.sockets(cluster_id)
+    (runtime / "workbench" / cluster_id[:16]).chmod(0o700)
+
+
+def test_a_folder_of_another_user_is_refused(cluster_id, runtime, monkeypatch):
+    scratch.sockets(cluster_id)
+    me = os.geteuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: me + 1)
+        with pytest.raises(RecordError, match="folder of your own"):
+            scratch.sockets(cluster_id)
+
+
+def test_a_link_put_there_by_somebody_is_refused(cluster_id, runtime, tmp_path):
+    target = tmp_path / "target"
+    target.mkdir(mode=0o700)
+    (runtime / "workbench").symlink_to(target)
+    with pytest.raises(RecordError):
+        scratch.sockets(cluster_id)
+    assert list(target.iterdir()) == []
+    (runtime / "workbench").unlink()
+
+
+def test_a_file_put_there_by_somebody_is_refused(cluster_id, runtime):
+    (runtime / "workbench").touch(mode=0o600)
+    with pytest.raises(RecordError):
+        scratch.sockets(cluster_id)
+    (runtime / "workbench").unlink()
+
+
+def test_removing_takes_everything_and_can_be_repeated(cluster_id):
+    folders = [make(cluster_id) for make in KINDS]
+    for folder in folders:
+        (folder / "data").write_text("data")
+    scratch.remove(cluster_id)
+    scratch.remove(cluster_id)
+    assert [folder.exists() for folder in folders] == [False] * 3

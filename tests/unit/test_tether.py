@@ -1,0 +1,100 @@
+"""No child outlives its parent, however the parent ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from workbench import host, tether
+
+# Each prints its pid, then waits for ever.
+TIED = """
+import os, signal, sys
+from workbench import tether
+tether.tie(int(sys.argv[1]), signal.SIGTERM)
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+STUCK = """
+import ctypes, os, signal, sys
+from workbench import tether
+tether.tie(int(sys.argv[1]), signal.SIGKILL)
+print(os.getpid(), flush=True)
+ctypes.PyDLL(None).sleep(600)  # holds the GIL
+"""
+WATCHED = """
+import os, signal, sys
+from workbench import tether
+tether.watch(int(sys.argv[1]), interval=0.01)
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+PARENT = """
+import os, subprocess, sys
+child = subprocess.Popen([word.replace("PARENT", str(os.getpid())) for word in sys.argv[1:]])
+sys.stdin.read()
+"""
+SLEEP = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+
+
+def start(*command):
+    """Start a parent of `command`, in which the word PARENT becomes its pid; return it and the child's pid."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return parent, int(parent.stdout.readline())
+
+
+def await_end(pid):
+    """Return when a process that is nobody's child any more has ended."""
+    deadline = time.monotonic() + 20
+    while host.start_time(pid) is not None:
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "command",
+    [
+        (sys.executable, "-c", TIED, "PARENT"),
+        (sys.executable, "-c", STUCK, "PARENT"),
+        (sys.executable, "-c", WATCHED, "PARENT"),
+        (sys.executable, tether.__file__, "PARENT", sys.executable, "-c", SLEEP),
+    ],
+    ids=["tied", "stuck in C code", "watched", "tied across exec"],
+)
+def test_a_child_ends_when_its_parent_is_killed(command, number):
+    parent, child = start(*command)
+    assert host.start_time(child) is not None
+    with parent:
+        parent.send_signal(number)
+    await_end(child)
+
+
+@pytest.mark.parametrize("program", [TIED, STUCK, WATCHED], ids=["tied", "stuck", "watched"])
+def test_a_child_whose_parent_died_before_it_was_tied_ends_at_once(program):
+    with subprocess.Popen([sys.executable, "-c", program, "0"], stdout=subprocess.PIPE) as child:
+        assert child.wait(timeout=20) != 0
+
+
+def test_a_child_is_left_alone_while_its_parent_lives():
+    parent, child = start(sys.executable, "-c", TIED, "PARENT")
+    with parent:
+        with pytest.raises(subprocess.TimeoutExpired):
+            parent.wait(timeout=0.2)
+        assert host.start_time(child) is not None
+        parent.kill()
+    await_end(child)
+
+
+def test_the_command_is_run_as_it_is_given():
+    words = ["a b", "'", "$HOME", ""]
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, sys.executable, tether.__file__, "PARENT", sys.executable, "-c",
+         "import sys; print(sys.argv[1:])", *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout.readline() == f"{words}\n"
