@@ -15,12 +15,14 @@ from workbench.errors import InvalidRequest
 
 
 @cache
-def _register_defaults() -> None:
+def _register_defaults() -> dict[str, Any]:
     import dask
     import yaml
 
     with open(Path(__file__).with_name("workbench.yaml"), encoding="utf-8") as file:
-        dask.config.update_defaults(yaml.safe_load(file))
+        defaults: dict[str, Any] = yaml.safe_load(file)
+    dask.config.update_defaults(defaults)
+    return defaults
 
 
 def get(key: str) -> Any:
@@ -38,8 +40,9 @@ def get(key: str) -> Any:
     """
     import dask
 
-    _register_defaults()
-    return dask.config.get(f"workbench.{key}")
+    # `with dask.config.set(...)` around the first use takes the defaults, which came within it, away at its end.
+    default = dask.config.get(f"workbench.{key}", config=_register_defaults())
+    return dask.config.get(f"workbench.{key}", default)
 
 
 def seconds(key: str) -> float:

@@ -62,3 +62,12 @@ def test_a_setting_that_is_no_time_is_named_with_what_it_is(given):
     ):
         config.seconds("close-timeout")
     assert repr(given) in str(caught.value)
+
+
+def test_the_defaults_outlive_a_setting_that_surrounded_their_first_use(monkeypatch):
+    monkeypatch.delitem(dask.config.config, "workbench", raising=False)
+    config._register_defaults.cache_clear()
+    with dask.config.set({"workbench.keep-logs": 3}):
+        assert config.get("keep-logs") == 3
+
+    assert config.get("keep-logs") == DEFAULTS["keep-logs"]

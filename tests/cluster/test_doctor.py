@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import dask
+
+from workbench import doctor
+from workbench.launch import hello, mpi
+
+CHECKS = [
+    "interpreter", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "thread level", "cores", "addresses",
+    "records", "logs", "sockets", "versions",
+]  # fmt: skip
+
+
+def fake_mpiexec(path: Path, runs: str) -> str:
+    """Write an mpiexec that calls itself by the name of the real one and does something else."""
+    found = mpi.find()
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {found.mpiexec} --version\n{runs}\n', encoding="ascii")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_a_sound_installation_with_a_running_cluster_has_no_failure(cluster4):
+    findings = list(doctor.examine(cluster4.name))
+
+    assert [finding.check for finding in findings] == CHECKS
+    assert [finding for finding in findings if finding.verdict == "failed"] == []
+    assert findings[-1].detail == "the same on the head and 4 ranks as here"
+    cores = findings[CHECKS.index("cores")]
+    assert (cores.verdict == "warning") == (len(os.sched_getaffinity(0)) < 4)
+
+
+def test_examining_a_cluster_does_not_end_it(cluster4, client4):
+    list(doctor.examine(cluster4.name))
+
+    assert client4.submit(sum, [1, 2]).result(timeout=20) == 3
+
+
+def test_a_cluster_that_is_not_there_fails_the_last_check_alone(cluster4):
+    *others, last = doctor.examine("nobody")
+
+    assert [finding for finding in others if finding.verdict == "failed"] == []
+    assert (last.check, last.verdict) == ("versions", "failed")
+    assert "nobody" in last.detail
+
+
+def test_an_mpiexec_that_makes_singletons_is_diagnosed(tmp_path):
+    # What remains of a foreign mpiexec: the processes start, and none knows of the others.
+    runs = 'while [ "$1" != -c ]; do python="$1"; shift; done\n"$python" "$@"; "$python" "$@"'
+    with dask.config.set({"workbench.mpi.mpiexec": fake_mpiexec(tmp_path / "mpiexec", runs)}):
+        findings = {finding.check: finding for finding in doctor.examine()}
+
+    assert findings["mpiexec"].verdict == "ok"
+    assert findings["two ranks"].verdict == "failed"
+    assert "2 worlds of one rank each" in findings["two ranks"].detail
+    assert findings["thread level"].detail == "not checked, since the check of two ranks failed"
+
+
+def test_ranks_that_hang_are_ended_at_the_deadline(tmp_path):
+    with dask.config.set({"workbench.mpi.mpiexec": fake_mpiexec(tmp_path / "mpiexec", "sleep 600")}):
+        found = mpi.find()
+        said = hello.say_hello(found, timeout=0.5)
+
+    assert (said.code, said.worlds) == (None, ())
+    assert doctor.two_ranks(said, found).verdict == "failed"
+
+
+def test_asking_for_an_mpi_that_is_not_here_fails_with_a_remedy():
+    other = next(flavour for flavour in mpi.FLAVOURS if flavour != mpi.find().flavour)
+
+    findings = {finding.check: finding for finding in doctor.examine(mpi=other)}
+
+    assert findings["mpiexec"].verdict == "failed"
+    assert findings["mpiexec"].remedy.startswith("Leave --mpi auto")

