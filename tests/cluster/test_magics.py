@@ -1,0 +1,116 @@
+"""`%mpicluster` in the kernel of a notebook, from the first start to the last stop."""
+
+from __future__ import annotations
+
+import os
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from workbench.verbs import actions
+
+CELLS = {
+    "load": "%load_ext workbench\nranks = 2",
+    "start": "%mpicluster start {ranks} --name first",
+    "use": "import asyncio\nprint(bool(asyncio.get_running_loop()), client.submit(abs, -7).result(), cluster.name)",
+    "start another": "%mpicluster start 1",
+    "use another": "print(client.cluster is cluster, client.submit(abs, -8).result(), cluster.name)",
+    "list": "%mpicluster list",
+    "attach": "%mpicluster attach first",
+    "scale": "%mpicluster scale 3",
+    "restart": "%mpicluster restart",
+    "status": "%mpicluster status",
+    "logs": "%mpicluster logs --rank w1.0",
+    "script": "%mpicluster script",
+    "bad scale": "%mpicluster scale 1",
+    "taken": "%mpicluster start 2 --name first",
+    "broken": "import dask\nwith dask.config.set({'workbench.mpi.extra-args': ['--no-such-option']}):\n"
+    "    get_ipython().run_line_magic('mpicluster', 'start 1 --name broken')",
+    "stop": "%mpicluster stop",
+    "names": "print({'cluster', 'client'} & set(globals()))",
+    "stop all": "%mpicluster stop --all",
+    "end": "%mpicluster list",
+}
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    """The outputs of each cell, by its name, in a registry that nobody else uses."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
+    kernel = NotebookClient(notebook, timeout=100, startup_timeout=60, kernel_name="python3", allow_errors=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("jupyter")))
+        try:
+            kernel.execute(env=dict(os.environ))
+            yield dict(zip(CELLS, [cell.outputs for cell in notebook.cells], strict=True))
+        finally:
+            actions.stop(actions.targets(None, everything=True))
+
+
+def text(outputs, kind=None):
+    """Return what was shown, as text; of streams only those of a kind."""
+    streams = [output for output in outputs if output.output_type == "stream" and kind in (None, output.name)]
+    shown = [output.data["text/plain"] for output in outputs if "data" in output and kind is None]
+    return "\n".join([*(output.text for output in streams), *shown])
+
+
+def test_a_start_ends_in_one_line_of_progress_and_the_live_cluster(cells):
+    progress, cluster = cells["start"]
+
+    assert progress.data["text/plain"].startswith("ready: 2 of 2 ranks |")
+    assert "\n" not in progress.data["text/plain"]
+    assert cluster.data["text/plain"].startswith("MPICluster('first', 2 of 2 ranks, ready, tls://")
+    assert "MPI cluster first" in cluster.data["text/html"]
+
+
+def test_a_start_is_synchronous_though_the_kernel_runs_a_loop_and_binds_cluster_and_client(cells):
+    assert text(cells["use"]) == "True 7 first\n"
+
+
+def test_a_second_start_leaves_the_first_cluster_running_and_says_so(cells):
+    assert text(cells["start another"], "stdout") == (
+        "cluster 'first' is running still; %mpicluster attach first brings it back\n"
+    )
+    assert text(cells["use another"]) == "True 8 mpi\n"
+    rows = [line.split()[:5] for line in text(cells["list"]).splitlines()[1:]]
+    assert [row[0] for row in rows] == ["first", "mpi"]
+    assert rows[0][1:] == ["ready", "2", "of", "2"]
+
+
+def test_attach_binds_the_other_cluster_again(cells):
+    assert "MPICluster('first', 2 of 2 ranks, ready, tls://" in text(cells["attach"])
+    assert "cluster 'mpi' is running still" in text(cells["attach"])
+
+
+def test_scale_and_restart_tell_the_size_and_status_tells_all(cells):
+    assert text(cells["scale"]) == "cluster 'first' is ready: 3 of 3 ranks in 2 worlds\n"
+    assert text(cells["restart"]) == "cluster 'first' is ready: 3 of 3 ranks in 2 worlds\n"
+    assert "worlds      world 0: 2 of 2 ready, world 1: 1 of 1 ready" in text(cells["status"]).splitlines()
+
+
+def test_logs_and_script_are_those_of_the_cluster_in_use(cells):
+    assert text(cells["logs"]).startswith("rank 0 of 1")
+    assert text(cells["script"]).startswith("#!/bin/sh\n# Cluster first: 2 ranks")
+
+
+def test_what_the_head_refuses_is_a_usage_error(cells):
+    refusal = text(cells["bad scale"], "stderr")
+    assert refusal.startswith("UsageError: scale(1): ranks come and go by whole worlds, and this cluster's have 2 + 1 ")
+    assert text(cells["taken"], "stderr").startswith("UsageError: there is a cluster named 'first' already.")
+
+
+def test_a_start_that_fails_shows_the_end_of_the_log_and_no_traceback(cells):
+    failure = text(cells["broken"], "stderr")
+
+    assert failure.startswith("UsageError: cluster 'broken' did not start: world 0 ended with exit code")
+    assert "world-0.log" in failure
+    assert "no-such-option" in failure
+    assert all(output.output_type != "error" for output in cells["broken"])
+
+
+def test_stop_ends_the_cluster_in_use_and_takes_its_names_away(cells):
+    assert text(cells["stop"]) == "cluster 'first' has ended\n"
+    assert text(cells["names"]) == "set()\n"
+    assert text(cells["stop all"]) == "cluster 'mpi' has ended\n"
+    assert text(cells["end"]) == "no cluster runs"

@@ -1,0 +1,156 @@
+"""The verbs on records of clusters that do not run: what they choose, list, show and refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import pytest
+
+from workbench import registry
+from workbench.errors import ClusterNotFound, InvalidRequest
+from workbench.host import ProcessId
+from workbench.registry import Record, World
+from workbench.verbs import actions, show
+
+HERE = ProcessId.here()
+GONE = dataclasses.replace(HERE, started=HERE.started - 1)
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+
+
+def running(name, **facts) -> Record:
+    worlds = (World(0, 2, "ready", 2), World(1, 1, "starting", 0))
+    record = Record(name=name, ranks=2, state="ready", worlds=worlds, mpi="Open MPI 5.0.11", process=HERE, **facts)
+    registry.create(record)
+    return record
+
+
+def test_the_status_counts_the_ranks_of_all_worlds():
+    status = actions.status(running("a", message="world 0 is ready", created=time.time() - 125))
+
+    assert (status.up, status.ranks) == (2, 3)
+    text = show.status_text(status)
+    for fact in (
+        "ranks       2 of 3, 1 thread each",
+        "worlds      world 0: 2 of 2 ready, world 1: 0 of 1 starting",
+        "last event  world 0 is ready",
+        "age         2 min 5 s",
+        "idle end    after 1 h without clients and tasks",
+    ):
+        assert fact in text.splitlines()
+    assert show.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks in 2 worlds"
+
+
+def test_what_is_told_can_be_written_as_json():
+    running("a")
+
+    told = json.loads(json.dumps(dataclasses.asdict(actions.listing())))
+
+    assert told["clusters"][0]["worlds"][1] == {"index": 1, "ranks": 1, "state": "starting", "up": 0, "starts": 1}
+
+
+def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
+    running("good")
+    running("damaged")
+    (registry.clusters_folder() / "damaged" / registry.RECORD).write_text("{")
+    running("ended")
+    registry.write(registry.read("ended").replace(process=GONE))
+
+    listing = actions.listing()
+
+    assert [status.name for status in listing.clusters] == ["good"]
+    assert [broken.name for broken in listing.broken] == ["damaged"]
+    assert listing.cleaned == ["ended"]
+    text = show.listing_text(listing).splitlines()
+    assert text[0].split() == ["name", "state", "ranks", "MPI", "host", "age", "last", "event"]
+    assert text[1].startswith(f"good  ready  2 of 3  Open MPI 5.0.11  {HERE.host}")
+    assert text[2] == "ended: has ended, its record was removed"
+    assert text[3].startswith("damaged: the record of cluster 'damaged' cannot be read")
+    assert registry.names() == ["damaged", "good"]
+
+
+def test_the_table_in_a_notebook_shows_what_others_wrote_as_text():
+    running("a", message="<script>alert(1)</script>")
+
+    table = show.listing_html(actions.listing())
+
+    assert "<script>" not in table
+    assert "&lt;script&gt;" in table
+
+
+def test_an_empty_list_says_so():
+    assert show.listing_text(actions.listing()) == "no cluster runs"
+
+
+def test_without_a_name_the_cluster_in_use_is_meant_then_the_only_one():
+    only = running("only")
+    assert actions.choose(None) == only
+
+    other = running("other")
+    assert actions.choose(None, other) == other
+    assert actions.choose("only", other) == only
+
+
+def test_a_name_is_asked_for_when_several_clusters_run():
+    running("one")
+    running("two")
+
+    with pytest.raises(InvalidRequest, match=r"^which cluster\? 2 run: one, two\. Name one of them\.$"):
+        actions.choose(None)
+
+
+def test_without_any_cluster_it_is_told_how_to_start_one():
+    with pytest.raises(ClusterNotFound, match=r"^no cluster runs; start one with %mpicluster start\.$"):
+        actions.choose(None)
+
+
+def test_a_cluster_in_use_is_not_taken_for_a_later_one_of_its_name():
+    used = running("a")
+    registry.remove(used)
+    later = running("a")
+
+    with pytest.raises(ClusterNotFound, match=r"'a' in use has ended, and another one has its name now"):
+        actions.choose(None, used)
+    assert actions.choose("a", used) == later
+
+
+def test_a_cluster_that_has_ended_is_told_with_its_logs():
+    record = running("a")
+    registry.remove(record)
+
+    with pytest.raises(ClusterNotFound, match=f"^cluster 'a' has ended. Its logs are in {record.logs}; start"):
+        actions.choose("a")
+
+
+def test_logs_are_there_after_the_end():
+    record = running("a")
+    (record.logs / "head.log").write_text("it was started\n")
+    (record.logs / "rank-1.log").write_text("hello from rank 1\n")
+    registry.remove(record)
+
+    assert actions.logs("a", "1") == "hello from rank 1\n"
+    assert actions.logs(None, "1", record) == "hello from rank 1\n"
+    assert actions.logs("a", None) == "==> head <==\nit was started\n\n==> rank-1 <==\nhello from rank 1\n"
+    with pytest.raises(InvalidRequest, match=r"no log of rank '7'; allowed: 1"):
+        actions.logs("a", "7")
+
+
+def test_everything_is_either_all_or_a_name():
+    with pytest.raises(InvalidRequest, match=r"^stop a --all: allowed is either a name or --all"):
+        actions.targets("a", everything=True)
+
+
+def test_stopping_all_tells_which_records_it_could_not_use():
+    running("damaged")
+    (registry.clusters_folder() / "damaged" / registry.RECORD).write_text("{")
+
+    stopped = actions.stop(actions.targets(None, everything=True))
+
+    assert stopped.stopped == []
+    assert show.failed_text(stopped).startswith("cluster 'damaged' was not ended: the record of cluster 'damaged'")
+    assert show.stopped_text(stopped) == "no cluster has ended"

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from workbench import registry
+from workbench.errors import InvalidRequest
+from workbench.verbs.parse import complete, parse, split
+from workbench.verbs.table import NOTEBOOK, TERMINAL, VERBS, verbs
+
+
+def test_what_is_typed_becomes_a_verb_and_its_options():
+    call = parse(split("start 8 --threads 2 --name 'big-one' --memory=4GB --dry-run"), NOTEBOOK)
+
+    assert call.verb == "start"
+    given = {key: value for key, value in call.options.items() if value is not None}
+    assert given == {"ranks": "8", "threads": "2", "name": "big-one", "memory": "4GB", "dry_run": True}
+
+
+def test_only_a_terminal_answers_in_json():
+    assert parse(["list", "--json"], TERMINAL).options == {"json": True}
+    with pytest.raises(InvalidRequest, match="%mpicluster list: unknown option '--json', allowed: nothing"):
+        parse(["list", "--json"], NOTEBOOK)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", r"^%mpicluster: what to do\? Allowed: start, status, list, attach, .*--help tells more"),
+        ("strat 4", r"^%mpicluster strat: no such subcommand, did you mean 'start'\? \(allowed: start, status,"),
+        ("demo", r"^%mpicluster demo: no such subcommand, allowed: start, status"),
+        ("start --nmae x", r"^%mpicluster start: unknown option '--nmae', did you mean '--name'\? \(allowed: --name,"),
+        ("start --nmae=x", r"unknown option '--nmae', did you mean '--name'"),
+        ("start --thr 2", r"unknown option '--thr', did you mean '--threads'"),
+        ("start 4 8", r"^%mpicluster start: unexpected '8'\. Usage: %mpicluster start \[N\] \[--name NAME\]"),
+        ("start --name", r"^%mpicluster start: argument --name: expected one argument\. usage: %mpicluster start"),
+        ("attach", r"^%mpicluster attach: the following arguments are required: NAME\. usage: .* attach NAME$"),
+        ("start --name 'a", r"^cannot read \"start --name 'a\": no closing quotation\. Close every quote\.$"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_in_one_sentence(line, message):
+    with pytest.raises(InvalidRequest, match=message):
+        parse(split(line), NOTEBOOK)
+
+
+def test_a_negative_number_is_a_value_and_not_an_option():
+    assert parse(["start", "-3"], NOTEBOOK).options["ranks"] == "-3"
+
+
+@pytest.mark.parametrize("place", [NOTEBOOK, TERMINAL])
+def test_help_of_a_place_shows_the_usage_of_every_verb_there(place):
+    text = parse(["--help"], place).options["text"]
+
+    assert all(verb.usage(place) in text and verb.help in text for verb in VERBS if place in verb.places)
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_help_of_a_verb_tells_what_each_of_its_options_means(verb, flag):
+    call = parse([verb, flag], TERMINAL if verb != "attach" else NOTEBOOK)
+
+    assert call.verb == "help"
+    told = " ".join(call.options["text"].split())
+    for argument in {verb.name: verb for verb in VERBS}[verb].arguments:
+        assert argument.help in told
+
+
+@pytest.mark.parametrize(
+    ("words", "last", "expected"),
+    [
+        ([], "", list(verbs(NOTEBOOK))),
+        ([], "st", ["start", "status", "stop"]),
+        ([], "x", []),
+        (["start"], "--m", ["--memory", "--mpi"]),
+        (["start", "--mpi"], "", ["auto", "openmpi", "mpich", "intelmpi"]),
+        (["start", "--mpi"], "open", ["openmpi"]),
+        (["start", "4", "--mpi", "auto"], "--m", ["--memory"]),
+        (["start", "--scheduler"], "", ["auto", "local"]),
+        (["start", "--name"], "", []),
+        (["stop"], "-", ["--all", "--help"]),
+        (["list"], "", ["--help"]),
+        (["strat"], "", []),
+    ],
+)
+def test_completion_offers_what_may_come_next(words, last, expected):
+    assert complete(words, last, NOTEBOOK) == expected
+
+
+@pytest.mark.parametrize("words", [["attach"], ["stop"], ["logs", "--rank", "0"], ["scale", "4"], ["status"]])
+def test_completion_offers_the_clusters_where_one_can_be_named(words, monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    for name in ("alpha", "beta"):
+        registry.create(registry.Record(name=name, ranks=1))
+
+    assert complete(words, "", NOTEBOOK) == ["alpha", "beta"]
+    assert complete(words, "b", NOTEBOOK) == ["beta"]
+    assert complete([*words, "alpha"], "b", NOTEBOOK) == []

@@ -1,0 +1,105 @@
+"""The command ``workbench``, as far as no cluster has to run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from workbench import __version__, cli, registry
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("", 2, "workbench: what to do? Allowed: start, status, list, logs,"),
+        ("strat", 2, "workbench strat: no such subcommand, did you mean 'start'? (allowed: start, status, list, logs,"),
+        ("attach mpi", 2, "workbench attach: no such subcommand, "),
+        ("start --ranks 4", 2, "workbench start: unknown option '--ranks', did you mean '--threads'?"),
+        ("start 0", 2, "ranks '0': allowed is a whole number from 1 to 100000, e.g. ranks=4."),
+        ("start -3 --json", 2, "ranks '-3': allowed is a whole number from 1 to 100000, e.g. ranks=4."),
+        ("start eight", 2, "ranks 'eight': allowed is a whole number from 1 to 100000, e.g. ranks=4."),
+        ("demo --ranks none", 2, "ranks 'none': allowed is a whole number from 1 to 100000, e.g. ranks=4."),
+        (
+            "scale",
+            2,
+            "workbench scale: the following arguments are required: N. usage: workbench scale N [NAME] [--json]",
+        ),
+        ("stop nobody", 1, "no cluster named 'nobody'. No cluster runs; start one with %mpicluster start."),
+        ("stop nobody --all", 2, "stop nobody --all: allowed is either a name or --all"),
+        ("status", 1, "no cluster runs; start one with %mpicluster start."),
+        ("logs --json", 1, "no cluster runs; start one with %mpicluster start."),
+    ],
+)
+def test_bad_input_is_one_sentence_and_a_code_that_tells_whose_fault_it_is(capsys, line, code, message):
+    assert cli.main(line.split()) == code
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+    assert registry.names() == []
+
+
+def test_a_record_that_cannot_be_used_is_listed_with_the_others(capsys):
+    registry.create(registry.Record(name="good", ranks=1))
+    registry.create(registry.Record(name="damaged", ranks=1))
+    (registry.clusters_folder() / "damaged" / registry.RECORD).write_text("[]")
+
+    assert cli.main(["list", "--json"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    assert [cluster["name"] for cluster in told["clusters"]] == ["good"]
+    assert [broken["name"] for broken in told["broken"]] == ["damaged"]
+
+
+def test_a_dry_run_can_be_had_as_json(capsys):
+    assert cli.main(["start", "2", "--dry-run", "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out)["script"].startswith("#!/bin/sh\n# Cluster mpi: 2 ranks")
+    assert registry.names() == []
+
+
+def test_the_version_is_told(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"workbench {__version__}\n"
+
+
+def test_help_loads_neither_dask_nor_a_notebook():
+    code = (
+        "import sys; from workbench.cli import main; main(['--help']); print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.startswith("workbench start [N]")
+    assert {"dask", "distributed", "IPython", "numpy", "yaml"}.isdisjoint(done.stderr.splitlines())
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", "strat"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("workbench strat: no such subcommand, did you mean 'start'?")
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+    reader.wait(timeout=60)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", "--help"],
+        stdout=reader.stdin, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    reader.stdin.close()
+    assert (done.returncode, done.stderr) == (0, "")
