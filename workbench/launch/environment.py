@@ -70,6 +70,8 @@ _NAMES = frozenset(
         "PMIX_KEEPALIVE_PIPE",
         "OMPI_APP_CTX_NUM_PROCS",
         "OMPI_ARGV",
+        "OMPI_MCA_initial_wdir",
+        "OMPI_MCA_num_procs",
         "OMPI_COMMAND",
         "OMPI_FILE_LOCATION",
         "OMPI_FIRST_RANKS",
@@ -78,6 +80,9 @@ _NAMES = frozenset(
         "OMPI_WORLD_LOCAL_SIZE",
         "OMPI_WORLD_SIZE",
         "PRTE_LAUNCHED",
+        # ... which tell a rank that the files of settings have been read for it
+        "OPAL_USER_PARAMS_GIVEN",
+        "PMIX_PARAM_FILE_PASSED",
         # Hydra (MPICH, Intel MPI)
         "HYDI_CONTROL_FD",
         "HYDRA_PROXY_ID",

@@ -122,8 +122,9 @@ def write_dask_settings(record: Record) -> None:
 def _changes(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for key, value in settings.items():
-        if isinstance(value, Mapping) and isinstance(usual.get(key), Mapping):
-            if inner := _changes(value, usual[key]):
+        if isinstance(value, Mapping):
+            below = usual.get(key)
+            if inner := _changes(value, below if isinstance(below, Mapping) else {}):
                 changes[key] = inner
         elif (key not in usual or value != usual[key]) and _is_plain(value):
             changes[key] = value
@@ -144,10 +145,10 @@ def _count(what: str, given: Any) -> int:
     allowed = f"allowed is a whole number from 1 to {MAX_RANKS}, e.g. {what}=4"
     try:
         number = int(given)
-    except (TypeError, ValueError, OverflowError):
-        number = 0
-    # int() cuts what is behind the point.
-    whole = not isinstance(given, bool) and (isinstance(given, str) or number == given)
+        # int() cuts what is behind the point.
+        whole = not isinstance(given, bool) and (isinstance(given, str) or number == given)
+    except (TypeError, ValueError, ArithmeticError):
+        whole = False
     if not whole or not 1 <= number <= MAX_RANKS:
         raise InvalidRequest(f"{what} {given!r}: {allowed}.")
     return number

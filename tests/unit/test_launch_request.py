@@ -1,0 +1,229 @@
+"""What cannot be is refused before anything is made, with what was given and what is allowed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from decimal import Decimal
+from fractions import Fraction
+
+import dask
+import numpy as np
+import pytest
+import yaml
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from workbench import registry
+from workbench.errors import ClusterExists, InvalidRequest
+from workbench.launch import request as room
+from workbench.launch.mpiexec import available_cores
+from workbench.launch.request import dask_settings, job_spec, request, write_dask_settings
+from workbench.registry import Record
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(),
+    st.binary(),
+    st.decimals(),
+    st.fractions(),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(), st.integers(), max_size=1),
+)
+NO_COUNTS = [
+    0, -1, -(10**30), 100_001, 10**30,
+    "0", "-3", "x", "", "2.5", "4.0", "1e3", "four", "9" * 5000, 2.5, -4.0,
+    float("nan"), float("inf"), float("-inf"), True, False, [], [4], {}, b"4", 4j, Decimal("2.5"), Fraction(5, 2),
+    object,
+]  # fmt: skip
+NO_SIZES = [
+    0, -1, "0", "-2GB", "x", "", "GB", "2 apples", "GB2", 0.4, float("nan"), float("inf"), "inf", "1e400GB", True,
+    False, [], {}, b"2GB", object,
+]  # fmt: skip
+NO_TIMES = [
+    0, -1, "0", "-2 s", "x", "", "s", "2 apples", float("nan"), float("inf"), "inf", "1e400s", 10**400, True, False,
+    [], {}, b"2", object,
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    """Return a registry of this test's own."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    return tmp_path / "workbench"
+
+
+def name_of(value):
+    """Return an id of a parameter that is short."""
+    return str(value)[:20] if isinstance(value, str) else None
+
+
+# counts
+
+
+@pytest.mark.parametrize("what", ["ranks", "threads"])
+@pytest.mark.parametrize("value", NO_COUNTS, ids=name_of)
+def test_what_is_no_whole_number_from_one_on_is_refused(what, value, root):
+    with pytest.raises(
+        InvalidRequest, match=rf"^{what} .*: allowed is a whole number from 1 to 100000, e\.g\. {what}=4"
+    ):
+        request(**{what: value})
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(("value", "number"), [(1, 1), ("8", 8), (4.0, 4), (np.int64(3), 3), (100_000, 100_000)])
+def test_whole_numbers_are_taken_in_any_form(value, number):
+    assert request(value, threads=value).ranks == request(1, threads=value).threads == number
+
+
+@given(ANYTHING)
+@settings(deadline=None)
+def test_any_number_of_ranks_is_a_whole_number_or_refused(value):
+    try:
+        number = room._count("ranks", value)
+    except InvalidRequest:
+        event("refused")
+    else:
+        assert type(number) is int
+        assert 1 <= number <= room.MAX_RANKS
+        assert number == (int(value) if isinstance(value, str) else value)
+
+
+def test_without_a_number_there_is_a_rank_for_each_core():
+    assert request().ranks == available_cores()
+    assert request().threads == 1
+
+
+# sizes and times
+
+
+@pytest.mark.parametrize("value", NO_SIZES, ids=name_of)
+def test_what_is_no_size_above_zero_is_refused(value, root):
+    with pytest.raises(InvalidRequest, match=r"^memory .*: allowed is a size above zero for each rank, e\.g\. 2GB"):
+        request(2, memory=value)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(None, None), ("2GB", 2 * 10**9), ("500MiB", 500 * 2**20), (2**31, 2**31), (1e9, 10**9), ("123", 123)],
+)
+def test_memory_is_given_in_bytes_or_in_words(value, number):
+    assert request(2, memory=value).memory == number
+
+
+@pytest.mark.parametrize("what", ["timeout", "idle_timeout"])
+@pytest.mark.parametrize("value", NO_TIMES, ids=name_of)
+def test_what_is_no_time_above_zero_is_refused(what, value, root):
+    with pytest.raises(
+        InvalidRequest, match=rf"^{what} .*: allowed is a time above zero, in seconds or as '5 minutes'"
+    ):
+        request(2, **{what: value})
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(("value", "number"), [(5, 5), ("5", 5), ("2 minutes", 120), (0.25, 0.25), ("250 ms", 0.25)])
+def test_times_are_given_in_seconds_or_in_words(value, number):
+    before = time.time()
+    record = request(2, timeout=value, idle_timeout=value)
+    assert record.idle_timeout == number
+    assert record.deadline - record.created == pytest.approx(number, abs=1e-3)
+    assert before <= record.created <= time.time()
+
+
+def test_times_that_are_not_given_are_those_of_the_settings():
+    with dask.config.set({"workbench.start-timeout": "7 s", "workbench.idle-timeout": "8 s"}):
+        record = request(2)
+    assert (record.deadline - record.created, record.idle_timeout) == (pytest.approx(7, abs=1e-3), 8)
+
+
+@given(ANYTHING)
+@settings(deadline=None)
+def test_any_memory_and_any_time_is_above_zero_or_refused(value):
+    for make in (room._bytes, lambda given: room.config.time_span("timeout", given)):
+        try:
+            number = make(value)
+        except InvalidRequest:
+            event("refused")
+        else:
+            assert number >= 0
+            assert number < float("inf")
+
+
+# choices
+
+
+@pytest.mark.parametrize(
+    ("choice", "hint"),
+    [
+        ({"scheduler": "locl"}, r"scheduler 'locl': did you mean 'local'\? \(allowed: auto, local\)"),
+        ({"scheduler": "slurm"}, r"scheduler 'slurm': allowed: auto, local"),
+        ({"scheduler": 5}, "scheduler 5: allowed: auto, local"),
+        ({"scheduler": None}, "scheduler None: allowed: auto, local"),
+        ({"mpi": "opnmpi"}, r"mpi 'opnmpi': did you mean 'openmpi'\? \(allowed: auto, openmpi, mpich, intelmpi\)"),
+        ({"mpi": "lam"}, "mpi 'lam': allowed: auto, openmpi, mpich, intelmpi"),
+        ({"mpi": ["mpich"]}, r"mpi \['mpich'\]: "),
+        ({"protocol": "tpc"}, r"protocol 'tpc': did you mean 'tcp'\?"),
+        ({"protocol": "ucx"}, "protocol 'ucx': allowed: "),
+        ({"protocol": None}, "protocol None: allowed: "),
+        ({"name": "a b"}, "cluster name 'a b': allowed are 1 to 40 letters"),
+        ({"name": ""}, "cluster name '': allowed"),
+        ({"name": 5}, "cluster name 5: allowed"),
+    ],
+)
+def test_an_unknown_choice_gets_the_closest_one_and_all(choice, hint, root):
+    with pytest.raises(InvalidRequest, match=f"^{hint}"):
+        request(2, **choice)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("mpi", ["auto", "openmpi", "mpich", "intelmpi"])
+@pytest.mark.parametrize("scheduler", ["auto", "local"])
+def test_every_known_choice_is_taken(mpi, scheduler):
+    record = request(2, mpi=mpi, scheduler=scheduler, name="a")
+    assert (record.mpi, record.scheduler, record.name) == (mpi, "local", "a")
+
+
+def test_without_a_name_the_first_free_one_is_taken():
+    assert request(2).name == "mpi"
+    registry.create(request(2))
+    assert request(2).name == "mpi-2"
+
+
+def test_a_name_that_is_taken_is_refused_when_the_cluster_is_made():
+    registry.create(request(2, name="a"))
+    with pytest.raises(ClusterExists, match="'a' already"):
+        registry.create(request(2, name="a"))
+
+
+def test_asking_makes_nothing(root):
+    request(2, name="a")
+    assert not root.exists()
+
+
+# the job
+
+
+def test_a_job_runs_the_head_of_its_cluster_with_this_interpreter(tmp_path):
+    record = Record(name="a", ranks=3, threads=2, memory=10**9)
+    spec = job_spec(record)
+    assert spec.command == (sys.executable, "-m", "workbench.head", "a")
+    assert (spec.name, spec.ranks, spec.threads, spec.memory) == ("a", 3, 2, 10**9)
+    assert (spec.log, spec.script) == (record.logs / "head.log", record.folder / "job.sh")
+    assert dict(spec.environment) == {"JUPYTER_DATA_DIR": str(tmp_path), "DASK_CONFIG": str(dask_settings(record))}
+
+
+def test_a_job_has_the_dask_settings_of_this_process_but_what_only_it_can_hold():
+    record = request(2, name="a")
+    registry.create(record)
+    with dask.config.set(
+        {"workbench.keep-logs": 3, "test.nested.function": print, "test.nested.number": 1, "test.nested.pair": (1, 2)}
+    ):
+        write_dask_settings(record)
+    written = yaml.safe_load(dask_settings(record).read_text(encoding="utf-8"))
+    assert written["workbench"]["keep-logs"] == 3
+    assert written["test"] == {"nested": {"number": 1, "pair": [1, 2]}}
