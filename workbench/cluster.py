@@ -11,7 +11,7 @@ from distributed.core import Status, rpc
 from distributed.deploy.cluster import Cluster
 
 from workbench import certificates, cluster_html, config, logs, registry
-from workbench.errors import HeadUnreachable
+from workbench.errors import HeadUnreachable, StartError
 from workbench.job import LOOK, Job
 from workbench.launch.choose import launcher
 from workbench.launch.request import job_spec, request
@@ -172,7 +172,9 @@ class MPICluster(Cluster):
         )
         try:
             async with asyncio.timeout(timeout):
-                await self._ask_status()
+                await self._ask_while_looking()
+        except StartError:
+            raise
         except (OSError, TimeoutError) as error:
             await self.scheduler_comm.close_rpc()
             host, _, port = str(record.address).partition("://")[2].rpartition(":")
@@ -195,19 +197,28 @@ class MPICluster(Cluster):
     async def _ask_status(self) -> None:
         self._job.record = registry.from_dict(await self._head.workbench_status())
 
+    async def _ask_while_looking(self) -> None:
+        """Ask the head, but do not insist: if it has failed meanwhile its record tells why."""
+        asking = asyncio.ensure_future(self._ask_status())
+        try:
+            while not (await asyncio.wait({asking}, timeout=0.2))[0]:
+                self._job.look()
+            if asking.exception():
+                self._job.look()
+            await asking
+        finally:
+            asking.cancel()
+
     async def _await_ready(self, progress: Progress) -> None:
         while True:
             record = self._job.record
             progress.show(_words(record.state), record.up, record.total)
             if record.state in ("ready", "degraded"):
                 return
+            if record.state in ("failed", "closing"):
+                raise self._job.failure(record.message)
             await asyncio.sleep(LOOK)
-            try:
-                await self._ask_status()
-            except OSError:
-                # The head is ending: its record tells why.
-                await asyncio.sleep(LOOK)
-                self._job.look()
+            await self._ask_while_looking()
 
     # -- what one does with it ---------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from workbench.errors import (
     ClusterExists,
     ClusterNotFound,
     HeadUnreachable,
-    RecordError,
     StartError,
     StartTimeout,
 )
@@ -91,7 +90,7 @@ class Job:
                 raise self.failure("its head ended unexpectedly")
         if self.record.state == "failed":
             raise self.failure(self.record.message)
-        if time.time() > self.record.deadline + _GRACE:
+        if self.record.state in ("submitted", "starting") and time.time() > self.record.deadline + _GRACE:
             raise self.failure(f"its head was not ready after its deadline, state {self.record.state!r}")
         return self.record
 
@@ -171,5 +170,4 @@ def _tidy(record: Record) -> None:
     with contextlib.suppress(OSError):
         registry.remove(record)
     if record.process.is_local:
-        with contextlib.suppress(RecordError):
-            scratch.remove(record.id)
+        scratch.remove(record.id)

@@ -10,6 +10,9 @@ from workbench.registry import Record
 
 _KINDS = ("head", "world", "rank")
 
+# How a rank that fails before its world is ready says so in the log of its world.
+FAILED = "failed while starting"
+
 
 def folder(name: str) -> Path:
     """Return the folder of the logs of cluster `name`, or of the one that last had the name.
@@ -65,7 +68,10 @@ def tail(record: Record, lines: int = 15) -> str:
         # The first line of a world's log is its command line.
         said = [line for line in _text(path).splitlines() if line.strip() and not line.startswith("$ ")]
         if said:
-            return "\n".join([f"{path}:", *(f"    {line}" for line in said[-lines:])])
+            # What a rank says of its own failure counts most; MPI's words about the abort come after it.
+            failures = [number for number, line in enumerate(said) if FAILED in line]
+            end = failures[-1] + 1 if failures else len(said)
+            return "\n".join([f"{path}:", *(f"    {line}" for line in said[max(0, end - lines) : end])])
     return f"{record.logs} has no output"
 
 

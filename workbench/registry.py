@@ -166,6 +166,7 @@ def check_name(name: Any) -> str:
 
 def free_name() -> str:
     """Return a name that no cluster has: ``mpi``, ``mpi-2``, ``mpi-3``, ..."""
+    clean()
     taken = set(names())
     return next(name for i in range(1, len(taken) + 2) if (name := "mpi" if i == 1 else f"mpi-{i}") not in taken)
 

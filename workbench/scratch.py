@@ -19,28 +19,49 @@ from workbench.errors import RecordError
 
 def sockets(cluster_id: str) -> Path:
     """Return the folder for the cluster's Unix sockets on this node, made if need be."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.access(runtime, os.W_OK) and len(runtime) < 60:
-        return _private(Path(runtime) / "workbench", cluster_id)
-    return _private(Path("/tmp") / f"workbench-{os.geteuid()}", cluster_id)  # noqa: S108  (made 0700 and checked)
+    return _private(_sockets(cluster_id))
 
 
 def spill(cluster_id: str) -> Path:
     """Return the folder for data that the cluster's ranks write to disk on this node, made if need be."""
-    import dask
-
-    base = dask.config.get("temporary-directory") or tempfile.gettempdir()
-    return _private(Path(base) / f"workbench-{os.geteuid()}", f"{cluster_id[:8]}-data")
+    return _private(_spill(cluster_id))
 
 
 def shared_memory(cluster_id: str) -> Path:
     """Return the folder for MPI's shared memory on this node, made if need be."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()  # noqa: S108  (as above)
-    return _private(Path(base) / f"workbench-{os.geteuid()}", cluster_id)
+    return _private(_shared_memory(cluster_id))
 
 
-def _private(parent: Path, name: str) -> Path:
-    for folder in (parent, parent / name[:16]):
+def remove(cluster_id: str) -> None:
+    """Remove the folders of a cluster from this node."""
+    for folder in (_sockets(cluster_id), _spill(cluster_id), _shared_memory(cluster_id)):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sockets(cluster_id: str) -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK) and len(runtime) < 60:
+        return Path(runtime) / "workbench" / cluster_id[:16]
+    return _of_user("/tmp") / cluster_id[:16]  # noqa: S108  (made 0700 and checked)
+
+
+def _spill(cluster_id: str) -> Path:
+    import dask
+
+    return _of_user(dask.config.get("temporary-directory") or tempfile.gettempdir()) / f"{cluster_id[:8]}-data"
+
+
+def _shared_memory(cluster_id: str) -> Path:
+    memory = "/dev/shm"  # noqa: S108  (as above)
+    return _of_user(memory if os.access(memory, os.W_OK) else tempfile.gettempdir()) / cluster_id[:16]
+
+
+def _of_user(base: str) -> Path:
+    return Path(base) / f"workbench-{os.geteuid()}"
+
+
+def _private(path: Path) -> Path:
+    for folder in (path.parent, path):
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=True)
         status = folder.lstat()
@@ -50,10 +71,4 @@ def _private(parent: Path, name: str) -> Path:
                 f"{folder} has to be a folder of your own with mode 700, but it is not. "
                 "Remove it, or set XDG_RUNTIME_DIR and TMPDIR to folders of yours."
             )
-    return parent / name[:16]
-
-
-def remove(cluster_id: str) -> None:
-    """Remove the folders of a cluster from this node."""
-    for folder in (sockets(cluster_id), spill(cluster_id), shared_memory(cluster_id)):
-        shutil.rmtree(folder, ignore_errors=True)
+    return path

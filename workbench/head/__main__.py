@@ -7,6 +7,7 @@ import asyncio
 import gc
 import importlib
 import logging
+import signal
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ def main() -> int:
     """Run the cluster NAME to its end; return the exit code."""
     parser = argparse.ArgumentParser(prog="workbench.head")
     parser.add_argument("name")
+    # A shell starts background jobs with SIGINT ignored, and ranks would inherit that: no cell could be interrupted.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     name = parser.parse_args().name
     # The import takes as long as the ranks' own: side by side, not one after the other. mpiexec is started

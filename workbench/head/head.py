@@ -21,6 +21,9 @@ from workbench.registry import Record, World
 
 logger = logging.getLogger("workbench.head")
 
+# Seconds for the scheduler to say goodbye to its clients; one that goes on asking could hold it up for ever.
+_CLOSE = 2.0
+
 
 class Head:
     """Runs one cluster to its end.
@@ -53,7 +56,7 @@ class Head:
         await self._open_scheduler()
         for duty in (self._write_record(), self._watch_lease(), self._watch_idle(), self._watch_scheduler()):
             self._start(duty)
-        self._start(self._keep_world_0())
+        self._start(self._keep(self.worlds[0], self.record.deadline - time.time(), spawned=True))
         try:
             reason = await self._end
         except StartError as error:
@@ -71,6 +74,7 @@ class Head:
         record = self.record
         self.scheduler = HeadScheduler(
             http_socket=scratch.sockets(record.id) / "head.sock",
+            local_directory=scratch.spill(record.id),
             host="127.0.0.1" if config.get("interface") is None else None,
             security=certificates.security(record.folder),
             restart_worlds=self.restart,
@@ -85,13 +89,6 @@ class Head:
         await self.scheduler
         self._update(address=self.scheduler.address, http=str(self.scheduler.http_socket))
 
-    async def _keep_world_0(self) -> None:
-        try:
-            await self._keep(self.worlds[0], self.record.deadline - time.time(), spawned=True)
-        except StartError as error:
-            if not self._end.done():
-                self._end.set_exception(error)
-
     async def _keep(
         self, world: WorldProcess, timeout: float, *, spawned: bool = False, ready: asyncio.Future[None] | None = None
     ) -> None:
@@ -103,13 +100,15 @@ class Head:
             If it did not start, or was lost more often than ``workbench.world.restarts``.
         """
         restarts = int(config.get("world.restarts"))
+        # Of the first start's time some has passed before the head ran.
+        allowed = self.record.deadline - self.record.created if spawned else timeout
         while True:
             if not spawned:
                 world.spawn(timeout)
             spawned = False
             world.tell(self.scheduler.address)
             self._refresh()
-            await self._await_ready(world, timeout)
+            await self._await_ready(world, timeout, allowed)
             if ready is not None and not ready.done():
                 ready.set_result(None)
             self._say(f"world {world.index} is ready: {world.ranks} ranks, {world.mpi}")
@@ -125,9 +124,9 @@ class Head:
                 restarts -= 1
                 self._say(f"{lost}; starting its {world.ranks} ranks again, {restarts} more restarts left")
             world.restart_asked = False
-            timeout = config.seconds("start-timeout")
+            timeout = allowed = config.seconds("start-timeout")
 
-    async def _await_ready(self, world: WorldProcess, timeout: float) -> None:
+    async def _await_ready(self, world: WorldProcess, timeout: float, allowed: float) -> None:
         exited, complete = asyncio.ensure_future(world.exited()), asyncio.ensure_future(world.complete())
         try:
             await asyncio.wait({exited, complete}, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
@@ -136,12 +135,12 @@ class Head:
             came = f"{len(world.present)} of {world.ranks} ranks had come"
             if exited.done():
                 raise StartError(
-                    f"world {world.index} ended with {_exit_words(exited.result())} while starting; {came}. "
+                    f"world {world.index} ended while starting ({_exit_words(exited.result())} of mpiexec); {came}. "
                     f"See {world.log}"
                 )
             missing = ", ".join(map(str, world.missing()[:16]))
             raise StartTimeout(
-                f"world {world.index} was not ready after {timeout:.0f} s; {came}, missing: {missing}. "
+                f"world {world.index} was not ready after {allowed:g} s; {came}, missing: {missing}. "
                 f"See {world.log}; allow more time with --timeout."
             )
         finally:
@@ -267,7 +266,17 @@ class Head:
     def _start(self, duty: Any) -> None:
         task = asyncio.ensure_future(duty)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or self._end.done():
+            return
+        if error := task.exception():
+            # Whatever a duty stumbles on, a head without it must not go on.
+            logger.error("a duty of the head failed", exc_info=error)
+            known = isinstance(error, StartError)
+            self._end.set_exception(error if known else StartError(f"the head failed: {error!r}. See its log"))
 
     async def _watch_scheduler(self) -> None:
         # client.shutdown() closes the scheduler, and with it the cluster.
@@ -344,7 +353,7 @@ class Head:
             registry.update(self.record)
         await asyncio.gather(*(world.stop(self._asker(world)) for world in self.worlds.values()))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(config.seconds("close-timeout")):
+            async with asyncio.timeout(_CLOSE):
                 await self.scheduler.close(reason=reason)
         scratch.remove(self.record.id)
         with contextlib.suppress(OSError):

@@ -40,16 +40,33 @@ class HeadScheduler(UnixHTTP, Scheduler):
     ----------
     http_socket
         Unix socket for its HTTP server.
+    local_directory
+        Folder for its files.
+    host, security
+        As for every Dask scheduler; it always speaks TLS.
     restart_worlds
         Starts all worlds again; what ``client.restart()`` comes to, since a rank cannot be restarted alone.
     """
 
     def __init__(
-        self, *, http_socket: Path, host: str | None, security: Security, restart_worlds: Callable[[], Awaitable[None]]
+        self,
+        *,
+        http_socket: Path,
+        local_directory: Path,
+        host: str | None,
+        security: Security,
+        restart_worlds: Callable[[], Awaitable[None]],
     ) -> None:
         self.http_socket = http_socket
         self._restart_worlds = restart_worlds
-        super().__init__(host=host, port=0, protocol="tls", security=security, dashboard=False)
+        super().__init__(
+            host=host,
+            port=0,
+            protocol="tls",
+            security=security,
+            dashboard=False,
+            local_directory=str(local_directory),
+        )
         guard(self)
 
     async def restart_workers(

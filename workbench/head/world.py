@@ -18,9 +18,6 @@ from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Geometry, world_command
 from workbench.registry import Record
 
-# Seconds: ranks that were asked to end finalise MPI together; then mpiexec is asked, then killed.
-_PATIENCE = (5.0, 2.0, 2.0)
-
 
 class WorldProcess:
     """The processes of one world of a cluster, over all its starts.
@@ -132,7 +129,7 @@ class WorldProcess:
         return sorted(set(range(self.ranks)) - set(self.present))
 
     async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """End the world: ask its ranks, then ``mpiexec``, then kill what is left.
+        """End the world: ask its ranks, which finalise MPI together, then ``mpiexec``, then kill what is left.
 
         Parameters
         ----------
@@ -152,8 +149,10 @@ class WorldProcess:
         async def by_signal(number: int) -> None:
             send(number)
 
-        steps = (ask, lambda: by_signal(signal.SIGTERM), lambda: by_signal(signal.SIGKILL))
-        for step, patience in zip(steps, _PATIENCE, strict=True):
+        steps = [(lambda: by_signal(signal.SIGTERM), 2.0), (lambda: by_signal(signal.SIGKILL), 2.0)]
+        if self.ready:  # else there is somebody who cannot be asked
+            steps.insert(0, (ask, 5.0))
+        for step, patience in steps:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     await step()

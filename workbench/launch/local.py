@@ -14,7 +14,8 @@ from workbench.host import start_time
 from workbench.launch.environment import scrub
 from workbench.launch.interface import JobSpec, JobState, Launcher
 
-_children: dict[int, subprocess.Popen[bytes]] = {}
+# Seconds for a shell to start the job in the background.
+_SUBMIT = 10.0
 
 
 class LocalLauncher(Launcher):
@@ -41,25 +42,25 @@ class LocalLauncher(Launcher):
                 note = "left out of the environment, since they belong to an enclosing job or rank:"
                 with open(spec.log, "a", encoding="utf-8") as log:
                     log.write(f"{note} {', '.join(removed)}\n")
-            process = subprocess.Popen(
-                ["/bin/sh", str(spec.script)],
+            # The shell's child becomes nobody's: it is no zombie of this process when it ends, and no warning
+            # when this process ends first.
+            done = subprocess.run(
+                ["/bin/sh", "-c", '/bin/sh "$0" </dev/null >/dev/null 2>&1 & echo $!', str(spec.script)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 start_new_session=True,
+                timeout=_SUBMIT,
+                check=True,
             )
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:
             raise LaunchError(f"cannot run {spec.script}: {error}. Check the folder's permissions.") from error
-        _children[process.pid] = process
-        return f"{process.pid}:{start_time(process.pid) or 0:.0f}"
+        pid = int(done.stdout)
+        return f"{pid}:{start_time(pid) or 0:.0f}"
 
     def state(self, job: str) -> JobState:
-        """Return RUNNING or ENDED; a job of this very process is reaped on the way."""
+        """Return RUNNING or ENDED."""
         pid, _, started = job.partition(":")
-        child = _children.get(int(pid))
-        if child is not None and child.poll() is not None:
-            del _children[int(pid)]
         now = start_time(int(pid))
         return JobState.RUNNING if now is not None and f"{now:.0f}" == started else JobState.ENDED
 

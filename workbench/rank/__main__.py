@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import NoReturn
 
 from workbench import rank as rank_room
-from workbench import registry, scratch, tether
+from workbench import logs, registry, scratch, tether
 from workbench.rank import world
 from workbench.rank.spmd_thread import SpmdThread
 from workbench.registry import Record
@@ -49,8 +49,8 @@ def main() -> NoReturn:
     record = registry.await_record(arguments.name)
     try:
         orderly = _live(arguments, record)
-    except BaseException:  # noqa: BLE001  (whatever it is, it ends the world)
-        _abort(said)
+    except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
+        _abort(error, said)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
         scratch.remove(record.id)
@@ -118,15 +118,18 @@ def _log_to(path: os.PathLike[str]) -> None:
     os.close(file)
 
 
-def _abort(said: int) -> NoReturn:
+def _abort(error: BaseException, said: int) -> NoReturn:
     """End the whole world, since it was not ready yet: loudly, with the reason in the log of ``mpiexec``."""
     try:
         who = f"rank {rank_room.current().rank}"
     except RuntimeError:
         who = "a rank that had not joined the MPI world yet"
-    lines = traceback.format_exc()
+    lines = "".join(traceback.format_exception(error))
+    while error.__cause__ is not None:
+        error = error.__cause__  # "failed to start" says less than what made it fail
+    why = traceback.format_exception_only(error)[-1].strip()
     sys.stderr.write(lines)
-    os.write(said, f"{who} failed while starting:\n{lines}".encode())
+    os.write(said, f"{lines}{who} {logs.FAILED}: {why}\n".encode())
     from mpi4py import rc
 
     rc.initialize = False

@@ -1,0 +1,196 @@
+"""A start that fails says why in a sentence, shows the right log, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dask
+import psutil
+import pytest
+from distributed import Client
+from support.processes import DEADLINE, GONE_WITHIN, until
+
+from workbench import MPICluster, certificates, job, registry
+from workbench.errors import HeadUnreachable, StartError, StartTimeout
+
+NAME = "doomed"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    left = NAME in registry.names()
+    if left:
+        job.stop(registry.read(NAME))
+    assert not left
+    until("no process is left", lambda: not _processes(), GONE_WITHIN)
+
+
+def _processes() -> list[int]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if NAME in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def _start(ranks: int = 2, timeout: float = DEADLINE) -> MPICluster:
+    return MPICluster(ranks, name=NAME, timeout=timeout, quiet=True)
+
+
+def test_no_mpiexec() -> None:
+    with (
+        dask.config.set({"workbench.mpi.mpiexec": "/nowhere/mpiexec"}),
+        pytest.raises(StartError, match=r"'/nowhere/mpiexec', which cannot be run.*Name an mpiexec"),
+    ):
+        _start()
+
+
+def test_an_mpiexec_of_another_mpi_than_mpi4pys(tmp_path: Path) -> None:
+    stranger = tmp_path / "mpiexec"
+    stranger.write_text("#!/bin/sh\necho 'Intel(R) MPI Library for Linux* OS, Version 2021.10 Build 20230619'\n")
+    stranger.chmod(0o755)
+    with (
+        dask.config.set({"workbench.mpi.mpiexec": str(stranger)}),
+        pytest.raises(StartError, match=r"mpi4py loads .*but mpiexec is another MPI's: .*Intel MPI 2021\.10.*Install"),
+    ):
+        _start()
+
+
+def test_an_mpi_that_is_not_the_one_in_use() -> None:
+    with pytest.raises(StartError, match=r"asked for Intel MPI, but mpi4py loads .*Leave --mpi auto"):
+        MPICluster(2, name=NAME, mpi="intelmpi", quiet=True)
+
+
+@pytest.mark.mpi_flavour
+def test_a_rank_that_fails_while_starting_shows_its_traceback() -> None:
+    with (
+        dask.config.set({"distributed.worker.http.routes": ["no_such_module"]}),
+        pytest.raises(StartError) as caught,
+    ):
+        _start()
+    said = str(caught.value)
+    assert f"cluster '{NAME}' did not start: world 0 ended while starting" in said
+    assert "0 of 2 ranks had come" in said
+    assert "failed while starting" in said
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in said
+
+
+@pytest.fixture
+def preload(tmp_path: Path) -> Callable[[str], dask.config.set]:
+    """Have rank 1 do something just before its worker registers."""
+
+    def preload(deed: str) -> dask.config.set:
+        file = tmp_path / "preload.py"
+        file.write_text(
+            f"import os, signal, time\n\ndef dask_setup(worker):\n    if worker.name == 1:\n        {deed}\n"
+        )
+        return dask.config.set({"distributed.worker.preload": [str(file)]})
+
+    return preload
+
+
+@pytest.mark.mpi_flavour
+def test_a_rank_that_is_killed_while_starting_takes_the_world_down(
+    preload: Callable[[str], dask.config.set],
+) -> None:
+    with preload("os.kill(os.getpid(), signal.SIGKILL)"), pytest.raises(StartError, match="did not start: world 0"):
+        _start(timeout=20)
+
+
+@pytest.mark.mpi_flavour
+def test_a_world_that_hangs_while_starting_meets_its_deadline(preload: Callable[[str], dask.config.set]) -> None:
+    with preload("time.sleep(600)"), pytest.raises(StartTimeout) as caught:
+        _start(timeout=8)
+    said = str(caught.value)
+    assert "world 0 was not ready after" in said
+    assert "1 of 2 ranks had come, missing: 1" in said
+    assert "--timeout" in said
+
+
+def test_a_head_that_dies_before_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error::ImportWarning")
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    with pytest.raises(StartError, match="its head ended unexpectedly") as caught:
+        _start()
+    assert "head.log" in str(caught.value)
+    assert "encodings" in str(caught.value), "Python's own words about its broken home"
+
+
+def test_singletons_are_diagnosed(tmp_path: Path) -> None:
+    # An mpiexec that claims to be the right one and starts n worlds of one rank each.
+    from workbench.launch import mpi
+
+    real = mpi.find()
+    liar = tmp_path / "mpiexec"
+    liar.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec {real.mpiexec} --version\n'
+        'while [ "$1" != -m ]; do shift; done\n'
+        f'{sys.executable} "$@" & {sys.executable} "$@"; wait\n'
+    )
+    liar.chmod(0o755)
+    with (
+        dask.config.set({"workbench.mpi.mpiexec": str(liar)}),
+        pytest.raises(StartError, match=r"the MPI world has 1 ranks, 2 were started.*do not belong together"),
+    ):
+        _start(timeout=20)
+
+
+def test_an_mpi_without_thread_multiple_is_used_from_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPI4PY_RC_THREAD_LEVEL", "funneled")
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        assert {rank["threads"] for rank in cluster.ranks} == {"funneled"}
+        assert sorted(client.run(_add_ranks).values()) == [1, 1]
+
+
+async def _add_ranks() -> int:
+    import asyncio
+
+    from workbench import rank
+
+    context = rank.current()
+    return await asyncio.wrap_future(context.spmd_thread.submit(context.spmd.allreduce, context.rank))
+
+
+def test_a_head_that_cannot_be_reached_is_named_with_host_and_port() -> None:
+    # It takes the connection and never answers, as a filtering firewall does.
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        port = deaf.getsockname()[1]
+        record = registry.Record(name=NAME, ranks=2, state="ready", address=f"tls://127.0.0.1:{port}")
+        registry.create(record)
+        certificates.make(record.folder, NAME)
+        try:
+            with (
+                dask.config.set({"workbench.connect-timeout": "0.5 s"}),
+                pytest.raises(
+                    HeadUnreachable, match=rf"127\.0\.0\.1 port {port}.*ssh -N -L {port}:127\.0\.0\.1:{port}"
+                ),
+            ):
+                MPICluster.attach(NAME)
+        finally:
+            registry.remove(record)
+
+
+def test_a_record_that_appears_late_is_waited_for() -> None:
+    # As on a home on a network: the job runs before its node sees the record.
+    head = subprocess.Popen([sys.executable, "-m", "workbench.head", NAME])
+    until("the head runs", lambda: _processes() == [head.pid])
+    from workbench.launch.request import request, write_dask_settings
+
+    record = request(1, name=NAME)
+    registry.create(record)
+    certificates.make(record.folder, NAME)
+    write_dask_settings(record)
+    until("the cluster is ready", lambda: registry.read(NAME).state == "ready")
+    with MPICluster.attach(NAME) as cluster, Client(cluster) as client:
+        assert len(client.run(os.getpid)) == 1
+        cluster.close(shutdown=True)
+    assert head.wait(GONE_WITHIN) == 0
