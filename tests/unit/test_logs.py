@@ -106,5 +106,11 @@ def test_a_tail_has_the_last_lines_alone(record):
     assert len(logs.tail(record).splitlines()) == 16
 
 
+def test_what_a_rank_says_of_its_failure_comes_before_what_mpi_says_of_the_abort(record):
+    said = ["Traceback", f"rank 1 {logs.FAILED}: no disk", "MPI_ABORT was invoked", *["more of mpiexec"] * 50]
+    write(record, world_0="\n".join(said))
+    assert logs.tail(record).splitlines()[1:] == ["    Traceback", f"    rank 1 {logs.FAILED}: no disk"]
+
+
 def test_no_output_at_all_is_said(record):
     assert logs.tail(record) == f"{record.logs} has no output"

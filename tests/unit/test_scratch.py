@@ -139,6 +139,14 @@ def test_a_file_put_there_by_somebody_is_refused(cluster_id, runtime):
     (runtime / "workbench").unlink()
 
 
+def test_removing_makes_nothing_and_minds_nobody(cluster_id, runtime):
+    scratch.remove(cluster_id)
+    assert list(runtime.iterdir()) == []
+    (runtime / "workbench").mkdir()
+    (runtime / "workbench").chmod(0o777)
+    scratch.remove(cluster_id)
+
+
 def test_removing_takes_everything_and_can_be_repeated(cluster_id):
     folders = [make(cluster_id) for make in KINDS]
     for folder in folders:
