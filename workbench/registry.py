@@ -23,135 +23,40 @@ import shutil
 import socket
 import stat
 import time
-import typing
 import uuid
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from workbench import config, scratch
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError, did_you_mean
-from workbench.host import ProcessId
+from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 
-SCHEMA = 1
+__all__ = [
+    "RECORD",
+    "Record",
+    "World",
+    "await_record",
+    "check_name",
+    "clean",
+    "clusters_folder",
+    "create",
+    "free_name",
+    "from_dict",
+    "logs_folder",
+    "names",
+    "newest_logs",
+    "owns_lease",
+    "read",
+    "remove",
+    "running",
+    "update",
+    "write",
+]
+
 RECORD = "record.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 # What a system says of a folder that cannot be moved to a name since there is something.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class World:
-    """One MPI world of a cluster, as its head last saw it."""
-
-    index: int
-    """0 for the world that came with the cluster; later ones come by ``scale``."""
-    ranks: int
-    """Size of its MPI world."""
-    state: str = "starting"
-    """``starting``, ``ready``, ``degraded`` (ranks died, the others go on) or ``restarting``."""
-    up: int = 0
-    """Ranks that are workers of the scheduler now."""
-    starts: int = 1
-    """Times it was started: more than one after a failure or a restart."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """What is known about one cluster; a value, written whole and replaced whole."""
-
-    name: str
-    """The cluster's name, unique for its user."""
-    ranks: int
-    """Ranks of world 0."""
-    threads: int = 1
-    """Threads of every rank."""
-    memory: int | None = None
-    """Memory limit of a rank in bytes; None: an even share of its node."""
-    protocol: str = "tcp"
-    """Protocol between ranks; with TLS, which is always on, ``tcp`` is spoken as ``tls``."""
-    mpi: str = "auto"
-    """MPI that was asked for; once the world runs, the one in use in words."""
-    scheduler: str = "local"
-    """What started the job: ``local``."""
-    idle_timeout: float = 3600.0
-    """Seconds without a client and without tasks after which the head ends the cluster."""
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Identity of this very cluster, whatever cluster had or will have its name."""
-    state: str = "submitted"
-    """``submitted``, ``starting``, ``ready``, ``degraded``, ``restarting``, ``closing`` or ``failed``."""
-    message: str = ""
-    """The state in words, for people."""
-    address: str | None = None
-    """Where the scheduler listens, e.g. ``tls://127.0.0.1:40001``."""
-    http: str | None = None
-    """Unix socket of the scheduler's HTTP server on the head's host."""
-    job: str | None = None
-    """The launcher's job id."""
-    process: ProcessId = field(default_factory=ProcessId.here)
-    """The head; before it runs, the process that submitted it."""
-    worlds: tuple[World, ...] = ()
-    """The MPI worlds, world 0 first."""
-    created: float = field(default_factory=time.time)
-    """When the cluster was asked for, in seconds since the epoch."""
-    deadline: float = 0.0
-    """Until when it has to be ready, in seconds since the epoch."""
-    schema: int = SCHEMA
-    """Version of this format."""
-
-    @property
-    def folder(self) -> Path:
-        """The cluster's own folder."""
-        return clusters_folder() / self.name
-
-    @property
-    def logs(self) -> Path:
-        """Folder of its log files, kept after its end."""
-        return logs_folder() / f"{self.name}-{self.id[:8]}"
-
-    @property
-    def total(self) -> int:
-        """Ranks of all worlds together."""
-        return sum(world.ranks for world in self.worlds) or self.ranks
-
-    @property
-    def up(self) -> int:
-        """Ranks that are workers of the scheduler now."""
-        return sum(world.up for world in self.worlds)
-
-    def alive(self) -> bool | None:
-        """Tell whether the cluster still runs: True, False, or None where that cannot be seen from here.
-
-        Notes
-        -----
-        While it is submitted the head has not spoken yet, so the starter's death proves nothing before
-        the deadline.
-        """
-        alive = self.process.alive()
-        if alive is False and self.state == "submitted" and time.time() < self.deadline:
-            return None
-        return alive
-
-    def replace(self, **changes: Any) -> Record:
-        """Return the record with some fields changed."""
-        return dataclasses.replace(self, **changes)
-
-
-def _root() -> Path:
-    from jupyter_core.paths import jupyter_data_dir
-
-    return Path(jupyter_data_dir()) / "workbench"
-
-
-def clusters_folder() -> Path:
-    """Return the folder of all cluster records of this user."""
-    return _root() / "clusters"
-
-
-def logs_folder() -> Path:
-    """Return the folder of all logs of this user's clusters."""
-    return _root() / "logs"
 
 
 def check_name(name: Any) -> str:
@@ -343,28 +248,6 @@ def _parse(content: bytes, name: str) -> Record:
     if values["name"] != name:
         raise ValueError(f"it names cluster {values['name']!r}")
     return from_dict(values)
-
-
-def from_dict(values: dict[str, Any]) -> Record:
-    """Return the record that ``dataclasses.asdict`` made `values` of.
-
-    Raises
-    ------
-    TypeError, KeyError
-        If it made them of something else.
-    """
-    process = _typed(ProcessId, values["process"])
-    worlds = tuple(_typed(World, world) for world in values["worlds"])
-    return _typed(Record, {**values, "process": process, "worlds": worlds})
-
-
-def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
-    made = kind(**values)
-    for name, hint in typing.get_type_hints(kind).items():
-        allowed = tuple if typing.get_origin(hint) is tuple else int | float if hint is float else hint
-        if not isinstance(value := getattr(made, name), allowed):
-            raise TypeError(f"{name} is {value!r}")
-    return made
 
 
 def _check_private(path: Path) -> None:

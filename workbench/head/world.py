@@ -149,7 +149,10 @@ class WorldProcess:
         async def by_signal(number: int) -> None:
             send(number)
 
-        steps = [(lambda: by_signal(signal.SIGTERM), 2.0), (lambda: by_signal(signal.SIGKILL), 2.0)]
+        steps: list[tuple[Callable[[], Awaitable[None]], float]] = [
+            (lambda: by_signal(signal.SIGTERM), 2.0),
+            (lambda: by_signal(signal.SIGKILL), 2.0),
+        ]
         if self.ready:  # else there is somebody who cannot be asked
             steps.insert(0, (ask, 5.0))
         for step, patience in steps:

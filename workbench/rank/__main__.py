@@ -20,8 +20,8 @@ import traceback
 from concurrent.futures import Future
 from typing import NoReturn
 
-from workbench import rank as rank_room
 from workbench import logs, registry, scratch, tether
+from workbench import rank as rank_room
 from workbench.rank import world
 from workbench.rank.spmd_thread import SpmdThread
 from workbench.registry import Record
