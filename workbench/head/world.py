@@ -142,12 +142,9 @@ class WorldProcess:
             return
         exited = asyncio.ensure_future(self.exited())
 
-        def send(number: int) -> None:
+        async def by_signal(number: int) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-
-        async def by_signal(number: int) -> None:
-            send(number)
 
         steps: list[tuple[Callable[[], Awaitable[None]], float]] = [
             (lambda: by_signal(signal.SIGTERM), 2.0),
