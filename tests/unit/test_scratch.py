@@ -20,8 +20,8 @@ LONGEST = "rank-w99.99999.sock"
 
 
 @pytest.fixture
-def cluster_id():
-    """Return the id of a cluster, whose folders are removed after the test."""
+def cluster_id(monkeypatch):
+    """Return the id of a cluster, whose folders are removed after the test, while its environment holds."""
     value = uuid.uuid4().hex
     yield value
     scratch.remove(value)
