@@ -9,8 +9,8 @@ import importlib
 import logging
 import signal
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from workbench import certificates, registry
 from workbench.errors import WorkbenchError
@@ -28,21 +28,21 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     name = parser.parse_args().name
-    # The import takes as long as the ranks' own: side by side, not one after the other. mpiexec is started
-    # from this thread, since its life is tied to the thread that starts it.
-    importing = threading.Thread(target=_import)
-    importing.start()
+    # The import takes as long as the ranks' own, and looking for MPI waits for another process: side by side, not one
+    # after the other. mpiexec is started from this thread, since its life is tied to the thread that starts it.
+    side = ThreadPoolExecutor()
+    library, importing = side.submit(mpi.loaded_library), side.submit(_import)
     record = registry.await_record(name)
     record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
     registry.write(record)
     try:
-        found = mpi.find(record.mpi)
+        found = mpi.mpiexec_of(library.result(), record.mpi)
         record = record.replace(mpi=str(found))
         world = WorldProcess(record, found, index=0, ranks=record.ranks)
         world.spawn(record.deadline - time.time())
     except (WorkbenchError, OSError) as error:
         return _fail(record, str(error))
-    importing.join()
+    importing.result()
     return asyncio.run(_serve(record, world))
 
 
