@@ -6,9 +6,13 @@ import html as escape
 import time
 from typing import Any
 
+from tornado.ioloop import PeriodicCallback
+
 from workbench.registry import Record
 
 _SHOWN = 16
+# Jupyter aligns cells to the right, and widgets set the lines far apart.
+_CELL = "text-align:left;padding:.1em 1.2em .1em 0"
 _COLOURS = {"ready": "#2e7d32", "degraded": "#b26a00", "failed": "#c62828", "closed": "#777777"}
 
 
@@ -31,23 +35,27 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
         State of the connection; anything but ``running`` is shown instead of the cluster's.
     """
     state = record.state if status == "running" else status
-    minutes = max(0.0, time.time() - record.created) / 60
+    since = time.strftime("%-d %b %H:%M", time.localtime(record.created))
     dot = f'<span style="color:{_COLOURS.get(state, "#1565c0")}">&#9679;</span>'
     rows = {
         "state": f"{dot} {escape.escape(state)}",
         "ranks": f"{len(ranks)} of {record.total}, {record.threads} thread{'s'[: record.threads > 1]} each",
         "MPI": escape.escape(record.mpi),
-        "scheduler": f"{escape.escape(record.address or '')} (TLS)",
-        "job": f"{escape.escape(record.scheduler)} on {escape.escape(record.process.host)}, for {minutes:.0f} min",
+        "scheduler": escape.escape(record.address or "no address yet"),
+        "job": f"{escape.escape(record.scheduler)} on {escape.escape(record.process.host)}, since {since}",
         "last event": escape.escape(record.message),
     }
+    if state == "closed":
+        # Nobody tells of them any more.
+        del rows["ranks"], rows["last event"]
+        ranks = []
     head = "".join(
-        f'<tr><td style="text-align:left;opacity:.7">{key}</td><td style="text-align:left">{value}</td></tr>'
+        f'<tr><td style="{_CELL};opacity:.7">{key}</td><td style="{_CELL}">{value}</td></tr>'
         for key, value in rows.items()
     )
     return (
-        f'<div><div style="font-weight:600;margin-bottom:.3em">MPI cluster {escape.escape(record.name)}</div>'
-        f'<table style="margin:0 0 .5em 0">{head}</table>{_rank_table(ranks)}</div>'
+        f'<div style="line-height:1.5"><div style="font-weight:600">MPI cluster {escape.escape(record.name)}</div>'
+        f'<table style="margin:.3em 0 .5em">{head}</table>{_rank_table(ranks)}</div>'
     )
 
 
@@ -55,11 +63,11 @@ def _rank_table(ranks: list[dict[str, Any]]) -> str:
     if not ranks:
         return ""
     columns = ("rank", "host", "pid", "worker")
-    header = "".join(f'<th style="text-align:left">{column}</th>' for column in columns)
+    header = "".join(f'<th style="{_CELL}">{column}</th>' for column in columns)
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td style="text-align:left">{escape.escape(str(value))}</td>'
+            f'<td style="{_CELL}">{escape.escape(str(value))}</td>'
             for value in (rank["name"], rank["host"], rank["pid"], rank["address"])
         )
         + "</tr>"
@@ -73,30 +81,36 @@ def _rank_table(ranks: list[dict[str, Any]]) -> str:
 
 
 def widget(cluster: Any) -> Any:
-    """Return an ipywidget that follows the cluster, or None without ipywidgets."""
+    """Return the ipywidget that follows the cluster, or None without ipywidgets."""
     try:
         from ipywidgets import HTML
     except ImportError:
         return None
-    from tornado.ioloop import PeriodicCallback
+    follower = cluster.periodic_callbacks.get("cluster-repr")
+    if follower is None:
+        follower = _Follower(cluster, HTML(cluster._repr_html_()))
+        if cluster.status.name == "running":
+            cluster.periodic_callbacks["cluster-repr"] = follower
+            cluster.loop.add_callback(follower.start)
+    return follower.shown
 
-    shown = HTML(cluster._repr_html_())
 
-    async def update() -> None:
+class _Follower(PeriodicCallback):
+    """Keeps a widget up to date, and leaves it telling that the cluster is closed."""
+
+    def __init__(self, cluster: Any, shown: Any) -> None:
+        super().__init__(self._update, 1000)
+        self.cluster, self.shown = cluster, shown
+
+    async def _update(self) -> None:
         try:
-            if cluster.status.name == "running":
-                await cluster.refresh()
-            now = cluster._repr_html_()
+            await self.cluster.refresh()
+            now = self.cluster._repr_html_()
         except OSError:
-            now = html(cluster.record, [], "gone")
-        if now != shown.value:
-            shown.value = now
+            now = html(self.cluster.record, [], "gone")
+        if self.is_running() and now != self.shown.value:
+            self.shown.value = now
 
-    def install() -> None:
-        callback = PeriodicCallback(update, 1000)
-        cluster.periodic_callbacks["cluster-repr"] = callback
-        callback.start()
-
-    if cluster.status.name == "running" and "cluster-repr" not in cluster.periodic_callbacks:
-        cluster.loop.add_callback(install)
-    return shown
+    def stop(self) -> None:
+        super().stop()
+        self.shown.value = html(self.cluster.record, [], "closed")

@@ -180,7 +180,7 @@ def test_script_is_what_was_run(cluster4: MPICluster) -> None:
 def test_logs_are_told_by_rank_and_a_wrong_rank_is_named(cluster4: MPICluster) -> None:
     assert cluster4.logs(3).startswith("rank 3 of 4")
     assert "==> world-0 <==" in cluster4.logs()
-    with pytest.raises(InvalidRequest, match="rank 4.*allowed: 0, 1, 2, 3"):
+    with pytest.raises(InvalidRequest, match=r"rank 4.*allowed: 0, 1, 2, 3"):
         cluster4.logs(4)
 
 
@@ -189,6 +189,15 @@ def test_a_cluster_shows_itself(cluster4: MPICluster) -> None:
     html = cluster4._repr_html_()
     assert "MPI cluster shared" in html
     assert str(cluster4.ranks[3]["pid"]) in html
+
+
+def test_the_live_table_is_one_and_tells_at_last_that_it_is_closed(cluster4: MPICluster) -> None:
+    with MPICluster.attach(cluster4.name) as attached:
+        shown = attached._widget()
+        assert attached._widget() is shown
+        assert "ready" in shown.value
+    assert "closed" in shown.value
+    assert "ready" not in shown.value
 
 
 def test_ctrl_c_during_the_start_leaves_nothing() -> None:
