@@ -169,8 +169,8 @@ def read(name: str) -> Record:
         content = path.read_bytes()
     except FileNotFoundError:
         known = names()
-        hint = f" {did_you_mean(name, known)}" if known else " No cluster runs; start one with %mpicluster start."
-        raise ClusterNotFound(f"no cluster named {name!r}.{hint}") from None
+        hint = f"; {did_you_mean(name, known)}." if known else ". No cluster runs; start one with %mpicluster start."
+        raise ClusterNotFound(f"no cluster named {name!r}{hint}") from None
     except RecordError:
         raise
     except OSError as error:

@@ -322,7 +322,7 @@ def test_an_unknown_name_gets_the_closest_one():
     with pytest.raises(ClusterNotFound, match=r"no cluster named 'a'\. No cluster runs; start one"):
         registry.read("a")
     cluster("alpha")
-    with pytest.raises(ClusterNotFound, match=r"no cluster named 'alpa'\. did you mean 'alpha'"):
+    with pytest.raises(ClusterNotFound, match=r"no cluster named 'alpa'; did you mean 'alpha'"):
         registry.read("alpa")
 
 
