@@ -187,6 +187,13 @@ class MPICluster(Cluster):
 
     @property
     def _head(self) -> Any:
+        process = self._job.record.process
+        if process.alive() is False:
+            # Without a look at it Dask would try to connect for as long as it may.
+            raise HeadUnreachable(
+                f"the head of cluster {self._job.record.name!r}, process {process.pid} on {process.host}, has ended. "
+                f"Its logs are in {self._job.record.logs}."
+            )
         if self.scheduler_comm is None or self.status in (Status.closing, Status.closed):
             raise HeadUnreachable(
                 f"this object is not connected to cluster {self._job.record.name!r} any more: "
@@ -233,6 +240,8 @@ class MPICluster(Cluster):
         async def ask() -> Record:
             try:
                 await self._ask_status()
+            except HeadUnreachable:
+                raise
             except OSError as error:
                 raise HeadUnreachable(
                     f"the head of cluster {self._job.record.name!r} at {self._job.record.address} does not answer "
@@ -331,7 +340,7 @@ class MPICluster(Cluster):
             return
         if self._ending and self.scheduler_comm is not None:
             with contextlib.suppress(OSError):
-                await self.scheduler_comm.workbench_close(reason="the user has closed it")
+                await self._ask_to_end()
         await super()._close()
         if self._ending:
             await asyncio.to_thread(self._job.await_end)
@@ -342,6 +351,16 @@ class MPICluster(Cluster):
 
     def __hash__(self) -> int:
         return id(self)
+
+    async def _ask_to_end(self) -> None:
+        asking = asyncio.ensure_future(self._head.workbench_close(reason="the user has closed it"))
+        try:
+            while not (await asyncio.wait({asking}, timeout=0.2))[0]:
+                if not self._job.runs():
+                    return  # it has ended meanwhile, and Dask would try to connect for as long as it may
+            await asking
+        finally:
+            asking.cancel()
 
     # -- looks -------------------------------------------------------------------------------------------------
 

@@ -106,6 +106,12 @@ class Job:
         kind = StartTimeout if "not ready after" in reason else StartError
         return kind(f"cluster {self.record.name!r} did not start: {reason}\n{logs.tail(self.record)}")
 
+    def runs(self) -> bool:
+        """Tell whether the cluster may still be there."""
+        with contextlib.suppress(OSError):
+            return registry.owns_lease(self.record) and self.record.process.alive() is not False
+        return True
+
     def await_end(self) -> None:
         """Return when nothing is left of the cluster; after a deadline, see to it."""
         if not _has_ended(self.record):

@@ -27,7 +27,7 @@ def test_the_head_takes_everything_along() -> None:
     assert len(processes) >= 6, "head, mpiexec and four ranks"
     kill(record.process.pid)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    with pytest.raises(HeadUnreachable, match=r"does not answer"):
+    with pytest.raises(HeadUnreachable, match=r"has ended. Its logs are in"):
         cluster.refresh()
     cluster.close()
     assert record.name not in registry.names()

@@ -149,7 +149,7 @@ def test_no_port_of_a_cluster_answers_without_a_certificate_of_it(cluster4: MPIC
 def _ask(ip: str, port: int, greeting: bytes) -> bytes:
     """Return what a port answers to a greeting in the clear, if anything."""
     with socket.create_connection((_reachable(ip), port), timeout=5) as connection:
-        connection.settimeout(0.5)
+        connection.settimeout(0.25)
         try:
             connection.sendall(greeting)
             answer = connection.recv(4096)
@@ -167,7 +167,7 @@ def _is_served_over_tls(ip: str, port: int, folder: Any) -> bool:
         context.load_cert_chain(folder / certificates.CERTIFICATE, folder / certificates.KEY)
     try:
         with socket.create_connection((_reachable(ip), port), timeout=5) as plain:
-            plain.settimeout(1.0)
+            plain.settimeout(0.5)
             with context.wrap_socket(plain) as connection:
                 # TLS 1.3 tells a refused certificate after the handshake, with the first read.
                 return connection.recv(1) != b""
@@ -176,7 +176,7 @@ def _is_served_over_tls(ip: str, port: int, folder: Any) -> bool:
 
 
 def _reachable(ip: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip)
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip)  # noqa: S104  (it is what a port may listen on)
 
 
 def test_head_and_ranks_of_a_local_cluster_are_not_seen_from_other_hosts(cluster4: MPICluster) -> None:

@@ -120,9 +120,9 @@ def test_only_open_mpi_from_5_on_survives_a_lost_rank():
 
 def test_settings_of_the_user_win_over_defaults_and_not_over_what_must_be():
     command = Command((), environment={"MUST": "1"}, defaults={"DEFAULT": "1", "OTHER": "1"})
-    theirs = {"DEFAULT": "2", "MUST": "2", "HOME": "/home/me"}
-    assert command.variables(theirs) == {"DEFAULT": "2", "OTHER": "1", "MUST": "1", "HOME": "/home/me"}
-    assert theirs == {"DEFAULT": "2", "MUST": "2", "HOME": "/home/me"}
+    theirs = {"DEFAULT": "2", "MUST": "2", "HOME": "/elsewhere"}
+    assert command.variables(theirs) == {"DEFAULT": "2", "OTHER": "1", "MUST": "1", "HOME": "/elsewhere"}
+    assert theirs == {"DEFAULT": "2", "MUST": "2", "HOME": "/elsewhere"}
 
 
 def test_a_network_that_the_user_has_chosen_stays():

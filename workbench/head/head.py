@@ -256,8 +256,10 @@ class Head:
     def _asker(self, world: WorldProcess) -> Callable[[], Awaitable[None]]:
         async def ask() -> None:
             addresses = self._addresses(world)
+            # MPI_Finalize is collective: with a dead rank it would wait for it.
+            message = {"op": "workbench_end", "finalize": not world.lost}
             if addresses:
-                await self.scheduler.broadcast(msg={"op": "workbench_end"}, workers=addresses, on_error="return")
+                await self.scheduler.broadcast(msg=message, workers=addresses, on_error="return")
 
         return ask
 

@@ -48,16 +48,16 @@ def main() -> NoReturn:
     gc.disable()
     record = registry.await_record(arguments.name)
     try:
-        orderly = _live(arguments, record)
+        finalize = _live(arguments, record)
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
         _abort(error, said)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
         scratch.remove(record.id)
-    _exit(orderly)
+    _exit(finalize)
 
 
-def _live(arguments: argparse.Namespace, record: Record) -> bool:
+def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
     deadline = time.monotonic() + arguments.timeout
     thread = SpmdThread()
     # MPI waits for its peers while this thread imports Dask.
@@ -74,7 +74,7 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool:
     print(where, flush=True)  # noqa: T201  (this is the rank's log)
     address = thread.submit(world.share, context, _address, deadline).result(_left(deadline))
 
-    registered, ended = threading.Event(), Future[bool]()
+    registered, ended = threading.Event(), Future[bool | None]()
 
     def run() -> None:
         try:
@@ -92,12 +92,12 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool:
     return ended.result()
 
 
-def _wait(ended: Future[bool]) -> bool:
+def _wait(ended: Future[bool | None]) -> bool | None:
     try:
         return ended.result()
     except BaseException:  # noqa: BLE001  (reported, then the process goes)
         traceback.print_exc()
-        return False
+        return None
 
 
 def _address() -> str:
@@ -142,9 +142,9 @@ def _abort(error: BaseException, said: int) -> NoReturn:
     os._exit(1)
 
 
-def _exit(orderly: bool) -> NoReturn:
-    """End this rank alone, or in step with all others if the whole world ends."""
-    if orderly:
+def _exit(finalize: bool | None) -> NoReturn:
+    """End this rank; with MPI_Finalize if all ranks of the world do so now."""
+    if finalize:
         from mpi4py import MPI
 
         try:
@@ -153,7 +153,7 @@ def _exit(orderly: bool) -> NoReturn:
             traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0 if orderly else 1)
+    os._exit(1 if finalize is None else 0)
 
 
 if __name__ == "__main__":

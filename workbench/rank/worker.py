@@ -26,17 +26,17 @@ def worker_name(world: int, rank: int) -> int | str:
 class RankWorker(UnixHTTP, Worker):
     """A worker that ends with its rank and the other way round."""
 
-    orderly = False
-    """Whether the head has asked the whole world to end, so that all ranks can finalise MPI together."""
+    finalize: bool | None = None
+    """Whether all ranks end at once and can finalise MPI together; None while the head has not asked them to end."""
 
     def __init__(self, *args: Any, http_socket: Path, **kwargs: Any) -> None:
         self.http_socket = http_socket
         super().__init__(*args, **kwargs)
         self.handlers["workbench_end"] = self.end
 
-    async def end(self) -> str:
+    async def end(self, finalize: bool) -> str:
         """Answer the head's request that this world ends, and end."""
-        self.orderly = True
+        self.finalize = finalize
         self.loop.call_later(0, self.close, executor_wait=False, reason="the head ends the world")
         return "OK"
 
@@ -48,7 +48,9 @@ class RankWorker(UnixHTTP, Worker):
         return await super().close(*args, **kwargs)
 
 
-async def serve(context: RankContext, record: Record, scheduler: str, timeout: float, ready: threading.Event) -> bool:
+async def serve(
+    context: RankContext, record: Record, scheduler: str, timeout: float, ready: threading.Event
+) -> bool | None:
     """Run the rank's worker until it is closed.
 
     Parameters
@@ -62,8 +64,8 @@ async def serve(context: RankContext, record: Record, scheduler: str, timeout: f
 
     Returns
     -------
-    orderly : bool
-        Whether the whole world ends, on the head's request.
+    finalize : bool or None
+        As `RankWorker.finalize`.
     """
     from distributed.system import MEMORY_LIMIT
 
@@ -87,4 +89,4 @@ async def serve(context: RankContext, record: Record, scheduler: str, timeout: f
     async with worker:
         ready.set()
         await worker.finished()
-    return worker.orderly
+    return worker.finalize
