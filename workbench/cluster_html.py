@@ -13,7 +13,8 @@ from workbench.registry import Record
 _SHOWN = 16
 # Jupyter aligns cells to the right, and widgets set the lines far apart.
 _CELL = "text-align:left;padding:.1em 1.2em .1em 0"
-_COLOURS = {"ready": "#2e7d32", "degraded": "#b26a00", "failed": "#c62828", "closed": "#777777"}
+# They have to be seen on white and on black.
+_COLOURS = {"ready": "#43a047", "degraded": "#ef8f00", "failed": "#e53935", "closed": "#888888"}
 
 
 def text(record: Record, up: int, status: str) -> str:
@@ -36,7 +37,7 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
     """
     state = record.state if status == "running" else status
     since = time.strftime("%-d %b %H:%M", time.localtime(record.created))
-    dot = f'<span style="color:{_COLOURS.get(state, "#1565c0")}">&#9679;</span>'
+    dot = f'<span style="color:{_COLOURS.get(state, "#1e88e5")}">&#9679;</span>'
     rows = {
         "state": f"{dot} {escape.escape(state)}",
         "ranks": f"{len(ranks)} of {record.total}, {record.threads} thread{'s'[: record.threads > 1]} each",
