@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 import typing
 import uuid
@@ -113,20 +114,24 @@ class Record:
         return dataclasses.replace(self, **changes)
 
 
-def _root() -> Path:
+def data_folder() -> Path:
+    """Return Jupyter's data directory."""
+    # Every rank is told by this variable: asking Jupyter would cost each of them an import.
+    if given := os.environ.get("JUPYTER_DATA_DIR"):
+        return Path(given)
     from jupyter_core.paths import jupyter_data_dir
 
-    return Path(jupyter_data_dir()) / "workbench"
+    return Path(jupyter_data_dir())
 
 
 def clusters_folder() -> Path:
     """Return the folder of all cluster records of this user."""
-    return _root() / "clusters"
+    return data_folder() / "workbench" / "clusters"
 
 
 def logs_folder() -> Path:
     """Return the folder of all logs of this user's clusters."""
-    return _root() / "logs"
+    return data_folder() / "workbench" / "logs"
 
 
 def from_dict(values: dict[str, Any]) -> Record:

@@ -14,7 +14,7 @@ from workbench.launch.choose import launcher
 from workbench.launch.interface import JobSpec
 from workbench.launch.mpi import check_choice
 from workbench.launch.mpiexec import available_cores
-from workbench.registry import Record
+from workbench.record import Record, data_folder
 
 PROTOCOLS = ("tcp",)
 # Past this one host cannot even hold the processes; a slip of the keyboard should not try.
@@ -82,8 +82,6 @@ def request(
 
 def job_spec(record: Record) -> JobSpec:
     """Return the job that holds the cluster of `record`."""
-    from jupyter_core.paths import jupyter_data_dir
-
     return JobSpec(
         name=record.name,
         ranks=record.ranks,
@@ -94,7 +92,7 @@ def job_spec(record: Record) -> JobSpec:
         script=record.folder / "job.sh",
         environment=(
             # A batch job need not have the variables of this process: the registry must be the same one.
-            ("JUPYTER_DATA_DIR", jupyter_data_dir()),
+            ("JUPYTER_DATA_DIR", str(data_folder())),
             ("DASK_CONFIG", str(dask_settings(record))),
         ),
     )
