@@ -187,7 +187,7 @@ def oversubscription(ranks: int | None, cores: int, machine: int) -> Finding:
 
     detail = f"{cores} of {machine} cores may be used"
     if ranks is not None and ranks > cores:
-        remedy = f"Start at most {cores} ranks on this host for speed; more work, and take turns."
+        remedy = f"Start at most {cores} ranks on this host for speed; more than that work, by turns."
         return Finding("cores", "warning", f"{ranks} ranks, but {detail}", remedy)
     if cores > CPU_COUNT:
         remedy = f"Start {CPU_COUNT} ranks, or ask for more CPU time."

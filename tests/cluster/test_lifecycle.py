@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from distributed import Client
@@ -18,6 +19,7 @@ from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest
 
 ATTACH = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from distributed import Client
 from workbench import MPICluster
 with MPICluster.attach(sys.argv[1]) as cluster, Client(cluster) as client:
@@ -231,3 +233,11 @@ def test_a_record_that_belongs_to_another_cluster_ends_this_one() -> None:
     cluster.close()
     assert registry.read(record.name).id == other.id
     shutil.rmtree(record.folder)
+
+
+def test_two_clients_that_ask_for_one_size_at_once_get_one_world() -> None:
+    with MPICluster(1, quiet=True) as cluster, MPICluster.attach(cluster.name) as other:
+        with ThreadPoolExecutor(2) as threads:
+            for asked in [threads.submit(cluster.scale, 2), threads.submit(other.scale, 2)]:
+                asked.result(DEADLINE)
+        assert [world.ranks for world in cluster.refresh().worlds] == [1, 1]

@@ -47,6 +47,8 @@ class Head:
         self._changed = asyncio.Event()
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Several clients may ask at once: one change of the worlds after the other.
+        self._resizing = asyncio.Lock()
 
     async def run(self) -> int:
         """Serve until somebody ends the cluster; return the exit code of the process."""
@@ -77,7 +79,7 @@ class Head:
             local_directory=scratch.spill(record.id),
             host="127.0.0.1" if config.get("interface") is None else None,
             security=certificates.security(record.folder),
-            restart_worlds=self.restart,
+            restart_worlds=self._rpc_restart,
         )
         self.scheduler.handlers |= {
             "workbench_status": self._rpc_status,
@@ -182,10 +184,12 @@ class Head:
         return dataclasses.asdict(self.record)
 
     async def _rpc_scale(self, n: int) -> None:
-        await self.scale(n)
+        async with self._resizing:
+            await self.scale(n)
 
     async def _rpc_restart(self) -> None:
-        await self.restart()
+        async with self._resizing:
+            await self.restart()
 
     async def _rpc_close(self, reason: str) -> None:
         self.end(reason)
@@ -222,13 +226,12 @@ class Head:
         async def keep() -> None:
             try:
                 await self._keep(world, config.seconds("start-timeout"), ready=ready)
-            except StartError as error:
+            except Exception as error:  # noqa: BLE001  (whatever it is, the other worlds go on)
                 self._say(f"world {world.index} is given up: {error}")
                 if not ready.done():
                     ready.set_exception(error)
             finally:
-                self.worlds.pop(world.index, None)
-                self._refresh()
+                self._drop(world)
 
         self._start(keep())
         await ready
@@ -237,12 +240,27 @@ class Head:
         await self.scheduler.retire_workers(workers=self._addresses(world), close_workers=False, remove=False)
         await world.stop(self._asker(world))
         await self._forget_workers(world)
-        self.worlds.pop(world.index, None)
+        self._drop(world)
         self._say(f"world {world.index} was removed, its results moved to the others")
 
+    def _drop(self, world: WorldProcess) -> None:
+        if self.worlds.get(world.index) is world:
+            del self.worlds[world.index]
+        self._refresh()
+
     async def restart(self) -> None:
-        """End all worlds and start them again in the same job; results that lie on ranks are lost."""
+        """End all worlds and start them again in the same job; results that lie on ranks are lost.
+
+        Raises
+        ------
+        InvalidRequest
+            If a world is just being started.
+        StartError
+            If a world does not start again.
+        """
         worlds = list(self.worlds.values())
+        if unready := [world.index for world in worlds if not world.ready]:
+            raise InvalidRequest(f"world {unready[0]} is being started just now: restart when it is ready.")
         for world in worlds:
             world.restart_asked = True
         starts = {world.index: world.starts for world in worlds}
