@@ -1,0 +1,114 @@
+"""The MPI side of a rank in a bare world, with no cluster around it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.processes import DEADLINE
+
+from workbench.launch import mpi
+from workbench.launch.environment import scrub
+from workbench.launch.mpiexec import Geometry, world_command
+
+PROGRAM = """
+import os, time
+from workbench.rank import world
+from workbench.rank.spmd_thread import SpmdThread
+
+thread = SpmdThread()
+
+def on_thread(function, *args):
+    return thread.submit(function, *args).result(60)
+
+def tell(*words):
+    # In one piece: launchers mix what ranks print.
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def finalize():
+    from mpi4py import MPI
+    MPI.Finalize()
+
+{body}
+on_thread(finalize)
+"""
+
+
+def _run(ranks: int, body: str) -> list[str]:
+    """Run a program on every rank of a new world, and return the lines that they print, sorted."""
+    command = [sys.executable, "-c", PROGRAM.format(body=body)]
+    line = world_command(mpi.find(), Geometry.here(ranks, 1), command)
+    environment, _ = scrub(os.environ)
+    done = subprocess.run(
+        line.argv,
+        env=line.variables(environment),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.split("\n"))[1:]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_what_rank_0_reads_is_shared_with_all(ranks: int) -> None:
+    body = f"""
+context = on_thread(world.open_world, {ranks}, 2, thread)
+soon = time.monotonic() + 30
+line = on_thread(world.share, context, lambda: "tls://" + "é" * 100 + f":{{context.rank}}", soon)
+on_thread(world.meet, context, soon)
+tell(context.rank, context.size, context.world, context.node_ranks, len(line), line[-2:])
+"""
+    assert _run(ranks, body) == [f"{rank} {ranks} 2 {ranks} 108 :0" for rank in range(ranks)]
+
+
+def test_a_world_of_another_size_than_was_started_is_refused() -> None:
+    body = """
+try:
+    on_thread(world.open_world, 8, 0, thread)
+except Exception as error:
+    tell(type(error).__name__, str(error)[:48])
+"""
+    assert _run(2, body) == ["LaunchError the MPI world has 2 ranks, 8 were started: mpiex"] * 2
+
+
+def test_ranks_wait_for_each_other_only_until_the_deadline() -> None:
+    body = """
+context = on_thread(world.open_world, 2, 0, thread)
+if context.rank == 0:
+    try:
+        on_thread(world.meet, context, time.monotonic() + 0.2)
+    except TimeoutError as error:
+        tell(error)
+    on_thread(context.cells.Barrier)
+else:
+    on_thread(context.cells.Barrier)
+    on_thread(world.meet, context, time.monotonic() + 30)
+    tell("met")
+"""
+    assert _run(2, body) == [
+        "met",
+        "waited for all 2 ranks of the world in vain; see the logs of the other ranks",
+    ]
+
+
+def test_the_three_communicators_do_not_hear_each_other() -> None:
+    body = """
+context = on_thread(world.open_world, 2, 0, thread)
+
+def talk():
+    comms = [context.transport, context.spmd, context.cells]
+    if context.rank == 0:
+        # sent in one order, received in another, all under one tag
+        for number, comm in enumerate(comms):
+            comm.send(number, dest=1, tag=7)
+        return None
+    return [comm.recv(source=0, tag=7) for comm in reversed(comms)]
+
+tell(context.rank, on_thread(talk))
+"""
+    assert _run(2, body) == ["0 None", "1 [2, 1, 0]"]
