@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import __version__, config, registry, scratch
-from workbench.errors import WorkbenchError
+from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.launch.hello import Hello, say_hello
 from workbench.launch.mpi import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
@@ -197,14 +197,12 @@ def oversubscription(ranks: int | None, cores: int, machine: int) -> Finding:
 
 def addresses() -> Finding:
     """Look at the address that head and ranks bind."""
-    from distributed.utils import get_ip_interface
-
     check, interface = "addresses", config.get("interface")
     try:
-        address = "127.0.0.1" if interface is None else get_ip_interface(interface)
+        address = config.address()
         with socket.create_server((address, 0)):
             pass
-    except (OSError, ValueError) as error:
+    except (OSError, InvalidRequest) as error:
         remedy = "Name an interface of this host in the setting workbench.interface, or none for loopback."
         return Finding(check, "failed", f"head and ranks cannot bind interface {interface or 'lo'}: {error}", remedy)
     detail = f"head and ranks bind {address} ({interface or 'loopback'})"

@@ -8,6 +8,7 @@ import ssl
 import stat
 from typing import Any
 
+import dask
 import psutil
 import pytest
 from distributed import Client
@@ -131,13 +132,20 @@ def _listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     return sorted(found)
 
 
+def test_head_and_ranks_listen_on_the_interface_that_is_set_alone() -> None:
+    with dask.config.set({"workbench.interface": "lo"}), MPICluster(1, quiet=True) as cluster:
+        pids = [cluster.record.process.pid, cluster.ranks[0]["pid"]]
+        ports = _listening([psutil.Process(pid) for pid in pids])
+    assert [ip for ip, _ in ports] == ["127.0.0.1", "127.0.0.1"]
+
+
 @pytest.mark.mpi_flavour
 def test_no_port_of_a_cluster_answers_without_a_certificate_of_it(cluster4: MPICluster, tmp_path: Any) -> None:
     certificates.make(tmp_path, "stranger")
     ports = _listening(processes_of(cluster4))
-    dask = {int(rank["address"].rpartition(":")[2]) for rank in cluster4.ranks}
-    dask.add(int(str(cluster4.record.address).rpartition(":")[2]))
-    assert dask <= {port for _, port in ports}
+    ours = {int(rank["address"].rpartition(":")[2]) for rank in cluster4.ranks}
+    ours.add(int(str(cluster4.record.address).rpartition(":")[2]))
+    assert ours <= {port for _, port in ports}
     for ip, port in ports:
         for greeting in (b"", b"GET / HTTP/1.0\r\n\r\n", b"GET /info/main/workers.html HTTP/1.0\r\n\r\n"):
             assert _ask(ip, port, greeting) == b"", f"{ip}:{port} answered {greeting!r}"

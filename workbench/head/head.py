@@ -77,7 +77,7 @@ class Head:
         self.scheduler = HeadScheduler(
             http_socket=scratch.sockets(record.id) / "head.sock",
             local_directory=scratch.spill(record.id),
-            host="127.0.0.1" if config.get("interface") is None else None,
+            host=config.address(),
             security=certificates.security(record.folder),
             restart_worlds=self._rpc_restart,
         )

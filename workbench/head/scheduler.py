@@ -53,7 +53,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         *,
         http_socket: Path,
         local_directory: Path,
-        host: str | None,
+        host: str,
         security: Security,
         restart_worlds: Callable[[], Awaitable[None]],
     ) -> None:

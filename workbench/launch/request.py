@@ -63,6 +63,7 @@ def request(
     """
     if protocol not in PROTOCOLS:
         raise InvalidRequest(f"protocol {protocol!r}: {did_you_mean(str(protocol), PROTOCOLS)}")
+    config.address()
     ready_within = _seconds("timeout", timeout, "start-timeout")
     now = time.time()
     return Record(

@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Worker
 
-from workbench import certificates, scratch
+from workbench import certificates, config, scratch
 from workbench.http_socket import UnixHTTP
 from workbench.rank.world import RankContext, facts
 from workbench.registry import Record
@@ -71,13 +71,12 @@ async def serve(
 
     name = worker_name(context.world, context.rank)
     security = certificates.security(record.folder)
-    host = scheduler.partition("://")[2].rpartition(":")[0]
     worker = RankWorker(
         scheduler,
         name=name,
         nthreads=record.threads,
         memory_limit=record.memory or MEMORY_LIMIT // context.node_ranks,
-        host=host if host.startswith("127.") else None,
+        host=config.address(),
         protocol="tls" if record.protocol == "tcp" else record.protocol,
         security=security,
         dashboard=False,
