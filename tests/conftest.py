@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from pathlib import Path
@@ -38,6 +39,8 @@ def _isolate() -> None:
     # If this run is killed, nobody ends its clusters but they themselves.
     os.environ["DASK_WORKBENCH__IDLE_TIMEOUT"] = "10 minutes"
     os.environ[MARKER[0]] = MARKER[1]
+    # A shell starts background jobs with SIGINT ignored, and what tests start would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Ranks import the functions of tests by name, and with them `support`.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
