@@ -9,7 +9,7 @@ from workbench.verbs.table import NOTEBOOK, TERMINAL, VERBS, verbs
 
 
 def test_what_is_typed_becomes_a_verb_and_its_options():
-    call = parse(split("start 8 --threads 2 --name 'big-one' --memory=4GB --dry-run"), NOTEBOOK)
+    call = parse(split("start 8 --threads 2 --name 'big-one' --memory=4GB --dry-run  # it's eight"), NOTEBOOK)
 
     assert call.verb == "start"
     given = {key: value for key, value in call.options.items() if value is not None}

@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def split(line: str) -> list[str]:
-    """Return the words of a line, as a shell would.
+    """Return the words of a line, as a shell would: without a comment at its end.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def split(line: str) -> list[str]:
         If a quote is not closed.
     """
     try:
-        return shlex.split(line)
+        return shlex.split(line, comments=True)
     except ValueError as error:
         raise InvalidRequest(f"cannot read {line!r}: {str(error).lower()}. Close every quote.") from None
 
