@@ -239,13 +239,15 @@ class MPICluster(Cluster):
 
         async def ask() -> Record:
             try:
-                await self._ask_status()
+                # A head that is stopped or stuck keeps its connections.
+                async with asyncio.timeout(config.seconds("connect-timeout")):
+                    await self._ask_status()
             except HeadUnreachable:
                 raise
             except OSError as error:
                 raise HeadUnreachable(
                     f"the head of cluster {self._job.record.name!r} at {self._job.record.address} does not answer "
-                    f"any more. It has ended or is cut off; see its logs in {self._job.record.logs}."
+                    f"any more. It has ended, is stuck or is cut off; see its logs in {self._job.record.logs}."
                 ) from error
             return self._job.record
 
@@ -355,10 +357,12 @@ class MPICluster(Cluster):
     async def _ask_to_end(self) -> None:
         asking = asyncio.ensure_future(self._head.workbench_close(reason="the user has closed it"))
         try:
-            while not (await asyncio.wait({asking}, timeout=0.2))[0]:
-                if not self._job.runs():
-                    return  # it has ended meanwhile, and Dask would try to connect for as long as it may
-            await asking
+            # A head that is stopped or stuck keeps its connections.
+            async with asyncio.timeout(config.seconds("connect-timeout")):
+                while not (await asyncio.wait({asking}, timeout=0.2))[0]:
+                    if not self._job.runs():
+                        return  # it has ended meanwhile, and Dask would try to connect for as long as it may
+                await asking
         finally:
             asking.cancel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ from workbench.errors import (
     ClusterExists,
     ClusterNotFound,
     HeadUnreachable,
+    RecordError,
     StartError,
     StartTimeout,
 )
@@ -49,6 +51,9 @@ class Job:
         self.record = record
         self._renamable = renamable
         self._id: str | None = None
+        # A start can be given up while another thread is still submitting it.
+        self._submitting = threading.Lock()
+        self._given_up = False
 
     def submit(self) -> None:
         """Make the cluster's folder and key, and hand its job to the launcher.
@@ -59,7 +64,25 @@ class Job:
             If there is a cluster of that name.
         LaunchError
             If the job was not taken.
+        RecordError
+            If the folder cannot be written.
         """
+        with self._submitting:
+            if self._given_up:
+                return
+            try:
+                self._make_folder()
+            except RecordError:
+                raise
+            except OSError as error:
+                raise RecordError(
+                    f"cluster {self.record.name!r} cannot be started: {registry.clusters_folder()} has to be a folder "
+                    f"that you can write to, with room on its disk, but: {error}. "
+                    "Make it so, or set JUPYTER_DATA_DIR to another folder."
+                ) from error
+            self._id = launcher(self.record.scheduler).submit(job_spec(self.record))
+
+    def _make_folder(self) -> None:
         while True:
             try:
                 registry.create(self.record)
@@ -71,7 +94,6 @@ class Job:
                 self.record = self.record.replace(name=registry.free_name())
         certificates.make(self.record.folder, self.record.name)
         write_dask_settings(self.record)
-        self._id = launcher(self.record.scheduler).submit(job_spec(self.record))
 
     def look(self) -> Record:
         """Return the record as it is now.
@@ -119,6 +141,8 @@ class Job:
 
     def remove(self) -> None:
         """Leave nothing of the cluster: job, record, key, sockets."""
+        with self._submitting:
+            self._given_up = True
         if self._id is not None:
             launcher(self.record.scheduler).cancel(self._id)
         _tidy(self.record)
@@ -143,6 +167,7 @@ def stop(record: Record) -> None:
         ):
             await head.workbench_close(reason="the user has stopped it")
 
+    record = _once_it_has_spoken(record)
     try:
         # In a notebook this thread has a loop that runs already.
         with ThreadPoolExecutor(1) as thread:
@@ -158,11 +183,27 @@ def stop(record: Record) -> None:
         )
 
 
+def _once_it_has_spoken(record: Record) -> Record:
+    """Return the record that the head has written; until then it names its starter, who is not to be ended."""
+    deadline = time.monotonic() + _END
+    while record.state == "submitted" and time.monotonic() < deadline:
+        time.sleep(LOOK)
+        try:
+            now = registry.read(record.name)
+        except ClusterNotFound:
+            break
+        if now.id != record.id:
+            break
+        record = now
+    return record
+
+
 def _has_ended(record: Record) -> bool:
     """Wait until neither lease nor head are there; False if they outlast the deadline."""
     deadline = time.monotonic() + _END
     while time.monotonic() < deadline:
-        alive = record.process.alive()
+        # A head that has not spoken ends as soon as it finds no record.
+        alive = False if record.state == "submitted" else record.process.alive()
         if alive is False:
             _tidy(record)  # nothing is left to do if the head has ended in order, but it may have been killed
         with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import time
 import typing
 import uuid
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from workbench.host import ProcessId
 
 SCHEMA = 1
+_ID = re.compile(r"[0-9a-f]{32}")
 _T = TypeVar("_T")
 
 
@@ -144,7 +146,11 @@ def from_dict(values: dict[str, Any]) -> Record:
     """
     process = _typed(ProcessId, values["process"])
     worlds = tuple(_typed(World, world) for world in values["worlds"])
-    return _typed(Record, {**values, "process": process, "worlds": worlds})
+    record = _typed(Record, {**values, "process": process, "worlds": worlds})
+    if not _ID.fullmatch(record.id):
+        # Folders are named after it, and removed with all that is in them.
+        raise TypeError(f"id is {record.id!r}")
+    return record
 
 
 def _typed(kind: type[_T], values: dict[str, Any]) -> _T:

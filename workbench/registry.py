@@ -77,11 +77,22 @@ def free_name() -> str:
 
 
 def names() -> list[str]:
-    """Return the names of all clusters that have a record, stale ones among them."""
+    """Return the names of all clusters that have a record, stale ones among them.
+
+    Raises
+    ------
+    RecordError
+        If their folder cannot be read.
+    """
     try:
         return sorted(path.name for path in clusters_folder().iterdir() if _NAME.fullmatch(path.name))
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RecordError(
+            f"{clusters_folder()} has to be a folder of yours that you can read, but: {error}. "
+            "Make it so, or set JUPYTER_DATA_DIR to another folder."
+        ) from error
 
 
 def create(record: Record) -> None:

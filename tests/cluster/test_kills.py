@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, processes_of, until
 
-from workbench import MPICluster, registry, scratch
+from workbench import MPICluster, job, registry, scratch
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.launch import mpi
 from workbench.launch.mpiexec import survives_lost_rank
@@ -182,3 +182,18 @@ def test_the_record_of_a_killed_head_is_recognised_and_cleaned() -> None:
     assert "stale" not in registry.names()
     with MPICluster(1, name="stale", quiet=True) as again:
         assert again.record.id != record.id
+
+
+def test_a_head_that_is_stopped_is_told_and_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dask
+
+    monkeypatch.setattr(job, "_END", 0.5)
+    cluster = MPICluster(1, quiet=True)
+    processes = processes_of(cluster)
+    os.kill(cluster.record.process.pid, signal.SIGSTOP)
+    with dask.config.set({"workbench.connect-timeout": "0.5 s", "workbench.close-timeout": "0.5 s"}):
+        with pytest.raises(HeadUnreachable, match="stuck"):
+            cluster.refresh()
+        cluster.close()
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    assert cluster.record.name not in registry.names()

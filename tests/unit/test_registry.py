@@ -357,6 +357,8 @@ def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
         {"worlds": [{"index": 0, "ranks": "2"}]},
         {"memory": "2GB"},
         {"deadline": "soon"},
+        {"id": ""},
+        {"id": "../.."},
         {"unknown": 1},
     ],
 )
@@ -371,6 +373,13 @@ def test_whole_numbers_are_times_too():
     record = cluster()
     put(record, changed(record, deadline=5))
     assert registry.read("a").deadline == 5
+
+
+def test_a_folder_of_clusters_that_cannot_be_read_is_told(root):
+    root.mkdir()
+    registry.clusters_folder().write_text("no folder")
+    with pytest.raises(RecordError, match=r"clusters has to be a folder of yours.*set JUPYTER_DATA_DIR"):
+        registry.names()
 
 
 @pytest.mark.parametrize("schema", [0, 2, "1", None])

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from workbench import logs, registry, scratch, tether
 from workbench import rank as rank_room
+from workbench.host import ProcessId
 from workbench.rank import world
 from workbench.rank.spmd_thread import SpmdThread
 from workbench.registry import Record
@@ -50,7 +51,7 @@ def main() -> NoReturn:
     try:
         finalize = _live(arguments, record)
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
-        _abort(error, said)
+        _abort(error, said, record)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
         scratch.remove(record.id)
@@ -118,7 +119,7 @@ def _log_to(path: os.PathLike[str]) -> None:
     os.close(file)
 
 
-def _abort(error: BaseException, said: int) -> NoReturn:
+def _abort(error: BaseException, said: int, record: Record) -> NoReturn:
     """End the whole world, since it was not ready yet: loudly, with the reason in the log of ``mpiexec``."""
     try:
         who = f"rank {rank_room.current().rank}"
@@ -138,8 +139,16 @@ def _abort(error: BaseException, said: int) -> NoReturn:
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(1)
     # Not a rank yet, so MPI knows of no loss: the daemon that started this process has to end the world.
-    os.kill(os.getppid(), signal.SIGTERM)
+    if _has_a_daemon(record.process):
+        os.kill(os.getppid(), signal.SIGTERM)
     os._exit(1)
+
+
+def _has_a_daemon(head: ProcessId) -> bool:
+    """Tell whether the parent belongs to the world: an orphan's is the one that ends the user's session."""
+    import psutil
+
+    return not head.is_local or any(parent.pid == head.pid for parent in psutil.Process().parents())
 
 
 def _exit(finalize: bool | None) -> NoReturn:

@@ -1,0 +1,79 @@
+"""The job of a cluster from its starter's side: given up, stopped early, and nowhere to write."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from support.processes import until
+
+from workbench import job, registry
+from workbench.errors import RecordError
+from workbench.job import Job
+from workbench.launch.request import request
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+
+
+def _heads(name: str) -> list[psutil.Process]:
+    words = ["-m", "workbench.head", name]
+    return [process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [])[1:] == words]
+
+
+def test_a_start_that_is_given_up_while_it_is_submitted_leaves_nothing() -> None:
+    start = Job(request(1, name="given-up"), renamable=False)
+    with ThreadPoolExecutor(1) as thread:
+        submitting = thread.submit(start.submit)
+        until("its folder is there", registry.names)
+        start.remove()
+        submitting.result()
+    assert registry.names() == []
+    assert not _heads("given-up")
+
+
+def test_a_start_that_was_given_up_before_is_not_submitted() -> None:
+    start = Job(request(1, name="given-up"), renamable=False)
+    start.remove()
+    start.submit()
+    assert registry.names() == []
+    assert not _heads("given-up")
+
+
+def test_a_data_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    start = Job(request(1, name="nowhere"), renamable=False)
+    (tmp_path / "workbench").write_text("no folder")
+    with pytest.raises(RecordError, match=r"'nowhere' cannot be started: .*set JUPYTER_DATA_DIR"):
+        start.submit()
+
+
+def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter() -> None:
+    start = Job(request(1, name="early"), renamable=False)
+    start.submit()
+    heads = _heads("early")
+    assert heads
+    # This process, which the record names until then, runs on and is no obstacle.
+    job.stop(start.record)
+    psutil.wait_procs(heads, timeout=job._END)
+    assert registry.names() == []
+    assert not _heads("early")
+
+
+def test_a_stop_of_a_cluster_whose_head_never_speaks_names_no_innocent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "_END", 0.3)
+    record = request(1, name="mute")
+    registry.create(record)
+    job.stop(record)
+    assert registry.names() == []
+
+
+def test_a_stop_of_what_has_gone_meanwhile_says_nothing() -> None:
+    record = request(1, name="brief")
+    registry.create(record)
+    registry.remove(record)
+    job.stop(record)
+    assert registry.names() == []
