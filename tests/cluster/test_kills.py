@@ -197,3 +197,23 @@ def test_a_head_that_is_stopped_is_told_and_can_be_closed(monkeypatch: pytest.Mo
         cluster.close()
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert cluster.record.name not in registry.names()
+
+
+def test_a_world_with_a_rank_that_is_stuck_can_be_removed() -> None:
+    with MPICluster(1, quiet=True) as cluster, Client(cluster) as client:
+        cluster.scale(2)
+        stuck = next(rank for rank in cluster.ranks if rank["world"] == 1)
+        result = client.submit(abs, -1, workers=["w1.0"], allow_other_workers=True)
+        assert result.result(DEADLINE) == 1
+        client.run_on_scheduler(_set_start_timeout, "1 s")
+        os.kill(stuck["pid"], signal.SIGSTOP)
+        cluster.scale(1)
+        assert "world 1 was removed, but did not hand over its results in time" in cluster.refresh().message
+        assert _ended(stuck["pid"])
+        assert result.result(DEADLINE) == 1
+
+
+def _set_start_timeout(value: str) -> None:
+    import dask
+
+    dask.config.set({"workbench.start-timeout": value})

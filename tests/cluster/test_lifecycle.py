@@ -9,17 +9,18 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import dask
 import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
 from workbench import MPICluster, registry, scratch
-from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest
+from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, StartError
 
 ATTACH = """
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from distributed import Client
 from workbench import MPICluster
 with MPICluster.attach(sys.argv[1]) as cluster, Client(cluster) as client:
@@ -133,6 +134,28 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client() -> Non
         assert not second & third
         assert cluster.refresh().process == head
         assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+
+
+def test_a_cluster_that_starts_is_not_idle() -> None:
+    cluster = MPICluster(1, idle_timeout=0.2, quiet=True)
+    record = cluster.record
+    assert record.state == "ready"
+    until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
+    cluster.close()
+
+
+def test_a_later_world_that_does_not_start_again_is_told_by_restart(tmp_path: Path) -> None:
+    broken, preload = tmp_path / "broken", tmp_path / "preload.py"
+    preload.write_text(
+        "import os\n\ndef dask_setup(worker):\n"
+        f"    if worker.name == 'w1.0' and os.path.exists({str(broken)!r}):\n        os.kill(os.getpid(), 9)\n"
+    )
+    with dask.config.set({"distributed.worker.preload": [str(preload)]}), MPICluster(1, quiet=True) as cluster:
+        cluster.scale(2)
+        broken.touch()
+        with pytest.raises(StartError, match=r"world 1 did not start again and is given up; see .*world-1\.log"):
+            cluster.restart()
+        assert [world.state for world in cluster.refresh().worlds] == ["ready"]
 
 
 def test_an_idle_cluster_ends_itself_but_not_under_a_client() -> None:

@@ -237,11 +237,17 @@ class Head:
         await ready
 
     async def _remove_world(self, world: WorldProcess) -> None:
-        await self.scheduler.retire_workers(workers=self._addresses(world), close_workers=False, remove=False)
+        moved = self.scheduler.retire_workers(workers=self._addresses(world), close_workers=False, remove=False)
+        results = "its results moved to the others"
+        try:
+            async with asyncio.timeout(config.seconds("start-timeout")):
+                await moved
+        except TimeoutError:  # a rank that is stuck hands over nothing
+            results = "but did not hand over its results in time: what is needed of them is computed again"
         await world.stop(self._asker(world))
         await self._forget_workers(world)
         self._drop(world)
-        self._say(f"world {world.index} was removed, its results moved to the others")
+        self._say(f"world {world.index} was removed, {results}")
 
     def _drop(self, world: WorldProcess) -> None:
         if self.worlds.get(world.index) is world:
@@ -265,11 +271,14 @@ class Head:
             world.restart_asked = True
         starts = {world.index: world.starts for world in worlds}
         await asyncio.gather(*(world.stop(self._asker(world)) for world in worlds))
-        async with asyncio.timeout(config.seconds("start-timeout")):
+        # Past the deadline of the worlds themselves, which tells more.
+        async with asyncio.timeout(config.seconds("start-timeout") + _CLOSE):
             while any(w.index in self.worlds and (w.starts == starts[w.index] or not w.ready) for w in worlds):
                 if self._end.done():
                     raise StartError(f"cluster {self.record.name!r} ended while it was restarted; see its logs")
                 await asyncio.sleep(0.05)
+        if lost := [w for w in worlds if w.index not in self.worlds]:
+            raise StartError(f"world {lost[0].index} did not start again and is given up; see {lost[0].log}")
 
     def _asker(self, world: WorldProcess) -> Callable[[], Awaitable[None]]:
         async def ask() -> None:
@@ -320,7 +329,7 @@ class Head:
         since = time.monotonic()
         while True:
             await asyncio.sleep(min(5.0, timeout / 10))
-            if self._busy():
+            if self._busy() or not all(world.ready for world in self.worlds.values()):
                 since = time.monotonic()
             elif time.monotonic() - since >= timeout:
                 self.end(f"no client and no task for {timeout:.0f} s (idle-timeout)")
@@ -338,8 +347,10 @@ class Head:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            with contextlib.suppress(OSError):  # the lease watch tells whether it is gone
+            try:
                 await asyncio.to_thread(registry.update, self.record)
+            except OSError:
+                self._changed.set()  # again: the disk may be full now; the lease watch tells whether it is gone
             await asyncio.sleep(0.2)
 
     def _refresh(self) -> None:
