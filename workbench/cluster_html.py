@@ -9,6 +9,7 @@ from typing import Any
 from tornado.ioloop import PeriodicCallback
 
 from workbench.registry import Record
+from workbench.words import count
 
 _SHOWN = 16
 # Jupyter aligns cells to the right, and widgets set the lines far apart.
@@ -40,7 +41,7 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
     dot = f'<span style="color:{_COLOURS.get(state, "#1e88e5")}">&#9679;</span>'
     rows = {
         "state": f"{dot} {escape.escape(state)}",
-        "ranks": f"{len(ranks)} of {record.total}, {record.threads} thread{'s'[: record.threads > 1]} each",
+        "ranks": f"{len(ranks)} of {record.total}, {count(record.threads, 'thread')} each",
         "MPI": escape.escape(record.mpi),
         "scheduler": escape.escape(record.address or "no address yet"),
         "job": f"{escape.escape(record.scheduler)} on {escape.escape(record.process.host)}, since {since}",

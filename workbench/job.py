@@ -126,7 +126,10 @@ class Job:
     def failure(self, reason: str) -> StartError:
         """Return the error that says why the cluster did not start."""
         kind = StartTimeout if "not ready after" in reason else StartError
-        return kind(f"cluster {self.record.name!r} did not start: {reason}\n{logs.tail(self.record)}")
+        tail = logs.tail(self.record)
+        # The head's last word is the reason itself, where nothing else failed.
+        more = "" if reason in tail else f"\n{tail}"
+        return kind(f"cluster {self.record.name!r} did not start: {reason}{more}")
 
     def runs(self) -> bool:
         """Tell whether the cluster may still be there."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
-from workbench import config
+from workbench import scratch
 from workbench.launch import mpi
 from workbench.launch.choose import launcher
-from workbench.launch.mpiexec import Geometry, world_command
-from workbench.launch.request import job_spec, request
+from workbench.launch.request import job_spec, request, world_line
 
 
 def preview(ranks: int | None = None, **options: Any) -> str:
@@ -21,10 +21,16 @@ def preview(ranks: int | None = None, **options: Any) -> str:
     """
     record = request(ranks, **options)
     found = mpi.find(record.mpi)
-    rank = ["python", "-m", "workbench.rank", record.name]
-    command = world_command(found, Geometry.here(record.ranks, record.threads), rank, config.get("mpi.extra-args"))
+    command = world_line(
+        record,
+        found,
+        index=0,
+        ranks=record.ranks,
+        timeout=record.deadline - record.created,
+        shared_memory=scratch.shared_memory(record.id, make=False),
+    )
     set_here = {**command.defaults, **command.environment}
     lines = [f"# world 0, started by the head, {found}:"]
     lines += [f"#   {name}={value}" for name, value in sorted(set_here.items())]
-    lines.append(f"#   {' '.join(command.argv)}")
+    lines.append(f"#   {shlex.join(command.argv)}")
     return launcher(record.scheduler).script(job_spec(record)) + "\n".join(lines) + "\n"

@@ -27,9 +27,10 @@ def spill(cluster_id: str) -> Path:
     return _private(_spill(cluster_id))
 
 
-def shared_memory(cluster_id: str) -> Path:
-    """Return the folder for MPI's shared memory on this node, made if need be."""
-    return _private(_shared_memory(cluster_id))
+def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
+    """Return the folder for MPI's shared memory on this node, made if need be and unless `make` is False."""
+    path = _shared_memory(cluster_id)
+    return _private(path) if make else path
 
 
 def remove(cluster_id: str) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,15 @@ def _is_in_c(pid: int) -> bool:
 def test_a_killed_mpiexec_is_told_in_words_and_its_world_starts_again() -> None:
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
         before = {rank["pid"] for rank in cluster.ranks}
-        kill(launcher_of(cluster))
+        killed = launcher_of(cluster)
+        kill(killed)
         until("the world is there again", lambda: _ready_again(cluster, starts=2))
         after = set(client.run(os.getpid).values())
         assert len(after) == 2
         assert not before & after
         assert "world 0 was lost: mpiexec ended with signal 9 (SIGKILL)" in cluster.logs()
         assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+    assert not list(Path(tempfile.gettempdir()).glob(f"*.{killed.pid}")), "the session folder of mpiexec"
 
 
 @pytest.mark.mpi_flavour
@@ -81,7 +84,7 @@ def test_after_a_killed_rank_the_others_go_on_or_their_world_starts_again() -> N
         if survives_lost_rank(mpi.find()):
             until("the loss is seen", lambda: cluster.refresh().state == "degraded")
             assert set(client.run(os.getpid).values()) == others
-            lost = f"rank 2 of world 0 (pid {victim['pid']} on {victim['host']}) is gone; the other 3 of 4 go on"
+            lost = f"rank 2 of world 0 (pid {victim['pid']} on {victim['host']}) is gone; 3 of 4 go on"
             assert cluster.record.message == lost
             cluster.restart()
             assert cluster.refresh().state == "ready"

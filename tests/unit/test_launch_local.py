@@ -99,7 +99,7 @@ def test_the_script_becomes_the_head(tmp_path, spec):
     made = spec(command=("/opt/my env/python", "-m", "workbench.head", "a"), environment=(("A", "x y"), ("B", "1")))
     assert LocalLauncher().script(made) == (
         "#!/bin/sh\n"
-        "# Cluster a: 2 ranks with 3 threads each on this host\n"
+        "# Cluster a: 2 ranks of 3 threads each on this host\n"
         "export A='x y'\n"
         "export B=1\n"
         f"exec '/opt/my env/python' -m workbench.head a >>{tmp_path}/head.log 2>&1\n"

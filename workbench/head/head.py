@@ -18,6 +18,7 @@ from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.world import WorldProcess
 from workbench.launch.mpiexec import survives_lost_rank
 from workbench.registry import Record, World
+from workbench.words import count
 
 logger = logging.getLogger("workbench.head")
 
@@ -113,7 +114,7 @@ class Head:
             await self._await_ready(world, timeout, allowed)
             if ready is not None and not ready.done():
                 ready.set_result(None)
-            self._say(f"world {world.index} is ready: {world.ranks} ranks, {world.mpi}")
+            self._say(f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}")
             code = await world.exited()
             if self._end.done() or (world.stopping and not world.restart_asked):
                 return
@@ -124,7 +125,9 @@ class Head:
                 if restarts <= 0:
                     raise StartError(f"{lost}, for the last time that it is started again (workbench.world.restarts)")
                 restarts -= 1
-                self._say(f"{lost}; starting its {world.ranks} ranks again, {restarts} more restarts left")
+                self._say(
+                    f"{lost}; starting its {count(world.ranks, 'rank')} again, {count(restarts, 'more restart')} left"
+                )
             world.restart_asked = False
             timeout = allowed = config.seconds("start-timeout")
 
@@ -165,7 +168,7 @@ class Head:
         told = world.left(rank)
         if world.ready and not world.stopping and not self._end.done():
             where = f"rank {rank} of world {index} (pid {told.get('pid')} on {told.get('host')}) is gone"
-            go_on = f"the other {len(world.present)} of {world.ranks} go on" if survives_lost_rank(world.mpi) else ""
+            go_on = f"{len(world.present)} of {world.ranks} go on" if survives_lost_rank(world.mpi) else ""
             self._say(f"{where}; {go_on or 'this MPI ends its world with it'}")
         self._refresh()
 

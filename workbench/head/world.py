@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from workbench import config, scratch, tether
+from workbench import scratch, tether
 from workbench.launch.mpi import MPI
-from workbench.launch.mpiexec import Geometry, world_command
+from workbench.launch.request import world_line
 from workbench.registry import Record
 
 
@@ -51,10 +51,14 @@ class WorldProcess:
 
     def command(self, timeout: float) -> tuple[list[str], dict[str, str]]:
         """Return command line and environment of the world's ``mpiexec``."""
-        rank = [sys.executable, "-m", "workbench.rank", self.record.name]
-        rank += ["--world", str(self.index), "--ranks", str(self.ranks), "--timeout", f"{timeout:.1f}"]
-        geometry = Geometry.here(self.ranks, self.record.threads, scratch.shared_memory(self.record.id))
-        command = world_command(self.mpi, geometry, rank, config.get("mpi.extra-args"))
+        command = world_line(
+            self.record,
+            self.mpi,
+            index=self.index,
+            ranks=self.ranks,
+            timeout=timeout,
+            shared_memory=scratch.shared_memory(self.record.id),
+        )
         tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
         return tied, command.variables(dict(os.environ))
 

@@ -13,6 +13,7 @@ from workbench.errors import LaunchError
 from workbench.host import start_time
 from workbench.launch.environment import scrub
 from workbench.launch.interface import JobSpec, JobState, Launcher
+from workbench.words import count
 
 # Seconds for a shell to start the job in the background.
 _SUBMIT = 10.0
@@ -27,7 +28,7 @@ class LocalLauncher(Launcher):
         """Return a shell script that becomes the head."""
         lines = [
             "#!/bin/sh",
-            f"# Cluster {spec.name}: {spec.ranks} ranks with {spec.threads} threads each on this host",
+            f"# Cluster {spec.name}: {count(spec.ranks, 'rank')} of {count(spec.threads, 'thread')} each on this host",
         ]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment]
         lines += [f"exec {shlex.join(spec.command)} >>{shlex.quote(str(spec.log))} 2>&1", ""]

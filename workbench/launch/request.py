@@ -12,8 +12,8 @@ from workbench import config, registry
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.launch.choose import launcher
 from workbench.launch.interface import JobSpec
-from workbench.launch.mpi import check_choice
-from workbench.launch.mpiexec import available_cores
+from workbench.launch.mpi import MPI, check_choice
+from workbench.launch.mpiexec import Command, Geometry, available_cores, world_command
 from workbench.record import Record, data_folder
 
 PROTOCOLS = ("tcp",)
@@ -97,6 +97,26 @@ def job_spec(record: Record) -> JobSpec:
             ("DASK_CONFIG", str(dask_settings(record))),
         ),
     )
+
+
+def world_line(record: Record, found: MPI, *, index: int, ranks: int, timeout: float, shared_memory: Path) -> Command:
+    """Return the command line that starts one world of the cluster of `record`.
+
+    Parameters
+    ----------
+    found
+        The MPI in use.
+    index, ranks
+        Number and size of the world.
+    timeout
+        Seconds that its ranks give themselves to be ready.
+    shared_memory
+        Folder for MPI's shared memory.
+    """
+    rank = [sys.executable, "-m", "workbench.rank", record.name]
+    rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
+    geometry = Geometry.here(ranks, record.threads, shared_memory)
+    return world_command(found, geometry, rank, config.get("mpi.extra-args"))
 
 
 def dask_settings(record: Record) -> Path:

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from workbench.verbs.actions import Listing, Status, Stopped
+from workbench.words import count
 
 if TYPE_CHECKING:
     from workbench.doctor import Finding
@@ -53,7 +54,7 @@ def _facts(status: Status) -> dict[str, str]:
     return {
         "cluster": status.name,
         "state": status.state,
-        "ranks": f"{status.up} of {status.ranks}, {status.threads} thread{'s'[: status.threads > 1]} each",
+        "ranks": f"{status.up} of {status.ranks}, {count(status.threads, 'thread')} each",
         "worlds": ", ".join(worlds) or "none yet",
         "MPI": status.mpi,
         "last event": status.message,
