@@ -117,7 +117,7 @@ def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
         options += ["--map-by", ":oversubscribe"] if mpi.version >= (5,) else ["--oversubscribe"]
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if geometry.shared_memory:
-        # Segments of ranks, and the session of a daemon, that were killed stay behind: there they are found and removed.
+        # What ranks and daemons that are killed leave behind is found there, and removed.
         environment[f"OMPI_MCA_btl_{shared_memory}_backing_directory"] = geometry.shared_memory
         session = "PRTE_MCA_prte_tmpdir_base" if mpi.version >= (5,) else "OMPI_MCA_orte_tmpdir_base"
         environment[session] = geometry.shared_memory
