@@ -108,6 +108,11 @@ def test_what_is_no_size_above_zero_is_refused(value, root):
     assert not root.exists()
 
 
+def test_memory_that_the_host_does_not_have_is_refused():
+    with pytest.raises(InvalidRequest, match=r"^memory '100 PB': a rank cannot have more than its host, and this one"):
+        request(2, memory="100 PB")
+
+
 @pytest.mark.parametrize(
     ("value", "number"),
     [(None, None), ("2GB", 2 * 10**9), ("500MiB", 500 * 2**20), (2**31, 2**31), (1e9, 10**9), ("123", 123)],

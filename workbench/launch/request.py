@@ -174,11 +174,17 @@ def _count(what: str, given: Any) -> int:
 
 
 def _bytes(given: Any) -> int:
-    from dask.utils import parse_bytes
+    from dask.utils import format_bytes, parse_bytes
+    from distributed.system import MEMORY_LIMIT
 
     number = config.above_zero(given, parse_bytes)
     if number is None:
         raise InvalidRequest(f"memory {given!r}: allowed is a size above zero for each rank, e.g. 2GB or 500MiB.")
+    # Dask would take less without a word.
+    if number > MEMORY_LIMIT:
+        raise InvalidRequest(
+            f"memory {given!r}: a rank cannot have more than its host, and this one has {format_bytes(MEMORY_LIMIT)}."
+        )
     return int(number)
 
 
