@@ -159,7 +159,7 @@ class MPICluster(Cluster):
         await super()._start()
 
     async def _await_address(self, progress: Progress) -> None:
-        while (record := self._job.look()).address is None:
+        while (record := await asyncio.to_thread(self._job.look)).address is None:
             progress.show(_words(record.state), record.up, record.total)
             await asyncio.sleep(LOOK)
 
@@ -209,9 +209,9 @@ class MPICluster(Cluster):
         asking = asyncio.ensure_future(self._ask_status())
         try:
             while not (await asyncio.wait({asking}, timeout=0.2))[0]:
-                self._job.look()
+                await asyncio.to_thread(self._job.look)
             if asking.exception():
-                self._job.look()
+                await asyncio.to_thread(self._job.look)
             await asking
         finally:
             asking.cancel()
@@ -360,7 +360,7 @@ class MPICluster(Cluster):
             # A head that is stopped or stuck keeps its connections.
             async with asyncio.timeout(config.seconds("connect-timeout")):
                 while not (await asyncio.wait({asking}, timeout=0.2))[0]:
-                    if not self._job.runs():
+                    if not await asyncio.to_thread(self._job.runs):
                         return  # it has ended meanwhile, and Dask would try to connect for as long as it may
                 await asking
         finally:

@@ -112,7 +112,7 @@ class Job:
                 raise self.failure("its head ended unexpectedly")
         if self.record.state == "failed":
             raise self.failure(self.record.message)
-        if self.record.state in ("submitted", "starting") and time.time() > self.record.deadline + _GRACE:
+        if self.record.address is None and time.time() > self.record.deadline + _GRACE:
             raise self.failure(f"its head was not ready after its deadline, state {self.record.state!r}")
         return self.record
 

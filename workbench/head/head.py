@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine
 from typing import Any
 
 from workbench import certificates, config, registry, scratch
-from workbench.errors import InvalidRequest, StartError, StartTimeout
+from workbench.errors import StartError
 from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.world import WorldProcess
-from workbench.launch.mpiexec import survives_lost_rank
+from workbench.head.worlds import Worlds
 from workbench.registry import Record, World
-from workbench.words import count
 
 logger = logging.getLogger("workbench.head")
 
@@ -43,13 +41,24 @@ class Head:
 
     def __init__(self, record: Record, world: WorldProcess) -> None:
         self.record = record
-        self.worlds: dict[int, WorldProcess] = {0: world}
-        self.scheduler: HeadScheduler
+        self.scheduler = HeadScheduler(
+            http_socket=scratch.sockets(record.id) / "head.sock",
+            local_directory=scratch.spill(record.id),
+            host=config.address(),
+            security=certificates.security(record.folder),
+        )
         self._changed = asyncio.Event()
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        # Several clients may ask at once: one change of the worlds after the other.
-        self._resizing = asyncio.Lock()
+        self.worlds = Worlds(
+            record,
+            world,
+            self.scheduler,
+            say=self._say,
+            changed=self._refresh,
+            run=self._start,
+            is_ending=self._end.done,
+        )
 
     async def run(self) -> int:
         """Serve until somebody ends the cluster; return the exit code of the process."""
@@ -59,7 +68,7 @@ class Head:
         await self._open_scheduler()
         for duty in (self._write_record(), self._watch_lease(), self._watch_idle(), self._watch_scheduler()):
             self._start(duty)
-        self._start(self._keep(self.worlds[0], self.record.deadline - time.time(), spawned=True))
+        self._start(self.worlds.keep_first(self.record.deadline - time.time()))
         try:
             reason = await self._end
         except StartError as error:
@@ -74,228 +83,28 @@ class Head:
     # -- start -------------------------------------------------------------------------------------------------
 
     async def _open_scheduler(self) -> None:
-        record = self.record
-        self.scheduler = HeadScheduler(
-            http_socket=scratch.sockets(record.id) / "head.sock",
-            local_directory=scratch.spill(record.id),
-            host=config.address(),
-            security=certificates.security(record.folder),
-            restart_worlds=self._rpc_restart,
-        )
+        self.scheduler.restart_worlds = self.worlds.restart
         self.scheduler.handlers |= {
             "workbench_status": self._rpc_status,
-            "workbench_scale": self._rpc_scale,
-            "workbench_restart": self._rpc_restart,
+            "workbench_scale": self.worlds.scale,
+            "workbench_restart": self.worlds.restart,
             "workbench_close": self._rpc_close,
         }
-        self.scheduler.add_plugin(Attendance(self._joined, self._left))
+        self.scheduler.add_plugin(Attendance(self.worlds.joined, self.worlds.left))
         await self.scheduler
         self._update(address=self.scheduler.address, http=str(self.scheduler.http_socket))
-
-    async def _keep(
-        self, world: WorldProcess, timeout: float, *, spawned: bool = False, ready: asyncio.Future[None] | None = None
-    ) -> None:
-        """Take a world through its starts until it is stopped.
-
-        Raises
-        ------
-        StartError
-            If it did not start, or was lost more often than ``workbench.world.restarts``.
-        """
-        restarts = int(config.get("world.restarts"))
-        # Of the first start's time some has passed before the head ran.
-        allowed = self.record.deadline - self.record.created if spawned else timeout
-        while True:
-            if not spawned:
-                world.spawn(timeout)
-            spawned = False
-            world.tell(self.scheduler.address)
-            self._refresh()
-            await self._await_ready(world, timeout, allowed)
-            if ready is not None and not ready.done():
-                ready.set_result(None)
-            self._say(f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}")
-            code = await world.exited()
-            if self._end.done() or (world.stopping and not world.restart_asked):
-                return
-            world.ready = False
-            await self._forget_workers(world)
-            if not world.restart_asked:
-                lost = f"world {world.index} was lost: mpiexec ended with {_exit_words(code)}"
-                if restarts <= 0:
-                    raise StartError(f"{lost}, for the last time that it is started again (workbench.world.restarts)")
-                restarts -= 1
-                self._say(
-                    f"{lost}; starting its {count(world.ranks, 'rank')} again, {count(restarts, 'more restart')} left"
-                )
-            world.restart_asked = False
-            timeout = allowed = config.seconds("start-timeout")
-
-    async def _await_ready(self, world: WorldProcess, timeout: float, allowed: float) -> None:
-        exited, complete = asyncio.ensure_future(world.exited()), asyncio.ensure_future(world.complete())
-        try:
-            await asyncio.wait({exited, complete}, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
-            if complete.done():
-                return
-            came = f"{len(world.present)} of {world.ranks} ranks had come"
-            if exited.done():
-                raise StartError(
-                    f"world {world.index} ended while starting ({_exit_words(exited.result())} of mpiexec); {came}. "
-                    f"See {world.log}"
-                )
-            missing = ", ".join(map(str, world.missing()[:16]))
-            raise StartTimeout(
-                f"world {world.index} was not ready after {allowed:g} s; {came}, missing: {missing}. "
-                f"See {world.log}; allow more time with --timeout."
-            )
-        finally:
-            exited.cancel()
-            complete.cancel()
-            if not complete.done():
-                await world.stop(self._asker(world))
-
-    # -- who is there ------------------------------------------------------------------------------------------
-
-    def _joined(self, world: int, rank: int, told: dict[str, Any]) -> None:
-        if world in self.worlds:
-            self.worlds[world].joined(rank, told)
-            self._refresh()
-
-    def _left(self, index: int, rank: int) -> None:
-        world = self.worlds.get(index)
-        if world is None:
-            return
-        told = world.left(rank)
-        if world.ready and not world.stopping and not self._end.done():
-            where = f"rank {rank} of world {index} (pid {told.get('pid')} on {told.get('host')}) is gone"
-            go_on = f"{len(world.present)} of {world.ranks} go on" if survives_lost_rank(world.mpi) else ""
-            self._say(f"{where}; {go_on or 'this MPI ends its world with it'}")
-        self._refresh()
-
-    async def _forget_workers(self, world: WorldProcess) -> None:
-        """Take the workers of a world off the scheduler, so that those of its next start can have their names."""
-        for address in self._addresses(world):
-            await self.scheduler.remove_worker(address, stimulus_id="world-lost", expected=False)
-
-    def _addresses(self, world: WorldProcess) -> list[str]:
-        told = ((address, state.extra.get("workbench", {})) for address, state in self.scheduler.workers.items())
-        return [address for address, facts in told if facts.get("world") == world.index]
 
     # -- what clients ask for ----------------------------------------------------------------------------------
 
     async def _rpc_status(self) -> dict[str, Any]:
         return dataclasses.asdict(self.record)
 
-    async def _rpc_scale(self, n: int) -> None:
-        async with self._resizing:
-            await self.scale(n)
-
-    async def _rpc_restart(self) -> None:
-        async with self._resizing:
-            await self.restart()
-
     async def _rpc_close(self, reason: str) -> None:
         self.end(reason)
 
-    async def scale(self, n: int) -> None:
-        """Have `n` ranks in total, by whole worlds.
-
-        Raises
-        ------
-        InvalidRequest
-            If no number of whole worlds has `n` ranks.
-        StartError
-            If a new world did not start; the others are as they were.
-        """
-        sizes = [world.ranks for _, world in sorted(self.worlds.items())]
-        totals = list(itertools.accumulate(sizes))
-        if n > totals[-1]:
-            await self._add_world(n - totals[-1])
-        elif n in totals:
-            for index in sorted(self.worlds)[totals.index(n) + 1 :]:
-                await self._remove_world(self.worlds[index])
-        else:
-            have, possible = " + ".join(map(str, sizes)), ", ".join(map(str, totals))
-            raise InvalidRequest(
-                f"scale({n}): ranks come and go by whole worlds, and this cluster's have {have} ranks. "
-                f"Possible are {possible} or more; world 0 holds the head and goes with close()."
-            )
-
-    async def _add_world(self, ranks: int) -> None:
-        world = WorldProcess(self.record, self.worlds[0].mpi, max(self.worlds) + 1, ranks)
-        self.worlds[world.index] = world
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def keep() -> None:
-            try:
-                await self._keep(world, config.seconds("start-timeout"), ready=ready)
-            except Exception as error:  # noqa: BLE001  (whatever it is, the other worlds go on)
-                self._say(f"world {world.index} is given up: {error}")
-                if not ready.done():
-                    ready.set_exception(error)
-            finally:
-                self._drop(world)
-
-        self._start(keep())
-        await ready
-
-    async def _remove_world(self, world: WorldProcess) -> None:
-        moved = self.scheduler.retire_workers(workers=self._addresses(world), close_workers=False, remove=False)
-        results = "its results moved to the others"
-        try:
-            async with asyncio.timeout(config.seconds("start-timeout")):
-                await moved
-        except TimeoutError:  # a rank that is stuck hands over nothing
-            results = "but did not hand over its results in time: what is needed of them is computed again"
-        await world.stop(self._asker(world))
-        await self._forget_workers(world)
-        self._drop(world)
-        self._say(f"world {world.index} was removed, {results}")
-
-    def _drop(self, world: WorldProcess) -> None:
-        if self.worlds.get(world.index) is world:
-            del self.worlds[world.index]
-        self._refresh()
-
-    async def restart(self) -> None:
-        """End all worlds and start them again in the same job; results that lie on ranks are lost.
-
-        Raises
-        ------
-        InvalidRequest
-            If a world is just being started.
-        StartError
-            If a world does not start again.
-        """
-        worlds = list(self.worlds.values())
-        if unready := [world.index for world in worlds if not world.ready]:
-            raise InvalidRequest(f"world {unready[0]} is being started just now: restart when it is ready.")
-        for world in worlds:
-            world.restart_asked = True
-        starts = {world.index: world.starts for world in worlds}
-        await asyncio.gather(*(world.stop(self._asker(world)) for world in worlds))
-        # Past the deadline of the worlds themselves, which tells more.
-        async with asyncio.timeout(config.seconds("start-timeout") + _CLOSE):
-            while any(w.index in self.worlds and (w.starts == starts[w.index] or not w.ready) for w in worlds):
-                if self._end.done():
-                    raise StartError(f"cluster {self.record.name!r} ended while it was restarted; see its logs")
-                await asyncio.sleep(0.05)
-        if lost := [w for w in worlds if w.index not in self.worlds]:
-            raise StartError(f"world {lost[0].index} did not start again and is given up; see {lost[0].log}")
-
-    def _asker(self, world: WorldProcess) -> Callable[[], Awaitable[None]]:
-        async def ask() -> None:
-            addresses = self._addresses(world)
-            # MPI_Finalize is collective: with a dead rank it would wait for it.
-            message = {"op": "workbench_end", "finalize": not world.lost}
-            if addresses:
-                await self.scheduler.broadcast(msg=message, workers=addresses, on_error="return")
-
-        return ask
-
     # -- duties ------------------------------------------------------------------------------------------------
 
-    def _start(self, duty: Any) -> None:
+    def _start(self, duty: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(duty)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -332,7 +141,7 @@ class Head:
         since = time.monotonic()
         while True:
             await asyncio.sleep(min(5.0, timeout / 10))
-            if self._busy() or not all(world.ready for world in self.worlds.values()):
+            if self._busy() or not all(world.ready for world in self.worlds):
                 since = time.monotonic()
             elif time.monotonic() - since >= timeout:
                 self.end(f"no client and no task for {timeout:.0f} s (idle-timeout)")
@@ -358,9 +167,7 @@ class Head:
 
     def _refresh(self) -> None:
         """Bring the record's worlds and state up to date."""
-        worlds = tuple(
-            World(w.index, w.ranks, _state(w), len(w.present), w.starts) for _, w in sorted(self.worlds.items())
-        )
+        worlds = tuple(World(w.index, w.ranks, _state(w), len(w.present), w.starts) for w in self.worlds)
         states = {world.state for world in worlds}
         order = ("restarting", "starting", "degraded", "ready")
         state = next(state for state in order if state in states or state == "ready")
@@ -385,7 +192,7 @@ class Head:
         self.record = self.record.replace(state=state, message=reason)
         with contextlib.suppress(OSError):
             registry.update(self.record)
-        await asyncio.gather(*(world.stop(self._asker(world)) for world in self.worlds.values()))
+        await self.worlds.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE):
                 await self.scheduler.close(reason=reason)
@@ -403,10 +210,3 @@ def _state(world: WorldProcess) -> str:
     if not world.ready:
         return "starting" if world.starts <= 1 else "restarting"
     return "degraded" if world.lost else "ready"
-
-
-def _exit_words(code: int) -> str:
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"signal {-code} ({signal.Signals(-code).name})"
-    return f"exit code {code}"

@@ -44,9 +44,10 @@ class HeadScheduler(UnixHTTP, Scheduler):
         Folder for its files.
     host, security
         As for every Dask scheduler; it always speaks TLS.
-    restart_worlds
-        Starts all worlds again; what ``client.restart()`` comes to, since a rank cannot be restarted alone.
     """
+
+    restart_worlds: Callable[[], Awaitable[None]]
+    """Starts all worlds again; what ``client.restart()`` comes to, since a rank cannot be restarted alone."""
 
     def __init__(
         self,
@@ -55,10 +56,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
         local_directory: Path,
         host: str,
         security: Security,
-        restart_worlds: Callable[[], Awaitable[None]],
     ) -> None:
         self.http_socket = http_socket
-        self._restart_worlds = restart_worlds
         super().__init__(
             host=host,
             port=0,
@@ -74,7 +73,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
     ) -> dict[str, Literal["OK", "removed", "timed out"]]:
         """Start all worlds again, whichever workers were named."""
         before: list[str] = list(self.workers)
-        await self._restart_worlds()
+        await self.restart_worlds()
         return dict.fromkeys(before, "OK")
 
 

@@ -1,0 +1,279 @@
+"""The MPI worlds of a cluster: started, watched, started again, added and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any
+
+from workbench import config
+from workbench.errors import InvalidRequest, StartError, StartTimeout
+from workbench.head.scheduler import HeadScheduler
+from workbench.head.world import WorldProcess
+from workbench.launch.mpiexec import survives_lost_rank
+from workbench.registry import Record
+from workbench.words import count
+
+# Seconds past the deadline of a world's start, which tells more itself.
+_GRACE = 2.0
+
+
+class Worlds:
+    """All worlds of a cluster, world 0 first.
+
+    Parameters
+    ----------
+    record
+        The cluster's record; of it only what never changes is used.
+    first
+        World 0, whose ``mpiexec`` is running already.
+    scheduler
+        The scheduler that the ranks register with.
+    say
+        Takes an event in words, for logs, clients and record.
+    changed
+        Called whenever ranks or worlds have come or gone.
+    run
+        Runs a coroutine beside the others; what it raises ends the cluster.
+    is_ending
+        Tells whether the cluster ends, so that a lost world is none.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        first: WorldProcess,
+        scheduler: HeadScheduler,
+        *,
+        say: Callable[[str], None],
+        changed: Callable[[], None],
+        run: Callable[[Coroutine[Any, Any, None]], None],
+        is_ending: Callable[[], bool],
+    ) -> None:
+        self._record, self._scheduler = record, scheduler
+        self._say, self._changed, self._run, self._is_ending = say, changed, run, is_ending
+        self._worlds = {first.index: first}
+        # Several clients may ask at once: one change of the worlds after the other.
+        self._resizing = asyncio.Lock()
+
+    def __iter__(self) -> Iterator[WorldProcess]:
+        """Iterate over the worlds in their order."""
+        return iter([world for _, world in sorted(self._worlds.items())])
+
+    async def keep_first(self, timeout: float) -> None:
+        """Take world 0 through its starts until it is stopped.
+
+        Parameters
+        ----------
+        timeout
+            Seconds that are left for its first start.
+
+        Raises
+        ------
+        StartError
+            If it does not start, or is lost more often than ``workbench.world.restarts``.
+        """
+        await self._keep(self._worlds[0], timeout, spawned=True)
+
+    async def _keep(
+        self, world: WorldProcess, timeout: float, *, spawned: bool = False, ready: asyncio.Future[None] | None = None
+    ) -> None:
+        # Ends when the world is stopped; StartError if it did not start, or was lost too often.
+        restarts = int(config.get("world.restarts"))
+        # Of the first start's time some has passed before the head ran.
+        allowed = self._record.deadline - self._record.created if spawned else timeout
+        while True:
+            if not spawned:
+                world.spawn(timeout)
+            spawned = False
+            world.tell(self._scheduler.address)
+            self._changed()
+            await self._await_ready(world, timeout, allowed)
+            if ready is not None and not ready.done():
+                ready.set_result(None)
+            self._say(f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}")
+            code = await world.exited()
+            if self._is_ending() or (world.stopping and not world.restart_asked):
+                return
+            world.ready = False
+            await self._forget_workers(world)
+            if not world.restart_asked:
+                lost = f"world {world.index} was lost: mpiexec ended with {_exit_words(code)}"
+                if restarts <= 0:
+                    raise StartError(f"{lost}, for the last time that it is started again (workbench.world.restarts)")
+                restarts -= 1
+                self._say(
+                    f"{lost}; starting its {count(world.ranks, 'rank')} again, {count(restarts, 'more restart')} left"
+                )
+            world.restart_asked = False
+            timeout = allowed = config.seconds("start-timeout")
+
+    async def _await_ready(self, world: WorldProcess, timeout: float, allowed: float) -> None:
+        exited, complete = asyncio.ensure_future(world.exited()), asyncio.ensure_future(world.complete())
+        try:
+            await asyncio.wait({exited, complete}, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
+            if complete.done():
+                return
+            came = f"{len(world.present)} of {world.ranks} ranks had come"
+            if exited.done():
+                raise StartError(
+                    f"world {world.index} ended while starting ({_exit_words(exited.result())} of mpiexec); {came}. "
+                    f"See {world.log}"
+                )
+            missing = ", ".join(map(str, world.missing()[:16]))
+            raise StartTimeout(
+                f"world {world.index} was not ready after {allowed:g} s; {came}, missing: {missing}. "
+                f"See {world.log}; allow more time with --timeout."
+            )
+        finally:
+            exited.cancel()
+            complete.cancel()
+            if not complete.done():
+                await world.stop(self._asker(world))
+
+    # -- who is there ------------------------------------------------------------------------------------------
+
+    def joined(self, world: int, rank: int, told: dict[str, Any]) -> None:
+        """Note that a rank has come, and what it told of itself."""
+        if world in self._worlds:
+            self._worlds[world].joined(rank, told)
+            self._changed()
+
+    def left(self, index: int, rank: int) -> None:
+        """Note that a rank is gone."""
+        world = self._worlds.get(index)
+        if world is None:
+            return
+        told = world.left(rank)
+        if world.ready and not world.stopping and not self._is_ending():
+            where = f"rank {rank} of world {index} (pid {told.get('pid')} on {told.get('host')}) is gone"
+            go_on = f"{len(world.present)} of {world.ranks} go on" if survives_lost_rank(world.mpi) else ""
+            self._say(f"{where}; {go_on or 'this MPI ends its world with it'}")
+        self._changed()
+
+    async def _forget_workers(self, world: WorldProcess) -> None:
+        """Take the workers of a world off the scheduler, so that those of its next start can have their names."""
+        for address in self._addresses(world):
+            await self._scheduler.remove_worker(address, stimulus_id="world-lost", expected=False)
+
+    def _addresses(self, world: WorldProcess) -> list[str]:
+        told = ((address, state.extra.get("workbench", {})) for address, state in self._scheduler.workers.items())
+        return [address for address, facts in told if facts.get("world") == world.index]
+
+    async def scale(self, n: int) -> None:
+        """Have `n` ranks in total, by whole worlds.
+
+        Raises
+        ------
+        InvalidRequest
+            If no number of whole worlds has `n` ranks.
+        StartError
+            If a new world did not start; the others are as they were.
+        """
+        async with self._resizing:
+            await self._scale(n)
+
+    async def _scale(self, n: int) -> None:
+        sizes = [world.ranks for world in self]
+        totals = list(itertools.accumulate(sizes))
+        if n > totals[-1]:
+            await self._add_world(n - totals[-1])
+        elif n in totals:
+            for index in sorted(self._worlds)[totals.index(n) + 1 :]:
+                await self._remove_world(self._worlds[index])
+        else:
+            have, possible = " + ".join(map(str, sizes)), ", ".join(map(str, totals))
+            raise InvalidRequest(
+                f"scale({n}): ranks come and go by whole worlds, and this cluster's have {have} ranks. "
+                f"Possible are {possible} or more; world 0 holds the head and goes with close()."
+            )
+
+    async def _add_world(self, ranks: int) -> None:
+        world = WorldProcess(self._record, self._worlds[0].mpi, max(self._worlds) + 1, ranks)
+        self._worlds[world.index] = world
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def keep() -> None:
+            try:
+                await self._keep(world, config.seconds("start-timeout"), ready=ready)
+            except Exception as error:  # noqa: BLE001  (whatever it is, the other worlds go on)
+                self._say(f"world {world.index} is given up: {error}")
+                if not ready.done():
+                    ready.set_exception(error)
+            finally:
+                self._drop(world)
+
+        self._run(keep())
+        await ready
+
+    async def _remove_world(self, world: WorldProcess) -> None:
+        moved = self._scheduler.retire_workers(workers=self._addresses(world), close_workers=False, remove=False)
+        results = "its results moved to the others"
+        try:
+            async with asyncio.timeout(config.seconds("start-timeout")):
+                await moved
+        except TimeoutError:  # a rank that is stuck hands over nothing
+            results = "but did not hand over its results in time: what is needed of them is computed again"
+        await world.stop(self._asker(world))
+        await self._forget_workers(world)
+        self._drop(world)
+        self._say(f"world {world.index} was removed, {results}")
+
+    def _drop(self, world: WorldProcess) -> None:
+        if self._worlds.get(world.index) is world:
+            del self._worlds[world.index]
+        self._changed()
+
+    async def restart(self) -> None:
+        """End all worlds and start them again in the same job; results that lie on ranks are lost.
+
+        Raises
+        ------
+        InvalidRequest
+            If a world is just being started.
+        StartError
+            If a world does not start again.
+        """
+        async with self._resizing:
+            await self._restart()
+
+    async def _restart(self) -> None:
+        worlds = list(self)
+        if unready := [world.index for world in worlds if not world.ready]:
+            raise InvalidRequest(f"world {unready[0]} is being started just now: restart when it is ready.")
+        for world in worlds:
+            world.restart_asked = True
+        starts = {world.index: world.starts for world in worlds}
+        await asyncio.gather(*(world.stop(self._asker(world)) for world in worlds))
+        # Past the deadline of the worlds themselves, which tells more.
+        async with asyncio.timeout(config.seconds("start-timeout") + _GRACE):
+            while any(w.index in self._worlds and (w.starts == starts[w.index] or not w.ready) for w in worlds):
+                if self._is_ending():
+                    raise StartError(f"cluster {self._record.name!r} ended while it was restarted; see its logs")
+                await asyncio.sleep(0.05)
+        if lost := [w for w in worlds if w.index not in self._worlds]:
+            raise StartError(f"world {lost[0].index} did not start again and is given up; see {lost[0].log}")
+
+    def _asker(self, world: WorldProcess) -> Callable[[], Awaitable[None]]:
+        async def ask() -> None:
+            addresses = self._addresses(world)
+            # MPI_Finalize is collective: with a dead rank it would wait for it.
+            message = {"op": "workbench_end", "finalize": not world.lost}
+            if addresses:
+                await self._scheduler.broadcast(msg=message, workers=addresses, on_error="return")
+
+        return ask
+
+    async def stop(self) -> None:
+        """End all worlds."""
+        await asyncio.gather(*(world.stop(self._asker(world)) for world in self))
+
+
+def _exit_words(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {-code} ({signal.Signals(-code).name})"
+    return f"exit code {code}"
