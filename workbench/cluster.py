@@ -282,8 +282,7 @@ class MPICluster(Cluster):
         wanted = request(n).ranks
 
         async def scale() -> None:
-            await self._head.workbench_scale(n=wanted)
-            await self._renew()
+            await self._change(self._head.workbench_scale(n=wanted), f"scaling to {wanted}")
 
         return self.sync(scale)
 
@@ -291,14 +290,25 @@ class MPICluster(Cluster):
         """End all ranks and start them again in the same job; results that lie on them are lost."""
 
         async def restart() -> None:
-            await self._head.workbench_restart()
-            await self._renew()
+            await self._change(self._head.workbench_restart(), "restarting")
 
         return self.sync(restart)
 
-    async def _renew(self) -> None:
+    async def _change(self, asked: Awaitable[None], what: str) -> None:
         from distributed.objects import SchedulerInfo
 
+        # The head gives a world this time to hand over its results, and this time to come up.
+        patience = 2 * config.seconds("start-timeout") + config.seconds("close-timeout")
+        try:
+            async with asyncio.timeout(patience):
+                await asked
+        except TimeoutError as error:
+            if isinstance(error, StartError):
+                raise
+            raise HeadUnreachable(
+                f"cluster {self._job.record.name!r}: {what} was not done after {patience:.0f} s. "
+                f"Look at its logs in {self._job.record.logs}, or stop it."
+            ) from error
         await self._ask_status()
         self.scheduler_info = SchedulerInfo(await self._head.identity())
 

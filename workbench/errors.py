@@ -13,7 +13,8 @@
      │    └── MPIMismatch                         mpiexec and mpi4py are of different MPIs
      ├── StartError            (RuntimeError)     a cluster failed while it was starting
      │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
-     └── HeadUnreachable       (ConnectionError)  the head does not answer from here
+     ├── HeadUnreachable       (ConnectionError)  the head does not answer from here
+     └── RankLost              (RuntimeError)     a task was pinned to a rank that is gone
 
 Every message says what was given, what is allowed and what to do. Each class derives from the builtin
 that a caller would catch.
@@ -75,6 +76,10 @@ class StartTimeout(StartError, TimeoutError):
 
 class HeadUnreachable(WorkbenchError, ConnectionError):
     """The head of a cluster does not answer from this host."""
+
+
+class RankLost(WorkbenchError, RuntimeError):
+    """A task has to run on a rank that is gone, and so never can."""
 
 
 def did_you_mean(given: object, allowed: Iterable[str]) -> str:

@@ -7,9 +7,11 @@ import operator
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import wait
+from distributed import Client, wait
+from support.processes import DEADLINE
 
-from workbench import blocks, map_blocks, place, reduce
+from workbench import MPICluster, blocks, map_blocks, place, reduce
+from workbench.errors import RankLost
 from workbench.placing.rows import is_aligned
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
@@ -56,3 +58,15 @@ def test_the_head_never_drops_or_moves_a_block(client4):
 
     now = {key: set(holders) for key, holders in client4.who_has(futures).items()}
     assert all(home[key] <= now[key] for key in home)
+
+
+def test_blocks_of_a_rank_that_is_gone_fail_at_once_and_say_so():
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        X = place(da.from_array(TABLE, chunks=(999, 2)))
+        wait(blocks(X))
+        cluster.restart()
+        with pytest.raises(RankLost, match=r"that rank is gone.*X = place\(X\)"):
+            blocks(X)[0].result(DEADLINE / 2)
+        with pytest.raises(RankLost, match=r"that rank is gone"):
+            client.gather(map_blocks(np.sum, X))
+        assert reduce(operator.add, map_blocks(np.sum, place(TABLE))) == TABLE.sum()

@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench import certificates, config, registry, scratch
 from workbench.errors import StartError
+from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.world import WorldProcess
 from workbench.head.worlds import Worlds
@@ -66,7 +67,13 @@ class Head:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.end, f"{number.name} was received")
         await self._open_scheduler()
-        for duty in (self._write_record(), self._watch_lease(), self._watch_idle(), self._watch_scheduler()):
+        for duty in (
+            self._write_record(),
+            self._watch_lease(),
+            self._watch_idle(),
+            self._watch_orphans(),
+            self._watch_scheduler(),
+        ):
             self._start(duty)
         self._start(self.worlds.keep_first(self.record.deadline - time.time()))
         try:
@@ -135,6 +142,12 @@ class Head:
             missed = 0 if owned else missed + 1
             if missed == 2:  # a second look: network file systems replace files less atomically than they say
                 self.end("its record was removed or belongs to another cluster")
+
+    async def _watch_orphans(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            if self.scheduler.unrunnable:
+                fail_orphans(self.scheduler)
 
     async def _watch_idle(self) -> None:
         timeout = self.record.idle_timeout

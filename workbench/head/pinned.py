@@ -8,16 +8,22 @@ active memory manager drops the replica on its rank if another rank holds a copy
   (``distributed.scheduler.active-memory-manager.policies: [{class: workbench.head.pinned.KeepPinned}]``);
 - `guard`, called once with the scheduler, for what clients ask for.
 
+A task that is pinned to a rank that is gone waits for it, as Dask sees it: `fail_orphans` ends the wait.
+
 A rank that retires still hands over what it holds: better elsewhere than lost.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from distributed.active_memory_manager import ReduceReplicas
+from distributed.protocol import pickle
+
+from workbench.errors import RankLost
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -82,3 +88,26 @@ def guard(scheduler: Scheduler) -> None:
         return next((answer for answer in answers if answer), None)
 
     scheduler.handlers.update(rebalance=rebalance_the_others, replicate=replicate_and_keep)
+
+
+def fail_orphans(scheduler: Scheduler) -> None:
+    """Have the tasks fail that wait for ranks which are gone, with a sentence that says so.
+
+    Notes
+    -----
+    An address is never given twice, so a worker that has gone does not come back under it.
+    """
+    stimulus = f"rank-lost-{time.time()}"
+    for task in [task for task in scheduler.unrunnable if is_pinned(task)]:
+        ranks = sorted(task.worker_restrictions or ())
+        # A restriction to a name, that of a worker to come, is no address.
+        if any(rank in scheduler.workers or "://" not in rank for rank in ranks):
+            continue
+        error = RankLost(
+            f"{task.key!r} has to run on {' or '.join(ranks)}, and that rank is gone with all that lay on it. "
+            "Place the data again: X = place(X)"
+        )
+        further = scheduler.transition(
+            task.key, "erred", exception=pickle.dumps(error), cause=task.key, stimulus_id=stimulus
+        )
+        scheduler.transitions(further, stimulus_id=stimulus)

@@ -17,8 +17,10 @@ from workbench.launch.mpiexec import Command, Geometry, available_cores, world_c
 from workbench.record import Record, data_folder
 
 PROTOCOLS = ("tcp",)
-# Past this one host cannot even hold the processes; a slip of the keyboard should not try.
+# A slip of the keyboard: no MPI world is larger.
 MAX_RANKS = 100_000
+# Bytes: Python, Dask and MPI of a rank without data.
+RANK_MEMORY = 100_000_000
 
 
 def request(
@@ -68,7 +70,7 @@ def request(
     now = time.time()
     return Record(
         name=registry.free_name() if name is None else registry.check_name(name),
-        ranks=available_cores() if ranks is None else _count("ranks", ranks),
+        ranks=available_cores() if ranks is None else _fitting(_count("ranks", ranks)),
         threads=_count("threads", threads),
         memory=None if memory is None else _bytes(memory),
         protocol=protocol,
@@ -171,6 +173,18 @@ def _count(what: str, given: Any) -> int:
     if not whole or not 1 <= number <= MAX_RANKS:
         raise InvalidRequest(f"{what} {given!r}: {allowed}.")
     return number
+
+
+def _fitting(ranks: int) -> int:
+    import psutil
+
+    memory = psutil.virtual_memory().total
+    if ranks * RANK_MEMORY > memory:
+        raise InvalidRequest(
+            f"ranks {ranks}: each takes about {RANK_MEMORY / 1e6:.0f} MB before it holds any data, and this host has "
+            f"{memory / 1e9:.1f} GB. Allowed are up to {memory // RANK_MEMORY}."
+        )
+    return ranks
 
 
 def _bytes(given: Any) -> int:
