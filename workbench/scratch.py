@@ -12,9 +12,15 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 from workbench.errors import RecordError
+
+# Segments of shared memory, and the description of the node that mpiexec hands to its ranks.
+_MPICH_FILES = (("/dev/shm", "mpich_shm_*"), ("/tmp", "hydra_hwloc_xmlfile_*"))  # noqa: S108  (MPICH's, not ours)
+# Seconds from a segment's creation until its maker has certainly mapped it.
+_BEING_MADE = 0.2
 
 
 def sockets(cluster_id: str) -> Path:
@@ -34,9 +40,40 @@ def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
 
 
 def remove(cluster_id: str) -> None:
-    """Remove the folders of a cluster from this node."""
+    """Remove the folders of a cluster from this node, and what killed ranks of MPICH have left on it."""
     for folder in (_sockets(cluster_id), _spill(cluster_id), _shared_memory(cluster_id)):
         shutil.rmtree(folder, ignore_errors=True)
+    _sweep()
+
+
+def _sweep() -> None:
+    """Remove files of MPICH, which cannot be told a folder for them, that no process of this user uses any more."""
+    found = [path for folder, pattern in _MPICH_FILES for path in Path(folder).glob(pattern)]
+    orphans = [path for path in found if _is_ours_and_old(path)]
+    if not orphans or not Path("/proc/self/maps").exists():
+        return
+    used = b"".join(_uses(process) for process in Path("/proc").glob("[0-9]*"))
+    for path in orphans:
+        if bytes(path) not in used:
+            path.unlink(missing_ok=True)
+
+
+def _is_ours_and_old(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return (
+        stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and time.time() - status.st_mtime > _BEING_MADE
+    )
+
+
+def _uses(process: Path) -> bytes:
+    """Return what tells the files that a process uses: its mappings and its variables."""
+    try:
+        return (process / "maps").read_bytes() + (process / "environ").read_bytes()
+    except OSError:
+        return b""  # it has ended, or is another user's
 
 
 def _sockets(cluster_id: str) -> Path:

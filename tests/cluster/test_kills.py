@@ -77,6 +77,7 @@ def test_a_killed_mpiexec_is_told_in_words_and_its_world_starts_again() -> None:
 
 @pytest.mark.mpi_flavour
 def test_after_a_killed_rank_the_others_go_on_or_their_world_starts_again() -> None:
+    before = _leftovers()
     with MPICluster(4, quiet=True) as cluster, Client(cluster) as client:
         victim = cluster.ranks[2]
         others = {rank["pid"] for rank in cluster.ranks} - {victim["pid"]}
@@ -93,6 +94,14 @@ def test_after_a_killed_rank_the_others_go_on_or_their_world_starts_again() -> N
             assert f"rank 2 of world 0 (pid {victim['pid']}" in cluster.logs()
         assert len(client.run(os.getpid)) == 4
         assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+    assert not _leftovers() - before
+
+
+def _leftovers() -> set[str]:
+    """Return the names of what MPIs keep in shared memory and temporary folders."""
+    folders = [Path("/dev/shm"), Path("/tmp")]  # noqa: S108  (where MPIs put them)
+    kinds = ("sm_segment", "vader", "mpich_shm", "ompi", "prte", "hydra")
+    return {path.name for folder in folders for path in folder.iterdir() if path.name.startswith(kinds)}
 
 
 def _ready_again(cluster: MPICluster, starts: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
@@ -154,3 +156,22 @@ def test_removing_takes_everything_and_can_be_repeated(cluster_id):
     scratch.remove(cluster_id)
     scratch.remove(cluster_id)
     assert [folder.exists() for folder in folders] == [False] * 3
+
+
+def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_used():
+    folder = Path("/dev/shm")  # noqa: S108  (where MPICH puts them)
+    orphan, used, fresh = (folder / f"mpich_shm_test{os.getpid()}_{number}" for number in range(3))
+    for path in (orphan, used, fresh):
+        path.write_bytes(bytes(4096))
+    for path in (orphan, used):
+        os.utime(path, (0, 0))
+    os.utime(fresh, (time.time() + 60, time.time() + 60))
+    try:
+        with open(used, "r+b") as file, mmap.mmap(file.fileno(), 0):
+            scratch.remove("0" * 32)
+            assert not orphan.exists()
+            assert used.exists()
+            assert fresh.exists()
+    finally:
+        for path in (orphan, used, fresh):
+            path.unlink(missing_ok=True)

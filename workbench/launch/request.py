@@ -20,7 +20,7 @@ PROTOCOLS = ("tcp",)
 # A slip of the keyboard: no MPI world is larger.
 MAX_RANKS = 100_000
 # Bytes: Python, Dask and MPI of a rank without data.
-RANK_MEMORY = 100_000_000
+RANK_MEMORY = 50_000_000
 
 
 def request(
