@@ -141,12 +141,16 @@ def write(record: Record) -> None:
 
 def _write(folder: Path, record: Record) -> None:
     path = folder / RECORD
-    part = path.with_name(f".{RECORD}.{os.getpid()}")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(record), file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    part = path.with_name(f".{RECORD}.{uuid.uuid4().hex}")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(record), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def update(record: Record) -> None:

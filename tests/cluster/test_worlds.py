@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dask
@@ -146,11 +147,15 @@ def test_no_port_of_a_cluster_answers_without_a_certificate_of_it(cluster4: MPIC
     ours = {int(rank["address"].rpartition(":")[2]) for rank in cluster4.ranks}
     ours.add(int(str(cluster4.record.address).rpartition(":")[2]))
     assert ours <= {port for _, port in ports}
-    for ip, port in ports:
+
+    def knock(ip: str, port: int) -> None:
         for greeting in (b"", b"GET / HTTP/1.0\r\n\r\n", b"GET /info/main/workers.html HTTP/1.0\r\n\r\n"):
             assert _ask(ip, port, greeting) == b"", f"{ip}:{port} answered {greeting!r}"
         for certificate in (None, tmp_path):
             assert not _is_served_over_tls(ip, port, certificate), f"{ip}:{port} serves with {certificate}"
+
+    with ThreadPoolExecutor(16) as threads:  # it is a matter of waiting for answers that do not come
+        list(threads.map(knock, *zip(*ports, strict=True)))
     assert cluster4.refresh().state == "ready"
 
 

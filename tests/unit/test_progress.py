@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import select
 
 from workbench.progress import Progress
 
@@ -25,6 +26,15 @@ def test_a_file_gets_one_line_for_each_state(monkeypatch):
     assert lines == ["submitted: 0 of 3 ranks T", "world starting: 0 of 3 ranks T", "ready: 3 of 3 ranks T"]
 
 
+def _read_line(screen):
+    """Return what comes up to the end of a line; a terminal hands it over in pieces."""
+    shown = b""
+    while not shown.endswith(b"\n"):
+        assert select.select([screen], [], [], 10)[0], f"no more comes after {shown!r}"
+        shown += screen.read(10_000)
+    return shown.decode()
+
+
 def test_a_terminal_gets_one_line_that_is_replaced(monkeypatch):
     ours, theirs = os.openpty()
     with open(ours, "rb", buffering=0) as screen, open(theirs, "w", encoding="utf-8") as terminal:
@@ -33,7 +43,7 @@ def test_a_terminal_gets_one_line_that_is_replaced(monkeypatch):
         start()
         terminal.flush()
 
-        shown = screen.read(10_000).decode()
+        shown = _read_line(screen)
     assert shown.count("\n") == 1
     drawn = [line.removesuffix("\x1b[K") for line in shown.rstrip().split("\r")[1:]]
     assert len(drawn) == 4

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -681,3 +682,22 @@ def test_clusters_that_end_together_prune_together():
             thread.join()
     assert failures == []
     assert len(list(registry.logs_folder().iterdir())) == 1
+
+
+def test_threads_that_write_at_once_leave_a_whole_record():
+    record = registry.Record(name="a", ranks=1)
+    registry.create(record)
+    # Of different lengths: pieces of one in another would show.
+    messages = ["short", "a longer message " * 50]
+    with ThreadPoolExecutor(4) as threads:
+        for message in threads.map(_write_often, [record.replace(message=message) for message in messages * 2]):
+            assert message in messages
+    assert registry.read("a").message in messages
+    assert [path.name for path in record.folder.iterdir()] == [registry.RECORD]
+
+
+def _write_often(record):
+    for _ in range(25):
+        registry.write(record)
+        read = registry.read(record.name).message
+    return read

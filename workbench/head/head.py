@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import signal
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -49,6 +50,7 @@ class Head:
             security=certificates.security(record.folder),
         )
         self._changed = asyncio.Event()
+        self._saving = threading.Lock()
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self.worlds = Worlds(
@@ -173,10 +175,15 @@ class Head:
             await self._changed.wait()
             self._changed.clear()
             try:
-                await asyncio.to_thread(registry.update, self.record)
+                await asyncio.to_thread(self._save)
             except OSError:
                 self._changed.set()  # again: the disk may be full now; the lease watch tells whether it is gone
             await asyncio.sleep(0.2)
+
+    def _save(self) -> None:
+        # One at a time, and always the newest: a thread that is late must not bring back what was before.
+        with self._saving:
+            registry.update(self.record)
 
     def _refresh(self) -> None:
         """Bring the record's worlds and state up to date."""
@@ -204,7 +211,7 @@ class Head:
             task.cancel()
         self.record = self.record.replace(state=state, message=reason)
         with contextlib.suppress(OSError):
-            registry.update(self.record)
+            self._save()
         await self.worlds.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE):
