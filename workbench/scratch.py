@@ -39,10 +39,17 @@ def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
     return _private(path) if make else path
 
 
-def remove(cluster_id: str) -> None:
-    """Remove the folders of a cluster from this node, and what killed ranks of MPICH have left on it."""
-    for folder in (_sockets(cluster_id), _spill(cluster_id), _shared_memory(cluster_id)):
-        shutil.rmtree(folder, ignore_errors=True)
+def remove(cluster_id: str, *, but_shared_memory: bool = False) -> None:
+    """Remove the folders of a cluster from this node, and what killed ranks of MPICH have left on it.
+
+    Parameters
+    ----------
+    but_shared_memory
+        Leave what ``mpiexec`` still needs to end.
+    """
+    kinds = (_sockets, _spill) if but_shared_memory else (_sockets, _spill, _shared_memory)
+    for kind in kinds:
+        shutil.rmtree(kind(cluster_id), ignore_errors=True)
     _sweep()
 
 

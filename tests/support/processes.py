@@ -35,8 +35,10 @@ def processes_of(cluster: MPICluster) -> list[psutil.Process]:
 
 def launcher_of(cluster: MPICluster) -> psutil.Process:
     """Return the process of ``mpiexec`` of world 0."""
-    rank = psutil.Process(cluster.ranks[0]["pid"])
-    return next(parent for parent in rank.parents() if parent.ppid() == cluster.record.process.pid)
+    above = psutil.Process(cluster.ranks[0]["pid"]).parents()
+    # Below the head comes its tether, and mpiexec below that.
+    tether = next(number for number, process in enumerate(above) if process.ppid() == cluster.record.process.pid)
+    return above[tether - 1]
 
 
 def gone(process: psutil.Process) -> bool:

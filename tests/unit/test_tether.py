@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def await_end(pid):
         (sys.executable, "-c", TIED, "PARENT"),
         (sys.executable, "-c", STUCK, "PARENT"),
         (sys.executable, "-c", WATCHED, "PARENT"),
-        (sys.executable, tether.__file__, "PARENT", sys.executable, "-c", SLEEP),
+        (sys.executable, tether.__file__, "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
     ],
     ids=["tied", "stuck in C code", "watched", "tied across exec"],
 )
@@ -93,8 +94,47 @@ def test_a_child_is_left_alone_while_its_parent_lives():
 def test_the_command_is_run_as_it_is_given():
     words = ["a b", "'", "$HOME", ""]
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, sys.executable, tether.__file__, "PARENT", sys.executable, "-c",
-         "import sys; print(sys.argv[1:])", *words],
+        [sys.executable, "-c", PARENT, sys.executable, tether.__file__, "PARENT", "/nowhere/folder",
+         sys.executable, "-c", "import sys; print(sys.argv[1:])", *words],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as parent:  # fmt: skip
         assert parent.stdout.readline() == f"{words}\n"
+
+
+OBSTINATE = """
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_path, number):
+    folder = tmp_path / "cluster" / "world-0"
+    folder.mkdir(parents=True)
+    (folder / "segment").touch()
+    run = (sys.executable, tether.__file__, "PARENT", str(folder), sys.executable, "-c", OBSTINATE)
+    parent, child = start(*run)
+    with parent:
+        parent.send_signal(number)
+    await_end(child)
+    deadline = time.monotonic() + 20
+    while folder.parent.exists():
+        assert time.monotonic() < deadline, f"{folder.parent} is still there"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(("ends", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("pass", 0)])
+def test_it_ends_as_its_command_does_and_leaves_the_folder_to_the_parent(tmp_path, ends, code):
+    run = [sys.executable, tether.__file__, str(os.getpid()), str(tmp_path), sys.executable, "-c", f"import os; {ends}"]
+    assert subprocess.run(run, check=False, timeout=20).returncode == code
+    assert tmp_path.exists()
+
+
+def test_the_command_does_not_outlive_a_tether_that_is_killed():
+    run = [sys.executable, tether.__file__, str(os.getpid()), "/nowhere/folder", sys.executable, "-c", SLEEP]
+    with subprocess.Popen(run, stdout=subprocess.PIPE) as tied:
+        child = int(tied.stdout.readline())
+        tied.kill()
+    await_end(child)

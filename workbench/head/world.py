@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,10 +58,14 @@ class WorldProcess:
             index=self.index,
             ranks=self.ranks,
             timeout=timeout,
-            shared_memory=scratch.shared_memory(self.record.id),
+            shared_memory=self._folder(),
         )
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command.argv]
+        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(self._folder()), *command.argv]
         return tied, command.variables(dict(os.environ))
+
+    def _folder(self) -> Path:
+        """Return the folder for shared memory and session files of this world."""
+        return scratch.shared_memory(self.record.id) / f"world-{self.index}"
 
     def spawn(self, timeout: float) -> None:
         """Start ``mpiexec`` and with it the ranks, which wait for the scheduler's address.
@@ -74,8 +79,11 @@ class WorldProcess:
         self._changed = asyncio.Event()
         self.starts += 1
         argv, environment = self.command(timeout)
+        # Of an earlier start: ranks that were killed leave their segments.
+        shutil.rmtree(self._folder(), ignore_errors=True)
+        self._folder().mkdir(mode=0o700)
         with open(self.log, "ab") as log:
-            log.write(f"$ {' '.join(argv[5:])}\n".encode())
+            log.write(f"$ {' '.join(argv[6:])}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
                 argv, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True

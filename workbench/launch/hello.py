@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from workbench import config
 from workbench.launch.environment import scrub
@@ -46,7 +48,14 @@ def say_hello(found: MPI, timeout: float) -> Hello:
     timeout
         Seconds until they are ended.
     """
-    command = world_command(found, Geometry.here(2, 1), [sys.executable, "-c", _HELLO], config.get("mpi.extra-args"))
+    # Ranks that are ended leave segments of shared memory: not there where nobody finds them.
+    with tempfile.TemporaryDirectory(prefix="workbench-hello-", ignore_cleanup_errors=True) as folder:
+        return _say_hello(found, timeout, Path(folder))
+
+
+def _say_hello(found: MPI, timeout: float, shared_memory: Path) -> Hello:
+    geometry = Geometry.here(2, 1, shared_memory)
+    command = world_command(found, geometry, [sys.executable, "-c", _HELLO], config.get("mpi.extra-args"))
     environment, _ = scrub(os.environ)
     process = subprocess.Popen(
         command.argv,

@@ -54,7 +54,7 @@ def main() -> NoReturn:
         _abort(error, said, record)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
-        scratch.remove(record.id)
+        scratch.remove(record.id, but_shared_memory=True)
     _exit(finalize)
 
 
