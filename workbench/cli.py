@@ -137,8 +137,8 @@ def _doctor(name: str | None, mpi: str | None, *, json: bool) -> int:
 
 def _demo(ranks: str | None, mpi: str | None, *, json: bool) -> int:
     from workbench.demo import run
-    from workbench.launch.request import request
+    from workbench.launch.request import rank_count
 
-    given = {} if ranks is None else {"ranks": request(ranks).ranks}
+    given = {} if ranks is None else {"ranks": rank_count(ranks)}
     result = run(**given, mpi=mpi or "auto", quiet=json)
     return _print(asdict(result), result.line(), as_json=json)

@@ -12,9 +12,8 @@ from distributed.deploy.cluster import Cluster
 
 from workbench import certificates, cluster_html, config, logs, registry
 from workbench.errors import HeadUnreachable, StartError
-from workbench.job import LOOK, Job
-from workbench.launch.choose import launcher
-from workbench.launch.request import job_spec, request
+from workbench.job import LOOK, Job, submitted_script
+from workbench.launch.request import rank_count, request
 from workbench.progress import Progress
 from workbench.registry import Record
 
@@ -279,7 +278,7 @@ class MPICluster(Cluster):
         StartError
             If the new world did not start.
         """
-        wanted = request(n).ranks
+        wanted = rank_count(n)
 
         async def scale() -> None:
             await self._change(self._head.workbench_scale(n=wanted), f"scaling to {wanted}")
@@ -302,9 +301,9 @@ class MPICluster(Cluster):
         try:
             async with asyncio.timeout(patience):
                 await asked
+        except StartError:
+            raise  # of which some are timeouts too
         except TimeoutError as error:
-            if isinstance(error, StartError):
-                raise
             raise HeadUnreachable(
                 f"cluster {self._job.record.name!r}: {what} was not done after {patience:.0f} s. "
                 f"Look at its logs in {self._job.record.logs}, or stop it."
@@ -324,8 +323,14 @@ class MPICluster(Cluster):
         return logs.read(self._job.record.logs, rank)
 
     def script(self) -> str:
-        """Return the script of the cluster's job, exactly as it was submitted."""
-        return launcher(self._job.record.scheduler).script(job_spec(self._job.record))
+        """Return the script of the cluster's job, exactly as it was submitted.
+
+        Raises
+        ------
+        ClusterNotFound
+            If the cluster has ended.
+        """
+        return submitted_script(self._job.record)
 
     # -- end ---------------------------------------------------------------------------------------------------
 

@@ -151,6 +151,22 @@ class Job:
         _tidy(self.record)
 
 
+def submitted_script(record: Record) -> str:
+    """Return the script of a cluster's job as its starter has submitted it, whichever Python asks.
+
+    Raises
+    ------
+    ClusterNotFound
+        If the cluster has ended.
+    """
+    try:
+        return job_spec(record).script.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ClusterNotFound(
+            f"cluster {record.name!r} has ended, and its script with it. Its logs are in {record.logs}."
+        ) from None
+
+
 def stop(record: Record) -> None:
     """End a cluster of yours, in whatever state it is, and return when nothing of it is left.
 

@@ -197,9 +197,19 @@ def test_a_head_ends_in_order_on_a_signal(number: signal.Signals) -> None:
     cluster.close()
 
 
-def test_script_is_what_was_run(cluster4: MPICluster) -> None:
-    assert cluster4.script() == (cluster4.record.folder / "job.sh").read_text()
-    assert "KEY" not in cluster4.script()
+def test_script_is_what_was_run_whichever_python_asks(cluster4: MPICluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted = (cluster4.record.folder / "job.sh").read_text()
+    assert f"exec {sys.executable} -m workbench.head shared" in submitted
+    assert "KEY" not in submitted
+    monkeypatch.setattr(sys, "executable", "/another/python")
+    assert cluster4.script() == submitted
+
+
+def test_the_script_of_a_cluster_that_has_ended_is_refused_in_words() -> None:
+    with MPICluster(1, quiet=True) as cluster:
+        pass
+    with pytest.raises(ClusterNotFound, match=r"has ended, and its script with it. Its logs are in"):
+        cluster.script()
 
 
 def test_logs_are_told_by_rank_and_a_wrong_rank_is_named(cluster4: MPICluster) -> None:

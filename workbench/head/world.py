@@ -25,8 +25,7 @@ class WorldProcess:
 
     Notes
     -----
-    `spawn` has to be called from the main thread: the kernel's parent-death signal is tied to the thread
-    that started ``mpiexec``.
+    `spawn` has to be called from the main thread: the tether of ``mpiexec`` is tied to the thread that starts it.
     """
 
     def __init__(self, record: Record, mpi: MPI, index: int, ranks: int) -> None:

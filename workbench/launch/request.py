@@ -70,7 +70,7 @@ def request(
     now = time.time()
     return Record(
         name=registry.free_name() if name is None else registry.check_name(name),
-        ranks=available_cores() if ranks is None else _fitting(_count("ranks", ranks)),
+        ranks=available_cores() if ranks is None else rank_count(ranks),
         threads=_count("threads", threads),
         memory=None if memory is None else _bytes(memory),
         protocol=protocol,
@@ -175,9 +175,17 @@ def _count(what: str, given: Any) -> int:
     return number
 
 
-def _fitting(ranks: int) -> int:
+def rank_count(given: Any) -> int:
+    """Return a number of ranks that this host can hold.
+
+    Raises
+    ------
+    InvalidRequest
+        If it is no whole number from 1, or there is not enough memory for so many.
+    """
     import psutil
 
+    ranks = _count("ranks", given)
     memory = psutil.virtual_memory().total
     if ranks * RANK_MEMORY > memory:
         raise InvalidRequest(

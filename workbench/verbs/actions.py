@@ -256,9 +256,9 @@ def restart(record: Record, bound: MPICluster | None = None) -> Status:
 
 def script(record: Record) -> str:
     """Return the script of a cluster's job, as it was submitted."""
-    from workbench.launch.request import job_spec
+    from workbench.job import submitted_script
 
-    return job_spec(record).script.read_text(encoding="utf-8")
+    return submitted_script(record)
 
 
 def targets(name: str | None, *, everything: bool, bound: Record | None = None) -> Targets:
