@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from workbench.broadcasting import broadcast
     from workbench.cluster import MPICluster
     from workbench.placement import blocks, map_blocks, place
     from workbench.reduction import reduce
@@ -18,12 +19,13 @@ __version__ = "0.1.0"
 _HOME = {
     "MPICluster": "workbench.cluster",
     "blocks": "workbench.placement",
+    "broadcast": "workbench.broadcasting",
     "map_blocks": "workbench.placement",
     "place": "workbench.placement",
     "reduce": "workbench.reduction",
 }
 
-__all__ = ["MPICluster", "__version__", "blocks", "map_blocks", "place", "reduce"]
+__all__ = ["MPICluster", "__version__", "blocks", "broadcast", "map_blocks", "place", "reduce"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from distributed.core import Status, rpc
 from distributed.deploy.cluster import Cluster
 
 from workbench import certificates, cluster_html, config, logs, registry
+from workbench.broadcasting import broadcast
 from workbench.errors import HeadUnreachable, StartError
 from workbench.job import LOOK, Job, submitted_script
 from workbench.launch.request import rank_count, request
@@ -159,7 +160,7 @@ class MPICluster(Cluster):
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:
-            progress.show(_words(record.state), record.up, record.total)
+            progress.show(record.state, record.up, record.total)
             await asyncio.sleep(LOOK)
 
     async def _connect(self) -> None:
@@ -218,7 +219,7 @@ class MPICluster(Cluster):
     async def _await_ready(self, progress: Progress) -> None:
         while True:
             record = self._job.record
-            progress.show(_words(record.state), record.up, record.total)
+            progress.show(record.state, record.up, record.total)
             if record.state in ("ready", "degraded"):
                 return
             if record.state in ("failed", "closing"):
@@ -292,6 +293,10 @@ class MPICluster(Cluster):
             await self._change(self._head.workbench_restart(), "restarting")
 
         return self.sync(restart)
+
+    def broadcast(self, obj: Any, *, timeout: float | str | None = None) -> Any:
+        """Send one large object to all ranks, as `workbench.broadcast` does with the client of ``get_client()``."""
+        return broadcast(self.get_client(), obj, timeout=timeout)
 
     async def _change(self, asked: Awaitable[None], what: str) -> None:
         from distributed.objects import SchedulerInfo
@@ -391,7 +396,3 @@ class MPICluster(Cluster):
 
     def _widget(self) -> Any:
         return cluster_html.widget(self)
-
-
-def _words(state: str) -> str:
-    return {"submitted": "submitted", "starting": "world starting"}.get(state, state)

@@ -14,7 +14,9 @@
      ├── StartError            (RuntimeError)     a cluster failed while it was starting
      │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
      ├── HeadUnreachable       (ConnectionError)  the head does not answer from here
-     └── RankLost              (RuntimeError)     a task was pinned to a rank that is gone
+     ├── RankLost              (RuntimeError)     what was asked needs a rank that is gone
+     └── CollectiveFailed      (RuntimeError)     a call on all ranks was refused, or broke off
+          └── CollectiveTimeout (TimeoutError)    ... or was not done in time
 
 Every message says what was given, what is allowed and what to do. Each class derives from the builtin
 that a caller would catch.
@@ -79,7 +81,15 @@ class HeadUnreachable(WorkbenchError, ConnectionError):
 
 
 class RankLost(WorkbenchError, RuntimeError):
-    """A task has to run on a rank that is gone, and so never can."""
+    """A task or a call on all ranks needs a rank that is gone."""
+
+
+class CollectiveFailed(WorkbenchError, RuntimeError):
+    """A call on all ranks of a world was refused, or broke off."""
+
+
+class CollectiveTimeout(CollectiveFailed, TimeoutError):
+    """A call on all ranks of a world was not done before its deadline."""
 
 
 def did_you_mean(given: object, allowed: Iterable[str]) -> str:

@@ -106,6 +106,7 @@ class Progress:
 
     def show(self, state: str, up: int, ranks: int | None = None) -> None:
         """Show that `up` ranks are there now, of as many as before or of `ranks`."""
+        state = {"starting": "world starting"}.get(state, state)
         before, now = (self._state, self._up, self._ranks), (state, up, ranks or self._ranks)
         self._state, self._up, self._ranks = now
         changed = now != before or time.monotonic() - self._drawn > _TICK

@@ -14,6 +14,8 @@ from typing import Any
 
 from workbench import certificates, config, registry, scratch
 from workbench.errors import StartError
+from workbench.head.broadcasting import Broadcasts
+from workbench.head.collectives import Collectives
 from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.world import WorldProcess
@@ -93,13 +95,16 @@ class Head:
 
     async def _open_scheduler(self) -> None:
         self.scheduler.restart_worlds = self.worlds.restart
+        collectives = Collectives()
         self.scheduler.handlers |= {
+            **Broadcasts(self.scheduler, self.worlds, collectives).handlers,
             "workbench_status": self._rpc_status,
             "workbench_scale": self.worlds.scale,
             "workbench_restart": self.worlds.restart,
             "workbench_close": self._rpc_close,
         }
         self.scheduler.add_plugin(Attendance(self.worlds.joined, self.worlds.left))
+        self.scheduler.add_plugin(collectives)
         await self.scheduler
         self._update(address=self.scheduler.address, http=str(self.scheduler.http_socket))
 

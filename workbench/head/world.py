@@ -39,6 +39,8 @@ class WorldProcess:
         """Whether all ranks of the present start have been there at one time."""
         self.stopping = False
         """Whether its end was asked for."""
+        self.broken: str | None = None
+        """The call on all ranks that broke off in the middle, after which no other can be made in this start."""
         self.restart_asked = False
         """Whether it is to be started again after that end."""
         self._changed = asyncio.Event()
@@ -74,7 +76,7 @@ class WorldProcess:
         timeout
             Seconds that the ranks give themselves to be ready.
         """
-        self.present, self.lost, self.ready, self.stopping = {}, {}, False, False
+        self.present, self.lost, self.ready, self.stopping, self.broken = {}, {}, False, False, None
         self._changed = asyncio.Event()
         self.starts += 1
         argv, environment = self.command(timeout)

@@ -156,12 +156,14 @@ class Worlds:
 
     async def _forget_workers(self, world: WorldProcess) -> None:
         """Take the workers of a world off the scheduler, so that those of its next start can have their names."""
-        for address in self._addresses(world):
+        for address in self.addresses(world):
             await self._scheduler.remove_worker(address, stimulus_id="world-lost", expected=False)
 
-    def _addresses(self, world: WorldProcess) -> list[str]:
-        told = ((address, state.extra.get("workbench", {})) for address, state in self._scheduler.workers.items())
-        return [address for address, facts in told if facts.get("world") == world.index]
+    def addresses(self, world: WorldProcess) -> list[str]:
+        """Return the addresses of the workers of a world, in rank order."""
+        told = ((state.extra.get("workbench", {}), address) for address, state in self._scheduler.workers.items())
+        ranks = {facts["rank"]: address for facts, address in told if facts.get("world") == world.index}
+        return [address for _, address in sorted(ranks.items())]
 
     async def scale(self, n: int) -> None:
         """Have `n` ranks in total, by whole worlds.
@@ -210,7 +212,7 @@ class Worlds:
         await ready
 
     async def _remove_world(self, world: WorldProcess) -> None:
-        moved = self._scheduler.retire_workers(workers=self._addresses(world), close_workers=False, remove=False)
+        moved = self._scheduler.retire_workers(workers=self.addresses(world), close_workers=False, remove=False)
         results = "its results moved to the others"
         try:
             async with asyncio.timeout(config.seconds("start-timeout")):
@@ -259,7 +261,7 @@ class Worlds:
 
     def _asker(self, world: WorldProcess) -> Callable[[], Awaitable[None]]:
         async def ask() -> None:
-            addresses = self._addresses(world)
+            addresses = self.addresses(world)
             # MPI_Finalize is collective: with a dead rank it would wait for it.
             message = {"op": "workbench_end", "finalize": not world.lost}
             if addresses:

@@ -11,6 +11,7 @@ from distributed import Worker
 
 from workbench import certificates, config, scratch
 from workbench.http_socket import UnixHTTP
+from workbench.rank.broadcasting import Broadcasts
 from workbench.rank.world import RankContext, facts
 from workbench.registry import Record
 
@@ -85,6 +86,7 @@ async def serve(
         death_timeout=timeout,
         startup_information={"workbench": lambda _: facts(context)},
     )
+    Broadcasts(worker, context)
     async with worker:
         ready.set()
         await worker.finished()

@@ -1,0 +1,113 @@
+"""One large object from here to all ranks, with one upload."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from workbench import config
+from workbench.errors import CollectiveTimeout, InvalidRequest
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+# Seconds until a rank that does not answer a client counts as out of its reach.
+_REACH = 2.0
+
+
+def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -> Any:
+    """Send an object to all ranks: it is uploaded once, and the ranks pass it on by ``MPI_Bcast``.
+
+    Parameters
+    ----------
+    client
+        A client of an `MPICluster`.
+    obj
+        Anything that Dask can send. A list is one object, too.
+    timeout
+        Seconds, or a time span such as ``"10 minutes"``, for all of it, waiting for the broadcasts of others
+        included. Default: ``workbench.broadcast-timeout``.
+
+    Returns
+    -------
+    distributed.Future
+        Its value lies on every rank of every world, until the last reference to the future is gone. To be awaited if
+        the client is asynchronous.
+
+    Raises
+    ------
+    InvalidRequest
+        If the client is of another kind of cluster.
+    RankLost
+        If a rank is gone, or dies meanwhile.
+    CollectiveFailed
+        If a rank cannot take the object, or an earlier call on all ranks broke off in the middle.
+    CollectiveTimeout
+        If it was not done in time.
+
+    Notes
+    -----
+    If it fails, nothing is kept on the ranks. Broadcasts of several clients run one after another; tasks that keep the
+    ranks busy hold none of them up.
+
+    Examples
+    --------
+    >>> weights = broadcast(client, np.ones(1_000_000))  # doctest: +SKIP
+    >>> parts = map_blocks(gradient, X, y, weights)      # doctest: +SKIP
+    """
+    seconds = config.seconds("broadcast-timeout") if timeout is None else config.time_span("timeout", timeout)
+    return client.sync(_broadcast, client, obj, seconds)
+
+
+async def _broadcast(client: Client, obj: Any, timeout: float) -> Future[Any]:
+    from distributed import Future
+
+    await client  # an asynchronous one may not have been started yet
+    deadline = asyncio.get_running_loop().time() + timeout
+    head: Any = client.scheduler
+    key = f"broadcast-{type(obj).__name__}-{uuid.uuid4().hex}"
+    in_memory: Any = "memory"
+    # Nobody sees it before it is what it says; if this fails, it takes what there is along.
+    future: Future[Any] = Future(key, client, state=in_memory)
+    try:
+        async with asyncio.timeout_at(deadline):
+            await _upload(client, head, await _begin(client, head, key), key, obj)
+            left = deadline - asyncio.get_running_loop().time()
+            await head.workbench_broadcast(key=key, client=client.id, timeout=left)
+    except TimeoutError as error:
+        future.release()
+        if isinstance(error, CollectiveTimeout):
+            raise
+        raise CollectiveTimeout(
+            f"a broadcast was not done within {timeout:g} s: allow more with timeout=, or look at the cluster's logs"
+        ) from error
+    except BaseException:
+        future.release()
+        raise
+    return future
+
+
+async def _begin(client: Client, head: Any, key: str) -> str:
+    """Return the address of the rank to upload to."""
+    root: str | None = await head.workbench_broadcast_begin(key=key, client=client.id)
+    if root is None:  # so Dask answers what it does not know
+        raise InvalidRequest(
+            f"the client is of the cluster at {head.address}, which is no MPICluster: broadcast() needs one. "
+            "Use client.scatter(obj, broadcast=True) there."
+        )
+    return root
+
+
+async def _upload(client: Client, head: Any, root: str, key: str, obj: Any) -> None:
+    from distributed.protocol.serialize import to_serialize
+
+    value = to_serialize(obj)
+    try:
+        comm = await client.rpc.connect(root, timeout=_REACH)
+    except OSError:
+        await head.workbench_broadcast_upload(key=key, value=value, root=root)
+    else:
+        # Not through the head, which would have to take it in and send it out again.
+        client.rpc.reuse(root, comm)
+        await client.rpc(root).workbench_broadcast_upload(key=key, value=value)

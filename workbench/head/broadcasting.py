@@ -1,0 +1,216 @@
+"""One object from a client to all ranks: uploaded once, then sent on by ``MPI_Bcast`` in each world.
+
+All ranks get ready first; only when each has said so do they begin. So a refusal leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost, WorkbenchError
+from workbench.head.collectives import Collectives, require_complete
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Scheduler
+
+    from workbench.head.world import WorldProcess
+    from workbench.head.worlds import Worlds
+
+# Seconds for the ranks to say why they gave up.
+_GRACE = 2.0
+
+
+class Broadcasts:
+    """Answers what clients and ranks ask for a broadcast.
+
+    Parameters
+    ----------
+    scheduler
+        Keeps account of who has the object and who wants it.
+    worlds
+        All worlds of the cluster; each rank of each gets the object.
+    collectives
+        Their queues.
+    """
+
+    def __init__(self, scheduler: Scheduler, worlds: Worlds, collectives: Collectives) -> None:
+        self._scheduler, self._worlds, self._collectives = scheduler, worlds, collectives
+        self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "workbench_broadcast_begin": self.begin,
+            "workbench_broadcast_upload": self.upload,
+            "workbench_broadcast_uploaded": self.uploaded,
+            "workbench_broadcast": self.broadcast,
+        }
+
+    async def begin(self, key: Key, client: str) -> str:
+        """Note that a client wants `key`, before there is data for it; return the address of the rank to upload to."""
+        worlds = list(self._worlds)
+        for world in worlds:
+            require_complete(world)
+        # The client's interest comes first: when it is gone, even in the middle of its upload, so is the key.
+        self._scheduler.new_task(key, None, "released")
+        self._scheduler.client_desires_keys(keys=[key], client=client)
+        return self._worlds.addresses(worlds[0])[0]
+
+    async def upload(self, key: Key, value: Any, root: str) -> None:
+        """Pass an upload on to rank 0, for a client that cannot reach it."""
+        await self._scheduler.rpc(root).workbench_broadcast_upload(key=key, value=value)
+
+    async def uploaded(self, key: Key, address: str, nbytes: int) -> None:
+        """Note that rank 0 has the object."""
+        if key in self._scheduler.tasks:
+            self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes})
+        else:  # nobody wants it any more, and it is dropped again
+            self._scheduler.add_keys(worker=address, keys=[key])
+
+    async def broadcast(self, key: Key, client: str, timeout: float) -> None:
+        """Send the object from rank 0 to all other ranks of all worlds.
+
+        Raises
+        ------
+        RankLost
+            If a rank is gone, or dies meanwhile.
+        CollectiveFailed
+            If a rank cannot take the object, or a call broke off; which, and why.
+        CollectiveTimeout
+            If it was not done in time.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout
+        worlds = list(self._worlds)
+        parts = [_Part(self._scheduler, self._worlds.addresses, world, key, deadline) for world in worlds]
+        calls = [
+            self._collectives.run(world, client, part.run, deadline) for world, part in zip(worlds, parts, strict=True)
+        ]
+        if error := _most_telling(await asyncio.gather(*calls, return_exceptions=True)):
+            raise error
+        if task := self._scheduler.tasks.get(key):
+            # Pinned to all of them, so that no policy drops what it takes for surplus.
+            task.worker_restrictions = {address for part in parts for address in part.ranks}
+
+
+class _Part:
+    """The part of a broadcast in one world."""
+
+    ranks: list[str]
+    """Addresses in rank order."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        addresses: Callable[[WorldProcess], list[str]],
+        world: WorldProcess,
+        key: Key,
+        deadline: float,
+    ) -> None:
+        self._scheduler, self._addresses, self._world, self._key = scheduler, addresses, world, key
+        self._deadline = deadline
+        self._call = uuid.uuid4().hex
+
+    async def run(self) -> None:
+        """Have all ranks of the world hold the object; to be called when it is its turn."""
+        self.ranks = self._addresses(self._world)
+        start = self._world.starts
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                await self._fetch()
+                if len(self.ranks) == 1:
+                    return
+                told = {"key": self._key, "timeout": self._left() + _GRACE}
+                sizes = await self._ask(0, "offer", **told)
+                await _all_of(self._ask(rank, "take", sizes=sizes, **told) for rank in range(1, len(self.ranks)))
+        except BaseException as error:
+            self._cancel()
+            if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
+                raise CollectiveTimeout(
+                    f"the ranks of world {self._world.index} did not all get ready for a broadcast in time, and "
+                    "nothing was sent among them. Look at their logs, or allow more with timeout=."
+                ) from None
+            raise
+        # All are ready. From here on it is brought to an end, also without its client: all ranks take part or none.
+        sending = asyncio.ensure_future(self._send(start))
+        try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            await sending
+            raise
+
+    async def _fetch(self) -> None:
+        """Have the object on rank 0."""
+        task, root = self._scheduler.tasks.get(self._key), self.ranks[0]
+        holders = [worker.address for worker in task.who_has or ()] if task else []
+        if not holders:
+            raise CollectiveFailed(f"{self._key!r} was released, or lost with its rank, before it was sent to all")
+        if root not in holders and await self._scheduler.gather_on_worker(root, {self._key: holders}):
+            raise CollectiveFailed(f"rank 0 of world {self._world.index} could not get the object from {holders[0]}")
+
+    async def _send(self, start: int) -> None:
+        going = [asyncio.ensure_future(self._go(rank)) for rank in range(len(self.ranks))]
+        done, late = await asyncio.wait(going, timeout=self._left(), return_when=asyncio.FIRST_EXCEPTION)
+        if late or any(task.exception() for task in done):
+            # The others cannot come to an end without the one that failed.
+            if self._world.starts == start:
+                self._world.broken = f"a broadcast of {self._key!r}"
+            self._cancel()
+            _, late = await asyncio.wait(going, timeout=_GRACE)
+        for task in late:
+            task.cancel()
+        if error := _most_telling(task.exception() for task in going if task not in late):
+            raise error
+        if late:
+            stuck = ", ".join(str(rank) for rank, task in enumerate(going) if task in late)
+            raise CollectiveTimeout(
+                f"a broadcast did not end in time; these ranks of world {self._world.index} do not answer: {stuck}. "
+                "Look at their logs, or start the ranks again."
+            )
+
+    def _left(self) -> float:
+        """Return the seconds until the deadline."""
+        return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+    async def _go(self, rank: int) -> None:
+        await self._ask(rank, "go")
+        # If nobody wants it any more, the scheduler has the rank drop it again.
+        self._scheduler.add_keys(worker=self.ranks[rank], keys=[self._key])
+
+    async def _ask(self, rank: int, step: str, **told: Any) -> Any:
+        ask = getattr(self._scheduler.rpc(self.ranks[rank]), f"workbench_broadcast_{step}")
+        try:
+            return await ask(call=self._call, **told)
+        except WorkbenchError as error:
+            # Its class says what has happened, and this who says so.
+            raise type(error)(f"rank {rank} of world {self._world.index}: {error}") from None
+        except OSError as error:
+            raise RankLost(
+                f"rank {rank} of world {self._world.index} was lost during a broadcast; the object is not on all ranks"
+            ) from error
+        except Exception as error:
+            raise CollectiveFailed(
+                f"rank {rank} of world {self._world.index} cannot take part in a broadcast: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _cancel(self) -> None:
+        # By the stream, which waits for nobody: one of them may be stuck.
+        for address in self.ranks:
+            if address in self._scheduler.stream_comms:
+                self._scheduler.worker_send(address, {"op": "workbench_broadcast_cancel", "call": self._call})
+
+
+async def _all_of(calls: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Wait for all of them; at the first error raise it, and leave none of the others running."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _most_telling(results: Iterable[Any]) -> BaseException | None:
+    """Return an error among the results, first of all that of a rank which is gone: the others follow from it."""
+    errors = [result for result in results if isinstance(result, BaseException)]
+    return next((error for error in errors if isinstance(error, RankLost)), errors[0] if errors else None)
