@@ -47,7 +47,7 @@ class Record:
     """Threads of every rank."""
     memory: int | None = None
     """Memory limit of a rank in bytes; None: an even share of its node."""
-    protocol: str = "tcp"
+    protocol: str = "mpi"
     """Protocol between ranks; with TLS, which is always on, ``tcp`` is spoken as ``tls``."""
     mpi: str = "auto"
     """MPI that was asked for; once the world runs, the one in use in words."""

@@ -16,7 +16,7 @@ from workbench.launch.mpi import MPI, check_choice
 from workbench.launch.mpiexec import Command, Geometry, available_cores, world_command
 from workbench.record import Record, data_folder
 
-PROTOCOLS = ("tcp",)
+PROTOCOLS = ("mpi", "tcp")
 # A slip of the keyboard: no MPI world is larger.
 MAX_RANKS = 100_000
 # Bytes: Python, Dask and MPI of a rank without data.
@@ -31,7 +31,7 @@ def request(
     threads: Any = 1,
     memory: Any = None,
     mpi: str = "auto",
-    protocol: str = "tcp",
+    protocol: str = "mpi",
     timeout: Any = None,
     idle_timeout: Any = None,
 ) -> Record:
@@ -52,7 +52,7 @@ def request(
     mpi
         ``auto``, ``openmpi``, ``mpich`` or ``intelmpi``.
     protocol
-        Protocol between the ranks: ``tcp``.
+        Protocol between the ranks: ``mpi`` (large frames by MPI, all else TLS) or ``tcp`` (all of it TLS).
     timeout
         Seconds, or a time span such as ``"2 minutes"``, until all ranks have to be ready.
     idle_timeout

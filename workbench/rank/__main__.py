@@ -12,6 +12,7 @@ import asyncio
 import faulthandler
 import gc
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -20,7 +21,7 @@ import traceback
 from concurrent.futures import Future
 from typing import NoReturn
 
-from workbench import logs, registry, scratch, tether
+from workbench import comm, logs, registry, scratch, tether
 from workbench import rank as rank_room
 from workbench.host import ProcessId
 from workbench.rank import world
@@ -29,6 +30,8 @@ from workbench.registry import Record
 
 # Seconds to finalise MPI together, when the whole world ends.
 _FINALIZE = 3.0
+# Seconds before that, for frames that are on their way by MPI.
+_DRAIN = 1.0
 
 
 def main() -> NoReturn:
@@ -73,7 +76,10 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     where = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(where, flush=True)  # noqa: T201  (this is the rank's log)
-    address = thread.submit(world.share, context, _address, deadline).result(_left(deadline))
+    line = thread.submit(world.share, context, _address_and_name, deadline).result(_left(deadline))
+    address, name = line.split()
+    if record.protocol == "mpi" and world.can_transport(context):
+        comm.join(context.transport, name)
 
     registered, ended = threading.Event(), Future[bool | None]()
 
@@ -101,11 +107,12 @@ def _wait(ended: Future[bool | None]) -> bool | None:
         return None
 
 
-def _address() -> str:
+def _address_and_name() -> str:
+    """Return where the scheduler listens, and a name for this start of the world that no other has had."""
     line = sys.stdin.readline().strip()
     if not line:
         raise ConnectionError("the head ended before it told where its scheduler listens; see head.log")
-    return line
+    return f"{line} {secrets.token_hex(16)}"
 
 
 def _left(deadline: float) -> float:
@@ -153,7 +160,8 @@ def _has_a_daemon(head: ProcessId) -> bool:
 
 def _exit(finalize: bool | None) -> NoReturn:
     """End this rank; with MPI_Finalize if all ranks of the world do so now."""
-    if finalize:
+    # A request that is outstanding would keep MPI_Finalize waiting.
+    if comm.leave(_DRAIN) and finalize:
         from mpi4py import MPI
 
         try:

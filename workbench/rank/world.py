@@ -95,6 +95,11 @@ def open_world(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     )
 
 
+def can_transport(context: RankContext) -> bool:
+    """Tell whether this MPI can carry Dask's messages: from the thread of the event loop, beside SPMD calls."""
+    return context.threads == "multiple"
+
+
 def share(context: RankContext, read: Callable[[], str], deadline: float) -> str:
     """Return on every rank the line that `read` returns on rank 0. Runs on the SPMD thread; collective.
 

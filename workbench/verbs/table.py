@@ -87,7 +87,7 @@ VERBS = (
             Argument("--threads", "threads of each rank; default: 1", "T"),
             Argument("--memory", "memory limit of each rank, as 2GB; default: an even share", "SIZE"),
             _MPI,
-            Argument("--protocol", "protocol between ranks; default: tcp", "PROTOCOL", lambda: PROTOCOLS),
+            Argument("--protocol", "protocol between ranks: mpi or tcp; default: mpi", "PROTOCOL", lambda: PROTOCOLS),
             Argument("--timeout", "seconds until all ranks have to be ready", "S"),
             Argument("--idle-timeout", "time without clients and tasks after which it ends, as '2h'", "S"),
             Argument("--dry-run", "print what would run, and start nothing"),

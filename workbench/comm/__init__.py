@@ -1,0 +1,108 @@
+"""The ``mpi://`` protocol: Dask's messages between the ranks of one MPI world, large frames by MPI.
+
+It is a plug-in for distributed (entry point group ``distributed.comm.backends``), and on the socket it is
+distributed's own TCP or TLS protocol, which everybody outside the world goes on to speak with it. Between two
+processes that have joined the same world, frames of at least ``workbench.comm.threshold`` bytes go by MPI,
+from the sender's memory into a buffer of the receiver's pool.
+
+Nothing here loads MPI or distributed before it is used: the names below do their imports themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from workbench.comm.member import Membership
+    from workbench.comm.pool import Pool
+
+
+def join(communicator: MPI.Intracomm, world: str) -> None:
+    """Make this process a member of a world: from now on ``mpi://`` sends large frames to other members by MPI.
+
+    Parameters
+    ----------
+    communicator
+        Used by the transport alone, from now on. All members have it; the rank in it is the member's.
+    world
+        Name of the world, the same for all members and for no other world, also not for one started later.
+
+    Raises
+    ------
+    RuntimeError
+        If MPI does not give MPI_THREAD_MULTIPLE, or this process has joined a world already.
+    """
+    from workbench.comm import member
+
+    member.join(communicator, world)
+
+
+def configure_memory(budget: int) -> None:
+    """Tell how much memory this process may use, in bytes; without, it is that of its host."""
+    from workbench.comm import memory
+
+    memory.configure(budget)
+
+
+def leave(timeout: float) -> bool:
+    """End the membership of this process, after its event loop has ended.
+
+    Parameters
+    ----------
+    timeout
+        Seconds to wait for transfers that are on their way.
+
+    Returns
+    -------
+    bool
+        Whether no transfer is outstanding, so that MPI may be finalised.
+    """
+    from workbench.comm import engine, member
+
+    if member.current() is None:
+        return True
+    done = engine.finish(timeout)
+    member.leave()
+    return done
+
+
+def membership() -> Membership | None:
+    """Return what world this process is a member of, or None."""
+    from workbench.comm import member
+
+    return member.current()
+
+
+def traffic() -> list[dict[str, Any]]:
+    """Return what this process has sent and received over ``mpi://``, a row for each peer and way.
+
+    Returns
+    -------
+    list of dict
+        ``peer`` (rank in the same world, or ``"outside"``), ``way`` (``"mpi"`` or ``"socket"``), and
+        ``messages``, ``bytes`` and ``seconds``, each ``sent_`` and ``received_``. On the way ``mpi`` a message is
+        a frame.
+    """
+    from workbench.comm import flows
+
+    return flows.table()
+
+
+def receive_pool() -> Pool:
+    """Return the pool that this process receives into."""
+    from workbench.comm import memory
+
+    return memory.pool()
+
+
+def summary() -> dict[str, int]:
+    """Return bytes sent and received by MPI and on sockets, and what the receive pool holds, in short."""
+    held = receive_pool().statistics()
+    counts = {"pool_leased": held.leased, "pool_idle": held.idle, "pool_reused": held.reused}
+    for row in traffic():
+        for direction in ("sent", "received"):
+            key = f"{row['way']}_{direction}"
+            counts[key] = counts.get(key, 0) + row[f"{direction}_bytes"]
+    return counts

@@ -1,0 +1,62 @@
+"""The plug-in: what distributed asks of the scheme ``mpi``, and gets by the entry point ``distributed.comm.backends``.
+
+Whether a connection is encrypted is decided as it is made: it is TLS, with a certificate asked of both sides, exactly
+when the caller's security has an SSL context, and says so of itself.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from distributed.comm.core import Connector
+from distributed.comm.tcp import TCPBackend, TCPConnector, TCPListener, TLSConnector, TLSListener
+
+from workbench.comm.comm import MPIComm, MPITLSComm
+
+_PREFIX = "mpi://"
+
+
+class _PlainConnector(TCPConnector):
+    prefix, comm_class = _PREFIX, MPIComm
+
+
+class _TLSConnector(TLSConnector):
+    prefix, comm_class = _PREFIX, MPITLSComm
+
+
+class _PlainListener(TCPListener):
+    prefix, comm_class = _PREFIX, MPIComm
+
+
+class _TLSListener(TLSListener):
+    prefix, comm_class = _PREFIX, MPITLSComm
+
+
+class MPIConnector(Connector):
+    """Connects to an address of the scheme ``mpi``."""
+
+    async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> MPIComm:
+        """Return a connection; arguments as for every connector of distributed."""
+        connector = _TLSConnector() if _is_encrypted(connection_args) else _PlainConnector()
+        comm: MPIComm = await connector.connect(address, deserialize, **connection_args)
+        return comm
+
+
+class MPIBackend(TCPBackend):
+    """The scheme ``mpi``; its addresses are those of TCP."""
+
+    def get_connector(self) -> MPIConnector:
+        """Return a connector."""
+        return MPIConnector()
+
+    def get_listener(
+        self, loc: str, handle_comm: Any, deserialize: bool, **connection_args: Any
+    ) -> TCPListener | TLSListener:
+        """Return a listener that is not started yet."""
+        listener = _TLSListener if _is_encrypted(connection_args) else _PlainListener
+        return listener(loc, handle_comm, deserialize, **connection_args)
+
+
+def _is_encrypted(connection_args: dict[str, Any]) -> bool:
+    return isinstance(connection_args.get("ssl_context"), ssl.SSLContext)

@@ -1,0 +1,204 @@
+"""The connection: distributed's TCP or TLS comm, with large frames by MPI where both ends are of one world."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from ssl import SSLError
+from typing import Any
+
+from dask.utils import parse_bytes
+from distributed.comm.core import CommClosedError
+from distributed.comm.tcp import TCP, TLS, convert_stream_closed_error
+from distributed.comm.utils import from_frames, to_frames
+from distributed.utils import ensure_memoryview, nbytes
+from tornado.iostream import StreamClosedError
+
+from workbench import config
+from workbench.comm import flows, member, wire
+from workbench.comm.incoming import Incoming
+from workbench.comm.link import Link
+
+logger = logging.getLogger(__name__)
+
+# What both sides tell of themselves in the handshake, under this key.
+_KEY = "workbench"
+# Bytes, more than any frame has: frames are not cut, since a receiver would have to copy them together again.
+_UNCUT = 1 << 62
+# Bytes that tornado takes at one time.
+_MOST = (1 << 31) - 1
+# Seconds that an orderly close waits for the peer to receive what is on its way. It goes on after that, unattended.
+_CLOSE = 5.0
+
+
+class MPIComm(TCP):
+    """A connection of the scheme ``mpi``.
+
+    Notes
+    -----
+    Whoever is not of this world sees a TCP comm, byte for byte.
+    """
+
+    max_shard_size = _UNCUT
+
+    def __init__(self, stream: Any, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
+        self._incoming = Incoming(stream)
+        self._flow = flows.flow("outside", "socket")
+        self._threshold = _UNCUT
+        super().__init__(stream, local_addr, peer_addr, deserialize)
+
+    def handshake_info(self) -> dict[str, Any]:
+        """Tell the peer what world this process is a member of."""
+        info: dict[str, Any] = super().handshake_info()
+        us = member.current()
+        return info if us is None else info | {_KEY: {"world": us.world, "rank": us.rank}}
+
+    @staticmethod
+    def handshake_configuration(local: dict[str, Any], remote: dict[str, Any]) -> dict[str, Any]:
+        """Find out whether both sides are of one world."""
+        options: dict[str, Any] = TCP.handshake_configuration(local, remote)
+        ours, theirs = local.get(_KEY), remote.get(_KEY)
+        if ours and theirs and ours["world"] == theirs["world"] and ours["rank"] != theirs["rank"]:
+            options[_KEY] = theirs["rank"]
+        return options
+
+    def _link(self) -> Link | None:
+        """Return the way to the peer by MPI, if there is one."""
+        if self._incoming.link is None and (peer := self.handshake_options.get(_KEY)) is not None:
+            us = member.current()
+            if us is None:
+                raise CommClosedError(f"in {self}: this process has left its MPI world")
+            Link(self.stream, self._incoming, us, peer)
+            self._flow = flows.flow(peer, "socket")
+            self._threshold = parse_bytes(config.get("comm.threshold"))
+        return self._incoming.link
+
+    async def read(self, deserializers: Any = None) -> Any:
+        """Read a message."""
+        if self.stream is None:
+            raise CommClosedError
+        try:
+            self._link()
+            frames = await self._incoming.message()
+        except (StreamClosedError, SSLError) as error:
+            self.stream, self._closed = None, True
+            convert_stream_closed_error(self, error)
+        except ValueError as error:
+            self.abort()
+            raise CommClosedError(f"in {self}: not a message: {error}") from error
+        except BaseException:
+            self.abort()
+            raise
+        try:
+            return await from_frames(
+                frames, deserialize=self.deserialize, deserializers=deserializers, allow_offload=self.allow_offload
+            )
+        except EOFError as error:
+            self.abort()
+            raise CommClosedError(f"in {self}: a message was cut off") from error
+
+    async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
+        """Write a message; return its size in bytes."""
+        if self.stream is None:
+            raise CommClosedError
+        frames = await to_frames(
+            msg,
+            allow_offload=self.allow_offload,
+            serializers=serializers,
+            on_error=on_error,
+            context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
+            frame_split_size=self.max_shard_size,
+        )
+        # It may have been closed meanwhile.
+        if self.stream is None:
+            raise CommClosedError
+        began = time.perf_counter()
+        lengths = [nbytes(frame) for frame in frames]
+        link = self._link()
+        tags = _tags(link, lengths, self._threshold) if link is not None else {}
+        pieces = wire.pack(frames, lengths, tags)
+        try:
+            header = self._write(pieces)
+        except BaseException as error:
+            if link is not None:
+                link.give_back(tags.values())
+            if not isinstance(error, StreamClosedError):
+                self.abort()
+                raise
+            self.stream, self._closed = None, True
+            convert_stream_closed_error(self, error)
+        if link is not None and tags:
+            link.send([(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()], header)
+        self._flow.add_sent(sum(map(nbytes, pieces)), time.perf_counter() - began)
+        return sum(lengths)
+
+    def _write(self, pieces: Sequence[wire.Frame]) -> asyncio.Future[None]:
+        stream = self.stream
+        if len(pieces) == 1:
+            return stream.write(pieces[0])
+        for piece in map(ensure_memoryview, pieces):
+            for at in range(0, len(piece), _MOST):
+                written = stream.write(piece[at : at + _MOST])
+        return written
+
+    def close(self) -> Awaitable[None]:
+        """Close the connection, once what is on its way has arrived."""
+        link = self._incoming.link
+        if link is None or self.stream is None:
+            return super().close()
+        self._part(link)
+        return asyncio.ensure_future(_arrived(link))
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        link = self._incoming.link
+        if link is None or self.stream is None:
+            super().abort()
+        else:
+            self._part(link)
+
+    def _part(self, link: Link) -> None:
+        self.stream, self._closed = None, True
+        self._finalizer.detach()
+        link.part()
+
+    def _get_finalizer(self) -> Callable[[], None]:
+        close_stream, incoming = super()._get_finalizer(), self._incoming
+        loop = asyncio.get_running_loop()
+
+        def finalize() -> None:
+            # In any thread, inside the garbage collector.
+            if incoming.link is not None and not incoming.link.stream.closed():
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(incoming.link.part)
+                    logger.warning("closing a connection to rank %d that nobody has closed", incoming.link.peer)
+                    return
+            close_stream()
+
+        return finalize
+
+
+class MPITLSComm(MPIComm, TLS):
+    """The same with TLS on the socket."""
+
+    max_shard_size = _UNCUT
+
+
+def _tags(link: Link, lengths: Sequence[int], threshold: int) -> dict[int, int]:
+    """Return the tags of the frames that go by MPI, by index: the large ones, as long as there are tags."""
+    tags = {}
+    for index, length in enumerate(lengths):
+        if length >= threshold:
+            tag = link.take_tag()
+            if tag is None:
+                break
+            tags[index] = tag
+    return tags
+
+
+async def _arrived(link: Link) -> None:
+    with contextlib.suppress(TimeoutError, OSError):
+        await asyncio.wait_for(link.arrived(), _CLOSE)

@@ -1,0 +1,163 @@
+"""What two members of a world have beside the socket between them: frames by MPI, and an end that loses none.
+
+An unmatched send stays incomplete until it is received, whatever MPI_Cancel says. So a message is sent in this
+order: its header is written to the socket, then its frames are posted. Whoever closes a connection goes on reading
+the headers of the other, receives what they announce into scratch memory, and ends its half of the socket when its
+own frames have arrived. Then no frame is posted that nobody receives, as long as both processes live; and a socket that
+ends while frames are awaited means that the peer is dead. That needs no message besides, and nobody to listen for
+one: a control communicator would have to be polled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from distributed.comm.core import CommClosedError
+from tornado.iostream import StreamClosedError
+
+from workbench.comm import engine, flows
+
+if TYPE_CHECKING:
+    from tornado.iostream import IOStream
+
+    from workbench.comm.engine import Transfer
+    from workbench.comm.incoming import Incoming
+    from workbench.comm.member import Membership
+
+# Not every system can tell that the peer has ended its half while something of it is unread.
+_HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+Frames = Sequence[tuple[memoryview, int]]
+
+
+class Link:
+    """Frames by MPI between this process and the peer of a socket.
+
+    Parameters
+    ----------
+    stream
+        The socket.
+    incoming
+        Its reader.
+    member
+        This process.
+    peer
+        Rank of the peer in the same world.
+
+    Notes
+    -----
+    It belongs to the event loop that runs when it is made.
+    """
+
+    def __init__(self, stream: IOStream, incoming: Incoming, member: Membership, peer: int) -> None:
+        self.stream, self.incoming, self.peer = stream, incoming, peer
+        self._communicator, self._tags = member.communicator, member.tags[peer]
+        self._engine = engine.engine()
+        self._flow = flows.flow(peer, "mpi")
+        self._sends: set[Transfer] = set()
+        incoming.connect(self)
+
+    def take_tag(self) -> int | None:
+        """Return a tag for a frame, or None if all are in use: then the frame has to go by the socket."""
+        return self._tags.take()
+
+    def give_back(self, tags: Iterable[int]) -> None:
+        """Let tags be used again that were taken in vain, or whose frames have arrived."""
+        for tag in tags:
+            self._tags.give_back(tag)
+
+    def send(self, frames: Frames, header: asyncio.Future[None]) -> None:
+        """Send frames, each with a tag of its own, as soon as their header is written."""
+        if header.done():
+            self._post(frames, header)
+        else:
+            header.add_done_callback(lambda header: self._post(frames, header))
+
+    def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
+        """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
+        size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
+
+        def count(transfer: Transfer) -> None:
+            if transfer.error is None:
+                self._flow.add_received(size, time.perf_counter() - began)
+
+        transfer = engine.Transfer(
+            lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
+            frames,
+            window=1 if one_by_one else engine.CHUNK,
+            eager=True,
+            peer_is_gone=self._peer_is_gone,
+            when_finished=count,
+        )
+        return self._engine.start(transfer)
+
+    def _post(self, frames: Frames, header: asyncio.Future[None]) -> None:
+        if header.cancelled() or header.exception() is not None:
+            self.give_back(tag for _, tag in frames)
+            return
+        size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
+
+        def done(transfer: Transfer) -> None:
+            self._sends.discard(transfer)
+            if transfer.error is None:
+                self._flow.add_sent(size, time.perf_counter() - began)
+                self.give_back(tag for _, tag in frames)
+
+        transfer = engine.Transfer(
+            # Synchronous mode: complete means received, so its tag is free on both sides.
+            lambda chunk, tag: self._communicator.Issend(chunk, self.peer, tag),
+            frames,
+            window=float("inf"),
+            eager=False,
+            peer_is_gone=self._peer_is_gone,
+            when_finished=done,
+        )
+        self._sends.add(transfer)
+        self._engine.start(transfer)
+
+    def part(self) -> asyncio.Task[None]:
+        """End the connection: this side has closed it, and reads and writes no more."""
+        self.incoming.discard = True
+        self.incoming.interrupt()
+        task = asyncio.get_running_loop().create_task(self._part(), name=f"part from rank {self.peer}")
+        self._engine.tasks.add(task)
+        task.add_done_callback(self._engine.tasks.discard)
+        return task
+
+    async def _part(self) -> None:
+        draining = asyncio.create_task(self._drain())
+        try:
+            with contextlib.suppress(StreamClosedError, OSError):
+                await self.arrived()
+                self.stream.socket.shutdown(socket.SHUT_WR)
+            await draining
+        finally:
+            draining.cancel()
+            self.stream.close()
+
+    async def arrived(self) -> None:
+        """Wait until everything that was sent has arrived, or cannot any more."""
+        if self.stream.writing():
+            await self.stream.write(b"")
+        while self._sends:
+            waiter = next(iter(self._sends)).waiter()
+            if waiter is not None:
+                await waiter
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(StreamClosedError, CommClosedError, OSError, ValueError):
+            while True:
+                await self.incoming.message()
+
+    def _peer_is_gone(self) -> bool:
+        if self.stream.closed():
+            return True
+        poll = select.poll()
+        poll.register(self.stream.fileno(), _HANGUP)
+        return bool(poll.poll(0))

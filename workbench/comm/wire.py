@@ -1,0 +1,134 @@
+"""A message as bytes on the socket; pure functions.
+
+The format is distributed's (``distributed.comm.tcp``): 64-bit little words with the size of the *body*, the number of
+frames and the length of each, then the frames. The body is the numbers and as many of the first frames as the
+sender sees fit; the receiver reads it in one piece, and each frame after it into memory of its own.
+
+Between members of one world a message may have frames that are not on the socket. Their number is in the upper half of
+the second word, the highest bit of the length of each of them is set, and their tags follow the lengths, a word
+each. The other frames are as above.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WORD = struct.calcsize("Q")
+HEAD = 2 * WORD
+"""Bytes of the first two words: size of the body and number of frames."""
+GLUED = 1 << 17
+"""Bytes. A frame below it is sent in one piece with what goes before it, where that is shorter than a system call."""
+_BY_MPI = 1 << 63
+_HALF = (1 << 32) - 1
+_MAX_BODY = 1 << 25
+
+Frame = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the first two words of a message say."""
+
+    size: int
+    """Bytes of the body after the first two words."""
+    frames: int
+    """Number of frames."""
+    by_mpi: int
+    """How many of them go by MPI."""
+
+    @property
+    def numbers(self) -> int:
+        """Bytes of lengths and tags, which the body goes on with."""
+        return WORD * (self.frames + self.by_mpi)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the frames of a message are."""
+
+    lengths: tuple[int, ...]
+    """Bytes of each frame."""
+    tags: dict[int, int]
+    """The tag of each frame that goes by MPI, by its index."""
+    glued: int
+    """How many of the frames on the socket are in the body."""
+
+    @property
+    def on_socket(self) -> list[int]:
+        """Indices of the frames that are on the socket."""
+        return [index for index in range(len(self.lengths)) if index not in self.tags]
+
+
+def pack(frames: Sequence[Frame], lengths: Sequence[int], tags: dict[int, int]) -> list[Frame]:
+    """Return what is to be written to the socket, piece by piece.
+
+    Parameters
+    ----------
+    frames, lengths
+        Frames of the message and their sizes in bytes.
+    tags
+        Tags of the frames that go by MPI, by index.
+    """
+    words = [length | _BY_MPI if index in tags else length for index, length in enumerate(lengths)]
+    words += tags.values()
+    on_socket = [index for index in range(len(frames)) if index not in tags]
+    size, glued = WORD * (1 + len(words)), 0
+    for index in on_socket:
+        if lengths[index] >= GLUED or size >= _MAX_BODY:
+            break
+        size += lengths[index]
+        glued += 1
+    head = struct.pack(f"QQ{len(words)}Q", size, len(frames) | len(tags) << 32, *words)
+    body = b"".join([head, *(frames[index] for index in on_socket[:glued])])
+    return [body, *(frames[index] for index in on_socket[glued:] if lengths[index])]
+
+
+def parse_head(words: Frame) -> Head:
+    """Return what the first two words of a message say.
+
+    Raises
+    ------
+    ValueError
+        If that cannot be.
+    """
+    size, counts = struct.unpack_from("QQ", words)
+    head = Head(size - WORD, counts & _HALF, counts >> 32)
+    if head.size < head.numbers or head.by_mpi > head.frames:
+        raise ValueError(f"a message of {head.frames} frames, {head.by_mpi} of them by MPI, in {size} bytes")
+    return head
+
+
+def parse_layout(head: Head, numbers: Frame) -> Layout:
+    """Return where the frames are.
+
+    Parameters
+    ----------
+    numbers
+        Lengths and tags, with whatever follows.
+
+    Raises
+    ------
+    ValueError
+        If that cannot be.
+    """
+    words = struct.unpack_from(f"{head.frames}Q", numbers)
+    if not head.by_mpi:
+        return Layout(words, {}, _glued(words, head.size - head.numbers))
+    tags = struct.unpack_from(f"{head.by_mpi}Q", numbers, WORD * head.frames)
+    by_mpi = [index for index, word in enumerate(words) if word & _BY_MPI]
+    on_socket = [word for word in words if not word & _BY_MPI]
+    glued = _glued(on_socket, head.size - head.numbers)
+    return Layout(tuple(word & ~_BY_MPI for word in words), dict(zip(by_mpi, tags, strict=True)), glued)
+
+
+def _glued(lengths: Sequence[int], size: int) -> int:
+    """Return how many of the first frames fill `size` bytes."""
+    count = 0
+    while size > 0 and count < len(lengths):
+        size -= lengths[count]
+        count += 1
+    if size:
+        raise ValueError("the body of a message ends in the middle of a frame")
+    return count
