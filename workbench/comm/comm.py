@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from ssl import SSLError
 from typing import Any
 
@@ -43,6 +43,7 @@ class MPIComm(TCP):
     """
 
     max_shard_size = _UNCUT
+    stream: Any
 
     def __init__(self, stream: Any, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
         self._incoming = Incoming(stream)
@@ -135,7 +136,7 @@ class MPIComm(TCP):
         self._flow.add_sent(sum(map(nbytes, pieces)), time.perf_counter() - began)
         return sum(lengths)
 
-    def _write(self, pieces: Sequence[wire.Frame]) -> asyncio.Future[None]:
+    def _write(self, pieces: Sequence[wire.Frame]) -> Any:
         stream = self.stream
         if len(pieces) == 1:
             return stream.write(pieces[0])
@@ -144,7 +145,7 @@ class MPIComm(TCP):
                 written = stream.write(piece[at : at + _MOST])
         return written
 
-    def close(self) -> Awaitable[None]:
+    def close(self) -> Any:
         """Close the connection, once what is on its way has arrived."""
         link = self._incoming.link
         if link is None or self.stream is None:

@@ -47,7 +47,8 @@ class Incoming:
     """
 
     def __init__(self, stream: IOStream) -> None:
-        self._stream = stream
+        # tornado asks for a bytearray and for an awaitable, takes any buffer and gives a future.
+        self._stream: Any = stream
         self._reading: asyncio.Future[int] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._flow = flows.flow("outside", "socket")
@@ -107,17 +108,17 @@ class Incoming:
             self._waiter.set_exception(StreamClosedError())
 
     async def _fill(self, piece: memoryview) -> None:
-        if self._reading is None:
-            self._reading = self._stream.read_into(piece)
-        if not self._reading.done():
+        reading: asyncio.Future[int] = self._reading or self._stream.read_into(piece)
+        self._reading = reading
+        if not reading.done():
             if self.link is None:
-                await self._reading
+                await reading
             else:
                 # Not on tornado's own future: when that is cancelled nobody can tell how far it came.
                 waiter = asyncio.get_running_loop().create_future()
-                self._reading.add_done_callback(lambda _: waiter.done() or waiter.set_result(None))
+                reading.add_done_callback(lambda _: _wake(waiter))
                 await self._wait(waiter)
-        reading, self._reading = self._reading, None
+        self._reading = None
         reading.result()
 
     async def _wait(self, waiter: asyncio.Future[None] | None) -> None:
@@ -143,12 +144,13 @@ class Incoming:
 
     def _read_layout(self, head: wire.Head, body: memoryview) -> Step:
         layout = wire.parse_layout(head, body)
-        lengths, glued, rest = layout.lengths, [], layout.on_socket
-        if head.size <= wire.GLUED:
-            glued, rest = rest[: layout.glued], rest[layout.glued :]
+        lengths, on_socket = layout.lengths, layout.on_socket
+        split = layout.glued if head.size <= wire.GLUED else 0
+        glued, rest = on_socket[:split], on_socket[split:]
         # Whatever may fail for want of memory comes before anything is begun: this step may be taken again then.
         if self.discard:
-            runs, own = [], {}
+            runs: list[tuple[memoryview, list[int]]] = []
+            own: dict[int, memoryview] = {}
             wanted = [piece for index in rest for piece in memory.scratch(lengths[index])]
             by_mpi = [(piece, tag) for index, tag in layout.tags.items() for piece in memory.scratch(lengths[index])]
         else:
@@ -170,6 +172,11 @@ class Incoming:
             frames |= {indices[0]: run} if len(indices) == 1 and len(run) >= _SMALL else _scatter(run, indices, lengths)
         nothing = memoryview(bytearray())
         self._frames = [frames.get(index, nothing) for index in range(len(lengths))]
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _runs(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[memoryview, list[int]]]:
