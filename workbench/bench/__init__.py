@@ -1,6 +1,7 @@
 """``workbench bench NAME``: measurements against a reference, both arms alternating within one run.
 
-Every bench is a module of this package with ``add_options(parser)`` and ``run(options) -> Report``.
+Every bench is a module of this package with ``add_options(parser)`` and ``run(options) -> Report``; one that can be
+drawn has ``plot(report) -> Figure`` too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,18 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from workbench.bench import plotting
 from workbench.bench.report import Report
 from workbench.errors import WorkbenchError, did_you_mean
 
-BENCHES = {"startup": "start of a cluster to a ready client, against dask-mpi"}
+BENCHES = {
+    "startup": "start of a cluster to a ready client, against dask-mpi",
+    "transport": "arrays between two ranks by mpi://, against tcp:// and plain MPI",
+    "collectives": "messages and collectives of plain MPI, for arrays and for pickled objects",
+    "apps": "transpose, merge and SVD on a cluster with mpi://, against one with tcp://",
+    "broadcast": "a large array to all ranks, against client.scatter",
+    "idle": "CPU of a cluster that does nothing, with mpi:// against tcp://",
+}
 """What can be measured, by the name of its module."""
 
 
@@ -32,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("bench", metavar="NAME", help="what to measure; NAME --help tells its options")
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="options of this bench, and --json")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="options of this bench, --json and --plot")
     chosen = parser.parse_args(argv)
     if chosen.bench not in BENCHES:
         parser.error(f"bench {chosen.bench!r}: {did_you_mean(chosen.bench, BENCHES)}")
@@ -47,8 +56,15 @@ def _run(name: str, argv: Sequence[str]) -> int:
     module = import_module(f"workbench.bench.{name}")
     parser = argparse.ArgumentParser(prog=f"workbench bench {name}", description=BENCHES[name])
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    if hasattr(module, "plot"):
+        parser.add_argument("--plot", metavar="FILE.png", type=plotting.file, help="draw the report to a file")
     module.add_options(parser)
     options = parser.parse_args(argv)
+    picture = getattr(options, "plot", None)
+    if picture:
+        plotting.require()
     report: Report = module.run(options)
+    if picture:
+        module.plot(report).savefig(picture)
     print(report.json() if options.json else report.table())
     return 0

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench import world
 from workbench.bench.report import Report, alternate, machine, positive
 from workbench.errors import LaunchError
 from workbench.launch import mpi
@@ -113,7 +114,7 @@ def _dask_mpi(found: mpi.MPI, ranks: int) -> Iterator[Client]:
             with Client(scheduler_file=str(file), timeout=_DEADLINE) as client:
                 yield client
         finally:
-            _end(process)
+            world.end(process)
 
 
 def reference_command(found: mpi.MPI, ranks: int, file: Path) -> list[str]:
@@ -139,25 +140,6 @@ def _await_file(file: Path, process: subprocess.Popen[bytes], log: Path) -> None
             last = log.read_text(encoding="utf-8", errors="replace")[-2000:]
             raise LaunchError(f"dask-mpi did not start within {_DEADLINE:.0f} s:\n{last}")
         time.sleep(0.005)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End ``mpiexec`` and wait until all of its ranks are gone."""
-    import psutil
-
-    if process.poll() is not None:
-        return
-    ranks = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    _, left = psutil.wait_procs(ranks, timeout=5)
-    for rank in left:
-        rank.kill()
-    psutil.wait_procs(left, timeout=5)
 
 
 def _settle() -> None:

@@ -1,0 +1,210 @@
+"""What the ranks of the collectives bench do: each operation of MPI for numpy buffers and for pickled objects.
+
+Point to point is between ranks 0 and 1 while the others sleep. An iteration begins with a barrier and counts as long
+as it takes the slowest rank.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from workbench.bench.report import alternate
+from workbench.rank.world import wait
+
+KINDS = ("numpy", "pickle")
+# Iterations that make up one measurement of a latency, messages that are under way at once in one of a bandwidth.
+_TRIPS, _WINDOW = 20, 16
+# Iterations at least and at most.
+_LEAST, _MOST = 5, 500
+# Seconds that sleeping ranks wait for the two that are measured.
+_PATIENCE = 300.0
+
+Call = Callable[[], Any]
+"""One iteration; returns what was received."""
+
+
+def measure(sizes: list[int], seconds: float) -> list[dict[str, Any]]:
+    """Measure all operations at all sizes. Runs on every rank.
+
+    Parameters
+    ----------
+    sizes
+        Of one message, or of what one rank gives to a collective (to each other rank in an all-to-all), in bytes.
+    seconds
+        About how long to measure each operation at each size.
+
+    Returns
+    -------
+    rows : list of dict
+        ``operation``, ``nbytes``, and for each kind of data the median time in µs and nbytes over time in GB/s;
+        on rank 0.
+    """
+    world = MPI.COMM_WORLD.Dup()
+    two = world.Create_group(world.Get_group().Incl([0, 1])) if world.rank < 2 else None
+    rows = []
+    for name, prepare in OPERATIONS.items():
+        for nbytes in sizes:
+            count = max(1, nbytes // 8)
+            if prepare not in _BETWEEN_TWO:
+                rows.append(_row(name, prepare, world, count, seconds))
+            elif two is not None:
+                rows.append(_row(name, prepare, two, count, seconds))
+        # The ranks that have nothing to do must not take the cores of those that have.
+        wait(world.Ibarrier(), time.monotonic() + _PATIENCE, f"the ranks that measure {name}")
+    return rows
+
+
+def _row(name: str, prepare: Prepare, comm: MPI.Intracomm, count: int, seconds: float) -> dict[str, Any]:
+    x = np.arange(count, dtype=float) + comm.rank
+    calls, divisor = {}, 1
+    for kind in KINDS:
+        call, expected, divisor = prepare(comm, x, pickled=kind == "pickle")
+        if not np.array_equal(call(), expected):
+            raise ValueError(f"{name} of {kind} delivered something else than was sent at {x.nbytes} bytes")
+        calls[kind] = call
+    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    iterations = _iterations(comm, calls, seconds)
+    for number, kind in alternate(KINDS, iterations):
+        comm.Barrier()
+        begin = time.perf_counter()
+        calls[kind]()
+        took = time.perf_counter() - begin
+        if number:
+            times[kind].append(took / divisor)
+    row: dict[str, Any] = {"operation": name, "nbytes": x.nbytes}
+    slowest = {kind: np.empty(iterations) for kind in KINDS}
+    for kind in KINDS:
+        comm.Allreduce(np.array(times[kind]), slowest[kind], MPI.MAX)
+    medians = {kind: statistics.median(slowest[kind].tolist()) for kind in KINDS}
+    row |= {f"{kind}_us": median * 1e6 for kind, median in medians.items()}
+    return row | {f"{kind}_gb_s": x.nbytes / median / 1e9 for kind, median in medians.items()}
+
+
+def _iterations(comm: MPI.Intracomm, calls: dict[str, Call], seconds: float) -> int:
+    comm.Barrier()
+    begin = time.perf_counter()
+    for call in calls.values():
+        comm.Barrier()
+        call()
+    took = time.perf_counter() - begin
+    return int(comm.bcast(min(_MOST, max(_LEAST, int(seconds / took)))))
+
+
+# Each operation by a function that returns one iteration, what it has to return, and by what its time is divided.
+
+
+def _latency(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, np.ndarray, int]:
+    """Ping-pong: half of a round trip."""
+    other, received = 1 - comm.rank, np.empty_like(x)
+
+    def arrays() -> np.ndarray:
+        for _ in range(_TRIPS):
+            if comm.rank == 0:
+                comm.Send(x, other)
+            comm.Recv(received, other)
+            if comm.rank == 1:
+                comm.Send(x, other)
+        return received
+
+    def objects() -> Any:
+        got = None
+        for _ in range(_TRIPS):
+            if comm.rank == 0:
+                comm.send(x, other)
+            got = comm.recv(source=other)
+            if comm.rank == 1:
+                comm.send(x, other)
+        return got
+
+    return objects if pickled else arrays, x - comm.rank + other, 2 * _TRIPS
+
+
+def _bandwidth(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, np.ndarray, int]:
+    """Many messages one way at once, and one back when all are there: time for one."""
+    received, window = np.empty_like(x), range(_WINDOW)
+
+    def arrays() -> np.ndarray:
+        if comm.rank == 0:
+            MPI.Request.Waitall([comm.Isend(x, 1) for _ in window])
+            comm.recv(source=1)
+            return x
+        MPI.Request.Waitall([comm.Irecv(received, 0) for _ in window])
+        comm.send(None, 0)
+        return received
+
+    def objects() -> Any:
+        if comm.rank == 0:
+            MPI.Request.waitall([comm.isend(x, 1) for _ in window])
+            comm.recv(source=1)
+            return x
+        got = [comm.recv(source=0) for _ in window]
+        comm.send(None, 0)
+        return got[-1]
+
+    return objects if pickled else arrays, x - comm.rank, _WINDOW
+
+
+def _bcast(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, np.ndarray, int]:
+    buffer = x.copy()
+
+    def arrays() -> np.ndarray:
+        comm.Bcast(buffer)
+        return buffer
+
+    return (lambda: comm.bcast(x)) if pickled else arrays, x - comm.rank, 1
+
+
+def _allreduce(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, np.ndarray, int]:
+    received = np.empty_like(x)
+
+    def arrays() -> np.ndarray:
+        comm.Allreduce(x, received)
+        return received
+
+    expected = sum(x - comm.rank + rank for rank in range(comm.size))
+    return (lambda: comm.allreduce(x)) if pickled else arrays, np.asarray(expected), 1
+
+
+def _allgather(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, np.ndarray, int]:
+    received = np.empty((comm.size, x.size))
+
+    def arrays() -> np.ndarray:
+        comm.Allgather(x, received)
+        return received
+
+    return (lambda: comm.allgather(x)) if pickled else arrays, _of_all(comm, x), 1
+
+
+def _alltoall(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, np.ndarray, int]:
+    sent = np.tile(x, (comm.size, 1))
+    received, objects = np.empty_like(sent), list(sent)
+
+    def arrays() -> np.ndarray:
+        comm.Alltoall(sent, received)
+        return received
+
+    return (lambda: comm.alltoall(objects)) if pickled else arrays, _of_all(comm, x), 1
+
+
+def _of_all(comm: MPI.Intracomm, x: np.ndarray) -> np.ndarray:
+    return (x - comm.rank) + np.arange(comm.size)[:, np.newaxis]
+
+
+Prepare = Callable[..., tuple[Call, np.ndarray, int]]
+
+OPERATIONS: dict[str, Prepare] = {
+    "latency": _latency,
+    "bandwidth": _bandwidth,
+    "Bcast": _bcast,
+    "Allreduce": _allreduce,
+    "Allgather": _allgather,
+    "Alltoall": _alltoall,
+}
+"""What is measured, in the order of the table."""
+_BETWEEN_TWO = (_latency, _bandwidth)

@@ -1,0 +1,115 @@
+"""One-way times of numpy arrays between two ranks: mpi:// against tcp://, plain MPI, and both under TLS.
+
+Half of a round trip through ``distributed.comm``, serialisation and all, each array sent back by the other rank. The
+reference ``raw`` is mpi4py's ``Send`` and ``Recv`` into a buffer that is used again: what no transport can beat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench import certificates
+from workbench.bench import plotting, world
+from workbench.bench.report import Report, machine, positive
+from workbench.bench.sizes import KIB, MIB, mean_ratio, sizes
+from workbench.launch import mpi
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIZES = (1, 64, KIB, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
+"""Of the payload, in bytes."""
+# Small is up to, large is from.
+_SMALL, _LARGE = 64 * KIB, 2_000_000
+# Seconds for all of it.
+_DEADLINE = 900.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument("--sizes", type=sizes, default=list(SIZES), help="sizes (default: 1 B to 256 MiB), as 1,64KiB")
+    parser.add_argument("--rounds", type=positive, help="turns of every arm at each size (default: 9 to 60, by size)")
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Measure all arms on a world of two ranks and return the report.
+
+    Raises
+    ------
+    LaunchError
+        If the world fails, or an arm delivers something else than was sent.
+    """
+    found = mpi.find()
+    with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
+        certificates.make(Path(folder), "bench")
+        given = {"folder": folder, "sizes": options.sizes, "rounds": options.rounds}
+        result = world.run(found, 2, "workbench.bench.pair", given, _DEADLINE)
+    kernel = {name: result[name] for name in ("kernel", "kernel_tcp")}
+    return Report(
+        "transport", machine(found), result["rows"], summarise(result["rows"]) | kernel | {"kernel_target": 1.05}
+    )
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of all sizes together; None where no size belongs to one.
+
+    Returns
+    -------
+    summary : dict
+        ``small``: time of mpi over tcp up to 64 KiB. ``large``: how many times mpi is faster than tcp from 2 MB on.
+        ``of_raw``: share of the speed of plain MPI that is reached from 2 MB on. ``small_tls``, ``large_tls``: as
+        without, both arms under TLS. ``aligned``: whether all that came by mpi is aligned and writable.
+    """
+
+    def small(nbytes: int) -> bool:
+        return nbytes <= _SMALL
+
+    def large(nbytes: int) -> bool:
+        return nbytes >= _LARGE
+
+    return {
+        "small": mean_ratio(rows, "mpi_us", "tcp_us", small),
+        "small_target": 1.05,
+        "large": mean_ratio(rows, "tcp_us", "mpi_us", large),
+        "large_target": 2.0,
+        "large_aim": 4.0,
+        "of_raw": mean_ratio(rows, "raw_us", "mpi_us", large),
+        "small_tls": mean_ratio(rows, "mpi_tls_us", "tls_us", small),
+        "large_tls": mean_ratio(rows, "tls_us", "mpi_tls_us", large),
+        "aligned": all(row["aligned"] for row in rows),
+    }
+
+
+def plot(report: Report) -> Figure:
+    """Draw time against size, and how many times faster than tcp each arm is."""
+    figure, (left, right) = plotting.figure(report, "One-way time of a numpy array between two ranks", 1, 2)
+    nbytes = [row["nbytes"] for row in report.rows]
+    for arm, label, look in (
+        ("tcp", "tcp://", plotting.THEIRS),
+        ("mpi", "mpi://", plotting.OURS),
+        ("tls", "tls://", plotting.THEIRS | plotting.TLS),
+        ("mpi_tls", "mpi:// with TLS", plotting.OURS | plotting.TLS),
+        ("raw", "mpi4py, buffer used again", plotting.LIMIT),
+    ):
+        left.plot(nbytes, [row[f"{arm}_us"] for row in report.rows], label=label, **look)
+    plotting.size_axis(left, nbytes)
+    left.set(yscale="log", ylabel="time (µs)", title="Time: lower is better")
+    left.legend()
+    for over, arm, since, label, look in (
+        ("tcp", "mpi", 1, "mpi:// against tcp://", plotting.OURS),
+        ("tls", "mpi_tls", 1, "mpi:// with TLS against tls://", plotting.OURS | plotting.TLS),
+        # For smaller ones the limit is out of sight, since there the time is all Python's.
+        ("tcp", "raw", MIB, "mpi4py against tcp://: the limit", plotting.LIMIT),
+    ):
+        shown = [row for row in report.rows if row["nbytes"] >= since]
+        times = [row[f"{over}_us"] / row[f"{arm}_us"] for row in shown]
+        right.plot([row["nbytes"] for row in shown], times, label=label, **look)
+    right.axhline(1, color="black", linewidth=0.8)
+    plotting.size_axis(right, nbytes)
+    plotting.ratio_axis(right)
+    right.set(ylabel="times as fast", title="Speed against Dask's own: higher is better")
+    right.legend(loc="upper left")
+    return figure

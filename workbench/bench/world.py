@@ -1,0 +1,110 @@
+"""Runs a program on every rank of an MPI world of its own, and hands back what its rank 0 returns.
+
+A program is a module with ``measure(**options)``; options and result go as JSON. The ranks run this very module
+under mpi4py's runner, where an error on one rank ends all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import LaunchError
+from workbench.launch.environment import scrub
+from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import Geometry, world_command
+
+_CALL, _RESULT, _LOG = "call.json", "result.json", "log"
+# Characters of a log that an error shows.
+_LAST = 2000
+
+
+def run(found: MPI, ranks: int, program: str, options: Mapping[str, Any], within: float) -> Any:
+    """Run a program on a new world of this host.
+
+    Parameters
+    ----------
+    found
+        The MPI to start it with.
+    ranks
+        Size of the world.
+    program
+        Name of the module.
+    options
+        What its ``measure`` is called with on every rank.
+    within
+        Seconds that it may take.
+
+    Returns
+    -------
+    result
+        What ``measure`` returned on rank 0.
+
+    Raises
+    ------
+    LaunchError
+        If it fails or takes longer.
+    """
+    with tempfile.TemporaryDirectory(prefix="workbench-bench-") as name:
+        folder = Path(name)
+        (folder / _CALL).write_text(json.dumps({"program": program, "options": options}), encoding="utf-8")
+        words = [sys.executable, "-m", "mpi4py", "-m", "workbench.bench.world", str(folder)]
+        line = world_command(found, Geometry.here(ranks, 1), words)
+        environment, _ = scrub(os.environ)
+        with open(folder / _LOG, "wb") as log:
+            process = subprocess.Popen(
+                line.argv, env=line.variables(environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        try:
+            code = process.wait(within)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            end(process)
+        result = folder / _RESULT
+        if code or not result.exists():
+            how = f"was not done after {within:.0f} s" if code is None else f"ended with code {code}"
+            last = (folder / _LOG).read_text(encoding="utf-8", errors="replace")[-_LAST:]
+            raise LaunchError(f"{program} on {ranks} ranks {how}; what it said last:\n{last}")
+        return json.loads(result.read_text(encoding="utf-8"))
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End ``mpiexec`` and wait until all of its ranks are gone."""
+    import psutil
+
+    if process.poll() is not None:
+        return
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    _, left = psutil.wait_procs(ranks, timeout=5)
+    for rank in left:
+        rank.kill()
+    psutil.wait_procs(left, timeout=5)
+
+
+def main() -> None:
+    """Be one rank: measure, and on rank 0 write the result."""
+    from mpi4py import MPI
+
+    folder = Path(sys.argv[1])
+    call = json.loads((folder / _CALL).read_text(encoding="utf-8"))
+    result = import_module(call["program"]).measure(**call["options"])
+    if MPI.COMM_WORLD.rank == 0:
+        (folder / _RESULT).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
