@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distributed.protocol.utils import host_array
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
 _MOST = (1 << 31) - 1
 # Bytes. Frames below it are read together, as many as come to so much.
 _SMALL, _RUN = 1 << 16, 1 << 20
+# Seconds between two looks at a read that somebody has left in the middle.
+_PAUSE = 0.005
 
 Step = Callable[[], Any]
+# Memory for frames that lie one after the other, and their indices.
+_Run = tuple[memoryview, Sequence[int]]
 
 
 class Incoming:
@@ -49,13 +54,15 @@ class Incoming:
     def __init__(self, stream: IOStream) -> None:
         # tornado asks for a bytearray and for an awaitable, takes any buffer and gives a future.
         self._stream: Any = stream
-        self._reading: asyncio.Future[int] | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._is_filling = False
+        self._waiter: asyncio.Future[Any] | None = None
+        self._is_interrupted = False
         self._flow = flows.flow("outside", "socket")
         self.link: Link | None = None
         """How frames come by MPI; None unless the peer has turned out to be of the same world."""
         self.discard = False
         """Whether nobody wants the frames any more: they are received into scratch memory then."""
+        self._words = memoryview(bytearray(wire.HEAD))
         self._begin()
 
     def connect(self, link: Link) -> None:
@@ -63,10 +70,9 @@ class Incoming:
         self.link, self._flow = link, flows.flow(link.peer, "socket")
 
     def _begin(self) -> None:
-        words = memoryview(bytearray(wire.HEAD))
         # What the socket has to fill next, and what is to be done then; that returns what is to be done after it.
-        self._wanted: deque[memoryview] = deque([words])
-        self._step: Step | None = lambda: self._read_head(words)
+        self._wanted: deque[memoryview] = deque([self._words])
+        self._step: Step | None = self._read_head
         self._frames: list[memoryview] = []
         self._transfer: Transfer | None = None
         self._began, self._size = 0.0, 0
@@ -94,7 +100,8 @@ class Incoming:
                 self._wanted.popleft()
             self._step = self._step()
         if self._transfer is not None:
-            await self._wait(self._transfer.waiter())
+            if (waiter := self._transfer.waiter()) is not None:
+                await self._wait(waiter)
             if self._transfer.error is not None:
                 raise self._transfer.error
         frames = self._frames
@@ -104,43 +111,45 @@ class Incoming:
 
     def interrupt(self) -> None:
         """Let whoever waits for a message have a `StreamClosedError`, and leave the socket as it is."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(StreamClosedError())
+        if self._waiter is not None:
+            self._is_interrupted = True
+            self._waiter.cancel()
 
     async def _fill(self, piece: memoryview) -> None:
-        reading: asyncio.Future[int] = self._reading or self._stream.read_into(piece)
-        self._reading = reading
-        if not reading.done():
-            if self.link is None:
-                await reading
-            else:
-                # Not on tornado's own future: when that is cancelled nobody can tell how far it came.
-                waiter = asyncio.get_running_loop().create_future()
-                reading.add_done_callback(lambda _: _wake(waiter))
-                await self._wait(waiter)
-        self._reading = None
-        reading.result()
+        if self._is_filling:
+            # Whoever waited for it was cancelled; tornado goes on with it, and tells nobody of its end.
+            while self._stream.reading():  # noqa: ASYNC110
+                await asyncio.sleep(_PAUSE)
+            if self._stream.closed():
+                raise StreamClosedError
+        else:
+            self._is_filling = True
+            await self._wait(self._stream.read_into(piece))
+        self._is_filling = False
 
-    async def _wait(self, waiter: asyncio.Future[None] | None) -> None:
-        if waiter is not None:
-            self._waiter = waiter
-            try:
-                await waiter
-            finally:
-                self._waiter = None
+    async def _wait(self, waiter: asyncio.Future[Any]) -> None:
+        self._waiter = waiter
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if self._is_interrupted:
+                raise StreamClosedError from None
+            raise
+        finally:
+            self._waiter = None
 
     # -- the steps of one message ------------------------------------------------------------------------------
 
-    def _read_head(self, words: memoryview) -> Step:
+    def _read_head(self) -> Step:
         self._began = time.perf_counter()
-        head = wire.parse_head(words)
+        head = wire.parse_head(self._words)
         if head.by_mpi and self.link is None:
             raise ValueError("frames by MPI from a peer that is not of this world")
         self._size = wire.HEAD + head.size
         body = host_array(head.size if head.size <= wire.GLUED else head.numbers)
         if body:
             self._wanted.append(body)
-        return lambda: self._read_layout(head, body)
+        return partial(self._read_layout, head, body)
 
     def _read_layout(self, head: wire.Head, body: memoryview) -> Step:
         layout = wire.parse_layout(head, body)
@@ -149,7 +158,7 @@ class Incoming:
         glued, rest = on_socket[:split], on_socket[split:]
         # Whatever may fail for want of memory comes before anything is begun: this step may be taken again then.
         if self.discard:
-            runs: list[tuple[memoryview, list[int]]] = []
+            runs: list[_Run] = []
             own: dict[int, memoryview] = {}
             wanted = [piece for index in rest for piece in memory.scratch(lengths[index])]
             by_mpi = [(piece, tag) for index, tag in layout.tags.items() for piece in memory.scratch(lengths[index])]
@@ -162,24 +171,20 @@ class Incoming:
         self._wanted.extend(wanted)
         if by_mpi and self.link is not None:
             self._transfer = self.link.receive(by_mpi, one_by_one=self.discard)
-        return lambda: self._place(lengths, [(body[head.numbers :], glued), *runs], own)
+        return partial(self._place, lengths, [(body[head.numbers :], glued), *runs], own)
 
-    def _place(
-        self, lengths: Sequence[int], runs: list[tuple[memoryview, list[int]]], own: dict[int, memoryview]
-    ) -> None:
-        frames = {**own}
+    def _place(self, lengths: Sequence[int], runs: list[_Run], own: dict[int, memoryview]) -> None:
+        frames = dict(own)
         for run, indices in runs:
-            frames |= {indices[0]: run} if len(indices) == 1 and len(run) >= _SMALL else _scatter(run, indices, lengths)
+            if len(indices) == 1 and len(run) >= _SMALL:
+                frames[indices[0]] = run
+            else:
+                _scatter(run, indices, lengths, frames)
         nothing = memoryview(bytearray())
         self._frames = [frames.get(index, nothing) for index in range(len(lengths))]
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-def _runs(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[memoryview, list[int]]]:
+def _runs(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[_Run]:
     """Yield memory for frames that lie one after the other on the socket, and which of them each is for."""
     run: list[int] = []
     size = 0
@@ -199,20 +204,19 @@ def _runs(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[memo
         yield host_array(size), run
 
 
-def _scatter(run: memoryview, indices: Sequence[int], lengths: Sequence[int]) -> dict[int, memoryview]:
-    """Return small frames that were read together, each at an aligned address."""
-    frames, at = {}, 0
+def _scatter(run: memoryview, indices: Sequence[int], lengths: Sequence[int], frames: dict[int, memoryview]) -> None:
+    """Put small frames that were read together into `frames`, each at an aligned address."""
+    at = 0
     if indices and indices[0] == 0:
         # msgpack, which is read once: it may lie anywhere.
-        frames[0], at, indices = run[: lengths[0]], lengths[0], indices[1:]
+        at, indices = lengths[0], indices[1:]
+        frames[0] = run[:at]
     if not indices:
-        return frames
-    block, to = aligned(sum(-(-lengths[index] // LINE) * LINE for index in indices)), 0
+        return
+    block, to = aligned(sum([lengths[index] + LINE for index in indices])), 0
     for index in indices:
         length = lengths[index]
-        frame = block[to : to + length]
-        frame[:] = run[at : at + length]
-        frames[index] = frame
+        frames[index] = block[to : to + length]
+        frames[index][:] = run[at : at + length]
         at += length
         to += -(-length // LINE) * LINE
-    return frames

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 WORD = struct.calcsize("Q")
 HEAD = 2 * WORD
@@ -27,8 +27,7 @@ _MAX_BODY = 1 << 25
 Frame = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """What the first two words of a message say."""
 
     size: int
@@ -44,8 +43,7 @@ class Head:
         return WORD * (self.frames + self.by_mpi)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Where the frames of a message are."""
 
     lengths: tuple[int, ...]
@@ -56,8 +54,10 @@ class Layout:
     """How many of the frames on the socket are in the body."""
 
     @property
-    def on_socket(self) -> list[int]:
+    def on_socket(self) -> Sequence[int]:
         """Indices of the frames that are on the socket."""
+        if not self.tags:
+            return range(len(self.lengths))
         return [index for index in range(len(self.lengths)) if index not in self.tags]
 
 
@@ -71,9 +71,12 @@ def pack(frames: Sequence[Frame], lengths: Sequence[int], tags: dict[int, int]) 
     tags
         Tags of the frames that go by MPI, by index.
     """
-    words = [length | _BY_MPI if index in tags else length for index, length in enumerate(lengths)]
-    words += tags.values()
-    on_socket = [index for index in range(len(frames)) if index not in tags]
+    words: Sequence[int] = lengths
+    on_socket: Sequence[int] = range(len(frames))
+    if tags:
+        words = [length | _BY_MPI if index in tags else length for index, length in enumerate(lengths)]
+        words += tags.values()
+        on_socket = [index for index in on_socket if index not in tags]
     size, glued = WORD * (1 + len(words)), 0
     for index in on_socket:
         if lengths[index] >= GLUED or size >= _MAX_BODY:
@@ -81,8 +84,8 @@ def pack(frames: Sequence[Frame], lengths: Sequence[int], tags: dict[int, int]) 
         size += lengths[index]
         glued += 1
     head = struct.pack(f"QQ{len(words)}Q", size, len(frames) | len(tags) << 32, *words)
-    body = b"".join([head, *(frames[index] for index in on_socket[:glued])])
-    return [body, *(frames[index] for index in on_socket[glued:] if lengths[index])]
+    body = b"".join([head, *[frames[index] for index in on_socket[:glued]]])
+    return [body, *[frames[index] for index in on_socket[glued:] if lengths[index]]]
 
 
 def parse_head(words: Frame) -> Head:
