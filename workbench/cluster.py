@@ -40,7 +40,7 @@ class MPICluster(Cluster):
         Memory limit of each rank, in bytes or as ``"4 GiB"``. Default: an even share of its node.
     mpi : {"auto", "openmpi", "mpich", "intelmpi"}
         The MPI that mpi4py has to be using.
-    protocol : {"tcp"}
+    protocol : {"mpi", "tcp"}
         Protocol between ranks; always under TLS.
     timeout : float or str, optional
         Seconds, or a time span such as ``"2 minutes"``, until all ranks have to be ready.
@@ -86,7 +86,7 @@ class MPICluster(Cluster):
         threads: int = 1,
         memory: int | str | None = None,
         mpi: str = "auto",
-        protocol: str = "tcp",
+        protocol: str = "mpi",
         timeout: float | str | None = None,
         idle_timeout: float | str | None = None,
         asynchronous: bool = False,

@@ -9,7 +9,7 @@ from typing import Any
 
 from distributed import Worker
 
-from workbench import certificates, config, scratch
+from workbench import certificates, comm, config, scratch
 from workbench.http_socket import UnixHTTP
 from workbench.rank.broadcasting import Broadcasts
 from workbench.rank.world import RankContext, facts
@@ -71,20 +71,23 @@ async def serve(
     from distributed.system import MEMORY_LIMIT
 
     name = worker_name(context.world, context.rank)
+    memory = record.memory or MEMORY_LIMIT // context.node_ranks
+    comm.configure_memory(memory)
     security = certificates.security(record.folder)
     worker = RankWorker(
         scheduler,
         name=name,
         nthreads=record.threads,
-        memory_limit=record.memory or MEMORY_LIMIT // context.node_ranks,
+        memory_limit=memory,
         host=config.address(),
-        protocol="tls" if record.protocol == "tcp" else record.protocol,
+        protocol="mpi" if comm.membership() else "tls",
         security=security,
         dashboard=False,
         http_socket=scratch.sockets(record.id) / f"rank-{name}.sock",
         local_directory=str(scratch.spill(record.id)),
         death_timeout=timeout,
         startup_information={"workbench": lambda _: facts(context)},
+        metrics={"transport": lambda _: comm.summary()},
     )
     Broadcasts(worker, context)
     async with worker:
