@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from workbench import bench
-from workbench.bench import startup
+from workbench.bench import apps, broadcast, collectives, idle, pair, plotting, startup, transport
 from workbench.bench.report import Report, alternate, machine, positive
+from workbench.bench.sizes import sizes, words
 from workbench.launch.mpi import MPI
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/opt/bin/mpiexec")
@@ -108,3 +115,135 @@ def test_every_bench_has_a_module_that_fits():
         module = import_module(f"workbench.bench.{name}")
         assert callable(module.run)
         assert callable(module.add_options)
+
+
+def transport_row(nbytes, tcp, mpi, *, raw=1.0, tls=8.0, mpi_tls=2.0, aligned=True):
+    times = {"tcp_us": tcp, "mpi_us": mpi, "raw_us": raw, "tls_us": tls, "mpi_tls_us": mpi_tls}
+    return {"nbytes": nbytes, **times, "aligned": aligned}
+
+
+def strips_rows(*arms, **also):
+    return [{**also, "pair": 1, "arm": arm, "seconds": seconds} for arm in arms for seconds in (1.0, 2.0, 4.0)]
+
+
+def test_transport_sums_up_small_and_large_sizes_by_geometric_means():
+    rows = [
+        transport_row(1, 10.0, 20.0),
+        transport_row(65_536, 40.0, 20.0, mpi_tls=32.0),
+        transport_row(262_144, 1.0, 100.0),
+        transport_row(2_097_152, 20.0, 10.0, raw=5.0),
+        transport_row(268_435_456, 80.0, 10.0, raw=1.25),
+    ]
+
+    summary = transport.summarise(rows)
+
+    assert summary["small"] == pytest.approx(1)
+    assert summary["large"] == pytest.approx(4)
+    assert summary["of_raw"] == pytest.approx(0.25)
+    assert summary["small_tls"] == pytest.approx(1)
+    assert summary["large_tls"] == pytest.approx(4)
+    assert summary["aligned"] is True
+    assert (summary["small_target"], summary["large_target"], summary["large_aim"]) == (1.05, 2.0, 4.0)
+
+
+def test_transport_says_nothing_of_sizes_that_were_not_measured():
+    summary = transport.summarise([transport_row(1, 1.0, 1.0, aligned=False)])
+
+    assert summary["large"] is summary["of_raw"] is summary["large_tls"] is None
+    assert summary["aligned"] is False
+
+
+@pytest.mark.parametrize("arms", ["abcde", "abcd", "ab"])
+def test_every_arm_comes_after_each_other_one_equally_often(arms):
+    rounds = [pair.order(arms, number) for number in range(2 * len(arms))]
+
+    assert all(sorted(round_) == list(arms) for round_ in rounds)
+    after = Counter(step for round_ in rounds for step in pairwise(round_))
+    assert after == {(a, b): 2 for a in arms for b in arms if a != b}
+
+
+def test_apps_sums_up_the_ratio_of_medians_of_each_program():
+    rows = strips_rows("mpi", "tcp", app="svd") + [
+        {"app": "merge", "arm": arm, "seconds": seconds} for arm, seconds in (("mpi", 1.0), ("tcp", 4.0))
+    ]
+
+    summary = apps.summarise(rows)
+
+    assert (summary["svd"], summary["merge"], summary["target"]) == (1.0, 0.25, 1.05)
+    assert (summary["merge_mpi"], summary["merge_tcp"]) == (1.0, 4.0)
+
+
+def test_broadcast_sums_up_how_many_times_faster_it_is():
+    rows = strips_rows("broadcast") + [{"arm": "scatter", "seconds": seconds} for seconds in (1.0, 6.0, 7.0)]
+
+    assert broadcast.summarise(rows) == {"speedup": 3.0, "target": 2.0, "broadcast": 2.0, "scatter": 6.0}
+
+
+def test_idle_sums_up_the_median_of_the_ratios_of_each_window():
+    rows = [{"mpi_percent": ours, "tcp_percent": theirs} for ours, theirs in ((2.0, 1.0), (3.0, 3.0), (40.0, 50.0))]
+
+    assert idle.summarise(rows) == {"ratio": 1.0, "target": 1.1, "mpi_percent": 3.0, "tcp_percent": 3.0}
+
+
+def test_idle_counts_processes_that_came_within_the_window_and_none_that_went():
+    assert idle.used({1: 5.0, 2: 7.0}, {1: 6.0, 3: 0.5}) == 1.5
+
+
+def test_idle_looks_at_a_process_and_all_that_it_has_started():
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert {os.getpid(), child.pid} <= set(idle.cpu_seconds(os.getpid()))
+        child.communicate(b"\n")
+
+
+def test_sizes_are_taken_in_any_order_and_given_in_words():
+    assert sizes("2MiB,1,64KiB,1") == [1, 65_536, 2_097_152]
+    assert [words(size) for size in (1, 65_536, 1.5 * 2**20, 2**30)] == ["1 B", "64 KiB", "1.5 MiB", "1 GiB"]
+
+
+@pytest.mark.parametrize("given", ["", "KiB", "0", "-1", "1,,2", "1 horse"])
+def test_what_is_no_size_is_refused(given):
+    with pytest.raises(argparse.ArgumentTypeError, match="allowed are sizes above zero"):
+        sizes(given)
+
+
+@pytest.mark.parametrize("given", ["bench.gif", "bench", "/no/such/folder/bench.png"])
+def test_what_cannot_be_drawn_to_is_refused_before_anything_is_measured(given, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["transport", f"--plot={given}"])
+
+    assert ended.value.code == 2
+    assert given in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_error_tells_how_to_install_it(monkeypatch, capsys):
+    monkeypatch.setattr(plotting, "find_spec", {}.get)
+
+    assert bench.main(["transport", "--plot=bench.png"]) == 1
+    assert "pip install 'mpi-workbench[bench]'" in capsys.readouterr().err
+
+
+PLOTS = {
+    transport: [transport_row(nbytes, 3.0, 2.0) for nbytes in (1, 2**20, 2**21)],
+    collectives: [
+        {"operation": name, "nbytes": nbytes, "numpy_us": 1.0, "pickle_us": 2.0, "numpy_gb_s": 1.0, "pickle_gb_s": 0.5}
+        for name in ("latency", "bandwidth", "Bcast", "Allreduce", "Allgather", "Alltoall")
+        for nbytes in (8, 64)
+    ],
+    apps: [row for app in ("transpose", "merge", "svd") for row in strips_rows("mpi", "tcp", app=app)],
+    broadcast: strips_rows("broadcast", "scatter", nbytes=2**28),
+    idle: [{"mpi_percent": 3.0, "tcp_percent": 2.0}],
+}
+
+
+@pytest.mark.parametrize("module", PLOTS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_a_report_is_drawn_with_a_name_and_a_unit_on_every_axis(module, tmp_path):
+    rows = PLOTS[module]
+    summary = module.summarise(rows) if hasattr(module, "summarise") else {}
+
+    drawn = module.plot(Report("a bench", {"cores": 2, "ranks": 4}, rows, summary))
+
+    drawn.savefig(tmp_path / "bench.png")
+    for panel in drawn.axes:
+        assert panel.get_xlabel()
+        assert panel.get_ylabel()

@@ -1,0 +1,37 @@
+"""The benches that measure on clusters, at a tiny size."""
+
+from __future__ import annotations
+
+import argparse
+
+from workbench.bench import apps, broadcast, idle
+
+
+def _run(module, *words):
+    parser = argparse.ArgumentParser()
+    module.add_options(parser)
+    return module.run(parser.parse_args(words))
+
+
+def test_apps_measures_every_program_on_both_clusters():
+    report = _run(apps, "--pairs=1", "--scale=0.01")
+
+    assert {(row["app"], row["arm"]) for row in report.rows} == {
+        (app, arm) for app in ("transpose", "merge", "svd") for arm in ("mpi", "tcp")
+    }
+    assert min(report.summary[app] for app in ("transpose", "merge", "svd")) > 0
+
+
+def test_idle_looks_at_all_processes_of_both_clusters():
+    report = _run(idle, "--ranks=2", "--windows=1", "--seconds=3")
+
+    assert len(report.rows) == 1
+    assert report.summary["mpi_percent"] > 0
+    assert report.summary["tcp_percent"] > 0
+
+
+def test_broadcast_has_the_array_on_every_rank_by_both_ways():
+    report = _run(broadcast, "--pairs=1", "--ranks=2", "--size=4MiB")
+
+    assert [(row["arm"], row["nbytes"]) for row in report.rows] == [("scatter", 2**22), ("broadcast", 2**22)]
+    assert report.summary["speedup"] > 0
