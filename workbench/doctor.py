@@ -160,8 +160,8 @@ def thread_level(hello: Hello) -> Finding:
     level = _LEVELS[hello.worlds[0]["threads"]]
     if level == "MULTIPLE":
         return Finding("thread level", "ok", "MPI_THREAD_MULTIPLE")
-    remedy = "Use protocol tcp and make all MPI calls on the rank's SPMD thread, or an MPI that was built with threads."
-    return Finding("thread level", "warning", f"MPI_THREAD_{level} only", remedy)
+    remedy = "Use an MPI that was built with threads; with this one make all MPI calls on the rank's SPMD thread."
+    return Finding("thread level", "warning", f"MPI_THREAD_{level} only: protocol mpi falls back to tcp", remedy)
 
 
 def _ranks(cluster: str | None) -> int | None:

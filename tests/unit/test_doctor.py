@@ -54,11 +54,11 @@ def test_what_ranks_say_is_heard_among_warnings_of_the_library():
 
 
 @pytest.mark.parametrize(("level", "verdict"), [(0, "warning"), (1, "warning"), (2, "warning"), (3, "ok")])
-def test_less_than_thread_multiple_asks_for_tcp_and_one_thread(level, verdict):
+def test_less_than_thread_multiple_falls_back_to_tcp_and_asks_for_one_thread(level, verdict):
     finding = doctor.thread_level(Hello(0, ({**TOGETHER, "threads": level},), ""))
 
     assert finding.verdict == verdict
-    assert ("protocol tcp" in finding.remedy) == (verdict == "warning")
+    assert ("falls back to tcp" in finding.detail) == (verdict == "warning")
 
 
 def test_two_mpi_wheels_in_one_environment_are_a_warning():

@@ -94,7 +94,7 @@ class Worlds:
             await self._await_ready(world, timeout, allowed)
             if ready is not None and not ready.done():
                 ready.set_result(None)
-            self._say(f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}")
+            self._say(f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}")
             code = await world.exited()
             if self._is_ending() or (world.stopping and not world.restart_asked):
                 return
@@ -279,3 +279,13 @@ def _exit_words(code: int) -> str:
         with contextlib.suppress(ValueError):
             return f"signal {-code} ({signal.Signals(-code).name})"
     return f"exit code {code}"
+
+
+def _fallback(world: WorldProcess) -> str:
+    """Return what a user should know who asked for protocol mpi and does not get it."""
+    levels = {told["threads"] for told in world.present.values()}
+    if world.record.protocol != "mpi" or levels == {"multiple"}:
+        return ""
+    return (
+        f"; it gives MPI_THREAD_{min(levels - {'multiple'}).upper()} only, so blocks go through sockets and not by MPI"
+    )
