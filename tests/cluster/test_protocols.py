@@ -73,7 +73,7 @@ def test_an_mpi_without_threads_leaves_blocks_on_the_sockets_and_says_so(monkeyp
 
 
 def test_a_notebook_that_asks_ranks_directly_gets_aligned_writable_blocks_and_loads_no_mpi(client4: Client) -> None:
-    whole = da.ones((1000, 1000), chunks=(500, 1000)).persist()
+    whole = da.random.default_rng(0).random((1000, 1000), chunks=(500, 1000)).persist()
     for block in client4.gather(client4.compute(list(whole.to_delayed().ravel())), direct=True):
         assert block.ctypes.data % 64 == 0
         assert block.flags.writeable
