@@ -13,7 +13,7 @@ import pytest
 
 from workbench import bench
 from workbench.bench import apps, broadcast, collectives, idle, pair, plotting, startup, transport
-from workbench.bench.report import Report, alternate, machine, positive
+from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.bench.sizes import sizes, words
 from workbench.launch.mpi import MPI
 
@@ -97,8 +97,18 @@ def test_counts_that_are_not_above_zero_are_refused(given, capsys):
     assert "allowed is a whole number above zero" in capsys.readouterr().err
 
 
-def test_a_count_is_taken_as_it_is():
+@pytest.mark.parametrize("given", ["0", "-1.5", "many", "nan", "inf"])
+def test_numbers_that_are_not_above_zero_are_refused(given, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["idle", f"--seconds={given}"])
+
+    assert ended.value.code == 2
+    assert "allowed is a number above zero" in capsys.readouterr().err
+
+
+def test_counts_and_numbers_are_taken_as_they_are():
     assert positive("12") == 12
+    assert above_zero("0.5") == 0.5
 
 
 def test_without_the_reference_the_error_tells_how_to_install_it(monkeypatch, capsys):

@@ -1,7 +1,7 @@
 """Wall times of Dask programs on a cluster with mpi:// and on one with tcp://, both alive and taking turns.
 
 The data lie on the workers before the time is taken; those of a pair are the same on both clusters, and so have to be
-the results.
+the results. Both are under TLS, as every cluster is, which blocks that go by MPI do not pass through.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from workbench.bench import plotting
 from workbench.bench.clusters import ARMS, both
 from workbench.bench.pipelines import PIPELINES
-from workbench.bench.report import Report, alternate, machine, positive
+from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi
 
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
     parser.add_argument("--pairs", type=positive, default=7, help="measurements of each arm (default: 7)")
     parser.add_argument("--ranks", type=positive, default=2, help="ranks of each cluster (default: 2)")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor for the size of the data (default: 1)")
+    parser.add_argument("--scale", type=above_zero, default=1.0, help="factor for the size of the data (default: 1)")
 
 
 def run(options: argparse.Namespace) -> Report:

@@ -10,7 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from workbench.bench import plotting, world
-from workbench.bench.report import Report, machine, positive
+from workbench.bench.report import Report, above_zero, machine, positive
 from workbench.bench.sizes import KIB, MIB, sizes
 from workbench.errors import InvalidRequest
 from workbench.launch import mpi
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
     parser.add_argument("--ranks", type=positive, default=4, help="size of the world, at least 2 (default: 4)")
     parser.add_argument("--sizes", type=sizes, default=list(SIZES), help="sizes (default: 8 B to 4 MiB), as 8,64KiB")
-    parser.add_argument("--seconds", type=float, default=_EACH, help=f"of each figure, about (default: {_EACH})")
+    parser.add_argument("--seconds", type=above_zero, default=_EACH, help=f"of each figure, about (default: {_EACH})")
 
 
 def run(options: argparse.Namespace) -> Report:

@@ -14,7 +14,7 @@ import psutil
 
 from workbench.bench import plotting
 from workbench.bench.clusters import ARMS, both
-from workbench.bench.report import Report, machine, positive
+from workbench.bench.report import Report, above_zero, machine, positive
 from workbench.launch import mpi
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
     parser.add_argument("--ranks", type=positive, default=4, help="ranks of each cluster (default: 4)")
     parser.add_argument("--windows", type=positive, default=9, help="measurements (default: 9)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of each (default: 10)")
+    parser.add_argument("--seconds", type=above_zero, default=10.0, help="length of each (default: 10)")
 
 
 def run(options: argparse.Namespace) -> Report:

@@ -65,6 +65,23 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def above_zero(text: str) -> float:
+    """Return the number above zero that an option gives.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        If it is something else.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number above zero")
+    return number
+
+
 def alternate(arms: Sequence[str], pairs: int) -> list[tuple[int, str]]:
     """Return pair and arm of every measurement, the order of the arms swapped from pair to pair.
 
