@@ -31,7 +31,7 @@ _UNCUT = 1 << 62
 # Bytes that tornado takes at one time.
 _MOST = (1 << 31) - 1
 # Seconds that an orderly close waits for the peer to receive what is on its way. It goes on after that, unattended.
-_CLOSE = 5.0
+_CLOSE = 2.0
 
 
 class MPIComm(TCP):
@@ -66,23 +66,25 @@ class MPIComm(TCP):
             options[_KEY] = theirs["rank"]
         return options
 
-    def _link(self) -> Link | None:
-        """Return the way to the peer by MPI, if there is one."""
-        if self._incoming.link is None and (peer := self.handshake_options.get(_KEY)) is not None:
-            us = member.current()
-            if us is None:
-                raise CommClosedError(f"in {self}: this process has left its MPI world")
+    @property
+    def handshake_options(self) -> dict[str, Any]:
+        """What both sides agreed on; set when the handshake is done, and with it the way by MPI is open."""
+        return self._handshake_options
+
+    @handshake_options.setter
+    def handshake_options(self, options: dict[str, Any]) -> None:
+        self._handshake_options = options
+        us, peer = member.current(), options.get(_KEY)
+        if us is not None and peer is not None and self.stream is not None:
             Link(self.stream, self._incoming, us, peer)
             self._flow = flows.flow(peer, "socket")
             self._threshold = parse_bytes(config.get("comm.threshold"))
-        return self._incoming.link
 
     async def read(self, deserializers: Any = None) -> Any:
         """Read a message."""
         if self.stream is None:
             raise CommClosedError
         try:
-            self._link()
             frames = await self._incoming.message()
         except (StreamClosedError, SSLError) as error:
             self.stream, self._closed = None, True
@@ -118,7 +120,7 @@ class MPIComm(TCP):
             raise CommClosedError
         began = time.perf_counter()
         lengths = [nbytes(frame) for frame in frames]
-        link = self._link()
+        link = self._incoming.link
         tags = _tags(link, lengths, self._threshold) if link is not None else {}
         pieces = wire.pack(frames, lengths, tags)
         try:

@@ -1,13 +1,13 @@
 """Frames on their way by MPI: what the event loops of this process have outstanding, and who moves it on.
 
 The event loop itself tests the requests, and only while there are some: no thread, and no polling of an idle
-process. This was chosen by measurement against a thread that is handed the request and hands the news back, two ranks on
-one host. The sender's envelope is there before the header has come through the socket, so the first test of a
-receive copies the whole frame: on Open MPI 5 and MPICH 5, from 64 KiB to 64 MiB, however seldom the sender looks after
-its side. There is nothing to wait for, and the thread only adds its two switches: 0.06 against 0.22 ms at 256 KiB,
-0.29 against 0.50 ms at 2 MiB, 1.8 against 2.1 ms at 16 MiB, and up to 8 ms more at any size while a task computes in
-Python, for the interpreter gives way every 5 ms. The loop is away for the time of one chunk at most, 8 ms, then
-serves others in between.
+process. This was chosen by measurement against a thread that is handed the request and hands the news back, two
+ranks on one host. The sender's envelope is there before the header has come through the socket, so the first test of
+a receive copies the whole frame: on Open MPI 5 and MPICH 5, from 64 KiB to 64 MiB, however seldom the sender looks
+after its side. There is nothing to wait for, and the thread only adds its two switches: 0.06 against 0.22 ms at 256
+KiB, 0.29 against 0.50 ms at 2 MiB, 1.8 against 2.1 ms at 16 MiB, and up to 8 ms more at any size while a task
+computes in Python, for the interpreter gives way every 5 ms. The loop is away for the time of one chunk at most, 8 ms,
+then serves others in between.
 """
 
 from __future__ import annotations

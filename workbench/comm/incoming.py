@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _MOST = (1 << 31) - 1
 # Bytes. Frames below it are read together, as many as come to so much.
 _SMALL, _RUN = 1 << 16, 1 << 20
-# Seconds between two looks at a read that somebody has left in the middle.
-_PAUSE = 0.005
+# Seconds between two looks at a read that somebody has left in the middle: at first, and in the end.
+_PAUSE, _LONG_PAUSE = 0.002, 0.5
 
 Step = Callable[[], Any]
 # Memory for frames that lie one after the other, and their indices.
@@ -118,8 +118,10 @@ class Incoming:
     async def _fill(self, piece: memoryview) -> None:
         if self._is_filling:
             # Whoever waited for it was cancelled; tornado goes on with it, and tells nobody of its end.
-            while self._stream.reading():  # noqa: ASYNC110
-                await asyncio.sleep(_PAUSE)
+            pause = _PAUSE
+            while self._stream.reading():
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONG_PAUSE)
             if self._stream.closed():
                 raise StreamClosedError
         else:

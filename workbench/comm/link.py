@@ -121,21 +121,27 @@ class Link:
         self._sends.add(transfer)
         self._engine.start(transfer)
 
-    def part(self) -> asyncio.Task[None]:
+    def part(self) -> None:
         """End the connection: this side has closed it, and reads and writes no more."""
         self.incoming.discard = True
         self.incoming.interrupt()
-        task = asyncio.get_running_loop().create_task(self._part(), name=f"part from rank {self.peer}")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # at the end of the process: nothing can be waited for any more
+            self.stream.close()
+            return
+        task = loop.create_task(self._part(), name=f"part from rank {self.peer}")
         self._engine.tasks.add(task)
         task.add_done_callback(self._engine.tasks.discard)
-        return task
 
     async def _part(self) -> None:
         draining = asyncio.create_task(self._drain())
         try:
             with contextlib.suppress(StreamClosedError, OSError):
                 await self.arrived()
-                self.stream.socket.shutdown(socket.SHUT_WR)
+                # Nobody has a socket any more where the peer has ended its half meanwhile.
+                if not self.stream.closed():
+                    self.stream.socket.shutdown(socket.SHUT_WR)
             await draining
         finally:
             draining.cancel()

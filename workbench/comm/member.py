@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -59,6 +60,8 @@ class Membership:
     """Name of the world, which no other world has."""
     tags: tuple[Tags, ...] = field(repr=False)
     """The tags of frames to each rank."""
+    process: int = field(default_factory=os.getpid)
+    """The process that joined."""
 
 
 # At most one.
@@ -67,7 +70,8 @@ _joined: list[Membership] = []
 
 def current() -> Membership | None:
     """Return the membership of this process, or None."""
-    return _joined[0] if _joined else None
+    # A process that is forked from a member is none: MPI is not for it.
+    return _joined[0] if _joined and _joined[0].process == os.getpid() else None
 
 
 def join(communicator: MPI.Intracomm, world: str) -> None:
