@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Seconds until a rank that does not answer a client counts as out of its reach.
 _REACH = 2.0
+# Seconds past the deadline for the head to say what was awaited.
+_GRACE = 5.0
 
 
 def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -> Any:
@@ -71,7 +73,7 @@ async def _broadcast(client: Client, obj: Any, timeout: float) -> Future[Any]:
     # Nobody sees it before it is what it says; if this fails, it takes what there is along.
     future: Future[Any] = Future(key, client, state=in_memory)
     try:
-        async with asyncio.timeout_at(deadline):
+        async with asyncio.timeout_at(deadline + _GRACE):
             await _upload(client, head, await _begin(client, head, key), key, obj)
             left = deadline - asyncio.get_running_loop().time()
             await head.workbench_broadcast(key=key, client=client.id, timeout=left)

@@ -26,10 +26,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class WorkbenchError(Exception):
     """Base of all errors of the workbench."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Dask has errors pickled by tblib, which by itself cannot make one that derives from two builtins.
+        return type(self), self.args
 
 
 class InvalidRequest(WorkbenchError, ValueError):

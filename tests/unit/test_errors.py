@@ -8,6 +8,7 @@ import pickle
 import re
 
 import pytest
+from distributed import protocol
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,15 @@ def test_an_error_shows_its_sentence_as_it_is(kind):
 @pytest.mark.parametrize("kind", CLASSES)
 def test_an_error_travels_between_processes(kind):
     again = pickle.loads(pickle.dumps(kind("sentence")))  # noqa: S301  (made here)
+    assert (type(again), str(again)) == (kind, "sentence")
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_that_was_raised_travels_through_dask(kind):
+    try:
+        raise kind("sentence")
+    except WorkbenchError as error:
+        again = protocol.pickle.loads(protocol.pickle.dumps(error))
     assert (type(again), str(again)) == (kind, "sentence")
 
 

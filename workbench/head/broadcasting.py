@@ -80,16 +80,10 @@ class Broadcasts:
             If it was not done in time.
         """
         deadline = asyncio.get_running_loop().time() + timeout
-        worlds = list(self._worlds)
-        parts = [_Part(self._scheduler, self._worlds.addresses, world, key, deadline) for world in worlds]
-        calls = [
-            self._collectives.run(world, client, part.run, deadline) for world, part in zip(worlds, parts, strict=True)
-        ]
+        parts = [_Part(self._scheduler, self._worlds.addresses, world, key, deadline) for world in self._worlds]
+        calls = [self._collectives.run(part.world, client, part.run, deadline) for part in parts]
         if error := _most_telling(await asyncio.gather(*calls, return_exceptions=True)):
             raise error
-        if task := self._scheduler.tasks.get(key):
-            # Pinned to all of them, so that no policy drops what it takes for surplus.
-            task.worker_restrictions = {address for part in parts for address in part.ranks}
 
 
 class _Part:
@@ -106,14 +100,14 @@ class _Part:
         key: Key,
         deadline: float,
     ) -> None:
-        self._scheduler, self._addresses, self._world, self._key = scheduler, addresses, world, key
+        self._scheduler, self._addresses, self.world, self._key = scheduler, addresses, world, key
         self._deadline = deadline
         self._call = uuid.uuid4().hex
 
     async def run(self) -> None:
         """Have all ranks of the world hold the object; to be called when it is its turn."""
-        self.ranks = self._addresses(self._world)
-        start = self._world.starts
+        self.ranks = self._addresses(self.world)
+        start = self.world.starts
         try:
             async with asyncio.timeout_at(self._deadline):
                 await self._fetch()
@@ -126,7 +120,7 @@ class _Part:
             self._cancel()
             if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
                 raise CollectiveTimeout(
-                    f"the ranks of world {self._world.index} did not all get ready for a broadcast in time, and "
+                    f"the ranks of world {self.world.index} did not all get ready for a broadcast in time, and "
                     "nothing was sent among them. Look at their logs, or allow more with timeout=."
                 ) from None
             raise
@@ -139,33 +133,36 @@ class _Part:
             raise
 
     async def _fetch(self) -> None:
-        """Have the object on rank 0."""
+        """Have the object on rank 0, and pin it to all, before a policy takes the first replicas for surplus."""
         task, root = self._scheduler.tasks.get(self._key), self.ranks[0]
-        holders = [worker.address for worker in task.who_has or ()] if task else []
-        if not holders:
+        if task is None or not task.who_has:
             raise CollectiveFailed(f"{self._key!r} was released, or lost with its rank, before it was sent to all")
+        task.worker_restrictions = {*(task.worker_restrictions or ()), *self.ranks}
+        holders = [worker.address for worker in task.who_has]
         if root not in holders and await self._scheduler.gather_on_worker(root, {self._key: holders}):
-            raise CollectiveFailed(f"rank 0 of world {self._world.index} could not get the object from {holders[0]}")
+            raise CollectiveFailed(f"rank 0 of world {self.world.index} could not get the object from {holders[0]}")
 
     async def _send(self, start: int) -> None:
         going = [asyncio.ensure_future(self._go(rank)) for rank in range(len(self.ranks))]
         done, late = await asyncio.wait(going, timeout=self._left(), return_when=asyncio.FIRST_EXCEPTION)
-        if late or any(task.exception() for task in done):
-            # The others cannot come to an end without the one that failed.
-            if self._world.starts == start:
-                self._world.broken = f"a broadcast of {self._key!r}"
-            self._cancel()
-            _, late = await asyncio.wait(going, timeout=_GRACE)
-        for task in late:
+        failed = any(task.exception() for task in done)
+        if not late and not failed:
+            return
+        # The others cannot come to an end without the one that failed or is late.
+        if self.world.starts == start:
+            self.world.broken = f"a broadcast of {self._key!r}"
+        self._cancel()
+        _, silent = await asyncio.wait(going, timeout=_GRACE)
+        for task in silent:
             task.cancel()
-        if error := _most_telling(task.exception() for task in going if task not in late):
+        error = _most_telling(task.exception() for task in going if task not in silent)
+        if error and (failed or isinstance(error, RankLost)):
             raise error
-        if late:
-            stuck = ", ".join(str(rank) for rank, task in enumerate(going) if task in late)
-            raise CollectiveTimeout(
-                f"a broadcast did not end in time; these ranks of world {self._world.index} do not answer: {stuck}. "
-                "Look at their logs, or start the ranks again."
-            )
+        ranks = [str(rank) for rank, task in enumerate(going) if task in silent]
+        raise CollectiveTimeout(
+            f"a broadcast among the ranks of world {self.world.index} did not end in time"
+            f"{', and these do not answer: ' * bool(ranks)}{', '.join(ranks)}. Look at their logs."
+        )
 
     def _left(self) -> float:
         """Return the seconds until the deadline."""
@@ -182,14 +179,14 @@ class _Part:
             return await ask(call=self._call, **told)
         except WorkbenchError as error:
             # Its class says what has happened, and this who says so.
-            raise type(error)(f"rank {rank} of world {self._world.index}: {error}") from None
+            raise type(error)(f"rank {rank} of world {self.world.index}: {error}") from None
         except OSError as error:
             raise RankLost(
-                f"rank {rank} of world {self._world.index} was lost during a broadcast; the object is not on all ranks"
+                f"rank {rank} of world {self.world.index} was lost during a broadcast; the object is not on all ranks"
             ) from error
         except Exception as error:
             raise CollectiveFailed(
-                f"rank {rank} of world {self._world.index} cannot take part in a broadcast: "
+                f"rank {rank} of world {self.world.index} cannot take part in a broadcast: "
                 f"{type(error).__name__}: {error}"
             ) from error
 

@@ -1,0 +1,231 @@
+"""One object on all ranks, by one upload and MPI_Bcast."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from distributed import Client, Event, LocalCluster
+from support.processes import DEADLINE, until
+
+from workbench import MPICluster, broadcast, broadcasting
+from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
+from workbench.placing.rows import is_aligned
+
+# Bytes that no rank can send while another does not take them.
+LARGE = np.arange(12_000_000.0)
+TABLE = pd.DataFrame({"a": np.arange(100_000), "b": list("xyzw") * 25_000})
+VALUES = {
+    "nothing": None,
+    "a number": 7,
+    "a string": "sieben",
+    "a list is one object": [1, "two", np.arange(3)],
+    "arrays of all sizes": {name: np.full(10**name, 7.5) for name in range(7)},
+    "an empty array": np.empty((0, 3)),
+    "a frame": TABLE,
+    "a sparse matrix": scipy.sparse.random(1000, 1000, 0.1, format="csr", random_state=0),
+    "not contiguous": np.arange(10_000).reshape(100, 100)[:, ::2],
+    "Fortran order": np.asfortranarray(np.ones((300, 300))),
+}
+
+
+def values(client, future):
+    """Return what each rank holds."""
+    return client.run(lambda key, dask_worker: dask_worker.data[key], future.key)
+
+
+def is_large(key, dask_worker):
+    """Tell whether a rank holds what `LARGE` is."""
+    return np.array_equal(dask_worker.data[key], LARGE)
+
+
+def kept(client):
+    """Return the keys of broadcasts that each rank still holds."""
+    held = client.run(lambda dask_worker: [key for key in dask_worker.data if str(key).startswith("broadcast-")])
+    return [key for keys in held.values() for key in keys]
+
+
+def hold(rank):
+    """Keep the MPI thread of a rank busy until it is let go."""
+    import workbench.rank
+
+    context = workbench.rank.current()
+    if context.rank == rank:
+        gate = workbench.rank.gate = threading.Event()
+        context.spmd_thread.submit(gate.wait)
+
+
+def let_go(rank):
+    """End what `hold` began."""
+    import workbench.rank
+
+    if workbench.rank.current().rank == rank:
+        workbench.rank.gate.set()
+
+
+def under_way(dask_worker):
+    """Tell whether this rank is in a broadcast."""
+    return bool(dask_worker.handlers["workbench_broadcast_go"].__self__._calls)
+
+
+@pytest.mark.mpi_flavour
+def test_the_object_is_on_every_rank_aligned_writable_and_goes_with_its_future(client4):
+    future = broadcast(client4, LARGE)
+
+    assert len(client4.who_has(future)[future.key]) == 4
+    assert future.done()
+    assert list(client4.run(is_large, future.key).values()) == [True] * 4
+    tasks = client4.map(lambda _, x: (is_aligned(x), x.flags.writeable, len(x)), range(8), x=future, pure=False)
+    assert client4.gather(tasks) == [(True, True, len(LARGE))] * 8
+
+    del tasks, future
+    until("the ranks let go of it", lambda: not kept(client4))
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
+def test_whatever_dask_can_send_arrives_as_it_was(client4, value):
+    future = broadcast(client4, value)
+    for arrived in values(client4, future).values():
+        assert type(arrived) is type(value)
+        if isinstance(value, pd.DataFrame):
+            pd.testing.assert_frame_equal(arrived, value)
+        elif scipy.sparse.issparse(value):
+            assert (arrived != value).nnz == 0
+        else:
+            np.testing.assert_equal(arrived, value)
+
+
+def test_the_head_drops_none_of_them(client4):
+    future = broadcast(client4, TABLE)
+    client4.amm.run_once()
+    client4.replicate([future], n=1)
+    client4.rebalance([future])
+    assert len(client4.who_has(future)[future.key]) == 4
+
+
+def test_what_cannot_be_sent_says_so_and_leaves_nothing(client4):
+    with pytest.raises(TypeError, match="Could not serialize"):
+        broadcast(client4, threading.Lock())
+    until("nothing is kept", lambda: not kept(client4))
+    assert broadcast(client4, 7).result() == 7
+
+
+def test_what_has_no_room_on_a_rank_is_on_none(client4):
+    def limit(rank, nbytes, dask_worker):
+        if dask_worker.name == rank:
+            before, dask_worker.memory_manager.memory_limit = dask_worker.memory_manager.memory_limit, nbytes
+            return before
+        return None
+
+    before = max(filter(None, client4.run(limit, 3, 1000).values()))
+    try:
+        with pytest.raises(CollectiveFailed, match=r"rank 3 of world 0 .*memory limit of a rank is 1000 bytes"):
+            broadcast(client4, TABLE)
+    finally:
+        client4.run(limit, 3, before)
+    until("nothing is kept", lambda: not kept(client4))
+    assert broadcast(client4, 7).result() == 7
+
+
+def test_broadcasts_of_several_clients_do_not_cross(cluster4):
+    def many(number):
+        with Client(cluster4) as client:
+            futures = [broadcast(client, np.full(300_000, 10 * number + turn)) for turn in range(4)]
+            return [{int(x.mean()) for x in values(client, future).values()} for future in futures]
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(many, range(3))) == [[{10 * n + turn} for turn in range(4)] for n in range(3)]
+
+
+def test_busy_ranks_hold_none_up(client4):
+    end = Event("end of busy tasks", client=client4)
+    busy = client4.map(lambda _: Event("end of busy tasks").wait(60), range(4), pure=False)
+    assert broadcast(client4, 7, timeout=DEADLINE).result() == 7
+    end.set()
+    client4.gather(busy)
+
+
+def test_a_cluster_broadcasts_too(cluster4, client4):
+    assert cluster4.broadcast("everyone").result() == "everyone"
+
+
+async def test_it_can_be_awaited(cluster4):
+    async with Client(cluster4.scheduler_address, security=cluster4.security, asynchronous=True) as client:
+        future = await broadcast(client, [1, 2])
+        assert await future == [1, 2]
+
+
+def test_a_client_that_reaches_no_rank_uploads_through_the_head(cluster4, monkeypatch):
+    monkeypatch.setattr(broadcasting, "_REACH", 1e-9)
+    with Client(cluster4) as client:
+        future = broadcast(client, TABLE)
+        assert len(client.who_has(future)[future.key]) == 4
+        assert {address for address, comms in client.rpc.available.items() if comms} == {client.scheduler.address}
+
+
+def test_another_cluster_is_refused():
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        pytest.raises(InvalidRequest, match=r"no MPICluster.*client.scatter\(obj, broadcast=True\)"),
+    ):
+        broadcast(client, 7)
+
+
+def test_a_client_that_dies_in_the_middle_leaves_nothing(cluster4, client4):
+    client4.run(hold, 3)
+    program = (
+        "import sys, numpy; from distributed import Client; from workbench import MPICluster, broadcast\n"
+        "cluster = MPICluster.attach('shared'); broadcast(Client(cluster), numpy.ones(12_000_000))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        until("all ranks are in the broadcast", lambda: all(client4.run(under_way).values()))
+    finally:
+        process.kill()
+        process.wait(DEADLINE)
+    client4.run(let_go, 3)
+
+    assert broadcast(client4, 7, timeout=DEADLINE).result() == 7
+    until("nothing is kept", lambda: not kept(client4))
+
+
+def test_a_rank_that_hangs_or_dies_in_the_middle_ends_the_call_on_all():
+    with MPICluster(3, quiet=True) as cluster, Client(cluster) as client:
+        client.run(hold, 2)
+        with pytest.raises(CollectiveTimeout, match="do not answer: 2"):
+            broadcast(client, LARGE[:1_000_000], timeout=2)
+        client.run(let_go, 2)
+        with pytest.raises(CollectiveFailed, match=r"broke off in the middle.*restart"):
+            broadcast(client, 7)
+        cluster.restart()
+        assert broadcast(client, 7, timeout=DEADLINE).result() == 7
+
+        client.run(hold, 2)
+        with ThreadPoolExecutor(1) as thread:
+            lost = thread.submit(broadcast, client, LARGE, timeout=DEADLINE)
+            until("all ranks are in the broadcast", lambda: all(client.run(under_way).values()))
+            os.kill(cluster.ranks[2]["pid"], signal.SIGKILL)
+            with pytest.raises(RankLost, match="rank 2 of world 0 was lost during a broadcast"):
+                lost.result(DEADLINE)
+        with pytest.raises(RankLost, match="rank 2 is gone from world 0"):
+            broadcast(client, 7)
+        until("nothing is kept", lambda: not kept(client))
+
+
+def test_it_reaches_all_ranks_of_all_worlds():
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        cluster.scale(3)
+        future = broadcast(client, LARGE)
+        assert len(client.who_has(future)[future.key]) == 3
+        cluster.scale(2)
+        assert len(client.who_has(future)[future.key]) == 2
+        assert np.array_equal(future.result(), LARGE)

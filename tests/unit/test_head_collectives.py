@@ -1,0 +1,127 @@
+"""The queue of calls on all ranks of a world."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
+from workbench.head.collectives import Collectives
+from workbench.head.world import WorldProcess
+
+SOON = 5.0
+
+
+def ready_world(index: int = 0, ranks: int = 2) -> WorldProcess:
+    nothing: Any = None
+    world = WorldProcess(nothing, nothing, index, ranks)
+    for rank in range(ranks):
+        world.joined(rank, {})
+    return world
+
+
+def deadline(seconds: float = SOON) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+class Call:
+    """A call that begins, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun, self.end = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self) -> str:
+        self.begun.set()
+        await self.end.wait()
+        return "done"
+
+
+async def test_calls_of_one_world_run_one_after_another_in_their_order():
+    queue, world, said = Collectives(), ready_world(), []
+
+    async def call(number: int) -> None:
+        said.append(("begins", number))
+        await asyncio.sleep(0)
+        said.append(("ends", number))
+
+    await asyncio.gather(*(queue.run(world, f"client-{n}", lambda n=n: call(n), deadline()) for n in range(3)))
+
+    assert said == [(word, number) for number in range(3) for word in ("begins", "ends")]
+
+
+async def test_worlds_do_not_wait_for_each_other():
+    queue, first, second = Collectives(), Call(), Call()
+    running = [
+        asyncio.ensure_future(queue.run(ready_world(index), "me", call, deadline()))
+        for index, call in enumerate((first, second))
+    ]
+    async with asyncio.timeout(SOON):
+        await first.begun.wait()
+        await second.begun.wait()
+        first.end.set()
+        second.end.set()
+        assert await asyncio.gather(*running) == ["done", "done"]
+
+
+async def test_who_waits_too_long_is_told_so_and_the_next_has_its_turn():
+    queue, world, call = Collectives(), ready_world(), Call()
+    running = asyncio.ensure_future(queue.run(world, "me", call, deadline()))
+    await call.begun.wait()
+
+    with pytest.raises(CollectiveTimeout, match=r"world 0 is still busy.*timeout="):
+        await queue.run(world, "you", Call(), deadline(0.01))
+
+    call.end.set()
+    assert await running == "done"
+    assert await queue.run(world, "you", call, deadline()) == "done"
+
+
+async def test_a_client_that_goes_frees_the_queue_wherever_its_call_is():
+    queue, world, held, waiting, last = Collectives(), ready_world(), Call(), Call(), Call()
+    last.end.set()
+    calls = [
+        asyncio.ensure_future(queue.run(world, client, call, deadline()))
+        for client, call in (("gone", held), ("gone", waiting), ("here", last))
+    ]
+    await held.begun.wait()
+
+    queue.remove_client(None, "gone")
+
+    assert await calls[2] == "done"
+    for call in calls[:2]:
+        with pytest.raises(CollectiveFailed, match="has gone"):
+            await call
+    assert not waiting.begun.is_set()
+
+
+async def test_a_call_that_fails_lets_the_next_one_run():
+    queue, world, call = Collectives(), ready_world(), Call()
+    call.end.set()
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await queue.run(world, "me", fail, deadline())
+    assert await queue.run(world, "me", call, deadline()) == "done"
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind", "words"),
+    [
+        (lambda world: world.left(1), RankLost, r"rank 1 is gone from world 0.*cluster.restart\(\)"),
+        (lambda world: [world.left(0), world.left(1)], RankLost, r"ranks 0, 1 are gone"),
+        (lambda world: setattr(world, "ready", False), CollectiveFailed, "just being started"),
+        (lambda world: setattr(world, "stopping", True), CollectiveFailed, "just being ended"),
+        (lambda world: setattr(world, "broken", "a sum"), CollectiveFailed, r"broke off in the middle \(a sum\)"),
+    ],
+)
+async def test_a_world_that_is_not_whole_refuses_and_says_why(harm, kind, words):
+    queue, world, call = Collectives(), ready_world(), Call()
+    harm(world)
+
+    with pytest.raises(kind, match=words):
+        await queue.run(world, "me", call, deadline())
+    assert not call.begun.is_set()
