@@ -141,7 +141,8 @@ class Link:
                 await self.arrived()
                 # Nobody has a socket any more where the peer has ended its half meanwhile.
                 if not self.stream.closed():
-                    self.stream.socket.shutdown(socket.SHUT_WR)
+                    # Not the method of a TLS socket, which would end TLS in both directions.
+                    socket.socket.shutdown(self.stream.socket, socket.SHUT_WR)
             await draining
         finally:
             draining.cancel()
