@@ -144,6 +144,9 @@ class _Part:
 
     async def _send(self, start: int) -> None:
         going = [asyncio.ensure_future(self._go(rank)) for rank in range(len(self.ranks))]
+        ended: list[asyncio.Task[None]] = []  # in this order, which tells who was lost first
+        for task in going:
+            task.add_done_callback(ended.append)
         done, late = await asyncio.wait(going, timeout=self._left(), return_when=asyncio.FIRST_EXCEPTION)
         failed = any(task.exception() for task in done)
         if not late and not failed:
@@ -155,7 +158,7 @@ class _Part:
         _, silent = await asyncio.wait(going, timeout=_GRACE)
         for task in silent:
             task.cancel()
-        error = _most_telling(task.exception() for task in going if task not in silent)
+        error = _most_telling(task.exception() for task in ended)
         if error and (failed or isinstance(error, RankLost)):
             raise error
         ranks = [str(rank) for rank, task in enumerate(going) if task in silent]
@@ -208,6 +211,6 @@ async def _all_of(calls: Iterable[Coroutine[Any, Any, Any]]) -> None:
 
 
 def _most_telling(results: Iterable[Any]) -> BaseException | None:
-    """Return an error among the results, first of all that of a rank which is gone: the others follow from it."""
+    """Return the first error of a rank that is gone, since others follow from it; else the first of any kind."""
     errors = [result for result in results if isinstance(result, BaseException)]
     return next((error for error in errors if isinstance(error, RankLost)), errors[0] if errors else None)
