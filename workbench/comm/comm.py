@@ -115,8 +115,8 @@ class MPIComm(TCP):
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
             frame_split_size=self.max_shard_size,
         )
-        # It may have been closed meanwhile.
-        if self.stream is None:
+        # It may have been closed meanwhile, also by the peer: then nothing may be posted any more.
+        if self.stream is None or self.stream.closed():
             raise CommClosedError
         began = time.perf_counter()
         lengths = [nbytes(frame) for frame in frames]
@@ -124,28 +124,26 @@ class MPIComm(TCP):
         tags = _tags(link, lengths, self._threshold) if link is not None else {}
         pieces = wire.pack(frames, lengths, tags)
         try:
-            header = self._write(pieces)
-        except BaseException as error:
-            if link is not None:
-                link.give_back(tags.values())
-            if not isinstance(error, StreamClosedError):
-                self.abort()
-                raise
+            if link is not None and tags:
+                # Before the header, which wakes up the receiver: it finds them there.
+                link.send([(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()])
+            self._write(pieces)
+        except StreamClosedError as error:
             self.stream, self._closed = None, True
             convert_stream_closed_error(self, error)
-        if link is not None and tags:
-            link.send([(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()], header)
+        except BaseException:
+            self.abort()
+            raise
         self._flow.add_sent(sum(map(nbytes, pieces)), time.perf_counter() - began)
         return sum(lengths)
 
-    def _write(self, pieces: Sequence[wire.Frame]) -> Any:
-        stream = self.stream
+    def _write(self, pieces: Sequence[wire.Frame]) -> None:
         if len(pieces) == 1:
-            return stream.write(pieces[0])
+            self.stream.write(pieces[0])
+            return
         for piece in map(ensure_memoryview, pieces):
             for at in range(0, len(piece), _MOST):
-                written = stream.write(piece[at : at + _MOST])
-        return written
+                self.stream.write(piece[at : at + _MOST])
 
     def close(self) -> Any:
         """Close the connection, once what is on its way has arrived."""

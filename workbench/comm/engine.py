@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from distributed.comm.core import CommClosedError
@@ -29,8 +30,10 @@ CHUNK = 1 << 26
 # Seconds that a receive goes on for after the peer's socket has ended. A peer that lives ends its socket when its
 # frames have arrived: that long the last of them may be in the MPI library's own buffers.
 _GRACE = 2.0
-# Seconds that a receive without news is tested as often as the loop can.
-_EAGER = 0.001
+# Bytes in a second that a transfer makes at least while both sides attend to it, and seconds to allow besides.
+_SLOWEST, _ALLOWED = 1e8, 0.05
+# Seconds that the loop attends to such a transfer at a time.
+_BURST = 0.0003
 # Seconds between two tests: at least, and at most.
 _SOON, _SELDOM = 0.001, 0.02
 # Seconds until a send to a peer whose socket has ended is tested no more, but when there is other work.
@@ -50,8 +53,8 @@ class Transfer:
         Memory and tag of each frame.
     window
         Bytes that may be posted and not complete; one chunk may be in any case.
-    eager
-        Whether to test as often as the loop can while there is news.
+    is_receive
+        Whether it can be cancelled when the peer is dead.
     peer_is_gone
         Tells whether the socket to the peer has ended.
     when_finished
@@ -64,7 +67,7 @@ class Transfer:
 
     __slots__ = (
         "_chunks", "_flying", "_post", "_requests", "_waiters", "_when_finished", "_window",
-        "eager", "error", "finished", "gone_since", "news", "peer_is_gone",
+        "attended_until", "error", "finished", "gone_since", "is_receive", "news", "peer_is_gone", "size",
     )  # fmt: skip
 
     def __init__(
@@ -73,17 +76,21 @@ class Transfer:
         frames: Sequence[tuple[memoryview, int]],
         *,
         window: float,
-        eager: bool,
+        is_receive: bool,
         peer_is_gone: Callable[[], bool],
         when_finished: Callable[[Transfer], None],
     ) -> None:
-        self._post, self._window, self.eager, self.peer_is_gone = post, window, eager, peer_is_gone
+        self._post, self._window, self.is_receive, self.peer_is_gone = post, window, is_receive, peer_is_gone
         self._when_finished = when_finished
         self._chunks = deque(
             (frame[at : at + CHUNK], tag) for frame, tag in frames for at in range(0, len(frame), CHUNK)
         )
         self._requests: deque[tuple[MPI.Request, int]] = deque()
         self._flying = 0
+        self.size = sum(len(frame) for frame, _ in frames)
+        """Bytes of all frames."""
+        self.attended_until = 0.0
+        """Until when both sides move it on as fast as they can, in seconds."""
         self._waiters: list[asyncio.Future[None]] = []
         self.news = time.monotonic()
         """When something of it was last complete, in seconds."""
@@ -100,8 +107,18 @@ class Transfer:
         self._waiters.append(waiter)
         return waiter
 
-    def step(self) -> bool:
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is posted that has not arrived."""
+        return bool(self._requests)
+
+    def step(self, now: float = 0.0) -> bool:
         """Post what may be posted, test what is posted; tell whether all is complete.
+
+        Parameters
+        ----------
+        now
+            The time; if it is attended to now, it is tested for a while.
 
         Raises
         ------
@@ -112,9 +129,15 @@ class Transfer:
             chunk, tag = self._chunks.popleft()
             self._requests.append((self._post(chunk, tag), len(chunk)))
             self._flying += len(chunk)
-        while self._requests and self._requests[0][0].Test():
-            self._flying -= self._requests.popleft()[1]
-            self.news = time.monotonic()
+        until = now + _BURST if now < self.attended_until else 0.0
+        while self._requests:
+            if self._requests[0][0].Test():
+                self._flying -= self._requests.popleft()[1]
+                self.news = time.monotonic()
+            elif time.monotonic() >= until:
+                break
+            else:
+                os.sched_yield()
         return not self._requests and not self._chunks
 
     def finish(self, error: CommClosedError | None = None) -> None:
@@ -162,6 +185,13 @@ class Engine:
             self._plan()
         return transfer
 
+    def attend(self, transfers: Iterable[Transfer]) -> None:
+        """Move transfers on as fast as the loop can: the peer does the same now."""
+        now = time.monotonic()
+        for transfer in transfers:
+            transfer.attended_until = now + _ALLOWED + transfer.size / _SLOWEST
+        self._plan()
+
     def forget_closed(self) -> bool:
         """Tell whether its loop is closed and nothing of it is outstanding."""
         return self._loop.is_closed() and not self.outstanding
@@ -186,27 +216,27 @@ class Engine:
         """Move a transfer on; tell whether it need not be looked after any more."""
         from mpi4py import MPI
 
+        now = time.monotonic()
         try:
-            if transfer.step():
+            if transfer.step(now):
                 transfer.finish()
                 return True
         except MPI.Exception as error:
             self._give_up(transfer, CommClosedError(f"MPI: {error}"))
             return True
-        now = time.monotonic()
         if now - transfer.news < 10 * _SOON or not transfer.peer_is_gone():
             transfer.gone_since = None
             return False
         if transfer.gone_since is None:
             transfer.gone_since = now
         silent = now - max(transfer.gone_since, transfer.news)
-        if silent < (_GRACE if transfer.eager else _ABANDON):
+        if silent < (_GRACE if transfer.is_receive else _ABANDON):
             return False
         self._give_up(transfer, CommClosedError("the peer ended with frames on their way by MPI"))
         return True
 
     def _give_up(self, transfer: Transfer, error: CommClosedError) -> None:
-        if transfer.eager:
+        if transfer.is_receive:
             transfer.cancel()
         transfer.finish(error)
         # Its memory is MPI's until MPI says otherwise, which for the dead it may never do.
@@ -215,10 +245,9 @@ class Engine:
 
 
 def _delay(transfer: Transfer, now: float) -> float:
-    quiet = now - transfer.news
-    if transfer.eager and quiet < _EAGER:
+    if now < transfer.attended_until or not transfer.is_waiting:
         return 0
-    return min(max(quiet / 4, _SOON), _SELDOM)
+    return min(max((now - transfer.news) / 4, _SOON), _SELDOM)
 
 
 def _is_over(transfer: Transfer) -> bool:

@@ -145,8 +145,12 @@ class Incoming:
     def _read_head(self) -> Step:
         self._began = time.perf_counter()
         head = wire.parse_head(self._words)
-        if head.by_mpi and self.link is None:
+        if self.link is None and (head.by_mpi or not head.frames):
             raise ValueError("frames by MPI from a peer that is not of this world")
+        if self.link is not None and not head.frames:
+            self.link.attend()
+            self._wanted.append(self._words)
+            return self._read_head
         self._size = wire.HEAD + head.size
         body = host_array(head.size if head.size <= wire.GLUED else head.numbers)
         if body:

@@ -1,10 +1,10 @@
 """What two members of a world have beside the socket between them: frames by MPI, and an end that loses none.
 
-An unmatched send stays incomplete until it is received, whatever MPI_Cancel says. So a message is sent in this
-order: its header is written to the socket, then its frames are posted. Whoever closes a connection goes on reading
+An unmatched send stays incomplete until it is received, whatever MPI_Cancel says. So the header that announces frames
+is written to the socket as they are posted, with nothing in between, and whoever closes a connection goes on reading
 the headers of the other, receives what they announce into scratch memory, and ends its half of the socket when its
-own frames have arrived. Then no frame is posted that nobody receives, as long as both processes live; and a socket that
-ends while frames are awaited means that the peer is dead. That needs no message besides, and nobody to listen for
+own frames have arrived. Then no frame is posted that nobody receives, as long as both processes live; and a socket
+that ends while frames are awaited means that the peer is dead. That needs no message besides, and nobody to listen for
 one: a control communicator would have to be polled.
 """
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from distributed.comm.core import CommClosedError
 from tornado.iostream import StreamClosedError
 
-from workbench.comm import engine, flows
+from workbench.comm import engine, flows, wire
 
 if TYPE_CHECKING:
     from tornado.iostream import IOStream
@@ -61,6 +61,7 @@ class Link:
         self._engine = engine.engine()
         self._flow = flows.flow(peer, "mpi")
         self._sends: set[Transfer] = set()
+        self._is_ended = False
         incoming.connect(self)
 
     def take_tag(self) -> int | None:
@@ -72,35 +73,8 @@ class Link:
         for tag in tags:
             self._tags.give_back(tag)
 
-    def send(self, frames: Frames, header: asyncio.Future[None]) -> None:
-        """Send frames, each with a tag of its own, as soon as their header is written."""
-        if header.done():
-            self._post(frames, header)
-        else:
-            header.add_done_callback(lambda header: self._post(frames, header))
-
-    def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
-        """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
-        size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
-
-        def count(transfer: Transfer) -> None:
-            if transfer.error is None:
-                self._flow.add_received(size, time.perf_counter() - began)
-
-        transfer = engine.Transfer(
-            lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
-            frames,
-            window=1 if one_by_one else engine.CHUNK,
-            eager=True,
-            peer_is_gone=self._peer_is_gone,
-            when_finished=count,
-        )
-        return self._engine.start(transfer)
-
-    def _post(self, frames: Frames, header: asyncio.Future[None]) -> None:
-        if header.cancelled() or header.exception() is not None:
-            self.give_back(tag for _, tag in frames)
-            return
+    def send(self, frames: Frames) -> None:
+        """Send frames, each with a tag of its own. The header is to be written at once, with nothing in between."""
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
 
         def done(transfer: Transfer) -> None:
@@ -114,12 +88,40 @@ class Link:
             lambda chunk, tag: self._communicator.Issend(chunk, self.peer, tag),
             frames,
             window=float("inf"),
-            eager=False,
+            is_receive=False,
             peer_is_gone=self._peer_is_gone,
             when_finished=done,
         )
         self._sends.add(transfer)
         self._engine.start(transfer)
+
+    def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
+        """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
+        size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
+
+        def count(transfer: Transfer) -> None:
+            if transfer.error is None:
+                self._flow.add_received(size, time.perf_counter() - began)
+
+        transfer = engine.Transfer(
+            lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
+            frames,
+            window=1 if one_by_one else engine.CHUNK,
+            is_receive=True,
+            peer_is_gone=self._peer_is_gone,
+            when_finished=count,
+        )
+        self._engine.start(transfer)
+        if transfer.is_waiting and not self._is_ended:
+            # This MPI does not copy at one stroke: it moves a frame piece by piece, while both sides call it.
+            with contextlib.suppress(StreamClosedError):
+                self.stream.write(wire.NUDGE)
+            self._engine.attend([transfer])
+        return transfer
+
+    def attend(self) -> None:
+        """Have the peer's receives find this side at work: it has asked for that."""
+        self._engine.attend(self._sends)
 
     def part(self) -> None:
         """End the connection: this side has closed it, and reads and writes no more."""
@@ -139,6 +141,7 @@ class Link:
         try:
             with contextlib.suppress(StreamClosedError, OSError):
                 await self.arrived()
+                self._is_ended = True
                 # Nobody has a socket any more where the peer has ended its half meanwhile.
                 if not self.stream.closed():
                     # Not the method of a TLS socket, which would end TLS in both directions.
