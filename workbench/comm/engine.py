@@ -8,6 +8,11 @@ after its side. There is nothing to wait for, and the thread only adds its two s
 KiB, 0.29 against 0.50 ms at 2 MiB, 1.8 against 2.1 ms at 16 MiB, and up to 8 ms more at any size while a task
 computes in Python, for the interpreter gives way every 5 ms. The loop is away for the time of one chunk at most, 8 ms,
 then serves others in between.
+
+Where MPI cannot copy at one stroke (no process_vm_readv, or another host) a frame moves piece by piece while both
+sides call MPI: 2 MB took 300 ms when each looked once a millisecond. There the first test of a receive fails. Then the
+receiver nudges the sender through the socket, and both attend to the frame in bursts until it is there: 1.2 times as
+fast as tcp at 2 MB and 2.5 times at 64 MB, with single copy forbidden to Open MPI.
 """
 
 from __future__ import annotations
