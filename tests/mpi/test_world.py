@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 from support.processes import DEADLINE
-
-from workbench.launch import mpi
-from workbench.launch.environment import scrub
-from workbench.launch.mpiexec import Geometry, world_command
+from support.world import run_program
 
 PROGRAM = """
 import os, time
@@ -37,21 +30,7 @@ on_thread(finalize)
 
 
 def _run(ranks: int, body: str) -> list[str]:
-    """Run a program on every rank of a new world, and return the lines that they print, sorted."""
-    command = [sys.executable, "-c", PROGRAM.format(body=body)]
-    line = world_command(mpi.find(), Geometry.here(ranks, 1), command)
-    environment, _ = scrub(os.environ)
-    done = subprocess.run(
-        line.argv,
-        env=line.variables(environment),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == 0, done.stderr
-    return sorted(done.stdout.split("\n"))[1:]
+    return run_program(ranks, PROGRAM.format(body=body), DEADLINE)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
