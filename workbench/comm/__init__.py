@@ -82,8 +82,8 @@ def traffic() -> list[dict[str, Any]]:
     -------
     list of dict
         ``peer`` (rank in the same world, or ``"outside"``), ``way`` (``"mpi"`` or ``"socket"``), and
-        ``messages``, ``bytes`` and ``seconds``, each ``sent_`` and ``received_``. On the way ``mpi`` a message is
-        a frame.
+        ``messages``, ``bytes`` and ``seconds``, each ``sent_`` and ``received_``. A message with
+        frames by MPI counts on both ways.
     """
     from workbench.comm import flows
 
