@@ -12,6 +12,7 @@ from typing import Any
 from distributed.comm import connect, listen
 
 from workbench import certificates
+from workbench.comm import traffic
 
 # For one check, all of it.
 DEADLINE = 40.0
@@ -58,6 +59,12 @@ class End:
 
 
 Check = Callable[[End], Awaitable[None]]
+
+
+def sent_by_mpi(peer: int) -> tuple[int, int]:
+    """Return number and bytes of the frames that this process has sent to a rank by MPI."""
+    rows = [row for row in traffic() if (row["peer"], row["way"]) == (peer, "mpi")]
+    return sum(row["sent_messages"] for row in rows), sum(row["sent_bytes"] for row in rows)
 
 
 async def together(check: Check, folder: Path | None = None) -> None:

@@ -128,7 +128,9 @@ def main(path: str, ranks: str, folder: str = "") -> None:
     connection.send(context.rank)
     with contextlib.suppress(EOFError):
         finalize = asyncio.run(Member(context, Path(folder) if folder else None, connection).serve())
-        if comm.leave(10) and finalize:
+        if not comm.leave(10):
+            raise RuntimeError("transfers are outstanding")
+        if finalize:
             from mpi4py import MPI
 
             thread.submit(MPI.Finalize).result(30)

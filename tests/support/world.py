@@ -139,7 +139,7 @@ class World:
             connection.close()
         self._connections, self._process = {}, None
         if finalize:
-            assert code == 0, self._errors()
+            assert code == 0, f"mpiexec ended with {code}: {self._errors()}"
 
     def close(self) -> None:
         """End the world, and remove what was written."""
