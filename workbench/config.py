@@ -57,6 +57,36 @@ def seconds(key: str) -> float:
     return time_span(f"the setting workbench.{key}", get(key))
 
 
+def size(key: str) -> int:
+    """Return the setting ``workbench.<key>``, a size such as ``"256 KiB"``, in bytes.
+
+    Raises
+    ------
+    InvalidRequest
+        If the user has set it to something else.
+    """
+    from dask.utils import parse_bytes
+
+    number = above_zero(get(key), parse_bytes)
+    if number is None:
+        raise InvalidRequest(f"the setting workbench.{key} {get(key)!r}: allowed is a size above zero, e.g. 256 KiB.")
+    return int(number)
+
+
+def fraction(key: str) -> float:
+    """Return the setting ``workbench.<key>``, a part of a whole.
+
+    Raises
+    ------
+    InvalidRequest
+        If the user has set it to something else than a number from 0 to 1.
+    """
+    given = get(key)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
+        raise InvalidRequest(f"the setting workbench.{key} {given!r}: allowed is a number from 0 to 1, e.g. 0.15.")
+    return float(given)
+
+
 def address() -> str:
     """Return the address that head and ranks bind: that of ``workbench.interface``, or loopback.
 

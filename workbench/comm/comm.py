@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from ssl import SSLError
 from typing import Any
 
-from dask.utils import parse_bytes
 from distributed.comm.core import CommClosedError
 from distributed.comm.tcp import TCP, TLS, convert_stream_closed_error
 from distributed.comm.utils import from_frames, to_frames
@@ -62,8 +61,8 @@ class MPIComm(TCP):
         """Find out whether both sides are of one world."""
         options: dict[str, Any] = TCP.handshake_configuration(local, remote)
         ours, theirs = local.get(_KEY), remote.get(_KEY)
-        if ours and theirs and ours["world"] == theirs["world"] and ours["rank"] != theirs["rank"]:
-            options[_KEY] = theirs["rank"]
+        if ours and isinstance(theirs, dict) and ours["world"] == theirs.get("world"):
+            options[_KEY] = theirs.get("rank")
         return options
 
     @property
@@ -75,10 +74,10 @@ class MPIComm(TCP):
     def handshake_options(self, options: dict[str, Any]) -> None:
         self._handshake_options = options
         us, peer = member.current(), options.get(_KEY)
-        if us is not None and peer is not None and self.stream is not None:
+        if us is not None and isinstance(peer, int) and us.rank != peer in range(us.size) and self.stream is not None:
             Link(self.stream, self._incoming, us, peer)
             self._flow = flows.flow(peer, "socket")
-            self._threshold = parse_bytes(config.get("comm.threshold"))
+            self._threshold = config.size("comm.threshold")
 
     async def read(self, deserializers: Any = None) -> Any:
         """Read a message."""
@@ -124,26 +123,27 @@ class MPIComm(TCP):
         tags = _tags(link, lengths, self._threshold) if link is not None else {}
         pieces = wire.pack(frames, lengths, tags)
         try:
-            if link is not None and tags:
-                # Before the header, which wakes up the receiver: it finds them there.
-                link.send([(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()])
-            self._write(pieces)
-        except StreamClosedError as error:
+            header = self._write(pieces)
+        except BaseException as error:
+            if link is not None:
+                link.give_back(tags.values())
+            if not isinstance(error, StreamClosedError):
+                self.abort()
+                raise
             self.stream, self._closed = None, True
             convert_stream_closed_error(self, error)
-        except BaseException:
-            self.abort()
-            raise
+        if link is not None and tags:
+            link.send([(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()], header)
         self._flow.add_sent(sum(map(nbytes, pieces)), time.perf_counter() - began)
         return sum(lengths)
 
-    def _write(self, pieces: Sequence[wire.Frame]) -> None:
-        if len(pieces) == 1:
-            self.stream.write(pieces[0])
-            return
-        for piece in map(ensure_memoryview, pieces):
+    def _write(self, pieces: Sequence[wire.Frame]) -> asyncio.Future[None]:
+        """Write what belongs to a message; return the end of writing its header."""
+        header: asyncio.Future[None] = self.stream.write(pieces[0])
+        for piece in map(ensure_memoryview, pieces[1:]):
             for at in range(0, len(piece), _MOST):
                 self.stream.write(piece[at : at + _MOST])
+        return header
 
     def close(self) -> Any:
         """Close the connection, once what is on its way has arrived."""

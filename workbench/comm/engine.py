@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING
 
 from distributed.comm.core import CommClosedError
 
+from workbench.comm import wire
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-CHUNK = 1 << 26
-"""Bytes of one MPI message: far below the INT_MAX that MPI counts to, and no longer than a loop may be away."""
 # Seconds that a receive goes on for after the peer's socket has ended. A peer that lives ends its socket when its
 # frames have arrived: that long the last of them may be in the MPI library's own buffers.
 _GRACE = 2.0
@@ -62,8 +62,8 @@ class Transfer:
         Whether it can be cancelled when the peer is dead.
     peer_is_gone
         Tells whether the socket to the peer has ended.
-    when_finished
-        Called once, when it is complete or has failed.
+    when_over
+        Called once, when MPI has done with it: never, if it failed for good.
 
     Notes
     -----
@@ -71,7 +71,7 @@ class Transfer:
     """
 
     __slots__ = (
-        "_chunks", "_flying", "_post", "_requests", "_waiters", "_when_finished", "_window",
+        "_chunks", "_flying", "_post", "_requests", "_waiters", "_when_over", "_window",
         "attended_until", "error", "finished", "gone_since", "is_receive", "news", "peer_is_gone", "size",
     )  # fmt: skip
 
@@ -83,12 +83,12 @@ class Transfer:
         window: float,
         is_receive: bool,
         peer_is_gone: Callable[[], bool],
-        when_finished: Callable[[Transfer], None],
+        when_over: Callable[[], None],
     ) -> None:
         self._post, self._window, self.is_receive, self.peer_is_gone = post, window, is_receive, peer_is_gone
-        self._when_finished = when_finished
+        self._when_over = when_over
         self._chunks = deque(
-            (frame[at : at + CHUNK], tag) for frame, tag in frames for at in range(0, len(frame), CHUNK)
+            (frame[at : at + wire.CHUNK], tag) for frame, tag in frames for at in range(0, len(frame), wire.CHUNK)
         )
         self._requests: deque[tuple[MPI.Request, int]] = deque()
         self._flying = 0
@@ -117,13 +117,13 @@ class Transfer:
         """Whether something is posted that has not arrived."""
         return bool(self._requests)
 
-    def step(self, now: float = 0.0) -> bool:
-        """Post what may be posted, test what is posted; tell whether all is complete.
+    def step(self, until: float = 0.0) -> bool:
+        """Post what may be posted, test what is posted; tell whether MPI has done with it.
 
         Parameters
         ----------
-        now
-            The time; if it is attended to now, it is tested for a while.
+        until
+            Time until which to test again and again.
 
         Raises
         ------
@@ -134,7 +134,6 @@ class Transfer:
             chunk, tag = self._chunks.popleft()
             self._requests.append((self._post(chunk, tag), len(chunk)))
             self._flying += len(chunk)
-        until = now + _BURST if now < self.attended_until else 0.0
         while self._requests:
             if self._requests[0][0].Test():
                 self._flying -= self._requests.popleft()[1]
@@ -143,12 +142,14 @@ class Transfer:
                 break
             else:
                 os.sched_yield()
-        return not self._requests and not self._chunks
+        if self._requests or self._chunks:
+            return False
+        self._when_over()
+        return True
 
     def finish(self, error: CommClosedError | None = None) -> None:
         """Note that it is complete, or that it failed, and tell whoever waits."""
         self.finished, self.error = True, error
-        self._when_finished(self)
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -183,12 +184,11 @@ class Engine:
         """What is not complete, whatever became of it."""
         return self._active + self._abandoned
 
-    def start(self, transfer: Transfer) -> Transfer:
+    def start(self, transfer: Transfer) -> None:
         """Begin with a transfer; often it is finished at once."""
         if not self._move(transfer):
             self._active.append(transfer)
             self._plan()
-        return transfer
 
     def attend(self, transfers: Iterable[Transfer]) -> None:
         """Move transfers on as fast as the loop can: the peer does the same now."""
@@ -213,17 +213,19 @@ class Engine:
 
     def _poll(self) -> None:
         self._next = None
-        self._active = [transfer for transfer in self._active if not self._move(transfer)]
+        # One burst for all: whichever is tested, MPI moves all of them.
+        until = time.monotonic() + _BURST
+        self._active = [transfer for transfer in self._active if not self._move(transfer, until)]
         self._abandoned = [transfer for transfer in self._abandoned if not _is_over(transfer)]
         self._plan()
 
-    def _move(self, transfer: Transfer) -> bool:
+    def _move(self, transfer: Transfer, until: float = 0.0) -> bool:
         """Move a transfer on; tell whether it need not be looked after any more."""
         from mpi4py import MPI
 
         now = time.monotonic()
         try:
-            if transfer.step(now):
+            if transfer.step(until if now < transfer.attended_until else 0.0):
                 transfer.finish()
                 return True
         except MPI.Exception as error:
@@ -281,8 +283,9 @@ def engine() -> Engine:
 def finish(timeout: float) -> bool:
     """Finish what is outstanding, when no event loop runs any more; tell whether all is."""
     deadline = time.monotonic() + timeout
-    while left := [transfer for its in _engines.values() for transfer in its.outstanding if not _is_over(transfer)]:
+    transfers = [transfer for its in _engines.values() for transfer in its.outstanding]
+    while transfers := [transfer for transfer in transfers if not _is_over(transfer)]:
         if time.monotonic() > deadline:
-            return not left
+            return False
         time.sleep(_SOON)
     return True

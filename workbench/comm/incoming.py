@@ -56,7 +56,7 @@ class Incoming:
         self._stream: Any = stream
         self._is_filling = False
         self._waiter: asyncio.Future[Any] | None = None
-        self._is_interrupted = False
+        self._turn = 0
         self._flow = flows.flow("outside", "socket")
         self.link: Link | None = None
         """How frames come by MPI; None unless the peer has turned out to be of the same world."""
@@ -111,8 +111,8 @@ class Incoming:
 
     def interrupt(self) -> None:
         """Let whoever waits for a message have a `StreamClosedError`, and leave the socket as it is."""
+        self._turn += 1
         if self._waiter is not None:
-            self._is_interrupted = True
             self._waiter.cancel()
 
     async def _fill(self, piece: memoryview) -> None:
@@ -130,15 +130,18 @@ class Incoming:
         self._is_filling = False
 
     async def _wait(self, waiter: asyncio.Future[Any]) -> None:
-        self._waiter = waiter
+        turn, self._waiter = self._turn, waiter
         try:
             await waiter
         except asyncio.CancelledError:
-            if self._is_interrupted:
-                raise StreamClosedError from None
-            raise
+            if turn == self._turn:
+                raise
         finally:
-            self._waiter = None
+            if self._waiter is waiter:
+                self._waiter = None
+        if turn != self._turn:
+            # Somebody else goes on from here, even if what was waited for is there just now.
+            raise StreamClosedError
 
     # -- the steps of one message ------------------------------------------------------------------------------
 

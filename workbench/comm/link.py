@@ -1,11 +1,11 @@
 """What two members of a world have beside the socket between them: frames by MPI, and an end that loses none.
 
-An unmatched send stays incomplete until it is received, whatever MPI_Cancel says. So the header that announces frames
-is written to the socket as they are posted, with nothing in between, and whoever closes a connection goes on reading
-the headers of the other, receives what they announce into scratch memory, and ends its half of the socket when its
-own frames have arrived. Then no frame is posted that nobody receives, as long as both processes live; and a socket
-that ends while frames are awaited means that the peer is dead. That needs no message besides, and nobody to listen for
-one: a control communicator would have to be polled.
+An unmatched send stays incomplete until it is received, whatever MPI_Cancel says. So frames are posted when the header
+that announces them is on the socket, and whoever closes a connection goes on reading the headers of the other,
+receives what they announce into scratch memory, and ends its half of the socket when its own frames have arrived.
+Then no frame is posted that nobody receives, as long as both processes live; and a socket that ends while frames are
+awaited means that the peer is dead. That needs no message besides, and nobody to listen for one: a control
+communicator would have to be polled.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import select
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distributed.comm.core import CommClosedError
@@ -73,15 +74,23 @@ class Link:
         for tag in tags:
             self._tags.give_back(tag)
 
-    def send(self, frames: Frames) -> None:
-        """Send frames, each with a tag of its own. The header is to be written at once, with nothing in between."""
+    def send(self, frames: Frames, header: asyncio.Future[None]) -> None:
+        """Send frames, each with a tag of its own, as soon as their header is written: most often it is already."""
+        if header.done():
+            self._post(frames, header)
+        else:
+            header.add_done_callback(partial(self._post, frames))
+
+    def _post(self, frames: Frames, header: asyncio.Future[None]) -> None:
+        if header.cancelled() or header.exception() is not None:
+            self.give_back(tag for _, tag in frames)
+            return
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
 
-        def done(transfer: Transfer) -> None:
+        def over() -> None:
             self._sends.discard(transfer)
-            if transfer.error is None:
-                self._flow.add_sent(size, time.perf_counter() - began)
-                self.give_back(tag for _, tag in frames)
+            self._flow.add_sent(size, time.perf_counter() - began)
+            self.give_back(tag for _, tag in frames)
 
         transfer = engine.Transfer(
             # Synchronous mode: complete means received, so its tag is free on both sides.
@@ -90,7 +99,7 @@ class Link:
             window=float("inf"),
             is_receive=False,
             peer_is_gone=self._peer_is_gone,
-            when_finished=done,
+            when_over=over,
         )
         self._sends.add(transfer)
         self._engine.start(transfer)
@@ -98,18 +107,13 @@ class Link:
     def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
         """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
-
-        def count(transfer: Transfer) -> None:
-            if transfer.error is None:
-                self._flow.add_received(size, time.perf_counter() - began)
-
         transfer = engine.Transfer(
             lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
             frames,
-            window=1 if one_by_one else engine.CHUNK,
+            window=1 if one_by_one else wire.CHUNK,
             is_receive=True,
             peer_is_gone=self._peer_is_gone,
-            when_finished=count,
+            when_over=lambda: self._flow.add_received(size, time.perf_counter() - began),
         )
         self._engine.start(transfer)
         if transfer.is_waiting and not self._is_ended:
@@ -155,13 +159,12 @@ class Link:
         """Wait until everything that was sent has arrived, or cannot any more."""
         if self.stream.writing():
             await self.stream.write(b"")
-        while self._sends:
-            waiter = next(iter(self._sends)).waiter()
-            if waiter is not None:
+        for transfer in list(self._sends):
+            if (waiter := transfer.waiter()) is not None:
                 await waiter
 
     async def _drain(self) -> None:
-        with contextlib.suppress(StreamClosedError, CommClosedError, OSError, ValueError):
+        with contextlib.suppress(StreamClosedError, CommClosedError, OSError, ValueError, MemoryError):
             while True:
                 await self.incoming.message()
 

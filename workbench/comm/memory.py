@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 
 from workbench import config
+from workbench.comm import wire
 from workbench.comm.pool import Pool, aligned
 
 # Bytes. malloc uses smaller memory again by itself, without page faults.
@@ -41,7 +42,7 @@ def pool() -> Pool:
 
 
 def _limit() -> int:
-    return int(float(config.get("comm.pool")) * _memory())
+    return int(config.fraction("comm.pool") * _memory())
 
 
 def _memory() -> int:
@@ -59,10 +60,10 @@ def take(nbytes: int) -> memoryview:
     return memory
 
 
-def scratch(nbytes: int, size: int = 1 << 26) -> Iterator[memoryview]:
-    """Yield one and the same memory in pieces that come to `nbytes`: for frames that nobody wants any more."""
-    memory = aligned(min(nbytes, size))
-    for left in range(nbytes, 0, -size):
+def scratch(nbytes: int) -> Iterator[memoryview]:
+    """Yield one and the same memory, a chunk at the most, in pieces that come to `nbytes`: for unwanted frames."""
+    memory = aligned(min(nbytes, wire.CHUNK))
+    for left in range(nbytes, 0, -wire.CHUNK):
         yield memory[:left]
 
 

@@ -18,6 +18,9 @@ from typing import NamedTuple
 WORD = struct.calcsize("Q")
 HEAD = 2 * WORD
 """Bytes of the first two words: size of the body and number of frames."""
+CHUNK = 1 << 26
+"""Bytes of one MPI message, and longer frames are several: far below the INT_MAX that MPI counts to, and no more than
+an event loop may be away for. Both sides have to agree on it."""
 GLUED = 1 << 17
 """Bytes. A frame below it is sent in one piece with what goes before it, where that is shorter than a system call."""
 NUDGE = struct.pack("QQ", WORD, 0)
@@ -25,6 +28,8 @@ NUDGE = struct.pack("QQ", WORD, 0)
 _BY_MPI = 1 << 63
 _HALF = (1 << 32) - 1
 _MAX_BODY = 1 << 25
+# More than any message has: only nonsense asks for memory for so many.
+_MAX_FRAMES = 1 << 26
 
 Frame = bytes | bytearray | memoryview
 
@@ -100,7 +105,7 @@ def parse_head(words: Frame) -> Head:
     """
     size, counts = struct.unpack_from("QQ", words)
     head = Head(size - WORD, counts & _HALF, counts >> 32)
-    if head.size < head.numbers or head.by_mpi > head.frames:
+    if head.size < head.numbers or head.by_mpi > head.frames or head.frames > _MAX_FRAMES:
         raise ValueError(f"a message of {head.frames} frames, {head.by_mpi} of them by MPI, in {size} bytes")
     return head
 

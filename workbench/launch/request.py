@@ -65,7 +65,10 @@ def request(
     """
     if protocol not in PROTOCOLS:
         raise InvalidRequest(f"protocol {protocol!r}: {did_you_mean(str(protocol), PROTOCOLS)}")
+    # Head and ranks would stumble over them later.
     config.address()
+    config.size("comm.threshold")
+    config.fraction("comm.pool")
     ready_within = _seconds("timeout", timeout, "start-timeout")
     now = time.time()
     return Record(
