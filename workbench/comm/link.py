@@ -59,6 +59,8 @@ class Link:
     def __init__(self, stream: IOStream, incoming: Incoming, member: Membership, peer: int) -> None:
         self.stream, self.incoming, self.peer = stream, incoming, peer
         self._communicator, self._tags = member.communicator, member.tags[peer]
+        # Nobody sends to itself: it finds nothing, and lets MPI do what it has to do.
+        self._progress = partial(member.communicator.Iprobe, member.rank)
         self._engine = engine.engine()
         self._flow = flows.flow(peer, "mpi")
         self._sends: set[Transfer] = set()
@@ -107,13 +109,18 @@ class Link:
     def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
         """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
+
+        def over() -> None:
+            self._flow.add_received(size, time.perf_counter() - began)
+            self._engine.settle(self._progress, len(frames))
+
         transfer = engine.Transfer(
             lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
             frames,
             window=1 if one_by_one else wire.CHUNK,
             is_receive=True,
             peer_is_gone=self._peer_is_gone,
-            when_over=lambda: self._flow.add_received(size, time.perf_counter() - began),
+            when_over=over,
         )
         self._engine.start(transfer)
         if transfer.is_waiting and not self._is_ended:
