@@ -61,6 +61,13 @@ class End:
 Check = Callable[[End], Awaitable[None]]
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what tells nobody of itself."""
+    async with asyncio.timeout(DEADLINE / 4):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 def sent_by_mpi(peer: int) -> tuple[int, int]:
     """Return number and bytes of the frames that this process has sent to a rank by MPI."""
     rows = [row for row in traffic() if (row["peer"], row["way"]) == (peer, "mpi")]
