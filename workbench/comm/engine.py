@@ -147,7 +147,8 @@ class Transfer:
                 os.sched_yield()
         if self._requests or self._chunks:
             return False
-        self._when_over()
+        when_over, self._when_over = self._when_over, _nothing
+        when_over()
         return True
 
     def finish(self, error: CommClosedError | None = None) -> None:
@@ -280,6 +281,10 @@ class Engine:
         # Its memory is MPI's until MPI says otherwise, which for the dead it may never do.
         if not _is_over(transfer):
             self._abandoned.append(transfer)
+
+
+def _nothing() -> None:
+    """What is over is not over again."""
 
 
 def _delay(transfer: Transfer, now: float) -> float:
