@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import product
 
 from workbench.bench import apps, broadcast, idle
 
@@ -13,13 +14,15 @@ def _run(module, *words):
     return module.run(parser.parse_args(words))
 
 
-def test_apps_measures_every_program_on_both_clusters():
+APPS = ("transpose", "merge", "svd")
+
+
+def test_apps_measures_every_program_on_every_arm():
     report = _run(apps, "--pairs=1", "--scale=0.01")
 
-    assert {(row["app"], row["arm"]) for row in report.rows} == {
-        (app, arm) for app in ("transpose", "merge", "svd") for arm in ("mpi", "tcp")
-    }
-    assert min(report.summary[app] for app in ("transpose", "merge", "svd")) > 0
+    arms = ("tcp", "mpi", "tls", "mpi_tls")
+    assert {(row["app"], row["arm"]) for row in report.rows} == set(product(APPS, arms))
+    assert min(report.summary[app + ending] for app in APPS for ending in ("", "_tls")) > 0
 
 
 def test_idle_looks_at_all_processes_of_both_clusters():

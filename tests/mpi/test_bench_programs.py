@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import subprocess
+import sys
 
+import psutil
 import pytest
+from support.processes import DEADLINE, GONE_WITHIN, gone, until
 
 from workbench import bench
-from workbench.bench import collectives, transport, world
+from workbench.bench import apps, bare, collectives, transport, world
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch import mpi
 
@@ -42,6 +48,50 @@ def test_transport_measures_all_arms_at_all_sizes():
     assert report.summary["aligned"] is True
     figures = ("small", "large", "of_raw", "small_tls", "large_tls", "kernel", "kernel_tcp")
     assert min(report.summary[figure] for figure in figures) > 0
+
+
+def test_apps_measures_bare_clusters_alone_if_asked_to():
+    report = _run(apps, "--pairs=1", "--scale=0.01", "--plain-only")
+
+    assert {row["arm"] for row in report.rows} == {"tcp", "mpi"}
+    assert min(report.summary[app] for app in ("transpose", "merge", "svd")) > 0
+    assert report.summary["svd_tls"] is None
+
+
+def test_workers_of_bare_clusters_speak_what_they_are_asked_to():
+    with bare.start(mpi.find(), "mpi", 2) as client:
+        addresses = list(client.nthreads())
+
+    assert len(addresses) == 2
+    assert all(address.startswith("mpi://127.0.0.1:") for address in addresses)
+
+
+def test_a_bare_cluster_that_cannot_start_shows_why_and_leaves_nothing():
+    with (
+        pytest.raises(LaunchError, match=r"ended before all workers were there(.|\n)*carrier-pigeon"),
+        bare.start(mpi.find(), "carrier-pigeon", 2),
+    ):
+        pass
+
+    assert psutil.Process().children(recursive=True) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_everything_that_apps_has_started(number):
+    words = [sys.executable, "-m", "workbench", "bench", "apps", "--plain-only"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True) as command:
+        try:
+            this = psutil.Process(command.pid)
+            # The schedulers are there too, once there are two worlds.
+            until("two worlds", lambda: len(this.children()) == 2)
+            started = this.children(recursive=True)
+            os.killpg(command.pid, number)
+            command.communicate(timeout=DEADLINE)
+        finally:
+            command.kill()
+
+    assert command.returncode == 130
+    until("the end of all", lambda: all(map(gone, started)), GONE_WITHIN)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from workbench import bench
-from workbench.bench import apps, broadcast, collectives, idle, pair, plotting, startup, transport
-from workbench.bench.report import Report, above_zero, alternate, machine, positive
+from workbench.bench import apps, broadcast, collectives, idle, plotting, startup, transport
+from workbench.bench.report import Report, above_zero, alternate, machine, order, positive
 from workbench.bench.sizes import sizes, words
 from workbench.launch.mpi import MPI
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/opt/bin/mpiexec")
 
 
-def test_the_arms_swap_their_order_from_pair_to_pair_after_one_that_warms_up():
-    order = alternate(["ours", "theirs"], 3)
+def test_the_arms_take_turns_after_a_round_that_warms_up():
+    turns = alternate(["ours", "theirs"], 3)
 
-    assert [pair for pair, _ in order] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert [arm for _, arm in order] == ["ours", "theirs", "theirs", "ours"] * 2
+    assert [number for number, _ in turns] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [arm for _, arm in turns] == ["ours", "theirs", "theirs", "ours", "theirs", "ours", "ours", "theirs"]
 
 
 def test_the_summary_is_the_ratio_of_medians():
@@ -165,22 +165,24 @@ def test_transport_says_nothing_of_sizes_that_were_not_measured():
 
 @pytest.mark.parametrize("arms", ["abcde", "abcd", "ab"])
 def test_every_arm_comes_after_each_other_one_equally_often(arms):
-    rounds = [pair.order(arms, number) for number in range(2 * len(arms))]
+    rounds = [order(arms, number) for number in range(2 * len(arms))]
 
     assert all(sorted(round_) == list(arms) for round_ in rounds)
     after = Counter(step for round_ in rounds for step in pairwise(round_))
     assert after == {(a, b): 2 for a in arms for b in arms if a != b}
 
 
-def test_apps_sums_up_the_ratio_of_medians_of_each_program():
-    rows = strips_rows("mpi", "tcp", app="svd") + [
-        {"app": "merge", "arm": arm, "seconds": seconds} for arm, seconds in (("mpi", 1.0), ("tcp", 4.0))
+def test_apps_sums_up_the_ratio_of_medians_of_each_program_plain_and_under_tls():
+    rows = strips_rows(*apps.PLAIN, app="svd") + [
+        {"app": "merge", "arm": arm, "seconds": seconds}
+        for arm, seconds in (("mpi", 1.0), ("tcp", 4.0), ("mpi_tls", 3.0), ("tls", 6.0))
     ]
 
     summary = apps.summarise(rows)
 
     assert (summary["svd"], summary["merge"], summary["target"]) == (1.0, 0.25, 1.05)
-    assert (summary["merge_mpi"], summary["merge_tcp"]) == (1.0, 4.0)
+    assert (summary["svd_tls"], summary["merge_tls"]) == (None, 0.5)
+    assert (summary["merge_mpi_seconds"], summary["merge_tls_seconds"]) == (1.0, 6.0)
 
 
 def test_broadcast_sums_up_how_many_times_faster_it_is():
@@ -240,7 +242,7 @@ PLOTS = {
         for name in ("latency", "bandwidth", "Bcast", "Allreduce", "Allgather", "Alltoall")
         for nbytes in (8, 64)
     ],
-    apps: [row for app in ("transpose", "merge", "svd") for row in strips_rows("mpi", "tcp", app=app)],
+    apps: [row for app in ("transpose", "merge", "svd") for row in strips_rows(*apps.PLAIN, *apps.TLS, app=app)],
     broadcast: strips_rows("broadcast", "scatter", nbytes=2**28),
     idle: [{"mpi_percent": 3.0, "tcp_percent": 2.0}],
 }

@@ -7,6 +7,7 @@ drawn has ``plot(report) -> Figure`` too.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -19,7 +20,7 @@ BENCHES = {
     "startup": "start of a cluster to a ready client, against dask-mpi",
     "transport": "arrays between two ranks by mpi://, against tcp:// and plain MPI",
     "collectives": "messages and collectives of plain MPI, for arrays and for pickled objects",
-    "apps": "transpose, merge and SVD on a cluster with mpi://, against one with tcp://",
+    "apps": "transpose, merge and SVD on workers with mpi://, against ones with tcp://",
     "broadcast": "a large array to all ranks, against client.scatter",
     "idle": "CPU of a cluster that does nothing, with mpi:// against tcp://",
 }
@@ -45,11 +46,15 @@ def main(argv: Sequence[str]) -> int:
     chosen = parser.parse_args(argv)
     if chosen.bench not in BENCHES:
         parser.error(f"bench {chosen.bench!r}: {did_you_mean(chosen.bench, BENCHES)}")
+    # Whoever is told to end has worlds and clusters to end first, as after Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _run(chosen.bench, chosen.options)
     except WorkbenchError as error:
         print(error, file=sys.stderr)
         return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(name: str, argv: Sequence[str]) -> int:

@@ -1,7 +1,9 @@
-"""Wall times of Dask programs on a cluster with mpi:// and on one with tcp://, both alive and taking turns.
+"""Wall times of Dask programs on workers that speak mpi:// and on ones that speak tcp://, all alive and taking turns.
 
-The data lie on the workers before the time is taken; those of a pair are the same on both clusters, and so have to be
-the results. Both are under TLS, as every cluster is, which blocks that go by MPI do not pass through.
+What counts is the comparison of two bare clusters of one kind, ``tcp`` and ``mpi``, neither under TLS. The same on
+clusters as users have them, always under TLS, is reported as ``tls`` and ``mpi_tls``: blocks that go by MPI do not pass
+through TLS, which is why mpi:// looks better there. The data lie on the workers before the time is taken; they are the
+same for all arms of a round, and so have to be the results.
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.bench import plotting
-from workbench.bench.clusters import ARMS, both
+from workbench.bench.clusters import both
 from workbench.bench.pipelines import PIPELINES
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
@@ -25,58 +29,84 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TARGET = 1.05
+PLAIN, TLS = ("tcp", "mpi"), ("tls", "mpi_tls")
+"""Arms that are compared with each other: the reference, and ours."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this bench."""
-    parser.add_argument("--pairs", type=positive, default=7, help="measurements of each arm (default: 7)")
-    parser.add_argument("--ranks", type=positive, default=2, help="ranks of each cluster (default: 2)")
+    parser.add_argument("--pairs", type=positive, default=8, help="measurements of each arm (default: 8)")
+    parser.add_argument("--ranks", type=positive, default=2, help="workers of each arm (default: 2)")
     parser.add_argument("--scale", type=above_zero, default=1.0, help="factor for the size of the data (default: 1)")
+    parser.add_argument("--plain-only", action="store_true", help="leave out the arms under TLS, which do not count")
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Measure all programs on both clusters and return the report.
+    """Measure all programs on all arms and return the report.
 
     Raises
     ------
-    StartError
-        If a cluster does not start.
+    LaunchError, StartError
+        If an arm does not start.
     WorkbenchError
-        If the two clusters come to different results.
+        If two arms come to different results, or one to none in time.
     """
-    from distributed import Client
-
-    rows = []
-    with both(options.ranks) as clusters, Client(clusters["mpi"]) as ours, Client(clusters["tcp"]) as theirs:
-        clients = {"mpi": ours, "tcp": theirs}
+    found, rows = mpi.find(), []
+    with _arms(found, options.ranks, plain_only=options.plain_only) as clients:
         for app in PIPELINES:
             results: dict[int, np.ndarray] = {}
-            for pair, arm in alternate(ARMS, options.pairs):
-                seconds, result = _measure(clients[arm], app, pair, options.scale)
+            for pair, arm in alternate(list(clients), options.pairs):
+                seconds, result = _measure(clients[arm], app, arm, pair, options.scale)
                 if not np.allclose(results.setdefault(pair, result), result, rtol=1e-9):
-                    raise WorkbenchError(f"{app}: {arm} comes to {result}, the other arm to {results[pair]}")
+                    raise WorkbenchError(f"{app}: {arm} comes to {result}, another arm to {results[pair]}")
                 if pair:
                     rows.append({"app": app, "pair": pair, "arm": arm, "seconds": seconds})
-    return Report("apps", machine(mpi.find()) | {"ranks": options.ranks}, rows, summarise(rows))
+    return Report("apps", machine(found) | {"ranks": options.ranks}, rows, summarise(rows))
 
 
-def _measure(client: Client, app: str, seed: int, scale: float) -> tuple[float, np.ndarray]:
+@contextmanager
+def _arms(found: mpi.MPI, ranks: int, *, plain_only: bool) -> Iterator[dict[str, Client]]:
+    from distributed import Client
+
+    from workbench.bench import bare
+
+    with ExitStack() as stack:
+        clients = {arm: stack.enter_context(bare.start(found, arm, ranks)) for arm in PLAIN}
+        if not plain_only:
+            clusters = stack.enter_context(both(ranks))
+            clients |= {arm: stack.enter_context(Client(clusters[of])) for arm, of in zip(TLS, PLAIN, strict=True)}
+        yield clients
+
+
+def _measure(client: Client, app: str, arm: str, seed: int, scale: float) -> tuple[float, np.ndarray]:
     pipeline = PIPELINES[app]
-    data = pipeline.prepare(client, seed, scale)
-    begin = time.perf_counter()
-    result = pipeline.run(client, data)
+    try:
+        data = pipeline.prepare(client, seed, scale)
+        begin = time.perf_counter()
+        result = pipeline.run(client, data)
+    except TimeoutError as error:
+        raise WorkbenchError(f"{app}: {arm} did not end in time: {error}") from error
     return time.perf_counter() - begin, result
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return of every program the time of mpi over that of tcp, and the medians of both in seconds."""
+    """Return the figures of every program.
+
+    Returns
+    -------
+    summary : dict
+        By the name of a program the time of mpi over that of tcp, both plain; with ``_tls`` the same under TLS, None
+        where it was not measured; ``target`` of the plain ones; the median of every arm in seconds.
+    """
+    medians: dict[tuple[str, str], float] = {}
+    for app, arm in dict.fromkeys((row["app"], row["arm"]) for row in rows):
+        medians[app, arm] = statistics.median(_seconds(rows, app, arm))
     summary: dict[str, Any] = {}
-    medians: dict[str, Any] = {}
-    for app in dict.fromkeys(row["app"] for row in rows):
-        for arm in ARMS:
-            medians[f"{app}_{arm}"] = statistics.median(_seconds(rows, app, arm))
-        summary[app] = medians[f"{app}_mpi"] / medians[f"{app}_tcp"]
-    return summary | {"target": TARGET} | medians
+    for ending, (theirs, ours) in (("", PLAIN), ("_tls", TLS)):
+        for app in dict.fromkeys(row["app"] for row in rows):
+            measured = (app, ours) in medians
+            summary[app + ending] = medians[app, ours] / medians[app, theirs] if measured else None
+    return summary | {"target": TARGET} | {f"{app}_{arm}_seconds": time for (app, arm), time in medians.items()}
 
 
 def _seconds(rows: list[dict[str, Any]], app: str, arm: str) -> list[float]:
@@ -84,12 +114,18 @@ def _seconds(rows: list[dict[str, Any]], app: str, arm: str) -> list[float]:
 
 
 def plot(report: Report) -> Figure:
-    """Draw a panel for each program, with every measurement of both arms and their medians."""
+    """Draw a panel for each program, plain and under TLS, with every measurement of both arms and their medians."""
     names = list(dict.fromkeys(row["app"] for row in report.rows))
+    arms = {row["arm"] for row in report.rows}
+    kinds = [kind for kind in (("", PLAIN, "plain"), ("_tls", TLS, "TLS")) if arms.issuperset(kind[1])]
     title = f"Wall time of Dask programs on {report.machine['ranks']} ranks: lower is better"
-    figure, axes = plotting.figure(report, title, 1, len(names), width=4)
-    for panel, name in zip(axes, names, strict=True):
-        times = {f"{arm}://": _seconds(report.rows, name, arm) for arm in ARMS}
-        plotting.strips(panel, times, "protocol between ranks", "time (s)")
-        panel.set_title(f"{name}: mpi / tcp = {report.summary[name]:.2f}")
+    figure, axes = plotting.figure(report, title, len(kinds), len(names), width=4)
+    panels = iter(axes)
+    for ending, (theirs, ours), kind in kinds:
+        for name in names:
+            panel = next(panels)
+            labels = {"mpi://": ours, "tcp://": theirs}
+            times = {label: _seconds(report.rows, name, arm) for label, arm in labels.items()}
+            plotting.strips(panel, times, f"protocol between ranks, {kind}", "time (s)")
+            panel.set_title(f"{name}, {kind}: mpi / tcp = {report.summary[name + ending]:.2f}")
     return figure

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -86,26 +86,6 @@ def turns(nbytes: int) -> tuple[int, int]:
     if nbytes < 2 * MIB:
         return 40, 5
     return max(10, min(40, 1024 * MIB // nbytes)), 1
-
-
-def order(arms: Sequence[str], number: int) -> list[str]:
-    """Return in which order the arms take their turns in a round.
-
-    Notes
-    -----
-    Williams' design: in 2 n rounds of n arms every arm comes directly after each other one twice, as caches and cores
-    are not left by all of them in the same state.
-
-    Examples
-    --------
-    >>> [order("abc", number) for number in range(2)]
-    [['a', 'b', 'c'], ['c', 'b', 'a']]
-    """
-    count = len(arms)
-    shift, mirrored = divmod(number, 2)
-    zigzag = [0, *((step + 1) // 2 if step % 2 else -(step // 2) for step in range(1, count))]
-    row = [arms[(place + shift) % count] for place in zigzag]
-    return row[::-1] if mirrored else row
 
 
 def is_fine(array: np.ndarray) -> bool:
@@ -230,7 +210,7 @@ async def _row(arms: Mapping[str, Arm], payload: np.ndarray, rounds: int | None)
     seconds: dict[str, list[float]] = {arm: [] for arm in ARMS}
     fine = True
     # Round 0 warms up.
-    for number, arm in [(at, arm) for at in range(count + 1) for arm in order(ARMS, at)]:
+    for number, arm in alternate(ARMS, count):
         turn = await arms[arm](payload, trips)
         if number in {0, count}:
             _checked(arm, turn, payload)

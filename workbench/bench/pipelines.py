@@ -1,7 +1,8 @@
 """The programs of the apps bench: each prepares its data on a cluster, and runs on it.
 
 The sum of an array and its transpose, and the merge of two dataframes, are the two programs of MPI4Dask
-(arXiv 2101.08878); the third is a truncated singular value decomposition.
+(arXiv 2101.08878); the third is a truncated singular value decomposition. Blocks are few and large: each worker has one
+block of rows of an array, so that about half of what a worker needs lies on another one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 # Seconds that preparing or running one may take.
 _DEADLINE = 300.0
-# Singular values, and columns of the matrix they are of.
-RANK, _COLUMNS = 20, 128
-# Partitions of each dataframe, blocks of rows of the matrix, blocks along each side of the square.
-_PARTITIONS, _BLOCKS, _TILES = 8, 8, 8
+# Side of the square array; rows of each partition of a dataframe, and partitions on each worker.
+_SIDE, _ROWS, _PARTITIONS = 8000, 500_000, 2
+# Singular values, and the shape of the matrix they are of; its columns are in two blocks.
+RANK, _TALL, _WIDE = 20, 20_000, 2000
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,16 @@ def _computed(client: Client, collection: Any) -> Any:
     return client.compute(collection).result(timeout=_DEADLINE)
 
 
+def _block(client: Client, rows: int) -> int:
+    """Return how many rows of an array each worker has."""
+    return -(-rows // len(client.nthreads()))
+
+
 def _square(client: Client, seed: int, scale: float) -> Any:
     import dask.array as da
 
-    side = max(_TILES, int(8000 * scale**0.5))
-    x = da.random.default_rng(seed).random((side, side), chunks=-(-side // _TILES))
+    side = max(1, int(_SIDE * scale**0.5))
+    x = da.random.default_rng(seed).random((side, side), chunks=(_block(client, side), side))
     return _persisted(client, [x])[0]
 
 
@@ -58,23 +64,23 @@ def _transpose(client: Client, x: Any) -> np.ndarray:
     return np.atleast_1d(_computed(client, (x + x.T).sum()))
 
 
-def part_of_frame(number: int, seed: int, rows: int, column: str) -> pd.DataFrame:
-    """Return a partition of a dataframe: random keys, of which each is there about once, and a column of numbers."""
+def part_of_frame(number: int, seed: int, rows: int, keys: int, column: str) -> pd.DataFrame:
+    """Return a partition of a dataframe: random keys below `keys`, and a column of random numbers."""
     import pandas as pd
 
     random = np.random.default_rng([seed, number])
-    return pd.DataFrame({"key": random.integers(0, rows * _PARTITIONS, rows), column: random.random(rows)})
+    return pd.DataFrame({"key": random.integers(0, keys, rows), column: random.random(rows)})
 
 
 def _frames(client: Client, seed: int, scale: float) -> Any:
     import dask.dataframe as dd
 
-    rows = max(1, int(250_000 * scale))
+    rows, partitions = max(1, int(_ROWS * scale)), _PARTITIONS * len(client.nthreads())
     frames = []
     for number, column in enumerate(("left", "right")):
-        common: dict[str, Any] = {"seed": 2 * seed + number, "rows": rows, "column": column}
+        common: dict[str, Any] = {"seed": 2 * seed + number, "rows": rows, "keys": rows * partitions, "column": column}
         meta = part_of_frame(0, **common).iloc[:0]
-        frames.append(dd.from_map(part_of_frame, range(_PARTITIONS), meta=meta, **common))
+        frames.append(dd.from_map(part_of_frame, range(partitions), meta=meta, **common))
     return _persisted(client, frames)
 
 
@@ -97,8 +103,8 @@ def _merge(client: Client, frames: Any) -> np.ndarray:
 def _matrix(client: Client, seed: int, scale: float) -> Any:
     import dask.array as da
 
-    rows = max(_BLOCKS * _COLUMNS, int(200_000 * scale))
-    x = da.random.default_rng(seed).standard_normal((rows, _COLUMNS), chunks=(-(-rows // _BLOCKS), _COLUMNS))
+    rows = max(_WIDE // 10, int(_TALL * scale))
+    x = da.random.default_rng(seed).standard_normal((rows, _WIDE), chunks=(_block(client, rows), _WIDE // 2))
     return _persisted(client, [x])[0]
 
 

@@ -82,17 +82,37 @@ def above_zero(text: str) -> float:
     return number
 
 
-def alternate(arms: Sequence[str], pairs: int) -> list[tuple[int, str]]:
-    """Return pair and arm of every measurement, the order of the arms swapped from pair to pair.
+def alternate(arms: Sequence[str], rounds: int) -> list[tuple[int, str]]:
+    """Return round and arm of every measurement, the arms of each round as `order` has them.
 
-    Pair 0 warms up caches and is not to be counted.
+    Round 0 warms up caches and is not to be counted.
 
     Examples
     --------
     >>> alternate(["ours", "theirs"], 1)
     [(0, 'ours'), (0, 'theirs'), (1, 'theirs'), (1, 'ours')]
     """
-    return [(pair, arm) for pair in range(pairs + 1) for arm in (arms if pair % 2 == 0 else reversed(arms))]
+    return [(number, arm) for number in range(rounds + 1) for arm in order(arms, number)]
+
+
+def order(arms: Sequence[str], number: int) -> list[str]:
+    """Return in which order the arms take their turns in a round.
+
+    Notes
+    -----
+    Williams' design: in 2 n rounds of n arms every arm comes directly after each other one twice, as caches and cores
+    are not left by all of them in the same state.
+
+    Examples
+    --------
+    >>> [order("abc", number) for number in range(2)]
+    [['a', 'b', 'c'], ['c', 'b', 'a']]
+    """
+    count = len(arms)
+    shift, mirrored = divmod(number, 2)
+    zigzag = [0, *((step + 1) // 2 if step % 2 else -(step // 2) for step in range(1, count))]
+    row = [arms[(place + shift) % count] for place in zigzag]
+    return row[::-1] if mirrored else row
 
 
 def _words(value: Any) -> str:

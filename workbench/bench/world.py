@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,60 @@ from workbench.launch.mpiexec import Geometry, world_command
 
 _CALL, _RESULT, _LOG = "call.json", "result.json", "log"
 # Characters of a log that an error shows.
-_LAST = 2000
+_LAST = 8000
+
+
+@dataclass(frozen=True)
+class World:
+    """A program that runs on a world."""
+
+    program: str
+    """Name of its module."""
+    ranks: int
+    """Size of the world."""
+    process: subprocess.Popen[bytes]
+    """Its ``mpiexec``."""
+    folder: Path
+    """Where call, result and log are."""
+
+    def result(self, within: float) -> Any:
+        """Return what ``measure`` returned on rank 0.
+
+        Parameters
+        ----------
+        within
+            Seconds to wait for it.
+
+        Raises
+        ------
+        LaunchError
+            If the program fails or takes longer.
+        """
+        try:
+            code = self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise self.failed(f"was not done after {within:.0f} s") from None
+        result = self.folder / _RESULT
+        if code or not result.exists():
+            raise self.failed(f"ended with code {code}")
+        return json.loads(result.read_text(encoding="utf-8"))
+
+    def failed(self, how: str) -> LaunchError:
+        """End the world, and return the error that says how it failed, with the end of its log."""
+        end(self.process)
+        last = (self.folder / _LOG).read_text(encoding="utf-8", errors="replace")[-_LAST:]
+        return LaunchError(f"{self.program} on {self.ranks} ranks {how}; what it said last:\n{last}")
 
 
 def run(found: MPI, ranks: int, program: str, options: Mapping[str, Any], within: float) -> Any:
-    """Run a program on a new world of this host.
+    """Run a program on a new world of this host: `started`, and `World.result` within so many seconds."""
+    with started(found, ranks, program, options) as its:
+        return its.result(within)
+
+
+@contextmanager
+def started(found: MPI, ranks: int, program: str, options: Mapping[str, Any]) -> Iterator[World]:
+    """Start a program on a new world of this host, and end it if it has not ended by itself.
 
     Parameters
     ----------
@@ -39,18 +90,6 @@ def run(found: MPI, ranks: int, program: str, options: Mapping[str, Any], within
         Name of the module.
     options
         What its ``measure`` is called with on every rank.
-    within
-        Seconds that it may take.
-
-    Returns
-    -------
-    result
-        What ``measure`` returned on rank 0.
-
-    Raises
-    ------
-    LaunchError
-        If it fails or takes longer.
     """
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as name:
         folder = Path(name)
@@ -63,17 +102,9 @@ def run(found: MPI, ranks: int, program: str, options: Mapping[str, Any], within
                 line.argv, env=line.variables(environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         try:
-            code = process.wait(within)
-        except subprocess.TimeoutExpired:
-            code = None
+            yield World(program, ranks, process, folder)
         finally:
             end(process)
-        result = folder / _RESULT
-        if code or not result.exists():
-            how = f"was not done after {within:.0f} s" if code is None else f"ended with code {code}"
-            last = (folder / _LOG).read_text(encoding="utf-8", errors="replace")[-_LAST:]
-            raise LaunchError(f"{program} on {ranks} ranks {how}; what it said last:\n{last}")
-        return json.loads(result.read_text(encoding="utf-8"))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
