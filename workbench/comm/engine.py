@@ -284,7 +284,7 @@ class Engine:
 
 
 def _nothing() -> None:
-    """What is over is not over again."""
+    """Do nothing: what is over is not over again."""
 
 
 def _delay(transfer: Transfer, now: float) -> float:
