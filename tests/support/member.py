@@ -118,7 +118,8 @@ class Member:
 
 
 def main(path: str, ranks: str, folder: str = "") -> None:
-    faulthandler.register(signal.SIGUSR1)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2)
     thread = SpmdThread()
     context = thread.submit(world.open_world, int(ranks), 0, thread).result(60)
     comm.join(context.transport, path)

@@ -81,7 +81,7 @@ class World:
             door.bind(path)
             door.listen(self._ranks)
             door.settimeout(DEADLINE)
-            self._process = start(self._ranks, command, self._extra, stdout=subprocess.DEVNULL, stderr=errors)
+            self._process = start(self._ranks, command, self._extra, stdout=errors, stderr=errors)
             for _ in range(self._ranks):
                 connection = Connection(door.accept()[0].detach())
                 self._connections[connection.recv()] = connection
@@ -114,7 +114,7 @@ class World:
         ready = wait(list(connections), max(0, deadline - time.monotonic()))
         if not ready:
             for rank in self._connections:
-                os.kill(self._pids[rank], signal.SIGUSR1)
+                os.kill(self._pids[rank], signal.SIGUSR2)
             time.sleep(0.5)  # for the tracebacks, of which nobody hears when they are written
             self.stop(finalize=False)
             pytest.fail(f"ranks {ranks} hang:\n{self._errors()}", pytrace=False)
