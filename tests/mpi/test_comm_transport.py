@@ -15,7 +15,7 @@ from support.ends import End, sent_by_mpi
 from support.world import on_ranks
 
 from workbench import comm as transport
-from workbench.comm import engine, member
+from workbench.comm import engine, member, wire
 
 NEVER = {"workbench.comm.threshold": "1 TiB"}
 MIB = 1 << 20
@@ -159,3 +159,25 @@ async def test_nothing_runs_where_nothing_is_outstanding(end: End):
     await comm.close()
     with pytest.raises(CommClosedError):
         await reading
+
+
+@pytest.mark.parametrize("world", [(2, False)], ids=["2"], indirect=True)
+@on_ranks
+async def test_a_frame_may_be_longer_than_mpi_can_count(end: End):
+    comm = await end.pair()
+    size = (1 << 31) + 12345
+    # where one message of MPI ends and the next begins
+    marks = [0, *[at + by for at in range(wire.CHUNK, size, wire.CHUNK) for by in (-1, 0)], size - 1]
+    if end.left:
+        long = np.zeros(size, np.uint8)
+        long[marks] = np.arange(len(marks)) + 1
+        await comm.write(to_serialize(long))
+    else:
+        long = await comm.read()
+        assert long.nbytes == size
+        np.testing.assert_array_equal(long[marks], np.arange(len(marks)) + 1)
+        assert not long[100 : wire.CHUNK - 1].any()
+    del long
+    await end.gather()
+    await comm.close()
+    transport.receive_pool().trim()

@@ -1,0 +1,145 @@
+"""Messages as bytes: what is packed is parsed, by distributed as well, and nonsense is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import numpy as np
+import pytest
+from distributed.comm.core import CommClosedError
+from distributed.comm.tcp import TCP, _add_frames_header
+from distributed.protocol import to_serialize
+from distributed.protocol.utils import unpack_frames
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.ends import End, together
+
+from workbench.comm import wire
+
+MIB = 1 << 20
+sizes = st.one_of(st.integers(0, 40), st.sampled_from([wire.GLUED - 1, wire.GLUED, wire.GLUED + 1, 70_000]))
+words = st.integers(0, 2**64 - 1)
+
+
+@st.composite
+def messages(draw):
+    frames = [bytes([number % 256]) * size for number, size in enumerate(draw(st.lists(sizes, max_size=12)))]
+    by_mpi = draw(st.sets(st.integers(0, len(frames) - 1))) if frames else set()
+    tags = {index: draw(st.integers(0, 32767)) for index in sorted(by_mpi)}
+    return frames, tags
+
+
+def parsed(sent: bytes) -> tuple[wire.Head, wire.Layout, bytes]:
+    """Return what the head says, where the frames are, and what follows the numbers."""
+    head = wire.parse_head(sent)
+    return head, wire.parse_layout(head, sent[wire.HEAD :]), sent[wire.HEAD + head.numbers :]
+
+
+@given(messages())
+def test_what_is_packed_is_parsed(message):
+    frames, tags = message
+    lengths = [len(frame) for frame in frames]
+    pieces = wire.pack(frames, lengths, tags)
+    head, layout, rest = parsed(b"".join(pieces))
+    assert (head.frames, head.by_mpi) == (len(frames), len(tags))
+    assert list(layout.lengths) == lengths
+    assert layout.tags == tags
+    assert rest == b"".join(frame for index, frame in enumerate(frames) if index not in tags)
+    # what goes before a long frame, which is not copied, is one piece; empty ones are none
+    assert len(pieces[0]) == wire.HEAD + head.size
+    assert all(pieces)
+
+
+@given(messages())
+def test_distributed_reads_what_is_packed(message):
+    frames, _ = message
+    sent = b"".join(wire.pack(frames, [len(frame) for frame in frames], {}))
+    [size] = struct.unpack_from("Q", sent)
+    body, rest = unpack_frames(sent[8 : 8 + size], partial=True)
+    assert [bytes(frame) for frame in body] == frames[: len(body)]
+    assert list(rest) == [len(frame) for frame in frames[len(body) :]]
+    assert sent[8 + size :] == b"".join(frames[len(body) :])
+
+
+@given(messages())
+def test_what_distributed_packs_is_parsed(message):
+    frames, _ = message
+    assume(frames)
+    sent = b"".join(_add_frames_header([memoryview(bytearray(frame)) for frame in frames])[0])
+    head, layout, rest = parsed(sent)
+    assert not head.by_mpi
+    assert list(layout.lengths) == [len(frame) for frame in frames]
+    assert rest == b"".join(frames)
+
+
+@given(words, words)
+def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
+    try:
+        head = wire.parse_head(struct.pack("QQ", first, second))
+    except ValueError as error:
+        assert "frames" in str(error)  # noqa: PT017
+    else:
+        assert 0 <= head.numbers <= head.size
+        assert head.by_mpi <= head.frames
+        # nobody asks for gigabytes of memory to read numbers into
+        assert head.numbers <= 1 << 30
+
+
+@given(st.lists(words, min_size=1, max_size=6), st.integers(0, 6), st.integers(0, 10**6))
+def test_numbers_that_contradict_each_other_are_refused(numbers, by_mpi, size):
+    by_mpi = min(by_mpi, len(numbers))
+    head = wire.Head(8 * (len(numbers) + by_mpi) + size, len(numbers), by_mpi)
+    try:
+        layout = wire.parse_layout(head, struct.pack(f"{len(numbers)}Q", *numbers) + bytes(8 * by_mpi))
+    except ValueError:
+        return
+    assert len(layout.tags) == by_mpi
+    assert sum(layout.lengths[index] for index in layout.on_socket[: layout.glued]) == size
+
+
+def numbered(size: int) -> np.ndarray:
+    return np.arange(size).astype(np.uint8)
+
+
+@pytest.mark.parametrize(("scheme", "left"), [("mpi", "tcp"), ("tcp", "mpi"), ("mpi", "mpi")])
+async def test_tcp_and_mpi_speak_with_each_other(scheme, left, monkeypatch):
+    # distributed cuts frames into shards, and whoever reads puts them together again
+    monkeypatch.setattr(TCP, "max_shard_size", 100_000)
+    cases = [[], [0], [1], [0] * 50, [5] * 3000, [MIB - 1, 0, 1, MIB], [99_999, 100_000, 100_001], [8 * MIB]]
+
+    async def check(end: End):
+        comm = await end.pair(scheme, left=left)
+
+        async def write():
+            for lengths in cases:
+                await comm.write({"x": [to_serialize(numbered(size)) for size in lengths], "bytes": b"b" * 200_000})
+
+        async def read():
+            for lengths in cases:
+                message = await comm.read()
+                assert message["bytes"] == b"b" * 200_000
+                for size, array in zip(lengths, message["x"], strict=True):
+                    np.testing.assert_array_equal(array, numbered(size))
+
+        await asyncio.gather(write(), read())
+        await end.gather()
+        await comm.close()
+
+    await together(check)
+
+
+@settings(max_examples=30)
+@given(st.binary(max_size=200))
+def test_nonsense_on_the_socket_closes_it_or_is_waited_for(nonsense):
+    async def check(end: End):
+        comm = await end.pair()
+        if end.left:
+            await comm.stream.write(nonsense)
+            await comm.close()
+        else:
+            with pytest.raises((CommClosedError, ValueError, MemoryError)):
+                await comm.read()
+            await comm.close()
+
+    asyncio.run(together(check))
