@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Seconds that preparing or running one may take.
 _DEADLINE = 300.0
 # Side of the square array; rows of each partition of a dataframe, and partitions on each worker.
-_SIDE, _ROWS, _PARTITIONS = 8000, 500_000, 2
+_SIDE, _ROWS, _PARTITIONS = 7000, 500_000, 2
 # Singular values, and the shape of the matrix they are of; its columns are in two blocks.
 RANK, _TALL, _WIDE = 20, 20_000, 2000
 
