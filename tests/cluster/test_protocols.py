@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, Scheduler, Worker
+from support.processes import until
 
 from workbench import MPICluster, comm
 
@@ -69,7 +70,8 @@ def test_an_mpi_without_threads_leaves_blocks_on_the_sockets_and_says_so(monkeyp
     monkeypatch.setenv("MPI4PY_RC_THREAD_LEVEL", "serialized")
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
         assert _addresses(client) == {"tls"}
-        assert "MPI_THREAD_SERIALIZED only, so blocks go through sockets" in cluster.record.message
+        why = "MPI_THREAD_SERIALIZED only, so blocks go through sockets"
+        until("the head says why", lambda: why in cluster.refresh().message)
 
 
 def test_a_notebook_that_asks_ranks_directly_gets_aligned_writable_blocks_and_loads_no_mpi(client4: Client) -> None:

@@ -194,7 +194,7 @@ def _reachable(ip: str) -> str:
 
 def test_head_and_ranks_of_a_local_cluster_are_not_seen_from_other_hosts(cluster4: MPICluster) -> None:
     addresses = [str(cluster4.record.address), *(rank["address"] for rank in cluster4.ranks)]
-    assert all(address.startswith("tls://127.0.0.1:") for address in addresses)
+    assert {address.partition("://")[2].partition(":")[0] for address in addresses} == {"127.0.0.1"}
 
 
 def test_a_cluster_starts_inside_an_mpi_world_and_a_batch_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ class Transfer:
     """
 
     __slots__ = (
-        "_chunks", "_flying", "_post", "_requests", "_waiters", "_when_over", "_window",
+        "__weakref__", "_chunks", "_flying", "_post", "_requests", "_waiters", "_when_over", "_window",
         "attended_until", "error", "finished", "gone_since", "is_receive", "news", "peer_is_gone", "size",
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from distributed.comm.core import CommClosedError
 from tornado.iostream import StreamClosedError
@@ -63,7 +64,9 @@ class Link:
         self._progress = partial(member.communicator.Iprobe, member.rank)
         self._engine = engine.engine()
         self._flow = flows.flow(peer, "mpi")
-        self._sends: set[Transfer] = set()
+        # The engine keeps them. Here, a reference to one that has failed would close a cycle, and the garbage collector
+        # must not come upon frames: CPython 3.11 clears a memoryview that something still exports from.
+        self._sends: WeakSet[Transfer] = WeakSet()
         self._is_ended = False
         incoming.connect(self)
 
@@ -88,11 +91,11 @@ class Link:
             self.give_back(tag for _, tag in frames)
             return
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
+        tags = [tag for _, tag in frames]
 
         def over() -> None:
-            self._sends.discard(transfer)
             self._flow.add_sent(size, time.perf_counter() - began)
-            self.give_back(tag for _, tag in frames)
+            self.give_back(tags)
 
         transfer = engine.Transfer(
             # Synchronous mode: complete means received, so its tag is free on both sides.
@@ -109,10 +112,11 @@ class Link:
     def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
         """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
+        count = len(frames)
 
         def over() -> None:
             self._flow.add_received(size, time.perf_counter() - began)
-            self._engine.settle(self._progress, len(frames))
+            self._engine.settle(self._progress, count)
 
         transfer = engine.Transfer(
             lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
