@@ -25,8 +25,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from distributed.comm.core import CommClosedError
-
 from workbench.comm import wire
 
 if TYPE_CHECKING:
@@ -105,7 +103,8 @@ class Transfer:
         self.gone_since: float | None = None
         """Since when the peer's socket has been seen to be at its end."""
         self.finished = False
-        self.error: CommClosedError | None = None
+        self.error: str | None = None
+        """Why it failed. Not an exception: its traceback would hold what holds it."""
 
     def waiter(self) -> asyncio.Future[None] | None:
         """Return a future for its end, or None if it is finished; cancelling that leaves the transfer alone."""
@@ -151,7 +150,7 @@ class Transfer:
         when_over()
         return True
 
-    def finish(self, error: CommClosedError | None = None) -> None:
+    def finish(self, error: str | None = None) -> None:
         """Note that it is complete, or that it failed, and tell whoever waits."""
         self.finished, self.error = True, error
         for waiter in self._waiters:
@@ -261,7 +260,7 @@ class Engine:
                 transfer.finish()
                 return True
         except MPI.Exception as error:
-            self._give_up(transfer, CommClosedError(f"MPI: {error}"))
+            self._give_up(transfer, f"MPI: {error}")
             return True
         if now - transfer.news < 10 * _SOON or not transfer.peer_is_gone():
             transfer.gone_since = None
@@ -271,10 +270,10 @@ class Engine:
         silent = now - max(transfer.gone_since, transfer.news)
         if silent < (_GRACE if transfer.is_receive else _ABANDON):
             return False
-        self._give_up(transfer, CommClosedError("the peer ended with frames on their way by MPI"))
+        self._give_up(transfer, "the peer ended with frames on their way by MPI")
         return True
 
-    def _give_up(self, transfer: Transfer, error: CommClosedError) -> None:
+    def _give_up(self, transfer: Transfer, error: str) -> None:
         if transfer.is_receive:
             transfer.cancel()
         transfer.finish(error)

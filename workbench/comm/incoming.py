@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distributed.comm.core import CommClosedError
 from distributed.protocol.utils import host_array
 from tornado.iostream import StreamClosedError
 
@@ -103,7 +104,7 @@ class Incoming:
             if (waiter := self._transfer.waiter()) is not None:
                 await self._wait(waiter)
             if self._transfer.error is not None:
-                raise self._transfer.error
+                raise CommClosedError(self._transfer.error)
         frames = self._frames
         self._flow.add_received(self._size, time.perf_counter() - self._began)
         self._begin()
