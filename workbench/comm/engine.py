@@ -208,6 +208,8 @@ class Engine:
         Their sender hears of it by acknowledgements, which wait in MPI when there are many at a time. Both MPIs send
         one or a few of those whenever they are called, and nobody else might call them.
         """
+        if self._loop.is_closed():
+            return
         self._calls = max(self._calls, min(frames, _MOST_CALLS))
         if self._pause > _SOON and self._settling is not None:
             self._settling.cancel()

@@ -123,7 +123,8 @@ class Incoming:
             while self._stream.reading():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONG_PAUSE)
-            if self._stream.closed():
+            # Whether it came to its end, or the stream to its own before, only tornado's own state tells.
+            if self._stream._user_read_buffer:  # noqa: SLF001
                 raise StreamClosedError
         else:
             self._is_filling = True
