@@ -161,7 +161,7 @@ async def test_nothing_runs_where_nothing_is_outstanding(end: End):
         await reading
 
 
-@pytest.mark.parametrize("world", [(2, False)], ids=["2"], indirect=True)
+@pytest.mark.parametrize("world", ["2"], indirect=True)
 @on_ranks
 async def test_a_frame_may_be_longer_than_mpi_can_count(end: End):
     comm = await end.pair()

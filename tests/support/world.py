@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,14 @@ from workbench.launch.mpiexec import Geometry, world_command
 HANGS = DEADLINE + 20
 
 
-def start(ranks: int, command: Sequence[str], extra: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
-    """Start a command on every rank of a new world; options as for `subprocess.Popen`."""
-    line = world_command(mpi.find(), Geometry.here(ranks, 1), [sys.executable, *command], extra)
+def start(
+    ranks: int, command: Sequence[str], variables: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[str]:
+    """Start a command on every rank of a new world, with more variables; options as for `subprocess.Popen`."""
+    line = world_command(mpi.find(), Geometry.here(ranks, 1), [sys.executable, *command])
     environment, _ = scrub(os.environ)
-    return subprocess.Popen(line.argv, env=line.variables(environment), text=True, stdin=subprocess.DEVNULL, **options)
+    environment = line.variables(environment) | dict(variables or {})
+    return subprocess.Popen(line.argv, env=environment, text=True, stdin=subprocess.DEVNULL, **options)
 
 
 def run_program(ranks: int, program: str, deadline: float) -> list[str]:
@@ -52,8 +55,8 @@ class World:
     It starts with the first check, and starts anew for the next one when a check has gone wrong.
     """
 
-    def __init__(self, ranks: int, folder: Path | None = None, extra: Sequence[str] = ()) -> None:
-        self._ranks, self._certificates, self._extra = ranks, folder, extra
+    def __init__(self, ranks: int, folder: Path | None = None, variables: Mapping[str, str] | None = None) -> None:
+        self._ranks, self._certificates, self._variables = ranks, folder, variables
         self._process: subprocess.Popen[str] | None = None
         self._connections: dict[int, Connection] = {}
         self._pids: dict[int, int] = {}
@@ -81,7 +84,7 @@ class World:
             door.bind(path)
             door.listen(self._ranks)
             door.settimeout(DEADLINE)
-            self._process = start(self._ranks, command, self._extra, stdout=errors, stderr=errors)
+            self._process = start(self._ranks, command, self._variables, stdout=errors, stderr=errors)
             for _ in range(self._ranks):
                 connection = Connection(door.accept()[0].detach())
                 self._connections[connection.recv()] = connection
