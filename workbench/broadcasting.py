@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
-from workbench.errors import CollectiveTimeout, InvalidRequest
+from workbench.errors import CollectiveTimeout, InvalidRequest, RankLost
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -102,6 +102,7 @@ async def _begin(client: Client, head: Any, key: str) -> str:
 
 
 async def _upload(client: Client, head: Any, root: str, key: str, obj: Any) -> None:
+    from distributed.comm.core import CommClosedError
     from distributed.protocol.serialize import to_serialize
 
     value = to_serialize(obj)
@@ -112,4 +113,7 @@ async def _upload(client: Client, head: Any, root: str, key: str, obj: Any) -> N
     else:
         # Not through the head, which would have to take it in and send it out again.
         client.rpc.reuse(root, comm)
-        await client.rpc(root).workbench_broadcast_upload(key=key, value=value)
+        try:
+            await client.rpc(root).workbench_broadcast_upload(key=key, value=value)
+        except CommClosedError as error:
+            raise RankLost("rank 0 was lost while it took the object in for a broadcast; no rank has it") from error

@@ -197,6 +197,24 @@ def test_a_rank_that_hangs_or_dies_in_the_middle_ends_the_call_on_all():
         until("nothing is kept", lambda: not kept(client))
 
 
+def test_rank_0_dies_before_it_has_the_object():
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client, ThreadPoolExecutor(1) as thread:
+        broadcast(client, 7)
+        root = cluster.ranks[0]
+        os.kill(root["pid"], signal.SIGSTOP)
+        lost = thread.submit(broadcast, client, LARGE, timeout=DEADLINE)
+        until("the upload is on its way", lambda: client.rpc.occupied.get(root["address"]))
+        os.kill(root["pid"], signal.SIGKILL)
+        with pytest.raises(RankLost, match="rank 0 was lost"):
+            lost.result(DEADLINE)
+
+        cluster.restart()
+        os.kill(cluster.ranks[0]["pid"], signal.SIGKILL)
+        # the head may have heard of it or not
+        with pytest.raises(RankLost, match=r"rank 0 (was lost|is gone)"):
+            broadcast(client, LARGE, timeout=DEADLINE)
+
+
 def test_it_reaches_all_ranks_of_all_worlds():
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
         cluster.scale(3)

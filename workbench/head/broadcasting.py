@@ -57,8 +57,19 @@ class Broadcasts:
         return self._worlds.addresses(worlds[0])[0]
 
     async def upload(self, key: Key, value: Any, root: str) -> None:
-        """Pass an upload on to rank 0, for a client that cannot reach it."""
-        await self._scheduler.rpc(root).workbench_broadcast_upload(key=key, value=value)
+        """Pass an upload on to rank 0, for a client that cannot reach it.
+
+        Raises
+        ------
+        RankLost
+            If it is rank 0 that is gone.
+        """
+        try:
+            if root not in self._scheduler.workers:  # a connection to it would be tried for long
+                raise ConnectionError(f"{root} has left")
+            await self._scheduler.rpc(root).workbench_broadcast_upload(key=key, value=value)
+        except OSError as error:
+            raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
 
     async def uploaded(self, key: Key, address: str, nbytes: int) -> None:
         """Note that rank 0 has the object."""
