@@ -39,9 +39,9 @@ _SLOWEST, _ALLOWED = 1e8, 0.05
 _BURST = 0.0003
 # Seconds between two tests: at least, and at most.
 _SOON, _SELDOM = 0.001, 0.02
-# Seconds between two calls, growing from _SOON, at which acknowledgements of what was received are taken for sent, and
-# calls at a time.
-_SETTLED, _MOST_CALLS = 4.0, 1000
+# Seconds between two looks, growing from _SOON, at which acknowledgements of what was received are taken for sent; calls
+# of MPI for each second between two looks, and at most at one look.
+_SETTLED, _CALLS, _MOST_CALLS = 4.0, 20_000, 1000
 # Seconds until a send to a peer whose socket has ended is tested no more, but when there is other work.
 _ABANDON = 30.0
 
@@ -180,7 +180,7 @@ class Engine:
         self._abandoned: list[Transfer] = []
         self._next: asyncio.Handle | None = None
         self._settling: asyncio.TimerHandle | None = None
-        self._pause, self._calls = _SOON, 0
+        self._pause = _SOON
         self.tasks: set[asyncio.Task[None]] = set()
         """Connections that wait for the end of their transfers."""
 
@@ -191,7 +191,11 @@ class Engine:
 
     def start(self, transfer: Transfer) -> None:
         """Begin with a transfer; often it is finished at once."""
-        if not self._move(transfer):
+        until = time.monotonic() + _BURST
+        if transfer.is_receive:
+            # The header woke this process up, and maybe took the core from the sender, which is just about to post.
+            transfer.attended_until = until
+        if not self._move(transfer, until):
             self._active.append(transfer)
             self._plan()
 
@@ -202,15 +206,14 @@ class Engine:
             transfer.attended_until = now + _ALLOWED + transfer.size / _SLOWEST
         self._plan()
 
-    def settle(self, progress: Callable[[], object], frames: int) -> None:
-        """Call MPI now and then for a while, now that so many frames were received.
+    def settle(self, progress: Callable[[], object]) -> None:
+        """Call MPI now and then for a while, now that frames were received.
 
         Their sender hears of it by acknowledgements, which wait in MPI when there are many at a time. Both MPIs send
         one or a few of those whenever they are called, and nobody else might call them.
         """
         if self._loop.is_closed():
             return
-        self._calls = max(self._calls, min(frames, _MOST_CALLS))
         if self._pause > _SOON and self._settling is not None:
             self._settling.cancel()
             self._settling = None
@@ -222,13 +225,13 @@ class Engine:
         from mpi4py import MPI
 
         with contextlib.suppress(MPI.Exception):
-            for _ in range(self._calls):
+            for _ in range(min(int(self._pause * _CALLS), _MOST_CALLS)):
                 progress()
         self._pause *= 2
         if self._pause < _SETTLED:
             self._settling = self._loop.call_later(self._pause, self._settle, progress)
         else:
-            self._settling, self._pause, self._calls = None, _SOON, 0
+            self._settling, self._pause = None, _SOON
 
     def forget_closed(self) -> bool:
         """Tell whether its loop is closed and nothing of it is outstanding."""

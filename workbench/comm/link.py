@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
 import socket
 import time
@@ -68,6 +69,8 @@ class Link:
         # must not come upon frames: CPython 3.11 clears a memoryview that something still exports from.
         self._sends: WeakSet[Transfer] = WeakSet()
         self._is_ended = False
+        # While frames are on their way to the peer: how many messages they are of, and the socket once more.
+        self._sending, self._held = 0, -1
         incoming.connect(self)
 
     def take_tag(self) -> int | None:
@@ -96,7 +99,9 @@ class Link:
         def over() -> None:
             self._flow.add_sent(size, time.perf_counter() - began)
             self.give_back(tags)
+            self._let_go()
 
+        self._hold()
         transfer = engine.Transfer(
             # Synchronous mode: complete means received, so its tag is free on both sides.
             lambda chunk, tag: self._communicator.Issend(chunk, self.peer, tag),
@@ -109,14 +114,28 @@ class Link:
         self._sends.add(transfer)
         self._engine.start(transfer)
 
+    def _hold(self) -> None:
+        """Keep the connection open while frames are on their way, for its end tells the peer that this process is dead.
+
+        Tornado closes the socket as soon as the peer has ended its half, which it does though it waits for frames.
+        """
+        self._sending += 1
+        if self._held < 0 and not self.stream.closed():
+            self._held = os.dup(self.stream.socket.fileno())
+
+    def _let_go(self) -> None:
+        self._sending -= 1
+        if not self._sending and self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
     def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
         """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
-        count = len(frames)
 
         def over() -> None:
             self._flow.add_received(size, time.perf_counter() - began)
-            self._engine.settle(self._progress, count)
+            self._engine.settle(self._progress)
 
         transfer = engine.Transfer(
             lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
