@@ -39,8 +39,8 @@ _SLOWEST, _ALLOWED = 1e8, 0.05
 _BURST = 0.0003
 # Seconds between two tests: at least, and at most.
 _SOON, _SELDOM = 0.001, 0.02
-# Seconds between two looks, growing from _SOON, at which acknowledgements of what was received are taken for sent; calls
-# of MPI for each second between two looks, and at most at one look.
+# Seconds between two looks, growing from _SOON, at which acknowledgements of what was received are taken for sent.
+# Calls of MPI for each second between two looks, and at most at one look.
 _SETTLED, _CALLS, _MOST_CALLS = 4.0, 20_000, 1000
 # Seconds until a send to a peer whose socket has ended is tested no more, but when there is other work.
 _ABANDON = 30.0
