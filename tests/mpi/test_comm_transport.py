@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import resource
 from typing import Any
 
 import dask
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from distributed.comm import CommClosedError
 from distributed.protocol import to_serialize
-from support.ends import End, sent_by_mpi
+from support.ends import End, sent_by_mpi, until
 from support.world import on_ranks
 
 from workbench import comm as transport
@@ -159,6 +160,28 @@ async def test_nothing_runs_where_nothing_is_outstanding(end: End):
     await comm.close()
     with pytest.raises(CommClosedError):
         await reading
+
+
+@on_ranks
+async def test_frames_go_by_mpi_from_a_process_that_can_have_no_more_files(end: End):
+    comm = await end.pair()
+    # once, for what this opens files for: imports
+    await comm.write(to_serialize(numbered(MIB)))
+    await comm.read()
+    await end.gather()
+    await until(lambda: not engine.engine().outstanding)
+    before, (soft, hard) = sent_by_mpi(end.partner), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        await comm.write(to_serialize(numbered(3 * MIB)))
+        array = await comm.read()
+        await end.gather()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    np.testing.assert_array_equal(array, numbered(3 * MIB))
+    del array
+    await comm.close()
+    assert sent_by_mpi(end.partner)[1] - before[1] >= 3 * MIB
 
 
 @pytest.mark.parametrize("world", ["2"], indirect=True)

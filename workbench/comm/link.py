@@ -121,7 +121,9 @@ class Link:
         """
         self._sending += 1
         if self._held < 0 and not self.stream.closed():
-            self._held = os.dup(self.stream.socket.fileno())
+            # A process may have as many files as it can: the peer waits for what is announced, so it goes without this.
+            with contextlib.suppress(OSError):
+                self._held = os.dup(self.stream.socket.fileno())
 
     def _let_go(self) -> None:
         self._sending -= 1
