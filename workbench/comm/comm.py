@@ -122,6 +122,7 @@ class MPIComm(TCP):
         link = self._incoming.link
         tags = _tags(link, lengths, self._threshold) if link is not None else {}
         pieces = wire.pack(frames, lengths, tags)
+        by_mpi = [(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()]
         try:
             header = self._write(pieces)
         except BaseException as error:
@@ -132,8 +133,8 @@ class MPIComm(TCP):
                 raise
             self.stream, self._closed = None, True
             convert_stream_closed_error(self, error)
-        if link is not None and tags:
-            link.send([(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()], header)
+        if link is not None and by_mpi:
+            link.send(by_mpi, header)
         self._flow.add_sent(sum(map(nbytes, pieces)), time.perf_counter() - began)
         return sum(lengths)
 

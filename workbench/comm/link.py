@@ -101,18 +101,23 @@ class Link:
             self.give_back(tags)
             self._let_go()
 
-        self._hold()
-        transfer = engine.Transfer(
-            # Synchronous mode: complete means received, so its tag is free on both sides.
-            lambda chunk, tag: self._communicator.Issend(chunk, self.peer, tag),
-            frames,
-            window=float("inf"),
-            is_receive=False,
-            peer_is_gone=self._peer_is_gone,
-            when_over=over,
-        )
-        self._sends.add(transfer)
-        self._engine.start(transfer)
+        try:
+            self._hold()
+            transfer = engine.Transfer(
+                # Synchronous mode: complete means received, so its tag is free on both sides.
+                lambda chunk, tag: self._communicator.Issend(chunk, self.peer, tag),
+                frames,
+                window=float("inf"),
+                is_receive=False,
+                peer_is_gone=self._peer_is_gone,
+                when_over=over,
+            )
+            self._sends.add(transfer)
+            self._engine.start(transfer)
+        except BaseException:
+            # The peer waits for what was announced. The end of the socket tells it not to.
+            self.stream.close()
+            raise
 
     def _hold(self) -> None:
         """Keep the connection open while frames are on their way, for its end tells the peer that this process is dead.
