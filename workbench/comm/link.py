@@ -69,8 +69,8 @@ class Link:
         # must not come upon frames: CPython 3.11 clears a memoryview that something still exports from.
         self._sends: WeakSet[Transfer] = WeakSet()
         self._is_ended = False
-        # While frames are on their way to the peer: how many messages they are of, and the socket once more.
-        self._sending, self._held = 0, -1
+        # While frames are on their way: of how many messages, and the socket once more.
+        self._on_way, self._held = 0, -1
         incoming.connect(self)
 
     def take_tag(self) -> int | None:
@@ -116,23 +116,25 @@ class Link:
             self._engine.start(transfer)
         except BaseException:
             # The peer waits for what was announced. The end of the socket tells it not to.
+            self._let_go()
             self.stream.close()
             raise
 
     def _hold(self) -> None:
-        """Keep the connection open while frames are on their way, for its end tells the peer that this process is dead.
+        """Keep the connection while frames are on their way, for its end tells that a process is dead.
 
-        Tornado closes the socket as soon as the peer has ended its half, which it does though it waits for frames.
+        Tornado closes the socket as soon as the peer has ended its half, though it waits for frames; and when a TLS
+        socket hears that the peer has not expected an end, though the frames are still coming.
         """
-        self._sending += 1
+        self._on_way += 1
         if self._held < 0 and not self.stream.closed():
             # A process may have as many files as it can: the peer waits for what is announced, so it goes without this.
             with contextlib.suppress(OSError):
                 self._held = os.dup(self.stream.socket.fileno())
 
     def _let_go(self) -> None:
-        self._sending -= 1
-        if not self._sending and self._held >= 0:
+        self._on_way -= 1
+        if not self._on_way and self._held >= 0:
             os.close(self._held)
             self._held = -1
 
@@ -143,7 +145,9 @@ class Link:
         def over() -> None:
             self._flow.add_received(size, time.perf_counter() - began)
             self._engine.settle(self._progress)
+            self._let_go()
 
+        self._hold()
         transfer = engine.Transfer(
             lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
             frames,
@@ -206,8 +210,8 @@ class Link:
                 await self.incoming.message()
 
     def _peer_is_gone(self) -> bool:
-        if self.stream.closed():
+        if self._held < 0 and self.stream.closed():
             return True
         poll = select.poll()
-        poll.register(self.stream.fileno(), _HANGUP)
+        poll.register(self._held if self._held >= 0 else self.stream.socket, _HANGUP)
         return bool(poll.poll(0))
