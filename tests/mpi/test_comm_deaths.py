@@ -87,7 +87,7 @@ async def the_receiver_dies_with_frames_on_their_way_to_it(end: End):
     await comm.close()
     # whoever waited for them goes on; their memory and their tags are MPI's until it lets go of them
     await until(lambda: not engine.engine().tasks)
-    await back_to(before | {what: level()[what] for what in ("transfers", "tags in use")})
+    await back_to(before | {what: level()[what] for what in ("transfers", "tags in use", "files")})
 
 
 @leaving_traces

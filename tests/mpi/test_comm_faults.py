@@ -422,3 +422,33 @@ async def test_a_stranger_without_certificate_is_refused(end: End):
 )
 def test_where_mpi_moves_frames_piece_by_piece(test, world: World):
     test(world)
+
+
+@on_ranks
+async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End):
+    comm = await end.pair()
+    grace, engine._GRACE = engine._GRACE, 0.1
+    try:
+        if end.left:
+            reading = asyncio.create_task(comm.read())
+            await end.gather()
+            await until(lambda: engine.engine().outstanding)
+            # ends its half of the socket; the frames are not there yet, and are not sent for a while
+            await cancelled(reading)
+            await end.gather()
+            await until(lambda: not engine.engine().tasks)
+            assert not engine.engine().outstanding
+        else:
+            message = ByHand(comm, [NIL, b"y" * MIB])
+            comm._incoming.link._hold()
+            message.announce()
+            await end.gather()
+            await end.gather()
+            with pytest.raises(CommClosedError):
+                await comm.read()
+            await asyncio.sleep(0.5)  # longer than one would wait for the frames of the dead
+            message.send()
+            comm._incoming.link._let_go()
+            await comm.close()
+    finally:
+        engine._GRACE = grace
