@@ -58,6 +58,7 @@ class World:
     def __init__(self, ranks: int, folder: Path | None = None, variables: Mapping[str, str] | None = None) -> None:
         self._ranks, self._certificates, self._variables = ranks, folder, variables
         self._process: subprocess.Popen[str] | None = None
+        self._folders: list[Path] = []
         self._connections: dict[int, Connection] = {}
         self._pids: dict[int, int] = {}
         self.dead: set[int] = set()
@@ -78,6 +79,7 @@ class World:
     def _start(self) -> None:
         # $TMPDIR is too long for a socket at many places.
         self._folder = Path(tempfile.mkdtemp(prefix="wb-", dir="/tmp"))
+        self._folders.append(self._folder)
         path = str(self._folder / "socket")
         command = ["-m", "support.member", path, str(self._ranks), str(self._certificates or "")]
         with socket.socket(socket.AF_UNIX) as door, open(self._folder / "stderr", "w", encoding="utf-8") as errors:
@@ -146,9 +148,9 @@ class World:
 
     def close(self) -> None:
         """End the world, and remove what was written."""
-        if self._process is not None:
-            self.stop(finalize=not self.dead)
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self.stop(finalize=not self.dead)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def on_ranks(check: Check) -> Callable[[World], None]:
