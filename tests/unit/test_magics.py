@@ -131,7 +131,7 @@ def completions(shell, line):
         ("mpicluster sca", ["mpicluster scale"]),
         ("%mpicluster start 4 --sch", ["%mpicluster start 4 --scheduler"]),
         ("%mpicluster stop --mpi", []),
-        ("%mpicluster start --protocol ", ["%mpicluster start --protocol tcp"]),
+        ("%mpicluster start --protocol t", ["%mpicluster start --protocol tcp"]),
         ("%mpicluster start --mpi=mp", ["%mpicluster start --mpi=mpich"]),
         ("%mpicluster attach al", ["%mpicluster attach alpha"]),
     ],
