@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 _GRACE = 2.0
 # Bytes in a second that a transfer makes at least while both sides attend to it, and seconds to allow besides.
 _SLOWEST, _ALLOWED = 1e8, 0.05
-# Seconds that the loop attends to such a transfer at a time.
-_BURST = 0.0003
+# Seconds that the loop attends to such a transfer at a time, and to one that nobody has asked it to attend to: MPICH
+# moves no more than 8 KiB at a test where it cannot copy at one stroke.
+_BURST, _GLANCE = 0.0003, 0.0001
 # Seconds between two tests: at least, and at most.
 _SOON, _SELDOM = 0.001, 0.02
-# Seconds between two looks, growing from _SOON, at which acknowledgements of what was received are taken for sent.
+# Seconds between two looks, growing from _SOON, at which what waits in MPI to be sent is taken for sent.
 # Calls of MPI for each second between two looks, and at most at one look.
 _SETTLED, _CALLS, _MOST_CALLS = 4.0, 20_000, 1000
 # Seconds until a send to a peer whose socket has ended is tested no more, but when there is other work.
@@ -191,10 +192,10 @@ class Engine:
 
     def start(self, transfer: Transfer) -> None:
         """Begin with a transfer; often it is finished at once."""
-        until = time.monotonic() + _BURST
+        until = 0.0
         if transfer.is_receive:
             # The header woke this process up, and maybe took the core from the sender, which is just about to post.
-            transfer.attended_until = until
+            transfer.attended_until = until = time.monotonic() + _BURST
         if not self._move(transfer, until):
             self._active.append(transfer)
             self._plan()
@@ -207,10 +208,11 @@ class Engine:
         self._plan()
 
     def settle(self, progress: Callable[[], object]) -> None:
-        """Call MPI now and then for a while, now that frames were received.
+        """Call MPI now and then for a while, now that frames were sent or received.
 
-        Their sender hears of it by acknowledgements, which wait in MPI when there are many at a time. Both MPIs send
-        one or a few of those whenever they are called, and nobody else might call them.
+        What this side has done with may have to be sent yet: the acknowledgements of what was received, when there are
+        many at a time, and pieces that MPI has copied. Both MPIs send a few whenever they are called, and nobody else
+        might call them.
         """
         if self._loop.is_closed():
             return
@@ -250,8 +252,12 @@ class Engine:
     def _poll(self) -> None:
         self._next = None
         # One burst for all: whichever is tested, MPI moves all of them.
-        until = time.monotonic() + _BURST
-        self._active = [transfer for transfer in self._active if not self._move(transfer, until)]
+        now = time.monotonic()
+        self._active = [
+            transfer
+            for transfer in self._active
+            if not self._move(transfer, now + (_BURST if now < transfer.attended_until else _GLANCE))
+        ]
         self._abandoned = [transfer for transfer in self._abandoned if not _is_over(transfer)]
         self._plan()
 
@@ -261,7 +267,7 @@ class Engine:
 
         now = time.monotonic()
         try:
-            if transfer.step(until if now < transfer.attended_until else 0.0):
+            if transfer.step(until):
                 transfer.finish()
                 return True
         except MPI.Exception as error:

@@ -99,6 +99,7 @@ class Link:
         def over() -> None:
             self._flow.add_sent(size, time.perf_counter() - began)
             self.give_back(tags)
+            self._engine.settle(self._progress)
             self._let_go()
 
         try:
