@@ -41,6 +41,8 @@ class ByHand:
         tags = {index: self._link.take_tag() for index in range(len(frames))}
         [self._header] = wire.pack(frames, [len(frame) for frame in frames], tags)
         self._frames = [(ensure_memoryview(frame), tags[index]) for index, frame in enumerate(frames)]
+        # from the header on the connection is kept, as it is when the frames follow at once
+        self._link._hold()
 
     def announce(self, part: slice = slice(None)) -> None:
         try:
@@ -51,6 +53,7 @@ class ByHand:
 
     def send(self) -> None:
         self._link.send(self._frames, self._written)
+        self._link._let_go()
 
 
 async def until_closed(comm: Any) -> list[Any]:
@@ -416,6 +419,8 @@ async def test_a_stranger_without_certificate_is_refused(end: End):
     "test",
     [
         test_a_read_is_cancelled_while_it_waits_for_frames,
+        test_what_is_on_its_way_arrives_after_close_and_after_abort,
+        test_nobody_reads_what_was_sent_before_closing,
         test_connections_between_the_same_ranks_do_not_hear_each_other,
     ],
     ids=lambda test: test.__name__,
@@ -440,7 +445,6 @@ async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End
             assert not engine.engine().outstanding
         else:
             message = ByHand(comm, [NIL, b"y" * MIB])
-            comm._incoming.link._hold()
             message.announce()
             await end.gather()
             await end.gather()
@@ -448,7 +452,6 @@ async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End
                 await comm.read()
             await asyncio.sleep(0.5)  # longer than one would wait for the frames of the dead
             message.send()
-            comm._incoming.link._let_go()
             await comm.close()
     finally:
         engine._GRACE = grace
