@@ -101,8 +101,8 @@ def plot(report: Report) -> Figure:
     for over, arm, since, label, look in (
         ("tcp", "mpi", 1, "mpi:// against tcp://", plotting.OURS),
         ("tls", "mpi_tls", 1, "mpi:// with TLS against tls://", plotting.OURS | plotting.TLS),
-        # For smaller ones the limit is out of sight, since there the time is all Python's.
-        ("tcp", "raw", MIB, "mpi4py against tcp://: the limit", plotting.LIMIT),
+        # For smaller ones it is out of sight, since there the time is all Python's.
+        ("tcp", "raw", MIB, "mpi4py against tcp://", plotting.LIMIT),
     ):
         shown = [row for row in report.rows if row["nbytes"] >= since]
         times = [row[f"{over}_us"] / row[f"{arm}_us"] for row in shown]
