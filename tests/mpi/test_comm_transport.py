@@ -152,10 +152,9 @@ async def test_nothing_runs_where_nothing_is_outstanding(end: End):
     if end.left:
         await reading
         reading = asyncio.ensure_future(comm.read())
-    await end.gather()
-    # both wait for a message now, and nobody looks after anything
+    # both wait for a message now, and once it is known that the last one has arrived nobody looks after anything
+    await until(lambda: not engine.engine().outstanding)
     assert engine.engine()._next is None
-    assert not engine.engine().outstanding
     await end.gather()
     await comm.close()
     with pytest.raises(CommClosedError):
