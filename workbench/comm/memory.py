@@ -74,9 +74,7 @@ def _watch(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _look(loop: asyncio.AbstractEventLoop) -> None:
-    import psutil
-
-    if psutil.Process().memory_info().rss > _PRESSURE * _memory():
+    if _is_pressed():
         pool().trim()
     else:
         pool().trim_older(_OLD)
@@ -85,3 +83,12 @@ def _look(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(_TICK, _look, loop)
     else:
         _watched.discard(loop)
+
+
+def _is_pressed() -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process().memory_info().rss > _PRESSURE * _memory())
+    except (OSError, psutil.Error):  # a process that can have no more files cannot ask
+        return False
