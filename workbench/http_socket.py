@@ -11,7 +11,12 @@ from typing import Any
 
 
 class UnixHTTP:
-    """Mix-in ahead of Dask's ``Scheduler`` or ``Worker``: HTTP is served on `http_socket` alone.
+    """Mix-in ahead of Dask's ``Scheduler`` or ``Worker``: HTTP is served on a Unix socket alone.
+
+    Parameters
+    ----------
+    http_socket
+        Path of the socket.
 
     Notes
     -----
@@ -19,10 +24,13 @@ class UnixHTTP:
     no link that would lead nowhere.
     """
 
-    http_socket: Path
-    """Path of the socket; set it before the node is made, for Dask starts HTTP there."""
     http_application: Any
     http_server: Any
+
+    def __init__(self, *args: Any, http_socket: Path, **kwargs: Any) -> None:
+        # Before the node is made, for Dask starts HTTP there.
+        self.http_socket = http_socket
+        super().__init__(*args, **kwargs)
 
     def start_http_server(
         self, routes: Any, dashboard_address: Any, default_port: int = 0, ssl_options: Any = None

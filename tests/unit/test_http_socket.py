@@ -15,14 +15,12 @@ from workbench.http_socket import UnixHTTP
 
 class SocketScheduler(UnixHTTP, Scheduler):
     def __init__(self, http_socket):
-        self.http_socket = http_socket
-        super().__init__(protocol="inproc", port=0, dashboard=False)
+        super().__init__(protocol="inproc", port=0, dashboard=False, http_socket=http_socket)
 
 
 class SocketWorker(UnixHTTP, Worker):
     def __init__(self, scheduler, http_socket):
-        self.http_socket = http_socket
-        super().__init__(scheduler, nthreads=1, dashboard=False)
+        super().__init__(scheduler, nthreads=1, dashboard=False, http_socket=http_socket)
 
 
 def ports():

@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 from distributed import Client, Scheduler, SpecCluster, Worker
 from distributed.security import Security
@@ -31,17 +29,11 @@ _HOST = "127.0.0.1"
 _START, _END, _LEAVE = 60.0, 30.0, 10.0
 
 
-class _OnSocket(UnixHTTP):
-    def __init__(self, *args: Any, http_socket: Path, **kwargs: Any) -> None:
-        self.http_socket = http_socket
-        super().__init__(*args, **kwargs)
-
-
-class _Scheduler(_OnSocket, Scheduler):
+class _Scheduler(UnixHTTP, Scheduler):
     pass
 
 
-class _Worker(_OnSocket, Worker):
+class _Worker(UnixHTTP, Worker):
     pass
 
 

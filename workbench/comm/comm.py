@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 _KEY = "workbench"
 # Bytes, more than any frame has: frames are not cut, since a receiver would have to copy them together again.
 _UNCUT = 1 << 62
-# Bytes that tornado takes at one time.
-_MOST = (1 << 31) - 1
 # Seconds that an orderly close waits for the peer to receive what is on its way. It goes on after that, unattended.
 _CLOSE = 2.0
 
@@ -142,8 +140,8 @@ class MPIComm(TCP):
         """Write what belongs to a message; return the end of writing its header."""
         header: asyncio.Future[None] = self.stream.write(pieces[0])
         for piece in map(ensure_memoryview, pieces[1:]):
-            for at in range(0, len(piece), _MOST):
-                self.stream.write(piece[at : at + _MOST])
+            for at in range(0, len(piece), wire.MOST):
+                self.stream.write(piece[at : at + wire.MOST])
         return header
 
     def close(self) -> Any:
@@ -185,8 +183,6 @@ class MPIComm(TCP):
 
 class MPITLSComm(MPIComm, TLS):
     """The same with TLS on the socket."""
-
-    max_shard_size = _UNCUT
 
 
 def _tags(link: Link, lengths: Sequence[int], threshold: int) -> dict[int, int]:

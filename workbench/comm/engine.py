@@ -1,18 +1,16 @@
 """Frames on their way by MPI: what the event loops of this process have outstanding, and who moves it on.
 
-The event loop itself tests the requests, and only while there are some: no thread, and no polling of an idle
-process. This was chosen by measurement against a thread that is handed the request and hands the news back, two
-ranks on one host. The sender's envelope is there before the header has come through the socket, so the first test of
-a receive copies the whole frame: on Open MPI 5 and MPICH 5, from 64 KiB to 64 MiB, however seldom the sender looks
-after its side. There is nothing to wait for, and the thread only adds its two switches: 0.06 against 0.22 ms at 256
-KiB, 0.29 against 0.50 ms at 2 MiB, 1.8 against 2.1 ms at 16 MiB, and up to 8 ms more at any size while a task
-computes in Python, for the interpreter gives way every 5 ms. The loop is away for the time of one chunk at most, 8 ms,
-then serves others in between.
+The event loop itself tests the requests, while there are some, and calls MPI a few times in the four seconds after:
+no thread, and no polling of an idle process. This was chosen by measurement against a thread that is handed the request
+and hands the news back, two ranks on one host. Once the sender has posted, the first test of a receive copies the
+whole frame: on Open MPI 5 and MPICH 5, from 64 KiB to 64 MiB, however seldom the sender looks after its side. The
+thread only adds its two switches: 0.06 against 0.22 ms at 256 KiB, 0.29 against 0.50 ms at 2 MiB, 1.8 against 2.1 ms
+at 16 MiB, and up to 8 ms more at any size while a task computes in Python, for the interpreter gives way every 5 ms.
+The loop is away for the time of one chunk at most, 8 ms, then serves others in between.
 
 Where MPI cannot copy at one stroke (no process_vm_readv, or another host) a frame moves piece by piece while both
-sides call MPI: 2 MB took 300 ms when each looked once a millisecond. There the first test of a receive fails. Then the
-receiver nudges the sender through the socket, and both attend to the frame in bursts until it is there: 1.2 times as
-fast as tcp at 2 MB and 2.5 times at 64 MB, with single copy forbidden to Open MPI.
+sides call MPI: 2 MB took 300 ms when each looked once a millisecond. There the first tests of a receive fail. Then the
+receiver nudges the sender through the socket, and both attend to the frame in bursts until it is there.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class Transfer:
     peer_is_gone
         Tells whether the socket to the peer has ended.
     when_over
-        Called once, when MPI has done with it: never, if it failed for good.
+        Called once, with the error or None, when MPI has done with it: never, if it failed for good.
 
     Notes
     -----
@@ -85,7 +83,7 @@ class Transfer:
         window: float,
         is_receive: bool,
         peer_is_gone: Callable[[], bool],
-        when_over: Callable[[], None],
+        when_over: Callable[[str | None], None],
     ) -> None:
         self._post, self._window, self.is_receive, self.peer_is_gone = post, window, is_receive, peer_is_gone
         self._when_over = when_over
@@ -148,7 +146,7 @@ class Transfer:
         if self._requests or self._chunks:
             return False
         when_over, self._when_over = self._when_over, _nothing
-        when_over()
+        when_over(self.error)
         return True
 
     def finish(self, error: str | None = None) -> None:
@@ -261,7 +259,7 @@ class Engine:
         self._abandoned = [transfer for transfer in self._abandoned if not _is_over(transfer)]
         self._plan()
 
-    def _move(self, transfer: Transfer, until: float = 0.0) -> bool:
+    def _move(self, transfer: Transfer, until: float) -> bool:
         """Move a transfer on; tell whether it need not be looked after any more."""
         from mpi4py import MPI
 
@@ -293,7 +291,7 @@ class Engine:
             self._abandoned.append(transfer)
 
 
-def _nothing() -> None:
+def _nothing(error: str | None) -> None:
     """Do nothing: what is over is not over again."""
 
 

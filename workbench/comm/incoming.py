@@ -19,7 +19,7 @@ from distributed.protocol.utils import host_array
 from tornado.iostream import StreamClosedError
 
 from workbench.comm import flows, memory, wire
-from workbench.comm.pool import LINE, aligned
+from workbench.comm.pool import aligned, whole_lines
 
 if TYPE_CHECKING:
     from tornado.iostream import IOStream
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from workbench.comm.engine import Transfer
     from workbench.comm.link import Link
 
-# Bytes that tornado takes at one time.
-_MOST = (1 << 31) - 1
 # Bytes. Frames below it are read together, as many as come to so much.
 _SMALL, _RUN = 1 << 16, 1 << 20
 # Seconds between two looks at a read that somebody has left in the middle: at first, and in the end.
@@ -176,7 +174,7 @@ class Incoming:
         else:
             runs = list(_runs(rest, lengths))
             own = {index: memory.take(lengths[index]) for index in layout.tags}
-            wanted = [run[at : at + _MOST] for run, _ in runs for at in range(0, len(run), _MOST)]
+            wanted = [run[at : at + wire.MOST] for run, _ in runs for at in range(0, len(run), wire.MOST)]
             by_mpi = [(own[index], tag) for index, tag in layout.tags.items()]
         self._size += sum(lengths[index] for index in rest)
         self._wanted.extend(wanted)
@@ -224,10 +222,10 @@ def _scatter(run: memoryview, indices: Sequence[int], lengths: Sequence[int], fr
         frames[0] = run[:at]
     if not indices:
         return
-    block, to = aligned(sum([lengths[index] + LINE for index in indices])), 0
+    block, to = aligned(sum([whole_lines(lengths[index]) for index in indices])), 0
     for index in indices:
         length = lengths[index]
         frames[index] = block[to : to + length]
         frames[index][:] = run[at : at + length]
         at += length
-        to += -(-length // LINE) * LINE
+        to += whole_lines(length)

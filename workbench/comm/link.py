@@ -96,7 +96,7 @@ class Link:
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
         tags = [tag for _, tag in frames]
 
-        def over() -> None:
+        def over(_: str | None) -> None:
             self._flow.add_sent(size, time.perf_counter() - began)
             self.give_back(tags)
             self._engine.settle(self._progress)
@@ -143,8 +143,9 @@ class Link:
         """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
 
-        def over() -> None:
-            self._flow.add_received(size, time.perf_counter() - began)
+        def over(error: str | None) -> None:
+            if error is None:
+                self._flow.add_received(size, time.perf_counter() - began)
             self._engine.settle(self._progress)
             self._let_go()
 

@@ -52,6 +52,11 @@ def aligned(nbytes: int) -> memoryview:
     return memory.data[start : start + nbytes]
 
 
+def whole_lines(nbytes: int) -> int:
+    """Return the bytes of so many cache lines that `nbytes` fit: what is laid out by them is aligned."""
+    return -(-nbytes // LINE) * LINE
+
+
 @dataclass(frozen=True)
 class PoolStatistics:
     """What a pool holds, and what it has done since it was made."""

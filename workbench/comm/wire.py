@@ -25,6 +25,8 @@ GLUED = 1 << 17
 """Bytes. A frame below it is sent in one piece with what goes before it, where that is shorter than a system call."""
 NUDGE = struct.pack("QQ", WORD, 0)
 """A message of no frames: the receiver of frames by MPI asks for their sender's attention."""
+MOST = (1 << 31) - 1
+"""Bytes that tornado takes or gives at one time."""
 _BY_MPI = 1 << 63
 _HALF = (1 << 32) - 1
 _MAX_BODY = 1 << 25

@@ -57,8 +57,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
         host: str,
         security: Security,
     ) -> None:
-        self.http_socket = http_socket
         super().__init__(
+            http_socket=http_socket,
             host=host,
             port=0,
             protocol="tls",

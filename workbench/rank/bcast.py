@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.comm.pool import whole_lines
 from workbench.errors import CollectiveFailed
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _PIECE = 16 << 20
 _DEPTH = 4
 # Bytes below which frames are packed together, since a message of its own costs more than a copy.
 _SMALL = 1 << 16
-_LINE = 64
 # Seconds to test without a pause.
 _SPIN = 0.001
 
@@ -53,7 +53,7 @@ def layout(sizes: Sequence[int]) -> tuple[list[int], int, int]:
     packed = 0
     for number in order:
         offsets[number] = end
-        end += -(-sizes[number] // _LINE) * _LINE
+        end += whole_lines(sizes[number])
         if sizes[number] < _SMALL:
             packed = end
     return offsets, packed, end

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 from typing import Any
 
 from distributed import Worker
@@ -30,8 +29,7 @@ class RankWorker(UnixHTTP, Worker):
     finalize: bool | None = None
     """Whether all ranks end at once and can finalise MPI together; None while the head has not asked them to end."""
 
-    def __init__(self, *args: Any, http_socket: Path, **kwargs: Any) -> None:
-        self.http_socket = http_socket
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.handlers["workbench_end"] = self.end
 
