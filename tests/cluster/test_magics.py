@@ -50,9 +50,10 @@ def cells(tmp_path_factory):
 
 def text(outputs, kind=None):
     """Return what was shown, as text; of streams only those of a kind."""
-    streams = [output for output in outputs if output.output_type == "stream" and kind in (None, output.name)]
+    # A kernel cuts a stream into outputs wherever its timer falls, in the middle of a line as well.
+    stream = "".join(output.text for output in outputs if output.output_type == "stream" and kind in (None, output.name))
     shown = [output.data["text/plain"] for output in outputs if "data" in output and kind is None]
-    return "\n".join([*(output.text for output in streams), *shown])
+    return "\n".join([*([stream] if stream else []), *shown])
 
 
 def test_a_start_ends_in_one_line_of_progress_and_the_live_cluster(cells):
