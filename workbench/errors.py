@@ -10,7 +10,9 @@
      ├── RecordError           (OSError)          a record that is corrupt, foreign or readable by others
      ├── LaunchError           (RuntimeError)     a world cannot be started here
      │    ├── MPINotFound                         no mpiexec, or no MPI library for mpi4py
-     │    └── MPIMismatch                         mpiexec and mpi4py are of different MPIs
+     │    ├── MPIMismatch                         mpiexec and mpi4py are of different MPIs
+     │    ├── JobRejected                         the scheduler does not take the job
+     │    └── SchedulerSilent                     the scheduler does not answer
      ├── StartError            (RuntimeError)     a cluster failed while it was starting
      │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
      ├── HeadUnreachable       (ConnectionError)  the head does not answer from here
@@ -71,6 +73,14 @@ class MPINotFound(LaunchError):
 
 class MPIMismatch(LaunchError):
     """``mpiexec`` and the library that mpi4py loads belong to different MPIs."""
+
+
+class JobRejected(LaunchError):
+    """The scheduler does not take the job; nothing is left of it."""
+
+
+class SchedulerSilent(LaunchError):
+    """The scheduler does not answer in time."""
 
 
 class StartError(WorkbenchError, RuntimeError):

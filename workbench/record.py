@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench.host import ProcessId
+from workbench.resources import Resources
 
-SCHEMA = 1
+SCHEMA = 2
 _ID = re.compile(r"[0-9a-f]{32}")
 _T = TypeVar("_T")
 
@@ -52,7 +53,17 @@ class Record:
     mpi: str = "auto"
     """MPI that was asked for; once the world runs, the one in use in words."""
     scheduler: str = "local"
-    """What started the job: ``local``."""
+    """What started the job: ``local``, ``here``, ``slurm`` or ``pbs``."""
+    resources: Resources = field(default_factory=Resources)
+    """What the job of world 0 asks its scheduler for."""
+    interface: str | None = None
+    """Network interface that head and ranks bind; None: the setting's, or the one that leads to the other nodes."""
+    spread: bool = False
+    """Whether other hosts have to reach head and ranks."""
+    fault_tolerant: bool = False
+    """Whether the ranks of several nodes have to go on when one dies, whatever that costs."""
+    directory: str = field(default_factory=os.getcwd)
+    """Working directory of head and ranks."""
     idle_timeout: float = 3600.0
     """Seconds without a client and without tasks after which the head ends the cluster."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -66,7 +77,7 @@ class Record:
     http: str | None = None
     """Unix socket of the scheduler's HTTP server on the head's host."""
     job: str | None = None
-    """The launcher's job id."""
+    """The launcher's job id, once the head runs; until then it is in the receipt of the submission."""
     process: ProcessId = field(default_factory=ProcessId.here)
     """The head; before it runs, the process that submitted it."""
     worlds: tuple[World, ...] = ()
@@ -74,7 +85,11 @@ class Record:
     created: float = field(default_factory=time.time)
     """When the cluster was asked for, in seconds since the epoch."""
     deadline: float = 0.0
-    """Until when it has to be ready, in seconds since the epoch."""
+    """Until when it has to be ready, in seconds since the epoch; while its job waits in a queue, the latest such."""
+    ready_within: float = 120.0
+    """Seconds that head and ranks have to be ready, from the start of their job."""
+    ends: float | None = None
+    """When the scheduler ends the job (its walltime), in seconds since the epoch; None: never, or not known yet."""
     schema: int = SCHEMA
     """Version of this format."""
 
@@ -145,8 +160,9 @@ def from_dict(values: dict[str, Any]) -> Record:
         If it made them of something else.
     """
     process = _typed(ProcessId, values["process"])
+    resources = _typed(Resources, {**values["resources"], "extra": tuple(values["resources"]["extra"])})
     worlds = tuple(_typed(World, world) for world in values["worlds"])
-    record = _typed(Record, {**values, "process": process, "worlds": worlds})
+    record = _typed(Record, {**values, "process": process, "resources": resources, "worlds": worlds})
     if not _ID.fullmatch(record.id):
         # Folders are named after it, and removed with all that is in them.
         raise TypeError(f"id is {record.id!r}")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from workbench import certificates, config, registry, scratch
+from workbench import certificates, config, network, registry, scratch
 from workbench.errors import StartError
 from workbench.head.broadcasting import Broadcasts
 from workbench.head.collectives import Collectives
@@ -20,6 +20,7 @@ from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.world import WorldProcess
 from workbench.head.worlds import Worlds
+from workbench.launch import allocation
 from workbench.registry import Record, World
 
 logger = logging.getLogger("workbench.head")
@@ -48,7 +49,7 @@ class Head:
         self.scheduler = HeadScheduler(
             http_socket=scratch.sockets(record.id) / "head.sock",
             local_directory=scratch.spill(record.id),
-            host=config.address(),
+            host=network.address(record.interface, peers=allocation.peers() if record.spread else None),
             security=certificates.security(record.folder),
         )
         self._changed = asyncio.Event()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import abc
 import enum
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from workbench.resources import Resources
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job that holds a head and its world; a value, validated where it is made."""
+    """One job that holds a head and its world, or one more world; a value, validated where it is made."""
 
     name: str
     """The cluster's name."""
@@ -28,6 +31,15 @@ class JobSpec:
     """File that takes the job's script."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that the script sets, in order."""
+    resources: Resources = field(default_factory=Resources)
+    """What the job asks the scheduler for."""
+    directory: Path = Path("/")
+    """Folder that the job runs in."""
+
+    @property
+    def receipt(self) -> Path:
+        """File that takes what the scheduler answers to the submission: the job's id."""
+        return self.script.with_suffix(".job")
 
 
 class JobState(enum.Enum):
@@ -35,8 +47,44 @@ class JobState(enum.Enum):
 
     QUEUED = "queued"
     RUNNING = "running"
-    ENDED = "ended"
+    COMPLETING = "completing"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
     UNKNOWN = "unknown"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended for good; it never runs again."""
+        return self in (JobState.DONE, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT)
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """What a scheduler tells of a job."""
+
+    state: JobState
+    """Its state."""
+    reason: str = ""
+    """Why it waits, or how it has ended, in words."""
+    start: float | None = None
+    """When it started, or is expected to, in seconds since the epoch; None: the scheduler does not say."""
+    end: float | None = None
+    """When the scheduler will end it, or it has ended, in seconds since the epoch."""
+    nodes: str = ""
+    """Its nodes, as the scheduler writes them: ``n[1-4]``."""
+    forgotten: bool = False
+    """Whether the scheduler answers, and does not know the job (any more): it cannot run, how it ended is unknown."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of the job runs or will run."""
+        return self.state.ended or self.forgotten
+
+
+UNKNOWN = JobStatus(JobState.UNKNOWN)
+"""What is said of a job while its scheduler does not answer, or what it answers cannot be read."""
 
 
 class Launcher(abc.ABC):
@@ -50,6 +98,18 @@ class Launcher(abc.ABC):
 
     name: str
     """What ``--scheduler`` calls it."""
+    batch = True
+    """Whether its jobs wait in a queue, have a walltime, and may run on another host than this."""
+
+    @abc.abstractmethod
+    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+        """Return the resources that a job asks for: what was given, and for what was not the site's settings.
+
+        Raises
+        ------
+        InvalidRequest
+            If the scheduler cannot express what is asked for.
+        """
 
     @abc.abstractmethod
     def script(self, spec: JobSpec) -> str:
@@ -59,6 +119,10 @@ class Launcher(abc.ABC):
     def submit(self, spec: JobSpec) -> str:
         """Start the job and return its id, once the scheduler has taken it.
 
+        Notes
+        -----
+        The id is in ``spec.receipt`` even if this process is killed meanwhile; see `receipt`.
+
         Raises
         ------
         LaunchError
@@ -66,9 +130,23 @@ class Launcher(abc.ABC):
         """
 
     @abc.abstractmethod
-    def state(self, job: str) -> JobState:
-        """Return the state of a job."""
+    def receipt(self, text: str) -> str | None:
+        """Return the job id in what the scheduler answered to a submission, or None if it has none."""
+
+    @abc.abstractmethod
+    def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
+        """Return the status of each job, asked for at once. Nothing is raised: what cannot be told is `UNKNOWN`."""
 
     @abc.abstractmethod
     def cancel(self, job: str) -> None:
-        """End a job and all its processes; one that has ended already is no error."""
+        """End a job and all its processes, in whatever state it is; one that has ended already is no error.
+
+        Raises
+        ------
+        LaunchError
+            If the scheduler does not take it.
+        """
+
+    def judge(self, spec: JobSpec) -> str:
+        """Return what the scheduler says of the job without taking it; empty where it cannot be asked."""
+        return ""

@@ -1,0 +1,106 @@
+"""The allocation that this process is in: the job of a batch scheduler, with its nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from workbench.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A job of a batch scheduler."""
+
+    scheduler: str
+    """``slurm`` or ``pbs``."""
+    job: str
+    """Its id."""
+    nodes: tuple[str, ...]
+    """Names of its nodes, the first one first."""
+    slots: tuple[int, ...]
+    """Ranks that each node is meant for, in the same order; 0 where the scheduler does not say."""
+
+    @property
+    def words(self) -> str:
+        """What it is, in words."""
+        title = {"slurm": "SLURM", "pbs": "PBS"}[self.scheduler]
+        many = f"{len(self.nodes)} nodes" if len(self.nodes) > 1 else "1 node"
+        return f"{title} job {self.job} ({many}: {', '.join(self.nodes[:4])}{', ...' if len(self.nodes) > 4 else ''})"
+
+
+def enclosing(environment: Mapping[str, str] | None = None) -> Allocation | None:
+    """Return the allocation that the variables of a process tell, or None outside of any.
+
+    Raises
+    ------
+    LaunchError
+        If they tell of one whose nodes cannot be read.
+    """
+    given = os.environ if environment is None else environment
+    if job := given.get("SLURM_JOB_ID"):
+        nodes = tuple(expand(given.get("SLURM_JOB_NODELIST") or given.get("SLURM_NODELIST") or ""))
+        slots = _slurm_slots(given.get("SLURM_TASKS_PER_NODE", ""))
+        return Allocation("slurm", job, nodes, slots if len(slots) == len(nodes) else (0,) * len(nodes))
+    if job := given.get("PBS_JOBID"):
+        return Allocation("pbs", job, *_pbs_nodes(job, given.get("PBS_NODEFILE")))
+    return None
+
+
+def peers() -> list[str]:
+    """Return the names of the other nodes of this process's allocation."""
+    around = enclosing()
+    here = {socket.gethostname(), socket.gethostname().partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
+    return [] if around is None else [node for node in around.nodes if node not in here]
+
+
+def expand(nodes: str) -> Iterator[str]:
+    """Yield the nodes of a list as SLURM writes it.
+
+    Examples
+    --------
+    >>> list(expand("login1,n[01-03,7],r[1-2]c[0-1]"))
+    ['login1', 'n01', 'n02', 'n03', 'n7', 'r1c0', 'r1c1', 'r2c0', 'r2c1']
+    """
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
+        yield from _expand_one(part)
+
+
+def _expand_one(part: str) -> Iterator[str]:
+    before, bracket, rest = part.partition("[")
+    if not bracket:
+        yield part
+        return
+    inside, _, after = rest.partition("]")
+    for numbers in inside.split(","):
+        first, _, last = numbers.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            for end in _expand_one(after):
+                yield f"{before}{number:0{len(first)}d}{end}"
+
+
+def _slurm_slots(text: str) -> tuple[int, ...]:
+    """Return 2, 2, 2, 1 for ``2(x3),1``."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return tuple(int(tasks) for tasks, times in found for _ in range(int(times or 1)))
+
+
+def _pbs_nodes(job: str, path: str | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    if not path:
+        return (socket.gethostname(),), (0,)
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split()
+    except OSError as error:
+        raise LaunchError(
+            f"PBS job {job}: its list of nodes cannot be read ({error}). PBS keeps it on the job's first node: "
+            "start the cluster there, or unset PBS_JOBID and PBS_NODEFILE if this is not inside of that job."
+        ) from error
+    # A node may come in several runs of lines, one for each of its chunks.
+    order = list(dict.fromkeys(lines))
+    counts = {node: sum(1 for _ in group) for node, group in groupby(sorted(lines))}
+    return tuple(order), tuple(counts[node] for node in order)

@@ -1,0 +1,133 @@
+"""Where a scheduler's commands are run, each with a deadline; what they print is parsed elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench import config
+from workbench.errors import LaunchError, SchedulerSilent
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has answered."""
+
+    code: int
+    """Its exit code."""
+    out: str
+    """Its standard output."""
+    err: str
+    """Its standard error."""
+
+    @property
+    def words(self) -> str:
+        """The last line that tells something, of errors first."""
+        lines = [line.strip() for line in (*self.err.splitlines(), *self.out.splitlines()) if line.strip()]
+        return lines[-1] if lines else f"exit code {self.code} without a word"
+
+
+def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Answer:
+    """Run a command of a scheduler and return what it answers.
+
+    Parameters
+    ----------
+    argv
+        Words of the command line.
+    environment
+        Its variables; None: those of this process.
+
+    Raises
+    ------
+    SchedulerSilent
+        If it does not answer within ``workbench.scheduler-timeout``.
+    LaunchError
+        If there is no such command.
+    """
+    timeout = config.seconds("scheduler-timeout")
+    try:
+        done = subprocess.run(
+            argv, env=_plain(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=timeout, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise _silent(argv, timeout) from error
+    except OSError as error:
+        raise LaunchError(f"cannot run {argv[0]}: {error}. Is this a host of the scheduler?") from error
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str], directory: Path) -> Answer:
+    """Run a command that submits a job, so that its answer is on disk whatever becomes of this process.
+
+    Parameters
+    ----------
+    argv
+        Words of the command line.
+    receipt
+        File that takes standard output: the job's id. It is locked (``flock``) until the command has ended, see
+        `settled`.
+    environment, directory
+        Variables and working directory of the command, which jobs inherit.
+
+    Raises
+    ------
+    SchedulerSilent
+        If it does not answer in time; it was ended, but the scheduler may have taken the job all the same: what it
+        said until then is in `receipt`.
+    LaunchError
+        If there is no such command.
+    """
+    timeout = config.seconds("submit-timeout")
+    try:
+        with open(os.open(receipt, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            _lock(file.fileno())
+            # A session of its own: a signal that ends this process, or the terminal's Ctrl-C, leaves it alone.
+            process = subprocess.Popen(
+                argv, env=_plain(environment), cwd=directory, stdin=subprocess.DEVNULL, stdout=file,
+                stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+            )  # fmt: skip
+    except OSError as error:
+        raise LaunchError(f"cannot run {argv[0]} in {directory}: {error}. Is this a host of the scheduler?") from error
+    try:
+        _, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        process.communicate()
+        raise _silent(argv, timeout) from error
+    return Answer(process.returncode, receipt.read_text(encoding="utf-8", errors="replace"), errors)
+
+
+def settled(receipt: Path) -> bool:
+    """Tell whether no command is about to write `receipt`."""
+    try:
+        with open(receipt, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # there is none, or the file system has no locks
+    return True
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        pass  # a file system without locks
+
+
+def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:
+    # Words in another language, or times in another form, could not be read.
+    return {**(os.environ if environment is None else environment), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+
+
+def _silent(argv: Sequence[str], timeout: float) -> SchedulerSilent:
+    return SchedulerSilent(
+        f"{argv[0]} did not answer within {timeout:g} s. The scheduler is down or busy: try again, or allow more time "
+        "in the settings workbench.scheduler-timeout and workbench.submit-timeout."
+    )

@@ -1,0 +1,81 @@
+"""The address that head and ranks of a cluster bind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+
+from workbench import config
+from workbench.errors import InvalidRequest, LaunchError, did_you_mean
+
+LOOPBACK = "127.0.0.1"
+# Connecting a datagram socket sends nothing: any port will do.
+_PORT = 9
+
+
+def address(interface: str | None = None, *, peers: Iterable[str] | None = None) -> str:
+    """Return the IPv4 address to bind on this host.
+
+    Parameters
+    ----------
+    interface
+        Network interface that was asked for; None: that of the setting ``workbench.interface``, and without it the
+        one that leads to the others.
+    peers
+        Names of other hosts that have to reach this one; None: nobody but this host has to, so that loopback is
+        enough.
+
+    Raises
+    ------
+    InvalidRequest
+        If this host has no such interface with an IPv4 address.
+    LaunchError
+        If others have to reach this host, but it has only loopback.
+    """
+    interface = interface or config.get("interface")
+    if interface is not None:
+        return _of(str(interface))
+    if peers is None:
+        return LOOPBACK
+    # The way to another node of the job tells more than the way to anywhere, and that more than this host's name.
+    for way in (*(_towards(peer) for peer in peers), _towards("192.0.2.1"), _resolve(socket.gethostname())):
+        if way is not None and not way.startswith("127."):
+            return way
+    others = sorted(given for given in _addresses().values() if not given.startswith("127."))
+    if others:
+        return others[0]
+    raise LaunchError(
+        f"{socket.gethostname()} has no network address but loopback, and other hosts have to reach it. "
+        "Name an interface with --interface, or look at the node's network."
+    )
+
+
+def _of(interface: str) -> str:
+    usable = _addresses()
+    if interface not in usable:
+        raise InvalidRequest(f"interface {interface!r} on {socket.gethostname()}: {did_you_mean(interface, usable)}")
+    return usable[interface]
+
+
+def _addresses() -> dict[str, str]:
+    import psutil
+
+    interfaces = psutil.net_if_addrs().items()
+    return {name: its.address for name, all_its in interfaces for its in all_its if its.family == socket.AF_INET}
+
+
+def _towards(peer: str) -> str | None:
+    """Return the address that packets to `peer` leave from, or None without a way."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((peer, _PORT))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def _resolve(name: str) -> str | None:
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return None
