@@ -1,0 +1,125 @@
+"""Walltimes: what users type, and what schedulers read."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from workbench import config
+from workbench.errors import InvalidRequest
+
+_CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d)")
+_DAYS_AND_HOURS = re.compile(r"(?P<days>\d+)-(?P<hours>\d\d?)(?::(?P<minutes>\d\d))?")
+# One number with its unit, of several in a row: 1d12h.
+_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+_UNIT = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+# Ten years: what is longer is a slip, and a number that no scheduler takes.
+_LONGEST = 10 * 366 * 86400
+
+
+def walltime(given: Any) -> int:
+    """Return a walltime in seconds.
+
+    Parameters
+    ----------
+    given
+        ``"02:00:00"``, ``"1-12:00:00"``, or a time with units such as ``"2 hours"``, ``"90 minutes"``, ``"1d12h"``.
+
+    Raises
+    ------
+    InvalidRequest
+        If it is none of these, or longer than ten years. A bare number is refused: SLURM would read minutes,
+        and PBS seconds.
+
+    Examples
+    --------
+    >>> walltime("1-12:00:00"), walltime("90 minutes"), walltime("1d12h")
+    (129600, 5400, 129600)
+    """
+    text = str(given).strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text) or isinstance(given, int | float):
+        raise InvalidRequest(
+            f"walltime {given!r}: SLURM would read minutes and PBS seconds. Say '{text} minutes' or '{text} seconds'."
+        )
+    seconds = _clock_seconds(text)
+    if seconds is None:
+        seconds = _span_seconds(text)
+    if seconds is None or not 0 < seconds <= _LONGEST:
+        raise InvalidRequest(
+            f"walltime {given!r}: allowed is a time above zero as HH:MM:SS, D-HH:MM:SS or with units, "
+            "e.g. 02:00:00, 1-12:00:00 or '2 hours'."
+        )
+    return seconds
+
+
+def site_walltime(text: str, unit: int) -> int:
+    """Return a walltime of a site's settings in seconds, read as the scheduler itself would.
+
+    Parameters
+    ----------
+    text
+        ``MM:SS``, a bare number, or what `walltime` takes.
+    unit
+        Seconds that a bare number counts: 60 in SLURM, 1 in PBS.
+
+    Raises
+    ------
+    InvalidRequest
+        If it is none of these.
+
+    Examples
+    --------
+    >>> site_walltime("90", 60), site_walltime("90", 1), site_walltime("10:30", 60)
+    (5400, 90, 630)
+    """
+    text = text.strip()
+    if re.fullmatch(r"\d+", text):
+        return walltime(f"{int(text) * unit} s")
+    return walltime(f"00:{text}" if re.fullmatch(r"\d\d:\d\d", text) else text)
+
+
+def clock(seconds: int) -> str:
+    """Return a walltime as SLURM and people read it.
+
+    Examples
+    --------
+    >>> clock(7200), clock(129600)
+    ('02:00:00', '1-12:00:00')
+    """
+    days, rest = divmod(seconds, 86400)
+    text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days}-{text}" if days else text
+
+
+def pbs_clock(seconds: int) -> str:
+    """Return a walltime as PBS reads it: hours may be any number.
+
+    Examples
+    --------
+    >>> pbs_clock(129600)
+    '36:00:00'
+    """
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def _clock_seconds(text: str) -> int | None:
+    found = _CLOCK.fullmatch(text) or _DAYS_AND_HOURS.fullmatch(text)
+    if found is None:
+        return None
+    parts = {name: int(number) for name, number in found.groupdict().items() if number is not None}
+    # 00:90:00 is no time of any clock: rather asked again than guessed.
+    if parts.get("minutes", 0) > 59 or parts.get("seconds", 0) > 59 or ("days" in parts and parts["hours"] > 23):
+        return None
+    return sum(number * _UNIT[name] for name, number in parts.items())
+
+
+def _span_seconds(text: str) -> int | None:
+    from dask.utils import parse_timedelta
+
+    parts = _SPAN.findall(text)
+    if not parts or _SPAN.sub("", text):
+        return None
+    seconds = [config.above_zero(f"{number}{unit}", parse_timedelta) for number, unit in parts]
+    known = [number for number in seconds if number is not None]
+    return math.ceil(sum(known)) if len(known) == len(parts) else None
