@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
+import math
 import signal
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from workbench import certificates, config, network, registry, scratch
-from workbench.errors import StartError
+from workbench.errors import StartError, WorkbenchError
 from workbench.head.broadcasting import Broadcasts
 from workbench.head.collectives import Collectives
 from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance, HeadScheduler
+from workbench.head.walltime import Walltime, job_end
 from workbench.head.world import WorldProcess
 from workbench.head.worlds import Worlds
 from workbench.launch import allocation
@@ -27,6 +30,8 @@ logger = logging.getLogger("workbench.head")
 
 # Seconds for the scheduler to say goodbye to its clients; one that goes on asking could hold it up for ever.
 _CLOSE = 2.0
+# Seconds for clients to fetch the results of what has just ended, before the ranks that hold them end.
+_FETCH = 5.0
 
 
 class Head:
@@ -38,13 +43,16 @@ class Head:
         The cluster's record, from now on written by the head alone.
     world
         World 0, whose ``mpiexec`` is running already: ranks start while the scheduler does.
+    end
+        Tells when the scheduler will end the job, in seconds since the epoch, or None while it cannot; may block.
+        Default: the scheduler is asked, if it ends jobs at all.
 
     Notes
     -----
     Everything happens on one event loop in the main thread.
     """
 
-    def __init__(self, record: Record, world: WorldProcess) -> None:
+    def __init__(self, record: Record, world: WorldProcess, end: Callable[[], float | None] | None = None) -> None:
         self.record = record
         self.scheduler = HeadScheduler(
             http_socket=scratch.sockets(record.id) / "head.sock",
@@ -65,12 +73,22 @@ class Head:
             run=self._start,
             is_ending=self._end.done,
         )
+        self.collectives = Collectives()
+        self.walltime = Walltime(
+            end or job_end(record),
+            grace=config.seconds("walltime-grace"),
+            learned=lambda ends: self._update(ends=ends),
+            say=functools.partial(self._say, notice=True),
+            drain=self.drain,
+        )
 
     async def run(self) -> int:
         """Serve until somebody ends the cluster; return the exit code of the process."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.end, f"{number.name} was received")
+        # Ahead of the end, where the scheduler can be asked for it: SLURM's --signal.
+        loop.add_signal_handler(signal.SIGUSR1, self.drain, "the scheduler asked it to end (SIGUSR1)")
         await self._open_scheduler()
         for duty in (
             self._write_record(),
@@ -78,6 +96,7 @@ class Head:
             self._watch_idle(),
             self._watch_orphans(),
             self._watch_scheduler(),
+            self.walltime.watch(),
         ):
             self._start(duty)
         self._start(self.worlds.keep_first(self.record.deadline - time.time()))
@@ -92,20 +111,32 @@ class Head:
         if not self._end.done():
             self._end.set_result(reason)
 
+    def drain(self, reason: str) -> None:
+        """Take no more work, and end the cluster in order when what runs has ended, or has had its time."""
+        if self.scheduler.refusal is not None:
+            return
+        self.scheduler.refuse(
+            WorkbenchError(
+                f"cluster {self.record.name!r} takes no more work, for {reason}. Fetch your results now, and start "
+                "another one; --walltime gives it more time."
+            )
+        )
+        self._say(f"{reason}: no more work is taken, and the cluster ends when what runs now has ended", notice=True)
+        self._start(self._drain(reason))
+
     # -- start -------------------------------------------------------------------------------------------------
 
     async def _open_scheduler(self) -> None:
         self.scheduler.restart_worlds = self.worlds.restart
-        collectives = Collectives()
         self.scheduler.handlers |= {
-            **Broadcasts(self.scheduler, self.worlds, collectives).handlers,
+            **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             "workbench_status": self._rpc_status,
             "workbench_scale": self.worlds.scale,
             "workbench_restart": self.worlds.restart,
             "workbench_close": self._rpc_close,
         }
         self.scheduler.add_plugin(Attendance(self.worlds.joined, self.worlds.left))
-        self.scheduler.add_plugin(collectives)
+        self.scheduler.add_plugin(self.collectives)
         await self.scheduler
         self._update(address=self.scheduler.address, http=str(self.scheduler.http_socket))
 
@@ -138,6 +169,27 @@ class Head:
         # client.shutdown() closes the scheduler, and with it the cluster.
         await self.scheduler.finished()
         self.end("the scheduler was shut down by a client")
+
+    async def _drain(self, reason: str) -> None:
+        since = time.time()
+        resting = asyncio.ensure_future(self._rest())
+        try:
+            while not resting.done() and not self.walltime.countdown.presses(time.time(), since):
+                await asyncio.wait({resting}, timeout=1)
+        finally:
+            resting.cancel()
+        self.end(reason)
+
+    async def _rest(self) -> None:
+        await asyncio.gather(self.scheduler.rest(), *map(self._rest_of_calls, self.worlds))
+        await asyncio.sleep(_FETCH)
+
+    async def _rest_of_calls(self, world: WorldProcess) -> None:
+        async def nothing() -> None: ...
+
+        # Its turn comes behind all calls on all ranks that were asked for.
+        with contextlib.suppress(WorkbenchError):
+            await self.collectives.run(world, "drain", nothing, math.inf)
 
     async def _watch_lease(self) -> None:
         missed = 0
@@ -203,9 +255,11 @@ class Head:
         self.record = self.record.replace(**changes)
         self._changed.set()
 
-    def _say(self, message: str) -> None:
+    def _say(self, message: str, *, notice: bool = False) -> None:
         logger.info(message)
-        self.scheduler.log_event("workbench", {"cluster": self.record.name, "message": message})
+        event = {"cluster": self.record.name, "message": message}
+        # A notice is meant for people at once, wherever they are.
+        self.scheduler.log_event("workbench", {**event, "notice": True} if notice else event)
         self._update(message=message)
         self._refresh()
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from distributed import Scheduler
+from distributed.core import Status, error_message
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.protocol import pickle
 
+from workbench.errors import WorkbenchError
 from workbench.head.pinned import guard
 from workbench.http_socket import UnixHTTP
 
 if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Worker
+    from distributed.scheduler import WorkerState
     from distributed.security import Security
 
 SETTINGS = {
@@ -32,6 +40,11 @@ SETTINGS = {
     "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.head.pinned.KeepPinned"}],
 }
 
+# What clients ask for beside graphs that a cluster which drains does not begin any more.
+_WORK = ("scatter", "workbench_broadcast_begin", "workbench_scale", "workbench_restart")
+# States of tasks that nothing has to be begun for.
+_BEGUN = ("memory", "erred", "processing")
+
 
 class HeadScheduler(UnixHTTP, Scheduler):
     """A scheduler whose workers come and go with MPI worlds.
@@ -48,6 +61,8 @@ class HeadScheduler(UnixHTTP, Scheduler):
 
     restart_worlds: Callable[[], Awaitable[None]]
     """Starts all worlds again; what ``client.restart()`` comes to, since a rank cannot be restarted alone."""
+    refusal: WorkbenchError | None = None
+    """What new work is refused with; None while it is accepted."""
 
     def __init__(
         self,
@@ -75,6 +90,63 @@ class HeadScheduler(UnixHTTP, Scheduler):
         before: list[str] = list(self.workers)
         await self.restart_worlds()
         return dict.fromkeys(before, "OK")
+
+    def refuse(self, refusal: WorkbenchError) -> None:
+        """Begin no more work; what runs on ranks goes on.
+
+        Parameters
+        ----------
+        refusal
+            What clients get that ask for more.
+        """
+        self.refusal = refusal
+        # Dask's sentence for tasks that find no worker would be a wrong one.
+        self.no_workers_timeout = None
+
+        async def refuse(**_: Any) -> NoReturn:
+            raise refusal
+
+        self.handlers |= dict.fromkeys(_WORK, refuse)
+        for worker in list(self.running):
+            self.handle_worker_status_change(Status.paused, worker, "drain")
+
+    async def rest(self) -> None:
+        """Have the ranks begin no more tasks either, and return when those that they have begun have ended."""
+        await asyncio.gather(*map(self._rest, list(self.workers)))
+
+    async def _rest(self, address: str) -> None:
+        with suppress(OSError):  # a rank that is gone runs nothing
+            await self.rpc(address).run(function=pickle.dumps(_rest))
+
+    def handle_worker_status_change(self, status: str | Status, worker: str | WorkerState, stimulus_id: str) -> None:
+        """Note whether a worker takes tasks; when no more are begun, those that come anew do not either."""
+        if self.refusal is not None and status in (Status.running, Status.running.name):
+            status = Status.paused
+        super().handle_worker_status_change(status, worker, stimulus_id)
+
+    async def update_graph(self, client: str, expr_ser: Any, keys: set[Key], *args: Any, **options: Any) -> None:
+        """Take tasks from a client, or have its futures fail at once."""
+        if self.refusal is None:
+            await super().update_graph(client, expr_ser, keys, *args, **options)
+        if self.refusal is not None:  # maybe only since the graph was read
+            self._refuse_tasks(client, keys, self.refusal)
+
+    def _refuse_tasks(self, client: str, keys: Iterable[Key], refusal: WorkbenchError) -> None:
+        begun = {key for key in keys if key in self.tasks and self.tasks[key].state in _BEGUN}
+        self.client_desires_keys(begun, client)
+        told = error_message(refusal)
+        for key in set(keys) - begun:
+            message = {"op": "task-erred", "key": key, "exception": told["exception"], "traceback": told["traceback"]}
+            self.report(message, client=client)
+
+
+async def _rest(dask_worker: Worker) -> None:
+    """Have a worker begin no more tasks, and return when those that it has begun have ended."""
+    # Its memory monitor would have it go on.
+    dask_worker.memory_manager.memory_pause_fraction = False
+    dask_worker.status = Status.paused
+    while dask_worker.state.executing or dask_worker.state.long_running:  # noqa: ASYNC110  (Dask has no event for it)
+        await asyncio.sleep(0.1)
 
 
 class Attendance(SchedulerPlugin):
