@@ -1,0 +1,250 @@
+"""Jobs by PBS: OpenPBS and PBS Pro, Torque, and SLURM's emulation of their commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from workbench.errors import InvalidRequest, LaunchError, SchedulerSilent
+from workbench.launch import pbs_text
+from workbench.launch.command import Answer, ask, submit
+from workbench.launch.environment import scrub
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Launcher
+from workbench.launch.pbs_refusals import refusal
+from workbench.launch.pbs_script import GEOMETRY, SUBMIT_OPTIONS, TYPED, Flavour, check_extra, script_text, site_extra
+from workbench.launch.site import Site, site
+from workbench.launch.time_text import site_walltime
+from workbench.resources import Resources
+
+# How to ask for jobs, best way first: not every PBS knows JSON, or keeps those that have ended.
+_WAYS = {
+    Flavour.PRO: (("-x", "-f", "-F", "json"), ("-x", "-f"), ("-f",)),
+    Flavour.TORQUE: (("-f",),),
+    Flavour.EMULATION: (("-f",),),
+}
+_OK, _FINISHED, _UNKNOWN_JOB = 0, 35, 153
+# Of a job that has ended, or is ending.
+_ENDED = (_FINISHED, _UNKNOWN_JOB, 168, 170)
+_NODE_DOWN = 222
+_RESERVATION = re.compile(r"[RSM]\d+(\.\S+)?", re.ASCII)
+_CHUNK_RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:=+,]+(:[A-Za-z]\w*=[^\s:=+,]+)*", re.ASCII)
+_WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
+
+
+class PBSLauncher(Launcher):
+    """Submits jobs by ``qsub``."""
+
+    name = "pbs"
+
+    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+        """Return the resources with what the site's settings add to them.
+
+        Notes
+        -----
+        Directives of the site that set what follows from other options are left out silently, and so is the geometry
+        of its ``resource-spec``, but for resources of chunks that we do not set (``model=...``): they are a constraint.
+        """
+        flavour = _flavour()
+        its = site("pbs", resources.preset)
+        check_extra([line for line in resources.extra if line not in its.extra])
+        nodes, per_node = _geometry(resources, ranks, flavour)
+        walltime = resources.walltime
+        if walltime is None and its.walltime is not None:
+            walltime = site_walltime(its.walltime, 1)
+        _check_reservation(resources, flavour)
+        queue = resources.queue or (None if resources.reservation else its.queue)
+        account = resources.account or its.account
+        constraint = resources.constraint
+        if constraint is None and flavour is Flavour.PRO:
+            constraint = _site_constraint(its)
+        _check_constraint(constraint, flavour)
+        if resources.gpus and flavour is Flavour.EMULATION:
+            raise InvalidRequest("--gpus: SLURM's emulation of PBS drops them silently. Use --scheduler slurm.")
+        given = {"-q": queue or resources.reservation, "-A": account, "-l walltime": walltime}
+        ours = {name for name in TYPED if given[name]}
+        extra = tuple(dict.fromkeys((*site_extra(its, ours), *resources.extra)))
+        settled = replace(
+            resources, nodes=nodes, ranks_per_node=per_node, walltime=walltime, queue=queue, account=account,
+            constraint=constraint, extra=extra,
+        )  # fmt: skip
+        for name in ("queue", "account", "constraint", "reservation"):
+            value = getattr(settled, name)
+            if value is not None and (not value.strip() or re.search(r"[\s\"'\\]", value)):
+                raise InvalidRequest(f"--{name} {value!r}: allowed are names without blanks and quotes.")
+        return settled
+
+    def script(self, spec: JobSpec) -> str:
+        """Return the text of the job's script."""
+        return script_text(spec, site("pbs", spec.resources.preset), _flavour())
+
+    def submit(self, spec: JobSpec) -> str:
+        """Write the script and hand it to ``qsub``."""
+        environment, removed = scrub(os.environ)
+        text = self.script(spec)
+        try:
+            with open(
+                os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8"
+            ) as file:
+                file.write(text)
+            if removed:
+                with open(spec.log, "a", encoding="utf-8") as log:
+                    note = "left out of the environment, since they belong to an enclosing job or rank:"
+                    log.write(f"{note} {', '.join(removed)}\n")
+        except OSError as error:
+            raise LaunchError(f"cannot write {spec.script}: {error}. Check permissions, space and quota.") from error
+        # By its name, in its folder: SLURM's emulation hands the path to a shell as it is.
+        argv = ["qsub", *SUBMIT_OPTIONS, spec.script.name]
+        try:
+            answer = submit(argv, spec.receipt, environment=environment, directory=spec.script.parent)
+        except SchedulerSilent:
+            self._take_back(spec)
+            raise
+        job = self.receipt(answer.out)
+        if answer.code == _OK and job is not None:
+            return job
+        self._take_back(spec)
+        raise refusal(answer, spec.resources)
+
+    def _take_back(self, spec: JobSpec) -> None:
+        try:
+            job = self.receipt(spec.receipt.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            return
+        if job is not None:
+            self.cancel(job)
+
+    def receipt(self, text: str) -> str | None:
+        """Return the job's id in what ``qsub`` has printed."""
+        return pbs_text.job_id(text)
+
+    def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
+        """Return the status of each job by one ``qstat``, and one more for each that it tells nothing of."""
+        told: dict[str, JobStatus] = {}
+        try:
+            flavour = _flavour()
+            if jobs:
+                told |= _ask(flavour, jobs)
+            for job in jobs if len(jobs) > 1 else ():
+                if pbs_text.number(job) not in told:
+                    told |= _ask(flavour, [job])
+        except LaunchError:
+            pass
+        return {job: told.get(pbs_text.number(job), UNKNOWN) for job in jobs}
+
+    def cancel(self, job: str) -> None:
+        """End a job by ``qdel``, with force if its node does not answer."""
+        answer = ask(["qdel", job])
+        if answer.code == _NODE_DOWN:
+            answer = ask(["qdel", "-W", "force", job])
+        # SLURM's emulation says nothing of a job that has ended, and exits with the number of such jobs.
+        silent = answer.code == 1 and not (answer.out.strip() or answer.err.strip())
+        if answer.code not in (_OK, *_ENDED) and not silent:
+            raise LaunchError(f"PBS does not cancel job {job}: {answer.words}. Try again, or use qdel {job} yourself.")
+
+
+def available() -> bool:
+    """Tell whether the commands of a PBS are here and its server answers."""
+    if not all(map(shutil.which, ("qsub", "qstat", "qdel"))):
+        return False
+    try:
+        return ask(["qstat", "-Q"]).code == _OK
+    except LaunchError:
+        return False
+
+
+def _flavour() -> Flavour:
+    """Return which PBS answers here.
+
+    Raises
+    ------
+    LaunchError
+        If there is none, or it is not set up.
+    """
+    return _flavour_of(shutil.which("qstat"))
+
+
+@lru_cache(maxsize=4)
+def _flavour_of(_: str | None) -> Flavour:
+    answer = ask(["qstat", "--version"])
+    text = answer.out + answer.err
+    if "Unknown option: version" in text:
+        return Flavour.EMULATION
+    if re.search(r"^version: ", text, re.IGNORECASE | re.MULTILINE):
+        return Flavour.TORQUE
+    if answer.code != _OK:
+        raise SchedulerSilent(f"PBS does not answer: qstat --version says {answer.words!r}. Is it set up on this host?")
+    return Flavour.PRO
+
+
+def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
+    """Return what is told of jobs, by their numbers."""
+    gone = JobStatus(JobState.UNKNOWN, forgotten=True)
+    for options in _WAYS[flavour]:
+        answer = ask(["qstat", *options, *jobs])
+        told = pbs_text.statuses(answer.out)
+        told |= dict.fromkeys(pbs_text.lost(answer.err) - told.keys(), gone)
+        if flavour is Flavour.EMULATION and len(jobs) == 1 and answer == Answer(_UNKNOWN_JOB, "", ""):
+            told[pbs_text.number(jobs[0])] = gone
+        if told or "cannot connect" in answer.err:
+            return told
+    return {}
+
+
+def _geometry(resources: Resources, ranks: int, flavour: Flavour) -> tuple[int | None, int | None]:
+    nodes, per_node = resources.nodes, resources.ranks_per_node
+    if nodes is None and per_node is not None:
+        nodes = -(-ranks // per_node)
+    if nodes is None and flavour is not Flavour.PRO:
+        # There a chunk is a node, and a job that does not say is meant for one.
+        nodes = 1
+    if nodes is None:
+        return None, None
+    if nodes > ranks:
+        raise InvalidRequest(f"--nodes {nodes}: {ranks} ranks cannot be on more than {ranks} nodes.")
+    if per_node is None:
+        per_node = -(-ranks // nodes)
+    if nodes * per_node < ranks:
+        raise InvalidRequest(
+            f"--nodes {nodes} with {per_node} ranks on each: that is room for {nodes * per_node} of {ranks} ranks. "
+            "Give more nodes, or more ranks per node."
+        )
+    return nodes, per_node
+
+
+def _check_reservation(resources: Resources, flavour: Flavour) -> None:
+    if resources.reservation is None:
+        return
+    if flavour is not Flavour.PRO or not _RESERVATION.fullmatch(resources.reservation):
+        raise InvalidRequest(
+            f"--reservation {resources.reservation!r}: a reservation of PBS is named like R123 (see pbs_rstat), and "
+            f"{flavour.value} {'has it as a queue' if flavour is Flavour.PRO else 'has no such reservations'}."
+        )
+    if resources.queue is not None:
+        raise InvalidRequest(
+            f"--reservation {resources.reservation} with --queue {resources.queue}: a reservation of PBS is a queue "
+            "of its own. Give one of them."
+        )
+
+
+def _check_constraint(constraint: str | None, flavour: Flavour) -> None:
+    pattern, example = (_CHUNK_RESOURCES, "model=milan") if flavour is Flavour.PRO else (_WORD, "bigmem")
+    if constraint is None or pattern.fullmatch(constraint):
+        names = {f"-l {part.partition('=')[0]}" for part in (constraint or "").split(":")}
+        if not names & (GEOMETRY | {"-l ompthreads", "-l ngpus"}):
+            return
+    raise InvalidRequest(
+        f"--constraint {constraint!r}: {flavour.value} takes what a node has to have, as {example}, and nodes, ranks, "
+        "threads, memory and GPUs by their own options."
+    )
+
+
+def _site_constraint(its: Site) -> str | None:
+    """Return the resources of chunks in a site's ``resource-spec`` that we do not set ourselves."""
+    found = re.search(r"select=([^\s,+]*)", its.resource_spec or "")
+    parts = found[1].split(":") if found else []
+    taken = {"ncpus", "mpiprocs", "ompthreads", "mem", "ngpus"}
+    return ":".join(part for part in parts if "=" in part and part.partition("=")[0] not in taken) or None

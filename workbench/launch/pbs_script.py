@@ -1,0 +1,227 @@
+"""The script of a PBS job, with directives that the PBS which answers understands; text apart from action."""
+
+from __future__ import annotations
+
+import enum
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from workbench.errors import InvalidRequest
+from workbench.launch.interface import JobSpec
+from workbench.launch.pbs_words import CODE_NO_COMMAND, CODE_NO_OUTPUT
+from workbench.launch.site import Site, header
+from workbench.launch.time_text import pbs_clock
+
+# On the command line too: SLURM's emulation does not read them in the script.
+SUBMIT_OPTIONS = ("-j", "oe", "-o", "/dev/null", "-r", "n")
+# What directives of a site never change.
+GEOMETRY = frozenset({"-l select", "-l nodes", "-l ncpus", "-l mpiprocs", "-l mem", "-l pmem", "-l procs", "-l nodect"})
+OURS = GEOMETRY | {"-N", "-j", "-o", "-e", "-r", "-S"}
+# With them the job would not be one job that runs by itself, or qsub would not return its id.
+BREAKING = frozenset({"-J", "-t", "-I", "-X", "-z", "-C", "-G", "-W block"})
+# Options that are typed for these; the directive is refused.
+TYPED = {"-q": "--queue", "-A": "--account", "-l walltime": "--walltime"}
+_NAME = re.compile(r"[^A-Za-z0-9_.+-]")
+
+
+class Flavour(enum.Enum):
+    """The PBS that answers."""
+
+    PRO = "PBS"
+    """OpenPBS and PBS Pro."""
+    TORQUE = "Torque"
+    EMULATION = "SLURM's emulation of PBS"
+
+
+def directives(text: str) -> set[str]:
+    """Return what a directive sets, each as its option, with the name of what it sets behind ``-l`` and ``-W``.
+
+    Examples
+    --------
+    >>> sorted(directives("-l select=2:ncpus=4,place=scatter -N name"))
+    ['-N', '-l place', '-l select']
+    """
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise InvalidRequest(f"the directive {text!r} cannot be read: {error}.") from error
+    found = set()
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        if not re.match(r"-[A-Za-z]", word):
+            continue
+        option, given = word[:2], word[2:].lstrip("=") or value
+        named = {f"{option} {part.partition('=')[0].strip()}" for part in given.split(",") if part.strip()}
+        found |= (named or {option}) if option in ("-l", "-W") else {option}
+    return found
+
+
+def site_extra(site: Site, ours: Iterable[str]) -> tuple[str, ...]:
+    """Return the directives of a site that go into the script: ours win silently.
+
+    Parameters
+    ----------
+    ours
+        What is set otherwise, as of `directives`, beside geometry, name and output.
+
+    Raises
+    ------
+    InvalidRequest
+        If one of them cannot be in a job of a cluster.
+    """
+    taken = OURS | set(ours)
+    for line in site.extra:
+        if bad := directives(line) & BREAKING:
+            raise InvalidRequest(
+                f"{line!r} in jobqueue.{site.section}.job-extra-directives: a cluster is one job that runs by itself, "
+                f"and {min(bad)} makes another thing of it. Take it out."
+            )
+    return tuple(line for line in site.extra if not directives(line) & taken)
+
+
+def check_extra(extra: Sequence[str]) -> None:
+    """Check directives that the user gives.
+
+    Raises
+    ------
+    InvalidRequest
+        If one of them contradicts what the script says anyway.
+    """
+    for line in extra:
+        found = directives(line)
+        if not line.startswith("-") or "\n" in line:
+            raise InvalidRequest(f"--extra {line!r}: give what would stand behind #PBS on one line, e.g. '-m n'.")
+        if typed := sorted(found & TYPED.keys()):
+            raise InvalidRequest(f"--extra {line!r}: use {TYPED[typed[0]]} instead of {typed[0]}.")
+        if taken := sorted(found & (OURS | BREAKING)):
+            raise InvalidRequest(
+                f"--extra {line!r}: {taken[0]} is not free, for nodes, ranks, threads, memory, name and output of a "
+                "cluster's job follow from its other options."
+            )
+
+
+def job_name(name: str, flavour: Flavour) -> str:
+    """Return a name that PBS takes for a job, as near to `name` as it can be.
+
+    Examples
+    --------
+    >>> job_name("1 long/name of a cluster", Flavour.TORQUE)
+    'w1_long_name_of'
+    """
+    legal = _NAME.sub("_", name)
+    legal = legal if legal[:1].isalpha() else f"w{legal}"
+    return legal[: 15 if flavour is Flavour.TORQUE else 230]
+
+
+def requests(spec: JobSpec, flavour: Flavour, node_memory: int | None) -> list[str]:
+    """Return what the job asks for in nodes, ranks, threads, memory and GPUs, each as it stands behind ``-l``.
+
+    Parameters
+    ----------
+    node_memory
+        Bytes that a node's share asks for where the job's `spec` says nothing; None: nothing.
+    """
+    asked = spec.resources
+    shares = _shares(spec.ranks, asked.nodes, asked.ranks_per_node)
+    if flavour is Flavour.TORQUE:
+        parts = [f"{nodes}:ppn={ranks * spec.threads}{_torque_ends(spec, ranks)}" for nodes, ranks in shares]
+        total = spec.memory * spec.ranks if spec.memory else (node_memory or 0) * sum(nodes for nodes, _ in shares)
+        return [f"nodes={'+'.join(parts)}", *([f"mem={_megabytes(total)}"] if total else [])]
+    if flavour is Flavour.EMULATION:
+        # It reads one kind of chunk alone.
+        shares = [(sum(nodes for nodes, _ in shares), max(ranks for _, ranks in shares))]
+    chunks = []
+    for chunk, ranks in shares:
+        parts = [str(chunk), f"ncpus={ranks * spec.threads}", f"mpiprocs={ranks}", f"ompthreads={spec.threads}"]
+        if memory := spec.memory * ranks if spec.memory else node_memory if asked.nodes else None:
+            parts.append(f"mem={_megabytes(memory)}")
+        if asked.gpus:
+            parts.append(f"ngpus={asked.gpus * ranks}")
+        if asked.constraint and flavour is Flavour.PRO:
+            parts.append(asked.constraint)
+        chunks.append(":".join(parts))
+    lines = [f"select={'+'.join(chunks)}"]
+    if flavour is Flavour.EMULATION:
+        return [*lines, *([f"proc={asked.constraint}"] if asked.constraint else [])]
+    placed = any("-l place" in directives(line) for line in asked.extra)
+    return [*lines, *(["place=scatter"] if asked.nodes and not placed else [])]
+
+
+def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
+    """Return the script that becomes the head on the first node of its job.
+
+    Notes
+    -----
+    What the site's settings tell to skip is left out, but for geometry.
+
+    Raises
+    ------
+    InvalidRequest
+        If a value has more than one line.
+    """
+    asked = spec.resources
+    lines = [
+        f"#PBS -N {job_name(spec.name, flavour)}",
+        "#PBS -S /bin/bash",
+        "#PBS -j oe",
+        "#PBS -o /dev/null",
+        "#PBS -r n",
+    ]
+    # An advance reservation of PBS is a queue.
+    queue = asked.reservation.partition(".")[0] if asked.reservation else asked.queue
+    walltime = None if asked.walltime is None else pbs_clock(asked.walltime)
+    lines += header("pbs", replace(site, queue=queue, account=asked.account, walltime=walltime, extra=asked.extra))
+    skipped = set().union(*(directives(_option(entry)) for entry in site.skip)) - GEOMETRY
+    kept = [line for line in lines if not directives(line.removeprefix("#PBS")) & skipped]
+    log, folder, program = (shlex.quote(str(text)) for text in (spec.log, spec.directory, spec.command[0]))
+    missing = f"workbench: {spec.command[0]} or the folder {spec.directory} does not exist on"
+    text = [
+        site.shebang,
+        *kept[:1],
+        *(f"#PBS -l {request}" for request in requests(spec, flavour, site.memory)),
+        *kept[1:],
+        "umask 077",
+        # Its output is there while it runs, wherever the scheduler would keep it until the end.
+        f"(: >>{log}) 2>/dev/null || exit {CODE_NO_OUTPUT}",
+        f"exec >>{log} 2>&1 </dev/null",
+        *site.prologue,
+        f"if ! [ -x {program} ] || ! cd {folder}; then",
+        f'    echo {shlex.quote(missing)} "$(hostname): its file system is not shared with this node"',
+        f"    exit {CODE_NO_COMMAND}",
+        "fi",
+        *(f"export {name}={shlex.quote(value)}" for name, value in spec.environment),
+        f"exec {shlex.join(spec.command)}",
+    ]
+    if several := [line for line in (*text[: 1 + len(lines)], str(spec.log), str(spec.directory)) if "\n" in line]:
+        raise InvalidRequest(f"{several[0]!r} has more than one line, and a job's script cannot hold it.")
+    return "\n".join([*text, ""])
+
+
+def _shares(ranks: int, nodes: int | None, per_node: int | None) -> list[tuple[int, int]]:
+    """Return numbers of nodes with the ranks of each; without nodes a rank alone is the share."""
+    if nodes is None:
+        return [(ranks, 1)]
+    most = per_node or -(-ranks // nodes)
+    full, rest = divmod(ranks, most)
+    if full + bool(rest) < nodes:
+        # Filled one after the other, the last nodes would stay empty.
+        fewest, more = divmod(ranks, nodes)
+        return [(count, size) for count, size in ((more, fewest + 1), (nodes - more, fewest)) if count]
+    return [(count, size) for count, size in ((full, most), (1, rest)) if count and size]
+
+
+def _torque_ends(spec: JobSpec, ranks: int) -> str:
+    gpus = f":gpus={spec.resources.gpus * ranks}" if spec.resources.gpus else ""
+    return gpus + (f":{spec.resources.constraint}" if spec.resources.constraint else "")
+
+
+def _option(entry: str) -> str:
+    """Return what a site tells to skip, as a directive: ``walltime`` is ``-l walltime``."""
+    entry = entry.removeprefix("#PBS").strip()
+    return entry if entry.startswith("-") else f"-l {entry}"
+
+
+def _megabytes(number: int) -> str:
+    # PBS counts 2**20 bytes a megabyte.
+    return f"{-(-number // 2**20)}mb"

@@ -1,0 +1,92 @@
+"""The words of PBS in ours: why a job waits, and how it has ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+# Of the script, beside those of the command that it becomes; see `pbs_script`.
+CODE_NO_COMMAND = 72
+CODE_NO_OUTPUT = 74
+
+_HOLDS = {"u": "by the user", "o": "by an operator", "s": "by the system", "p": "for a bad password"}
+_RESOURCES = {"ncpus": "processors", "mem": "memory", "ngpus": "GPUs", "host": "a node"}
+# Comments that have one meaning; the first part of a comment decides.
+_WAITING = {
+    "Not enough free nodes available": "waiting for free nodes",
+    "Not enough total nodes available": "there are not so many nodes",
+    "Queue not started": "its queue is stopped",
+    "Job would conflict with reservation or top job": "waiting behind jobs of higher priority or reservations",
+}
+_SHORT = re.compile(r"Insufficient amount of (?:queue |server )?resource: (\S+)\s*(?:\((.*)\))?")
+_AMOUNTS = re.compile(r"R: (\S+) A: (\S+) T: (\S+)")
+_CODES = {
+    CODE_NO_COMMAND: "its Python or its folder does not exist on the node",
+    CODE_NO_OUTPUT: "its node cannot write the log: are home folders shared with the nodes, and is there space left?",
+    127: "exit code 127: a command was not found",
+    -1: "the node could not start it",
+    -2: "the node could not start it",
+    -3: "the node could not start it",
+    -8: "the node could not run its script",
+    -9: "the node could not create its output",
+    -25: "used more processors than it had asked for",
+    -26: "used more memory than it had asked for",
+    -27: "used more memory than it had asked for",
+}
+
+
+def waiting(comment: str) -> str:
+    """Return why a queued job waits, from its comment.
+
+    Examples
+    --------
+    >>> waiting("Can Never Run: Insufficient amount of resource: ncpus (R: 100 A: 16 T: 16)")
+    'will never start: 100 processors asked for, 16 free of 16'
+    >>> waiting("Not Running: Not enough free nodes available")
+    'waiting for free nodes'
+    """
+    kind, colon, rest = comment.partition(": ")
+    if not colon or kind not in ("Can Never Run", "Not Running"):
+        return comment or "waiting for the scheduler"
+    never = kind == "Can Never Run"
+    why = next((words for start, words in _WAITING.items() if rest.startswith(start)), None) or _short(rest, never)
+    return f"will never start: {why}" if never else why
+
+
+def held(kinds: str, substate: str) -> str:
+    """Return why a job is held, from its ``Hold_Types`` and substate."""
+    # A job that depends on another is held by the system.
+    if substate == "22":
+        return "waiting for another job"
+    by = [words for kind, words in _HOLDS.items() if kind in kinds]
+    return f"held {' and '.join(by)}" if by else "held"
+
+
+def signal_or_code(code: int) -> str:
+    """Return how a job ended that had this exit code, other than 0.
+
+    Examples
+    --------
+    >>> signal_or_code(137), signal_or_code(3)
+    ('killed by SIGKILL', 'exit code 3')
+    """
+    if code in _CODES:
+        return _CODES[code]
+    for base in (256, 128):
+        try:
+            return f"killed by {signal.Signals(code - base).name}"
+        except ValueError:
+            pass
+    return f"exit code {code}"
+
+
+def _short(rest: str, never: bool) -> str:
+    found = _SHORT.match(rest)
+    if found is None:
+        return rest
+    what = _RESOURCES.get(found[1], found[1])
+    amounts = _AMOUNTS.fullmatch(found[2] or "")
+    if amounts:
+        return f"{amounts[1]} {what} asked for, {amounts[2]} free of {amounts[3]}"
+    detail = f" ({found[2]})" if found[2] else ""
+    return f"there is not enough of {what}{detail}" if never else f"waiting for {what}{detail}"
