@@ -5,17 +5,21 @@ Only this module imports dask-jobqueue, inside its functions.
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
 from workbench import config
 from workbench.errors import InvalidRequest, did_you_mean
+from workbench.launch.time_text import site_walltime, walltime
+from workbench.resources import Resources
+from workbench.words import count
 
 # Sections of dask-jobqueue's own, each for one scheduler: all others are presets.
 _SCHEDULERS = ("htcondor", "local", "lsf", "moab", "oar", "pbs", "sge", "slurm")
@@ -100,6 +104,49 @@ def site(scheduler: str, preset: str | None = None) -> Site:
 def presets() -> list[str]:
     """Return the names that `site` takes for a preset, sorted."""
     return _presets(_sections())
+
+
+def fill(resources: Resources, site: Site, *, ranks: int, minute: int) -> Resources:
+    """Return what a job asks for, with the site's settings where nothing was given, and a geometry that is whole.
+
+    Parameters
+    ----------
+    resources
+        What was given. A walltime may still be text: `walltime` reads it, a number is seconds.
+    site
+        Gives queue, account and walltime.
+    ranks
+        Size of the world.
+    minute
+        Seconds that a bare number of the site's walltime counts: 60 in SLURM, 1 in PBS.
+
+    Raises
+    ------
+    InvalidRequest
+        If the nodes do not hold so many ranks, or there are more nodes than ranks.
+    """
+    nodes, each = resources.nodes, resources.ranks_per_node
+    if nodes is None and each is not None:
+        nodes = math.ceil(ranks / each)
+    elif nodes is not None and each is None:
+        each = math.ceil(ranks / nodes)
+    if nodes is not None and each is not None and not (nodes <= ranks <= nodes * each):
+        raise InvalidRequest(
+            f"--nodes {nodes} with --ranks-per-node {each} for {count(ranks, 'rank')}: every node has to get a rank, "
+            f"and they have to hold them all. {count(ranks, 'rank')} with {each} on a node take "
+            f"{count(math.ceil(ranks / each), 'node')}."
+        )
+    limit: Any = resources.walltime
+    if limit is None and site.walltime is not None:
+        limit = site_walltime(site.walltime, minute)
+    return replace(
+        resources,
+        nodes=nodes,
+        ranks_per_node=each,
+        walltime=walltime(limit) if isinstance(limit, str) else limit,
+        queue=resources.queue or site.queue,
+        account=resources.account or site.account,
+    )
 
 
 def header(scheduler: str, site: Site) -> list[str]:

@@ -1,0 +1,257 @@
+"""Jobs of SLURM: sbatch, squeue, scancel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from workbench import config
+from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent
+from workbench.launch import command
+from workbench.launch.environment import scrub
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Launcher
+from workbench.launch.site import Site, fill, site
+from workbench.launch.slurm_answers import (
+    ACCOUNT_FORMAT,
+    PARTITION_FORMAT,
+    QUEUE_FORMAT,
+    SEPARATOR,
+    Partition,
+    expectation,
+    parse_accounting,
+    parse_partitions,
+    parse_queue,
+    rejection,
+    said,
+    unknown_job,
+    unreachable,
+)
+from workbench.launch.slurm_text import MEMORY, OPTIONS, OURS, option, overriding, quoted, same, script
+from workbench.resources import Resources
+
+# SLURM sends its signal up to a minute early.
+_EARLY = 60
+# Variables by which a command that asks would leave out jobs, or ask back.
+_FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
+# What a user may have set for sbatch, which takes it ahead of what a script says.
+_PREFERRED = {
+    "queue": "SBATCH_PARTITION",
+    "account": "SBATCH_ACCOUNT",
+    "constraint": "SBATCH_CONSTRAINT",
+    "reservation": "SBATCH_RESERVATION",
+}
+
+
+class SlurmLauncher(Launcher):
+    """Submits the job's script by sbatch; a job id is SLURM's number."""
+
+    name = "slurm"
+
+    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+        """Return what the job asks for: what was given, else the user's ``SBATCH_...`` variables, else the site's.
+
+        Notes
+        -----
+        A directive of the site gives way to whatever sets the same: name, output, signal and geometry of the job
+        always do, queue, account and the like where they were given. Resources that were settled before stay as they
+        are, as far as they go with the number of ranks.
+        """
+        own = site(self.name, resources.preset)
+        _check_extra([line for line in resources.extra if line not in own.extra])
+        _check_skipped(resources, memory, own)
+        preferred: dict[str, Any] = {
+            field: os.environ.get(variable)
+            for field, variable in _PREFERRED.items()
+            if getattr(resources, field) is None and os.environ.get(variable)
+        }
+        settled = fill(replace(resources, **preferred), own, ranks=ranks, minute=60)
+        taken = {name for name, field in OPTIONS.items() if getattr(settled, field) is not None} | set(OURS)
+        taken |= {MEMORY} if memory is not None or own.memory is not None else set()
+        sites = [line for line in own.extra if not any(same(option(line), name) for name in taken)]
+        for value in (settled.queue, settled.account, settled.constraint, settled.reservation):
+            quoted(value or "")
+        return replace(settled, extra=tuple(dict.fromkeys((*sites, *resources.extra))))
+
+    def interface(self, resources: Resources) -> str | None:
+        """Return the network interface that the site's settings name, or None."""
+        return site(self.name, resources.preset).interface
+
+    def script(self, spec: JobSpec) -> str:
+        """Return a shell script that becomes the head, with directives for sbatch."""
+        notice = int(config.seconds("walltime-grace")) + _EARLY
+        limit = spec.resources.walltime
+        # In a short job the signal would come before there is a head, and end it: there it goes by its own clock.
+        timely = limit is not None and limit > 2 * notice
+        return script(spec, site(self.name, spec.resources.preset), notice if timely else None)
+
+    def submit(self, spec: JobSpec) -> str:
+        """Write the script and hand it to sbatch, without what belongs to an enclosing job or contradicts it."""
+        text = self.script(spec)
+        environment, removed = _environment(text)
+        try:
+            with open(
+                os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8"
+            ) as file:
+                file.write(text)
+            if removed:
+                note = "left out of the environment, since they belong to an enclosing job or contradict the script:"
+                with open(spec.log, "a", encoding="utf-8") as log:
+                    log.write(f"{note} {', '.join(removed)}\n")
+        except OSError as error:
+            raise LaunchError(
+                f"cannot write {error.filename}: {error.strerror}. Check the folder's permissions."
+            ) from error
+        line = ["sbatch", "--parsable", str(spec.script)]
+        try:
+            answer = command.submit(line, spec.receipt, environment=environment, directory=spec.directory)
+        except SchedulerSilent:
+            self._withdraw(spec)
+            raise
+        job = self.receipt(answer.out)
+        if answer.code == 0 and job is not None:
+            return job
+        self._withdraw(spec)
+        raise _refusal(answer.err or answer.out, spec)
+
+    def _withdraw(self, spec: JobSpec) -> None:
+        # Taken after all, although it was said otherwise or too late.
+        with suppress(OSError, LaunchError):
+            if job := self.receipt(spec.receipt.read_text(encoding="utf-8", errors="replace")):
+                self.cancel(job)
+
+    def receipt(self, text: str) -> str | None:
+        """Return the job's number; ``--parsable`` writes it alone, or with a cluster's name behind it."""
+        for line in text.splitlines():
+            number = line.strip().partition(";")[0]
+            if number.isascii() and number.isdigit():
+                return number
+        return None
+
+    def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
+        """Return the status of each job: what the queue says, and of those it has forgotten the accounting."""
+        wanted = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
+        found: dict[str, JobStatus] = {}
+        if wanted:
+            with suppress(LaunchError):
+                found |= parse_queue(_queue(wanted).out)
+                # Of several it leaves out those that it does not know: only asked for one its answer is certain.
+                for job in wanted:
+                    if job not in found:
+                        found |= _alone(job)
+        return {job: found.get(job, UNKNOWN) for job in jobs}
+
+    def cancel(self, job: str) -> None:
+        """Cancel a job by scancel."""
+        answer = command.ask(["scancel", job], environment=_unfiltered())
+        words = said(answer.err)
+        if answer.code and not unknown_job(words) and "already complet" not in words.lower():
+            if unreachable(words):
+                raise SchedulerSilent(f"SLURM does not answer, job {job} is not cancelled ({words}). Try again.")
+            raise LaunchError(f"SLURM does not cancel job {job} ({words}). Try `scancel {job}` yourself.")
+
+    def judge(self, spec: JobSpec) -> str:
+        """Return when and where the job would start, or why SLURM would not take it."""
+        text = self.script(spec)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".sh") as file:
+            file.write(text)
+            file.flush()
+            answer = command.ask(["sbatch", "--test-only", file.name], environment=_environment(text)[0])
+        return str(_refusal(answer.err or answer.out, spec)) if answer.code else expectation(answer.err or answer.out)
+
+
+def available() -> bool:
+    """Tell whether SLURM is here and answers."""
+    if shutil.which("sbatch") is None:
+        return False
+    try:
+        return command.ask(["sinfo", "--noheader", "--format=%P"], environment=_unfiltered()).code == 0
+    except LaunchError:
+        return False
+
+
+def _check_extra(lines: Sequence[str]) -> None:
+    for line in lines:
+        name = option(line)
+        if not name.startswith("-") or any(ord(letter) < 32 for letter in line):
+            raise InvalidRequest(f"--extra {line!r}: allowed is one option of sbatch, e.g. --extra '--qos=high'.")
+        if (instead := OURS.get(name)) is not None:
+            hint = f"use {instead} instead" if instead else "it would be another job than the cluster's"
+            raise InvalidRequest(f"--extra {line!r}: the workbench sets {name} itself, {hint}.")
+        if same(name, MEMORY):
+            raise InvalidRequest(f"--extra {line!r}: use --memory instead, the memory of a rank.")
+        if field := OPTIONS.get(name):
+            raise InvalidRequest(f"--extra {line!r}: use --{_TYPED.get(field, field)} instead.")
+
+
+_TYPED = {"gpus": "gpus-per-rank"}
+
+
+def _check_skipped(resources: Resources, memory: int | None, own: Site) -> None:
+    asked = {name: getattr(resources, field) for name, field in OPTIONS.items()} | {MEMORY: memory}
+    for line in own.skip:
+        name = next((name for name, value in asked.items() if value is not None and same(name, option(line))), None)
+        if name is not None:
+            typed = "memory" if name == MEMORY else _TYPED.get(OPTIONS[name], OPTIONS[name])
+            raise InvalidRequest(
+                f"--{typed}: the site's settings leave {name} out (jobqueue.{own.section}.job-directives-skip has "
+                f"{line!r}). Leave it out as well, or change the settings."
+            )
+
+
+def _environment(text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the variables to submit a script with, and the names of those left out."""
+    environment, removed = scrub(os.environ)
+    contradicting = overriding(text, environment)
+    kept = {name: value for name, value in environment.items() if name not in contradicting}
+    return kept, sorted((*removed, *contradicting))
+
+
+def _unfiltered() -> Mapping[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)}
+
+
+def _queue(jobs: Sequence[str]) -> command.Answer:
+    line = ["squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}", f"--jobs={','.join(jobs)}"]
+    return command.ask(line, environment=_unfiltered())
+
+
+def _alone(job: str) -> dict[str, JobStatus]:
+    answer = _queue([job])
+    if not unknown_job(answer.err):
+        return parse_queue(answer.out)
+    return _accounted(job) or {
+        job: JobStatus(JobState.UNKNOWN, "the scheduler does not know it any more", forgotten=True)
+    }
+
+
+def _accounted(job: str) -> dict[str, JobStatus]:
+    """Return how a job ended that the queue has forgotten, empty where nobody keeps account."""
+    if shutil.which("sacct") is None:
+        return {}
+    line = ["sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}"]
+    try:
+        return parse_accounting(
+            command.ask([*line, f"--format={ACCOUNT_FORMAT}", f"--jobs={job}"], environment=_unfiltered()).out
+        )
+    except LaunchError:
+        return {}
+
+
+def _refusal(text: str, spec: JobSpec) -> LaunchError:
+    words = said(text) or "without a word"
+    if unreachable(words):
+        return SchedulerSilent(f"SLURM does not answer ({words}). Try again, or ask the site whether it is down.")
+    return JobRejected(f"SLURM does not take the job: {rejection(words, spec, _partitions())} ({words}).")
+
+
+def _partitions() -> dict[str, Partition]:
+    try:
+        answer = command.ask(["sinfo", "--noheader", f"--format={PARTITION_FORMAT}"], environment=_unfiltered())
+    except LaunchError:
+        return {}
+    return parse_partitions(answer.out)
