@@ -109,5 +109,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if left:
         terminalreporter.section("processes left behind (ended now)", red=True, bold=True)
         terminalreporter.write_line("\n".join(left))
+    left_out = [report for report in terminalreporter.getreports("skipped") if "tests/slurm/" in report.nodeid]
+    if left_out:
+        terminalreporter.section(f"{len(left_out)} TESTS ON A LIVE SLURM WERE LEFT OUT", red=True, bold=True)
+        terminalreporter.write_line("\n".join(sorted({report.longrepr[2] for report in left_out})))
     if SESSION.exists():
         terminalreporter.write_line(f"records and logs of this run: {SESSION}")

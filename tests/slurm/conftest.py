@@ -1,0 +1,53 @@
+"""Live schedulers. Their daemons live for the session, and are in the environment while a module wants them.
+
+A module takes `slurm` or `slurm_hosts`, not both.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+
+import pytest
+from support.slurm import Slurm, missing
+
+
+def _leave_out(why):
+    if os.environ.get("WORKBENCH_REQUIRE_SLURM"):
+        pytest.fail(f"WORKBENCH_REQUIRE_SLURM is set, and {why}")
+    pytest.skip(why)
+
+
+def _require_packages():
+    if packages := missing():
+        _leave_out(f"there is no live SLURM: apt-get install --no-install-recommends {' '.join(packages)}")
+
+
+@pytest.fixture(scope="session")
+def one_host_slurm():
+    _require_packages()
+    with closing(Slurm()) as slurm:
+        yield slurm
+
+
+@pytest.fixture(scope="session")
+def many_hosts_slurm():
+    _require_packages()
+    if os.geteuid():
+        _leave_out("only root can give nodes addresses of their own (network namespaces)")
+    with closing(Slurm(namespaces=True)) as slurm:
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def slurm(one_host_slurm):
+    """Four nodes that are this host, under four names."""
+    with one_host_slurm.in_environment():
+        yield one_host_slurm
+
+
+@pytest.fixture(scope="module")
+def slurm_hosts(many_hosts_slurm):
+    """Four nodes that are hosts of their own."""
+    with many_hosts_slurm.in_environment():
+        yield many_hosts_slurm

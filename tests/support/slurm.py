@@ -1,0 +1,304 @@
+"""A SLURM of its own, as real as it gets on one machine: `python -m support.slurm` in tests/ to play with it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from support.daemons import DEADLINE, Daemon, Trouble
+from support.netns import Network
+
+NAMES = ("n1", "n2", "n3", "n4")
+# What is needed, and the Debian package that brings it.
+PACKAGES = {
+    "munged": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "qsub": "slurm-wlm-torque",
+    "ip": "iproute2",
+}
+# bash waits for what is left to a node, as the first process of a host does; slurmd would not.
+_NODE = """
+setpriv --pdeathsig KILL "$@" &
+wait $!
+"""
+_CONFIGURATION = """
+ClusterName=workbench
+SlurmctldHost={host}({address})
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+StateSaveLocation={folder}/state
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdSpoolDir={folder}/spool/%n
+SlurmdPidFile={folder}/spool/%n.pid
+# PMIx keeps its sockets there: nodes of one host must not share it
+TmpFS={folder}/tmp/%n
+MpiDefault=none
+EnforcePartLimits=ALL
+ReturnToService=2
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+PreemptType=preempt/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
+KillWait=3
+MinJobAge={min_job_age}
+SlurmdTimeout=8
+MessageTimeout=5
+GresTypes=gpu
+{nodes}
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=short Nodes=ALL MaxTime=00:05:00 State=UP
+PartitionName=small Nodes=n1 MaxTime=INFINITE State=UP
+PartitionName=down Nodes=ALL MaxTime=INFINITE State=DOWN
+PartitionName=closed Nodes=ALL MaxTime=INFINITE State=UP AllowAccounts=physics
+"""
+
+
+def missing() -> list[str]:
+    """Return the Debian packages that have to be installed first."""
+    packages = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
+    # `srun --mpi=pmix` loads it by the name that only the package for developers has.
+    libraries = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True, timeout=10).stdout
+    return packages if "libpmix.so " in libraries else [*packages, "libpmix-dev"]
+
+
+class Slurm:
+    """Controller and four nodes, up when it is made; start and end it in the main thread.
+
+    Parameters
+    ----------
+    namespaces
+        Nodes are hosts of their own, with addresses and names. Otherwise all are this host under four names.
+    cpus
+        CPUs of each node, whatever this host has.
+    min_job_age
+        Seconds for which the scheduler remembers a job that has ended.
+    """
+
+    nodes = NAMES
+
+    def __init__(self, *, namespaces: bool = False, cpus: int = 2, min_job_age: int = 300) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="wbslurm-", dir="/tmp"))
+        self.folder.chmod(0o755)
+        for name in ("log", "state", "spool", "munge", "tmp", *(f"tmp/{node}" for node in NAMES)):
+            (self.folder / name).mkdir()
+        self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
+        """What a process needs in its environment to reach it."""
+        self.network: Network | None = None
+        self._daemons: dict[str, Daemon] = {}
+        self._ports = dict(zip(("slurmctld", *NAMES), _free_ports(1 + len(NAMES)), strict=True))
+        try:
+            self._start_munged()
+            if namespaces:
+                self.network = Network(self.folder, NAMES, _this_host(), self.environment)
+            self._configure(cpus, min_job_age)
+            self.start_controller()
+            for name in NAMES:
+                self.start_node(name)
+            self.wait_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, *command: str, within: float = DEADLINE) -> str:
+        """Return what a command says that talks to it; it has to succeed."""
+        environment = {**os.environ, **self.environment}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=within, errors="replace"
+        )
+        if done.returncode:
+            raise Trouble(f"{command} has ended with {done.returncode}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def submit(self, text: str, *options: str) -> str:
+        """Submit a line of shell and return the id of the job; its output is lost unless an option says otherwise."""
+        return self.run("sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={text}").strip()
+
+    def state(self, job: str) -> str | None:
+        """Return the state of a job in the words of squeue, or None if it is forgotten."""
+        lines = self.run("squeue", "--noheader", "--states=all", "--format=%i %T").splitlines()
+        return dict(line.split() for line in lines).get(job)
+
+    def jobs(self) -> list[str]:
+        """Return the jobs that have not ended: waiting, running or completing."""
+        return self.run("squeue", "--noheader", "--format=%i").split()
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each node, in the compact words of sinfo."""
+        lines = self.run("sinfo", "--noheader", "--Node", "--partition=debug", "--format=%N %t").splitlines()
+        return dict(line.split() for line in lines)
+
+    def wait_up(self, *names: str, within: float = DEADLINE) -> None:
+        """Wait until nodes, or all, take jobs."""
+        begin, last = time.monotonic(), "no answer"
+        while time.monotonic() - begin < within:
+            for daemon in self._daemons.values():
+                daemon.check()
+            try:
+                states = self.states()
+            except Trouble as trouble:
+                last = str(trouble)
+            else:
+                last = str(states)
+                if all(states.get(name) in {"idle", "mix", "alloc"} for name in names or NAMES):
+                    return
+            time.sleep(0.02)
+        tails = "\n".join(self._daemons[name].tail() for name in ("slurmctld", *(names or NAMES)))
+        raise Trouble(f"waited {within} s for {names or NAMES}, and it says {last}; {tails}")
+
+    def kill_node(self, name: str) -> None:
+        """Kill a node with everything that runs there."""
+        self._daemons.pop(name).kill()
+
+    def start_node(self, name: str) -> None:
+        """Start a node, as after a power failure."""
+        command = ["slurmd", "-D", "-N", name, "-f", self.environment["SLURM_CONF"]]
+        log = self.folder / "log" / name
+        if self.network:
+            self._daemons[name] = self.network.boot(name, command, log)
+        else:
+            self._daemons[name] = Daemon(["bash", "-c", _NODE, "node", *command], log, self.environment)
+
+    def drain(self, name: str) -> None:
+        """Let a node take no more jobs."""
+        self.run("scontrol", "update", f"NodeName={name}", "State=DRAIN", "Reason=test")
+
+    def resume(self, name: str) -> None:
+        """Let a drained node take jobs again."""
+        self.run("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        self.wait_up(name)
+
+    def stop_controller(self) -> None:
+        """End the controller: who asks it is refused at once."""
+        self._daemons.pop("slurmctld").terminate()
+
+    def freeze_controller(self) -> None:
+        """Let the controller answer no more: who asks it waits."""
+        self._daemons["slurmctld"].process.suspend()
+
+    def start_controller(self) -> None:
+        """Start the controller again, or let it go on, with the jobs that it knew."""
+        if "slurmctld" in self._daemons:
+            self._daemons["slurmctld"].process.resume()
+            return
+        command = ["slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"]]
+        daemon = self._daemons["slurmctld"] = Daemon(command, self.folder / "log" / "slurmctld", self.environment)
+        # Nodes that do not find it would try again after a second only.
+        _wait("slurmctld to listen", daemon, self._listens)
+
+    @contextmanager
+    def in_environment(self) -> Iterator[None]:
+        """Let this process, and what it starts, reach it, and no other."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "PBS_"))]:
+                patch.delenv(name)
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            yield
+
+    def close(self) -> None:
+        """End jobs and daemons, and leave nothing behind."""
+        # Nodes first: what runs there ends with them.
+        for name in [*NAMES, "slurmctld", "munged"]:
+            if name in self._daemons:
+                self._daemons.pop(name).kill()
+        if self.network:
+            self.network.close()
+        shutil.rmtree(self.folder)
+
+    def _start_munged(self) -> None:
+        folder = self.folder / "munge"
+        folder.chmod(0o711)
+        key = folder / "key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(1024))
+        options = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
+        command = ["munged", "--foreground", "--force", f"--socket={folder / 'socket'}", *options]
+        daemon = self._daemons["munged"] = Daemon(command, self.folder / "log" / "munged", self.environment)
+        _wait("the socket of munged", daemon, (folder / "socket").exists)
+
+    def _listens(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self._ports["slurmctld"]), DEADLINE):
+            return True
+        return False
+
+    def _configure(self, cpus: int, min_job_age: int) -> None:
+        shape = f"CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=4000"
+        nodes = [
+            f"NodeName={name} NodeHostname={name if self.network else _this_host()}"
+            f" NodeAddr={self.network.addresses[name] if self.network else '127.0.0.1'} Port={self._ports[name]}"
+            f" {shape} Gres=gpu:2 Features={'odd' if number % 2 else 'even'}"
+            for number, name in enumerate(NAMES, start=1)
+        ]
+        text = _CONFIGURATION.format(
+            host=_this_host(),
+            address=self.network.gateway if self.network else "127.0.0.1",
+            port=self._ports["slurmctld"],
+            user=getpass.getuser(),
+            folder=self.folder,
+            min_job_age=min_job_age,
+            nodes="\n".join(nodes),
+        )
+        (self.folder / "slurm.conf").write_text(text)
+        for number in range(2):
+            (self.folder / f"gpu{number}").touch()  # it has to be there, and is never opened
+        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
+
+
+def _wait(what: str, daemon: Daemon, condition: Callable[[], bool]) -> None:
+    begin = time.monotonic()
+    while not condition():
+        daemon.check()
+        if time.monotonic() - begin > DEADLINE:
+            raise Trouble(f"waited {DEADLINE} s for {what}; {daemon.tail()}")
+        time.sleep(0.005)
+
+
+def _this_host() -> str:
+    return socket.gethostname().partition(".")[0]
+
+
+def _free_ports(count: int) -> range:
+    """Return ports that nobody uses, below those which the system hands out by itself."""
+    while True:
+        first = 10_000 + secrets.randbelow(20_000)
+        with suppress(OSError):
+            for port in range(first, first + count):
+                with closing(socket.socket()) as probe:
+                    probe.bind(("", port))
+            return range(first, first + count)
+
+
+def _main() -> None:
+    slurm = Slurm(namespaces="--namespaces" in sys.argv)
+    with closing(slurm):
+        print("\n".join(f"export {name}={value}" for name, value in slurm.environment.items()), flush=True)  # noqa: T201
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    _main()
