@@ -174,22 +174,22 @@ class Head:
         since = time.time()
         resting = asyncio.ensure_future(self._rest())
         try:
-            while not resting.done() and not self.walltime.countdown.presses(time.time(), since):
-                await asyncio.wait({resting}, timeout=1)
+            while not self.walltime.countdown.presses(time.time(), since):
+                if (await asyncio.wait({resting}, timeout=1))[0]:
+                    await resting
+                    break
         finally:
             resting.cancel()
         self.end(reason)
 
     async def _rest(self) -> None:
-        await asyncio.gather(self.scheduler.rest(), *map(self._rest_of_calls, self.worlds))
-        await asyncio.sleep(_FETCH)
-
-    async def _rest_of_calls(self, world: WorldProcess) -> None:
         async def nothing() -> None: ...
 
-        # Its turn comes behind all calls on all ranks that were asked for.
-        with contextlib.suppress(WorkbenchError):
-            await self.collectives.run(world, "drain", nothing, math.inf)
+        await self.scheduler.rest()
+        # Their turn comes behind all calls on all ranks; a world that refuses them makes no others either.
+        turns = [self.collectives.run(world, "drain", nothing, math.inf) for world in self.worlds]
+        await asyncio.gather(*turns, return_exceptions=True)
+        await asyncio.sleep(_FETCH)
 
     async def _watch_lease(self) -> None:
         missed = 0
@@ -286,7 +286,7 @@ class Head:
         return 1 if state == "failed" else 0
 
 
-def _state(world: WorldProcess) -> str:
+def _state(world: World) -> str:
     if not world.ready:
         return "starting" if world.starts <= 1 else "restarting"
     return "degraded" if world.lost else "ready"

@@ -115,8 +115,11 @@ class HeadScheduler(UnixHTTP, Scheduler):
         await asyncio.gather(*map(self._rest, list(self.workers)))
 
     async def _rest(self, address: str) -> None:
-        with suppress(OSError):  # a rank that is gone runs nothing
-            await self.rpc(address).run(function=pickle.dumps(_rest))
+        while address in self.workers:
+            with suppress(OSError):  # it is gone and leaves the scheduler soon, or is in a long C call
+                await self.rpc(address).run(function=pickle.dumps(_rest))
+                return
+            await asyncio.sleep(1)
 
     def handle_worker_status_change(self, status: str | Status, worker: str | WorkerState, stimulus_id: str) -> None:
         """Note whether a worker takes tasks; when no more are begun, those that come anew do not either."""

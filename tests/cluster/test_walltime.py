@@ -1,0 +1,139 @@
+"""A cluster that is told that its job ends soon: no more work, what runs may end, and then nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client, Event
+from support.processes import DEADLINE, gone, processes_of, until
+
+from workbench import MPICluster, registry
+from workbench.errors import WorkbenchError
+from workbench.job import Job
+from workbench.record import Record
+from workbench.resources import Resources
+
+SIGNALLED = r"takes no more work, for the scheduler asked it to end \(SIGUSR1\).*--walltime"
+
+
+def _run(started: Path, name: str) -> str:
+    """Say that the task has begun, and go on until the event of this name is set."""
+    (started / name).touch()
+    Event(name).wait(DEADLINE)
+    return name
+
+
+def _cluster_with_walltime(seconds: int) -> MPICluster:
+    """Start a cluster of 2 ranks whose job has an end, although it runs on this host."""
+    now = time.time()
+    resources = Resources(walltime=seconds)
+    job = Job(Record(name=registry.free_name(), ranks=2, resources=resources, deadline=now + DEADLINE), renamable=True)
+    job.submit()
+    until("the cluster is ready", lambda: job.look().state == "ready")
+    return MPICluster.attach(job.record.name, quiet=True)
+
+
+def _notices(client: Client) -> list[str]:
+    """Return a list that notices of the cluster will come to."""
+    heard: list[str] = []
+    client.subscribe_topic(
+        "workbench", lambda event: heard.append(event[1]["message"]) if event[1].get("notice") else None
+    )
+    return heard
+
+
+def _signal(cluster: MPICluster) -> None:
+    os.kill(cluster.record.process.pid, signal.SIGUSR1)
+
+
+def test_after_the_signal_running_tasks_end_and_no_others_begin(tmp_path: Path) -> None:
+    cluster = MPICluster(2, quiet=True)
+    processes, record = processes_of(cluster), cluster.record
+    with Client(cluster) as client:
+        heard = _notices(client)
+        running = client.submit(_run, tmp_path, "running", workers=[0])
+        waiting = [client.submit(_run, tmp_path, f"waiting-{n}", workers=[0]) for n in range(3)]
+        dependent = client.submit(len, running)
+        until("a task runs", (tmp_path / "running").exists)
+        done = client.submit(sum, [1, 2], workers=[1])
+        assert done.result(DEADLINE) == 3
+
+        _signal(cluster)
+        until("a notice comes", lambda: heard)
+        assert heard[0].startswith("the scheduler asked it to end (SIGUSR1): no more work is taken")
+        with pytest.raises(WorkbenchError, match=SIGNALLED):
+            client.submit(_run, tmp_path, "late").result(DEADLINE)
+        with pytest.raises(WorkbenchError, match=SIGNALLED):
+            client.gather(client.map(_run, [tmp_path] * 100, [f"late-{n}" for n in range(100)]))
+        with Client(cluster, set_as_default=False) as other:
+            assert other.submit(sum, [1, 2], workers=[1]).result(DEADLINE) == 3, "it was there already"
+
+        Event("running", client=client).set()
+        assert running.result(DEADLINE) == "running"
+        assert (waiting[0].status, dependent.status) == ("pending", "pending")
+        until("nothing is left", lambda: all(map(gone, processes)))
+        assert [path.name for path in tmp_path.iterdir()] == ["running"]
+    assert not record.folder.exists()
+    assert "ending the cluster: the scheduler asked it to end (SIGUSR1)" in (record.logs / "head.log").read_text()
+    cluster.close()
+
+
+def test_what_needs_all_ranks_is_not_begun_any_more_either(tmp_path: Path) -> None:
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        heard = _notices(client)
+        running = client.submit(_run, tmp_path, "running")
+        until("a task runs", (tmp_path / "running").exists)
+        _signal(cluster)
+        until("a notice comes", lambda: heard)
+        for ask in (
+            lambda: cluster.scale(4),
+            cluster.restart,
+            lambda: cluster.broadcast(b"block"),
+            lambda: client.scatter([1]),
+        ):
+            with pytest.raises(WorkbenchError, match=SIGNALLED):
+                ask()
+        assert running.status == "pending"
+
+
+def test_a_task_that_does_not_end_is_not_waited_for_longer_than_the_grace(tmp_path: Path) -> None:
+    with dask.config.set({"workbench.walltime-grace": "17 s"}):
+        cluster = MPICluster(2, quiet=True)
+    processes, record = processes_of(cluster), cluster.record
+    with Client(cluster) as client:
+        endless = client.submit(_run, tmp_path, "endless")
+        until("a task runs", (tmp_path / "endless").exists)
+        _signal(cluster)
+        _signal(cluster)
+        until("nothing is left", lambda: all(map(gone, processes)))
+        assert endless.status != "finished"
+    assert not record.folder.exists()
+    cluster.close()
+
+
+def test_a_cluster_ends_in_order_before_its_walltime_is_up() -> None:
+    cluster = _cluster_with_walltime(24)
+    processes, record = processes_of(cluster), cluster.record
+    assert record.ends == pytest.approx(time.time() + 24, abs=20)
+    until("nothing is left", lambda: all(map(gone, processes)))
+    assert time.time() < record.ends
+    log = (record.logs / "head.log").read_text()
+    assert "s left, the job ends at" in log
+    assert "ending the cluster: its walltime is up" in log
+    assert not record.folder.exists()
+    cluster.close()
+
+
+def test_a_warning_comes_to_clients_a_minute_before_the_end() -> None:
+    cluster = _cluster_with_walltime(70)
+    with Client(cluster) as client:
+        heard = _notices(client)
+        until("a warning comes", lambda: heard)
+        assert heard[0].startswith("walltime: 1 minute left, the job ends at ")
+        assert cluster.refresh().message == heard[0]  # type: ignore[union-attr]
+    cluster.close(shutdown=True)
