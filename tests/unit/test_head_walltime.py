@@ -140,6 +140,17 @@ def test_the_word_of_the_scheduler_goes_before_what_was_asked_for_and_stands_whi
     assert [end(), end()] == [5000.0, 5000.0]
 
 
+def test_a_cluster_inside_an_allocation_ends_with_that(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        walltime, "launcher", lambda name: asked.append(name) or Scheduler(JobStatus(JobState.RUNNING, end=9.0))
+    )
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    end = job_end(record(scheduler="here"))
+    assert end is not None
+    assert (end(), asked) == (9.0, ["here", "slurm"])
+
+
 def follower(end, said: list[str], ends: list[float]) -> Walltime:
     def drain(reason: str) -> None:
         said.append(f"drain: {reason}")

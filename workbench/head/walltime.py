@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from workbench.launch.allocation import enclosing
 from workbench.launch.choose import launcher
 from workbench.record import Record
 from workbench.words import count
@@ -31,11 +32,13 @@ def job_end(record: Record) -> Callable[[], float | None] | None:
     Notes
     -----
     The function blocks, and returns None while nobody can tell. The scheduler's own word is better than the
-    walltime that was asked for, since that may have been cut or extended.
+    walltime that was asked for, since that may have been cut or extended. A cluster inside an allocation ends with it.
     """
     walltime = record.resources.walltime
     asked = None if walltime is None else time.time() + walltime
     scheduler, job = launcher(record.scheduler), record.job
+    if record.scheduler == "here" and (around := enclosing()):
+        scheduler, job = launcher(around.scheduler), around.job
     if job is None or not scheduler.batch:
         return None if asked is None else lambda: asked
     told = asked
