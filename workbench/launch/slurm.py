@@ -7,15 +7,13 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
 
 from workbench import config
-from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent
+from workbench.errors import JobRejected, LaunchError, SchedulerSilent
 from workbench.launch import command
 from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Launcher
-from workbench.launch.site import Site, fill, site
+from workbench.launch.site import site
 from workbench.launch.slurm_answers import (
     ACCOUNT_FORMAT,
     PARTITION_FORMAT,
@@ -31,20 +29,14 @@ from workbench.launch.slurm_answers import (
     unknown_job,
     unreachable,
 )
-from workbench.launch.slurm_text import MEMORY, OPTIONS, OURS, option, overriding, quoted, same, script
+from workbench.launch.slurm_settle import settled
+from workbench.launch.slurm_text import overriding, script
 from workbench.resources import Resources
 
 # SLURM sends its signal up to a minute early.
 _EARLY = 60
 # Variables by which a command that asks would leave out jobs, or ask back.
 _FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
-# What a user may have set for sbatch, which takes it ahead of what a script says.
-_PREFERRED = {
-    "queue": "SBATCH_PARTITION",
-    "account": "SBATCH_ACCOUNT",
-    "constraint": "SBATCH_CONSTRAINT",
-    "reservation": "SBATCH_RESERVATION",
-}
 
 
 class SlurmLauncher(Launcher):
@@ -53,29 +45,8 @@ class SlurmLauncher(Launcher):
     name = "slurm"
 
     def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
-        """Return what the job asks for: what was given, else the user's ``SBATCH_...`` variables, else the site's.
-
-        Notes
-        -----
-        A directive of the site gives way to whatever sets the same: name, output, signal and geometry of the job
-        always do, queue, account and the like where they were given. Resources that were settled before stay as they
-        are, as far as they go with the number of ranks.
-        """
-        own = site(self.name, resources.preset)
-        _check_extra([line for line in resources.extra if line not in own.extra])
-        _check_skipped(resources, memory, own)
-        preferred: dict[str, Any] = {
-            field: os.environ.get(variable)
-            for field, variable in _PREFERRED.items()
-            if getattr(resources, field) is None and os.environ.get(variable)
-        }
-        settled = fill(replace(resources, **preferred), own, ranks=ranks, minute=60)
-        taken = {name for name, field in OPTIONS.items() if getattr(settled, field) is not None} | set(OURS)
-        taken |= {MEMORY} if memory is not None or own.memory is not None else set()
-        sites = [line for line in own.extra if not any(same(option(line), name) for name in taken)]
-        for value in (settled.queue, settled.account, settled.constraint, settled.reservation):
-            quoted(value or "")
-        return replace(settled, extra=tuple(dict.fromkeys((*sites, *resources.extra))))
+        """Return what the job asks for: what was given, else the user's ``SBATCH_...`` variables, else the site's."""
+        return settled(resources, site(self.name, resources.preset), os.environ, ranks=ranks, memory=memory)
 
     def interface(self, resources: Resources) -> str | None:
         """Return the network interface that the site's settings name, or None."""
@@ -172,35 +143,6 @@ def available() -> bool:
         return command.ask(["sinfo", "--noheader", "--format=%P"], environment=_unfiltered()).code == 0
     except LaunchError:
         return False
-
-
-def _check_extra(lines: Sequence[str]) -> None:
-    for line in lines:
-        name = option(line)
-        if not name.startswith("-") or any(ord(letter) < 32 for letter in line):
-            raise InvalidRequest(f"--extra {line!r}: allowed is one option of sbatch, e.g. --extra '--qos=high'.")
-        if (instead := OURS.get(name)) is not None:
-            hint = f"use {instead} instead" if instead else "it would be another job than the cluster's"
-            raise InvalidRequest(f"--extra {line!r}: the workbench sets {name} itself, {hint}.")
-        if same(name, MEMORY):
-            raise InvalidRequest(f"--extra {line!r}: use --memory instead, the memory of a rank.")
-        if field := OPTIONS.get(name):
-            raise InvalidRequest(f"--extra {line!r}: use --{_TYPED.get(field, field)} instead.")
-
-
-_TYPED = {"gpus": "gpus-per-rank"}
-
-
-def _check_skipped(resources: Resources, memory: int | None, own: Site) -> None:
-    asked = {name: getattr(resources, field) for name, field in OPTIONS.items()} | {MEMORY: memory}
-    for line in own.skip:
-        name = next((name for name, value in asked.items() if value is not None and same(name, option(line))), None)
-        if name is not None:
-            typed = "memory" if name == MEMORY else _TYPED.get(OPTIONS[name], OPTIONS[name])
-            raise InvalidRequest(
-                f"--{typed}: the site's settings leave {name} out (jobqueue.{own.section}.job-directives-skip has "
-                f"{line!r}). Leave it out as well, or change the settings."
-            )
 
 
 def _environment(text: str) -> tuple[dict[str, str], list[str]]:

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from workbench.errors import did_you_mean
+from workbench.errors import InvalidRequest, did_you_mean
 from workbench.launch.interface import JobSpec, JobState, JobStatus
-from workbench.launch.time_text import clock
+from workbench.launch.time_text import clock, site_walltime
 from workbench.words import count
 
 SEPARATOR = "\x1f"
@@ -101,11 +101,13 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
     # sacct: CANCELLED by 1000
     code = (state.split() or [""])[0].rstrip("+")
     known = _STATES.get(code, JobState.UNKNOWN)
+    words = _STATE_WORDS.get(code, "")
     # What a job waited for is no reason of its end.
-    words = [_STATE_WORDS.get(code, ""), "" if known.ended and known is not JobState.FAILED else _reason(reason)]
+    if not words and (known is JobState.FAILED or not known.ended):
+        words = _reason(reason)
     return job, JobStatus(
         state=known,
-        reason=", ".join(dict.fromkeys(filter(None, words))),
+        reason=words,
         # One that ended in the queue never started, whatever SLURM says.
         start=None if known.ended and not nodes else _time(start),
         end=_time(end),
@@ -148,14 +150,16 @@ class Partition:
     processors: int = 0
     """Processors of the largest node."""
     memory: int = 0
-    """MiB of the largest node."""
+    """Bytes of the largest node."""
     features: tuple[str, ...] = ()
     """Features that some of its nodes have."""
 
     @property
     def words(self) -> str:
         """What it has, in words."""
-        most = f"{count(self.processors, 'processor')} and {self.memory} MiB"
+        from dask.utils import format_bytes
+
+        most = f"{count(self.processors, 'processor')} and {format_bytes(self.memory)}"
         return f"partition {self.name} has {count(self.nodes, 'node')} of {most}"
 
 
@@ -167,17 +171,29 @@ def parse_partitions(text: str) -> dict[str, Partition]:
         if len(fields) != 6:
             continue
         name, default = fields[0].removesuffix("*"), fields[0].endswith("*")
-        nodes, processors, memory = (
-            int("".join(re.findall(r"^\d+", field)) or 0) for field in fields[2:5]
-        )  # 2+: at least
+        nodes, processors, mebibytes = (_number(field) for field in fields[2:5])
         features = () if fields[5] == "(null)" else tuple(fields[5].split(","))
         # One line for each kind of nodes.
         known = found.get(name, Partition(name))
         found[name] = Partition(
-            name, default, fields[1], known.nodes + nodes, max(known.processors, processors),
-            max(known.memory, memory), tuple(dict.fromkeys((*known.features, *features))),
+            name, default, _limit(fields[1]), known.nodes + nodes, max(known.processors, processors),
+            max(known.memory, mebibytes * 2**20), tuple(dict.fromkeys((*known.features, *features))),
         )  # fmt: skip
     return found
+
+
+def _number(text: str) -> int:
+    # 2+: nodes differ, and these are the smallest.
+    found = re.match(r"\d{1,18}", text)
+    return int(found[0]) if found else 0
+
+
+def _limit(text: str) -> str:
+    """Return a time limit as people read it: SLURM writes 5:00 for five minutes."""
+    try:
+        return clock(site_walltime(text, 60))
+    except InvalidRequest:
+        return text
 
 
 def said(text: str) -> str:
@@ -211,32 +227,45 @@ def rejection(words: str, spec: JobSpec, partitions: dict[str, Partition]) -> st
         Those that there are; empty if that cannot be told.
     """
     asked = spec.resources
-    chosen = next((one for one in partitions.values() if one.default), None) if asked.queue is None else None
-    chosen = partitions.get(asked.queue or "", chosen)
-    has = f": {chosen.words}" if chosen else ""
-    where = f"partition {chosen.name}" if chosen else "the partition"
-    geometry = f"{count(spec.ranks, 'rank')} with {count(spec.threads, 'thread')} each"
-    geometry += f" on {count(asked.nodes, 'node')}" if asked.nodes else ""
+    chosen = next(
+        (one for one in partitions.values() if one.name == asked.queue or (one.default and not asked.queue)), None
+    )
+    where, has = (f"partition {chosen.name}", f": {chosen.words}") if chosen else ("the partition", "")
     features = sorted({feature for one in partitions.values() for feature in one.features})
-    gpus = f", {count(asked.gpus, 'GPU')} each" if asked.gpus else ""
-    feature = f", --constraint {asked.constraint}" if asked.constraint else ""
-    limit = f"at most {chosen.limit}" if chosen else "less"
+    wrong = f"a directive of --extra or of jobqueue.yaml is wrong, among {list(asked.extra)}"
+    if asked.account:
+        account = f"--account {asked.account!r} may not use {where}, or there is no such account"
+    else:
+        account = f"{where} takes jobs of certain accounts only; name yours by --account"
     # The first that fits.
     sentences = {
         "invalid partition": f"--queue {asked.queue!r} is no partition; {did_you_mean(asked.queue, partitions)}",
-        "time limit": f"--walltime {clock(asked.walltime or 0)} is not possible, {where} allows {limit}",
-        "node count": f"--nodes {asked.nodes} is not possible{has}",
-        "more processors": f"{geometry} do not fit{has}",
-        "memory specification": f"--memory {spec.memory} (bytes of each rank) is not possible{has}",
+        "time limit": f"--walltime {clock(asked.walltime or 0)} is not possible, {where} allows "
+        f"{f'at most {chosen.limit}' if chosen else 'less'}",
+        "node count": f"{count(asked.nodes or 1, 'node')} cannot be had{has}",
+        "more processors": f"{_geometry(spec)} do not fit{has}",
+        "memory specification": f"{_geometry(spec)} do not fit{has}",
         "feature": f"--constraint {asked.constraint!r}; {did_you_mean(asked.constraint, features)}",
         "reservation": f"--reservation {asked.reservation!r} is none of yours; see `scontrol show reservation`",
-        "qos": "the account's or its quality of service's limits forbid it",
-        "account": f"--account {asked.account!r} may not use {where}, or there is no such account",
-        "configuration is not available": f"no nodes can give {geometry}{gpus}{feature}{has}",
-        "option": f"a directive of --extra or of jobqueue.yaml is wrong, among {list(asked.extra)}",
-        "directive": f"a directive of --extra or of jobqueue.yaml is wrong, among {list(asked.extra)}",
+        "qos": "the account's limits, or those of its quality of service, forbid it",
+        "account": account,
+        "configuration is not available": f"no nodes can give {_geometry(spec)}{has}",
+        "option": wrong,
+        "directive": wrong,
     }
-    return next((sentence for said, sentence in sentences.items() if said in words.lower()), "it refuses")
+    return next((sentence for key, sentence in sentences.items() if key in words.lower()), "it gives its own reason")
+
+
+def _geometry(spec: JobSpec) -> str:
+    from dask.utils import format_bytes
+
+    asked = spec.resources
+    parts = [count(spec.threads, "thread")]
+    parts += [format_bytes(spec.memory)] if spec.memory else []
+    parts += [count(asked.gpus, "GPU")] if asked.gpus else []
+    nodes = f" on {count(asked.nodes, 'node')}" if asked.nodes else ""
+    feature = f" of --constraint {asked.constraint}" if asked.constraint else ""
+    return f"{count(spec.ranks, 'rank')} ({', '.join(parts)} each){nodes}{feature}"
 
 
 def expectation(words: str, now: float | None = None) -> str:

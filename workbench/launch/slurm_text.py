@@ -19,17 +19,34 @@ _LONG = {
 }  # fmt: skip
 OURS = {
     "--job-name": "--name",
-    "--nodes": "--nodes of the workbench",
+    "--nodes": "--nodes",
     "--ntasks": "the number of ranks",
     "--ntasks-per-node": "--ranks-per-node",
     "--cpus-per-task": "--threads",
-    "--time": "--walltime",
-    **dict.fromkeys(("--output", "--error", "--open-mode", "--input"), "`logs`, which shows the job's output"),
-    **dict.fromkeys(("--array", "--wait", "--wrap", "--parsable", "--test-only", "--requeue", "--no-requeue"), ""),
-    **dict.fromkeys(("--comment", "--signal", "--chdir", "--clusters"), ""),
+    **dict.fromkeys(
+        (
+            "--array",
+            "--chdir",
+            "--clusters",
+            "--comment",
+            "--error",
+            "--input",
+            "--no-requeue",
+            "--open-mode",
+            "--output",
+            "--parsable",
+            "--requeue",
+            "--signal",
+            "--test-only",
+            "--wait",
+            "--wrap",
+        ),
+        "",
+    ),
 }
-"""Options that `extra` may not have, with what to use instead; nothing where it is the workbench's own business."""
+"""Options that every job sets, or must not have, with the workbench's own that set them; empty where none does."""
 OPTIONS = {
+    "--time": "walltime",
     "--partition": "queue",
     "--account": "account",
     "--constraint": "constraint",
@@ -79,7 +96,8 @@ def script(spec: JobSpec, site: Site, notice: int | None) -> str:
     InvalidRequest
         If a value has a line break or another control character, which no script can carry.
     """
-    lines = [line for line in _directives(spec, site, notice) if not _skipped(line, site)]
+    extra = [f"#SBATCH {line}" for line in spec.resources.extra]
+    lines = [line for line in _directives(spec, site, notice) if line in extra or not _skipped(line, site)]
     directory, program = shlex.quote(str(spec.directory)), shlex.quote(spec.command[0])
     lines = [site.shebang, *lines, "", *site.prologue]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment]
