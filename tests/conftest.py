@@ -38,6 +38,8 @@ def _isolate() -> None:
         os.environ[name] = str(folder)
     # If this run is killed, nobody ends its clusters but they themselves.
     os.environ["DASK_WORKBENCH__IDLE_TIMEOUT"] = "10 minutes"
+    # On a login node a start would be a job in its queue.
+    os.environ["DASK_WORKBENCH__SCHEDULER"] = "local"
     os.environ[MARKER[0]] = MARKER[1]
     # A shell starts background jobs with SIGINT ignored, and what tests start would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Self
 
-from distributed.core import Status, rpc
+from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 
-from workbench import certificates, cluster_html, config, logs, registry
+from workbench import cluster_html, config, logs, registry
 from workbench.broadcasting import broadcast
+from workbench.connection import HeadConnection
 from workbench.errors import HeadUnreachable, StartError
 from workbench.job import LOOK, Job, submitted_script
+from workbench.launch.queued import is_batch
 from workbench.launch.request import rank_count, request
 from workbench.progress import Progress
 from workbench.registry import Record
@@ -29,11 +31,12 @@ class MPICluster(Cluster):
     Parameters
     ----------
     ranks : int, optional
-        Size of the MPI world. Default: one rank for each core of this host.
+        Size of the MPI world. Default: `ranks_per_node` for each of the `nodes`, or one for each core of this host.
     name : str, optional
         Name of the cluster. Default: ``mpi``, ``mpi-2``, ...
-    scheduler : {"auto", "local"}
-        What starts the job.
+    scheduler : {"auto", "local", "here", "slurm", "pbs"}, optional
+        What starts the job: this host (``local``), a batch scheduler, or the allocation that this process is in
+        (``here``). Default: the setting ``workbench.scheduler``, ``auto``: SLURM, PBS or this host, the first there is.
     threads : int
         Threads of each rank, for Dask tasks and for OpenMP and BLAS (``OMP_NUM_THREADS`` and friends).
     memory : int or str, optional
@@ -43,10 +46,29 @@ class MPICluster(Cluster):
     protocol : {"mpi", "tcp"}
         Protocol between ranks; always under TLS.
     timeout : float or str, optional
-        Seconds, or a time span such as ``"2 minutes"``, until all ranks have to be ready.
-        Default: ``workbench.start-timeout``.
+        Seconds, or a time span such as ``"2 minutes"``, from the start of the job until all ranks have to be ready.
+        Default: ``workbench.start-timeout``. A job may wait in its queue for ``workbench.queue-timeout`` before.
     idle_timeout : float or str, optional
         Time without clients and tasks after which the cluster ends. Default: ``workbench.idle-timeout``.
+    nodes, ranks_per_node : int, optional
+        Nodes of the job, and most ranks of each.
+    walltime : str, optional
+        Time after which the scheduler ends the job, as ``"02:00:00"`` or ``"2 hours"``.
+    queue, account, constraint, reservation : str, optional
+        Queue or partition, account or project, features of nodes, reservation.
+    gpus_per_rank : int, optional
+        GPUs of each rank.
+    extra : sequence of str
+        More directives for the scheduler, as they would stand behind ``#SBATCH`` or ``#PBS``.
+    preset : str, optional
+        Section of ``jobqueue.yaml`` with the site's settings, which hold for all that is not given here.
+    interface : str, optional
+        Network interface that head and ranks bind.
+    fault_tolerant : bool
+        Have the ranks of several nodes go on when one dies. It costs Open MPI its fastest networks; on one node it is
+        always so, and costs nothing.
+    ssh_tunnel : str, optional
+        Host, as ``ssh`` takes it, through which the head is reached.
     asynchronous : bool
         Set it to use the object with ``await`` and ``async with``.
     loop : optional
@@ -82,13 +104,26 @@ class MPICluster(Cluster):
         ranks: int | None = None,
         *,
         name: str | None = None,
-        scheduler: str = "auto",
+        scheduler: str | None = None,
         threads: int = 1,
         memory: int | str | None = None,
         mpi: str = "auto",
         protocol: str = "mpi",
         timeout: float | str | None = None,
         idle_timeout: float | str | None = None,
+        nodes: int | None = None,
+        ranks_per_node: int | None = None,
+        walltime: str | None = None,
+        queue: str | None = None,
+        account: str | None = None,
+        constraint: str | None = None,
+        reservation: str | None = None,
+        gpus_per_rank: int | None = None,
+        extra: Sequence[str] = (),
+        preset: str | None = None,
+        interface: str | None = None,
+        fault_tolerant: bool = False,
+        ssh_tunnel: str | None = None,
         asynchronous: bool = False,
         loop: Any = None,
         quiet: bool = False,
@@ -100,9 +135,12 @@ class MPICluster(Cluster):
         self._owner = _attach is None
         record = _attach or request(
             ranks, name=name, scheduler=scheduler, threads=threads, memory=memory, mpi=mpi, protocol=protocol,
-            timeout=timeout, idle_timeout=idle_timeout,
+            timeout=timeout, idle_timeout=idle_timeout, nodes=nodes, ranks_per_node=ranks_per_node, walltime=walltime,
+            queue=queue, account=account, constraint=constraint, reservation=reservation, gpus_per_rank=gpus_per_rank,
+            extra=extra, preset=preset, interface=interface, fault_tolerant=fault_tolerant,
         )  # fmt: skip
         self._job = Job(record, renamable=name is None)
+        self._connection = HeadConnection(self._job, ssh_tunnel)
         self._ending = self._owner
         super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=record.name)
         if not self.called_from_running_loop:
@@ -118,7 +156,15 @@ class MPICluster(Cluster):
                 raise
 
     @classmethod
-    def attach(cls, name: str, *, asynchronous: bool = False, loop: Any = None, quiet: bool = True) -> Self:
+    def attach(
+        cls,
+        name: str,
+        *,
+        ssh_tunnel: str | None = None,
+        asynchronous: bool = False,
+        loop: Any = None,
+        quiet: bool = True,
+    ) -> Self:
         """Connect to a running cluster of yours by its name, from any process.
 
         Raises
@@ -130,7 +176,9 @@ class MPICluster(Cluster):
         HeadUnreachable
             If its head does not answer from this host.
         """
-        return cls(_attach=registry.running(name), asynchronous=asynchronous, loop=loop, quiet=quiet)
+        return cls(
+            _attach=registry.running(name), ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet
+        )
 
     def __await__(self) -> Any:
         async def start() -> MPICluster:
@@ -153,79 +201,33 @@ class MPICluster(Cluster):
             await asyncio.to_thread(self._job.submit)
         with Progress(self._job.record.ranks, quiet=self.quiet) as progress:
             await self._await_address(progress)
-            await self._connect()
+            await self._connection.open()
+            self.scheduler_comm, self.security = self._connection.rpc, self._connection.security
             await self._await_ready(progress)
         self._cluster_info["name"] = self._job.record.name
         await super()._start()
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:
-            progress.show(record.state, record.up, record.total)
-            await asyncio.sleep(LOOK)
-
-    async def _connect(self) -> None:
-        record = self._job.record
-        self.security = certificates.security(record.folder)
-        timeout = config.seconds("connect-timeout")
-        self.scheduler_comm = rpc(
-            record.address, connection_args=self.security.get_connection_args("client"), timeout=timeout
-        )
-        try:
-            async with asyncio.timeout(timeout):
-                await self._ask_while_looking()
-        except StartError:
-            raise
-        except (OSError, TimeoutError) as error:
-            await self.scheduler_comm.close_rpc()
-            host, _, port = str(record.address).partition("://")[2].rpartition(":")
-            raise HeadUnreachable(
-                f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} "
-                f"from here within {timeout:.0f} s ({type(error).__name__}). "
-                f"If there is no route from here to that host, open a tunnel: "
-                f"ssh -N -L {port}:{host}:{port} {record.process.host}"
-            ) from error
+            progress.show(self._job.words(), record.up, record.total)
+            await asyncio.sleep(self._job.pause)
 
     @property
     def _head(self) -> Any:
-        process = self._job.record.process
-        if process.alive() is False:
-            # Without a look at it Dask would try to connect for as long as it may.
-            raise HeadUnreachable(
-                f"the head of cluster {self._job.record.name!r}, process {process.pid} on {process.host}, has ended. "
-                f"Its logs are in {self._job.record.logs}."
-            )
-        if self.scheduler_comm is None or self.status in (Status.closing, Status.closed):
-            raise HeadUnreachable(
-                f"this object is not connected to cluster {self._job.record.name!r} any more: "
-                f"MPICluster.attach({self._job.record.name!r}) connects to it if it still runs."
-            )
-        return self.scheduler_comm
-
-    async def _ask_status(self) -> None:
-        self._job.record = registry.from_dict(await self._head.workbench_status())
-
-    async def _ask_while_looking(self) -> None:
-        """Ask the head, but do not insist: if it has failed meanwhile its record tells why."""
-        asking = asyncio.ensure_future(self._ask_status())
-        try:
-            while not (await asyncio.wait({asking}, timeout=0.2))[0]:
-                await asyncio.to_thread(self._job.look)
-            if asking.exception():
-                await asyncio.to_thread(self._job.look)
-            await asking
-        finally:
-            asking.cancel()
+        if self.status in (Status.closing, Status.closed):
+            raise self._connection.lost()
+        return self._connection.head
 
     async def _await_ready(self, progress: Progress) -> None:
         while True:
             record = self._job.record
-            progress.show(record.state, record.up, record.total)
+            progress.show(self._job.words(), record.up, record.total)
             if record.state in ("ready", "degraded"):
                 return
             if record.state in ("failed", "closing"):
                 raise self._job.failure(record.message)
             await asyncio.sleep(LOOK)
-            await self._ask_while_looking()
+            await self._connection.ask_while_looking()
 
     # -- what one does with it ---------------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class MPICluster(Cluster):
             try:
                 # A head that is stopped or stuck keeps its connections.
                 async with asyncio.timeout(config.seconds("connect-timeout")):
-                    await self._ask_status()
+                    await self._connection.ask()
             except HeadUnreachable:
                 raise
             except OSError as error:
@@ -279,7 +281,7 @@ class MPICluster(Cluster):
         StartError
             If the new world did not start.
         """
-        wanted = rank_count(n)
+        wanted = rank_count(n, here=not self._job.record.spread)
 
         async def scale() -> None:
             await self._change(self._head.workbench_scale(n=wanted), f"scaling to {wanted}")
@@ -302,7 +304,9 @@ class MPICluster(Cluster):
         from distributed.objects import SchedulerInfo
 
         # The head gives a world this time to hand over its results, and this time to come up.
-        patience = 2 * config.seconds("start-timeout") + config.seconds("close-timeout")
+        patience = 2 * self._job.record.ready_within + config.seconds("close-timeout")
+        if is_batch(self._job.record):
+            patience += config.seconds("queue-timeout")  # more ranks are another job's
         try:
             async with asyncio.timeout(patience):
                 await asked
@@ -313,7 +317,7 @@ class MPICluster(Cluster):
                 f"cluster {self._job.record.name!r}: {what} was not done after {patience:.0f} s. "
                 f"Look at its logs in {self._job.record.logs}, or stop it."
             ) from error
-        await self._ask_status()
+        await self._connection.ask()
         self.scheduler_info = SchedulerInfo(await self._head.identity())
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:
@@ -362,8 +366,9 @@ class MPICluster(Cluster):
             return
         if self._ending and self.scheduler_comm is not None:
             with contextlib.suppress(OSError):
-                await self._ask_to_end()
+                await self._connection.ask_to_end()
         await super()._close()
+        await self._connection.close()
         if self._ending:
             await asyncio.to_thread(self._job.await_end)
 
@@ -373,18 +378,6 @@ class MPICluster(Cluster):
 
     def __hash__(self) -> int:
         return id(self)
-
-    async def _ask_to_end(self) -> None:
-        asking = asyncio.ensure_future(self._head.workbench_close(reason="the user has closed it"))
-        try:
-            # A head that is stopped or stuck keeps its connections.
-            async with asyncio.timeout(config.seconds("connect-timeout")):
-                while not (await asyncio.wait({asking}, timeout=0.2))[0]:
-                    if not await asyncio.to_thread(self._job.runs):
-                        return  # it has ended meanwhile, and Dask would try to connect for as long as it may
-                await asking
-        finally:
-            asking.cancel()
 
     # -- looks -------------------------------------------------------------------------------------------------
 

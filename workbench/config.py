@@ -6,13 +6,12 @@ import.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import InvalidRequest, did_you_mean
+from workbench.errors import InvalidRequest
 
 
 @cache
@@ -85,26 +84,6 @@ def fraction(key: str) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
         raise InvalidRequest(f"the setting workbench.{key} {given!r}: allowed is a number from 0 to 1, e.g. 0.15.")
     return float(given)
-
-
-def address() -> str:
-    """Return the address that head and ranks bind: that of ``workbench.interface``, or loopback.
-
-    Raises
-    ------
-    InvalidRequest
-        If this host has no such interface with an IPv4 address.
-    """
-    interface = get("interface")
-    if interface is None:
-        return "127.0.0.1"
-    import psutil
-
-    interfaces = psutil.net_if_addrs().items()
-    usable = {name: its.address for name, all_its in interfaces for its in all_its if its.family == socket.AF_INET}
-    if str(interface) not in usable:
-        raise InvalidRequest(f"the setting workbench.interface {interface!r}: {did_you_mean(interface, usable)}")
-    return usable[interface]
 
 
 def time_span(what: str, given: Any) -> float:

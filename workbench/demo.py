@@ -20,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import job, registry
+from workbench import registry
+from workbench.ending import stop
 from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def _end(started: dict[str, Any]) -> None:
 def _stop(cluster: MPICluster) -> None:
     cluster.close()
     if registry.owns_lease(cluster.record):
-        job.stop(cluster.record)
+        stop(cluster.record)
 
 
 def _print_heading(text: str, seconds: float) -> None:

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from workbench import __version__, config, registry, scratch
+from workbench import __version__, config, network, registry, scratch
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.launch.hello import Hello, say_hello
 from workbench.launch.mpi import MPI, check_choice, loaded_library, mpiexec_of
@@ -199,7 +199,7 @@ def addresses() -> Finding:
     """Look at the address that head and ranks bind."""
     check, interface = "addresses", config.get("interface")
     try:
-        address = config.address()
+        address = network.address()
         with socket.create_server((address, 0)):
             pass
     except (OSError, InvalidRequest) as error:

@@ -1,35 +1,33 @@
-"""The job of a cluster as its starter sees it: submit it, look how it comes up, see it gone."""
+"""The job of a cluster as its starter sees it: submit it, look how it comes up."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
-from distributed.core import rpc
-
-from workbench import certificates, config, logs, registry, scratch
+from workbench import certificates, logs, registry
+from workbench.ending import end_jobs, has_ended, tidy
 from workbench.errors import (
     ClusterExists,
     ClusterNotFound,
-    HeadUnreachable,
     RecordError,
     StartError,
     StartTimeout,
 )
+from workbench.launch import queued
 from workbench.launch.choose import launcher
-from workbench.launch.interface import JobState
-from workbench.launch.request import job_spec, write_dask_settings
+from workbench.launch.interface import UNKNOWN, Launcher
+from workbench.launch.job_spec import job_spec
+from workbench.launch.poller import poller
+from workbench.launch.settings import write_dask_settings
 from workbench.registry import Record
 
-# Seconds between two looks at a cluster that is starting or ending.
+# Seconds between two looks at a cluster that is starting.
 LOOK = 0.05
+_QUEUED = 0.25
 # Seconds: the head sees to the deadline of a start itself and knows more; this is for a head that does not.
 _GRACE = 5.0
-# Seconds for the end of a cluster: its ranks are asked, then its mpiexec, then both are killed.
-_END = 15.0
 
 
 class Job:
@@ -49,6 +47,8 @@ class Job:
 
     def __init__(self, record: Record, *, renamable: bool) -> None:
         self.record = record
+        self.status = UNKNOWN
+        """What the batch scheduler last told of the job."""
         self._renamable = renamable
         self._id: str | None = None
         # A start can be given up while another thread is still submitting it.
@@ -80,7 +80,7 @@ class Job:
                     f"that you can write to, with room on its disk, but: {error}. "
                     "Make it so, or set JUPYTER_DATA_DIR to another folder."
                 ) from error
-            self._id = launcher(self.record.scheduler).submit(job_spec(self.record))
+            self._id = self._launcher.submit(job_spec(self.record))
 
     def _make_folder(self) -> None:
         while True:
@@ -106,10 +106,10 @@ class Job:
             If it has not come up in time.
         """
         self._read()
-        if self.record.state != "failed" and self._job_has_ended():
+        if self.record.state != "failed" and (end := self._job_has_ended()):
             self._read()  # it may have spoken between the two looks
             if self.record.state != "failed":
-                raise self.failure("its head ended unexpectedly")
+                raise self.failure(end)
         if self.record.state == "failed":
             raise self.failure(self.record.message)
         if self.record.address is None and time.time() > self.record.deadline + _GRACE:
@@ -120,8 +120,32 @@ class Job:
         with contextlib.suppress(ClusterNotFound):  # a network file system may show it late
             self.record = registry.read(self.record.name)
 
-    def _job_has_ended(self) -> bool:
-        return self._id is not None and launcher(self.record.scheduler).state(self._id) is JobState.ENDED
+    @property
+    def _launcher(self) -> Launcher:
+        return launcher(self.record.scheduler)
+
+    def _job_has_ended(self) -> str:
+        """Return how the job has ended, in words; nothing while it has not."""
+        if self._id is None:
+            return ""
+        if not self._launcher.batch:
+            return "its head ended unexpectedly" if self._launcher.statuses([self._id])[self._id].over else ""
+        self.status = poller.status(self.record.scheduler, self._id)
+        if not self.status.over:
+            return ""
+        return f"its job {self._id} has ended: {queued.words(self.status)}"
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look makes sense: a job may wait for days, on a file system that others use too."""
+        return _QUEUED if self._launcher.batch and self.record.state == "submitted" else LOOK
+
+    def words(self) -> str:
+        """Return what is known of the start: of the job, and once it runs of its world."""
+        if not self._launcher.batch:
+            return self.record.state
+        state = "" if self.record.state == "submitted" else f" · {self.record.state}"
+        return f"job {self._id or self.record.job} {queued.words(self.status)}{state}"
 
     def failure(self, reason: str) -> StartError:
         """Return the error that says why the cluster did not start."""
@@ -139,16 +163,18 @@ class Job:
 
     def await_end(self) -> None:
         """Return when nothing is left of the cluster; after a deadline, see to it."""
-        if not _has_ended(self.record):
+        if not has_ended(self.record):
             self.remove()
 
     def remove(self) -> None:
         """Leave nothing of the cluster: job, record, key, sockets."""
         with self._submitting:
             self._given_up = True
-        if self._id is not None:
-            launcher(self.record.scheduler).cancel(self._id)
-        _tidy(self.record)
+        if self._launcher.batch:
+            end_jobs(self.record)
+        elif self._id is not None:
+            self._launcher.cancel(self._id)
+        tidy(self.record)
 
 
 def submitted_script(record: Record) -> str:
@@ -165,75 +191,3 @@ def submitted_script(record: Record) -> str:
         raise ClusterNotFound(
             f"cluster {record.name!r} has ended, and its script with it. Its logs are in {record.logs}."
         ) from None
-
-
-def stop(record: Record) -> None:
-    """End a cluster of yours, in whatever state it is, and return when nothing of it is left.
-
-    Raises
-    ------
-    HeadUnreachable
-        If its head neither answers nor ends.
-    """
-
-    async def ask() -> None:
-        if record.address is None:
-            raise OSError("the head does not listen yet")
-        security = certificates.security(record.folder).get_connection_args("client")
-        async with (
-            asyncio.timeout(config.seconds("connect-timeout")),
-            rpc(record.address, connection_args=security) as head,
-        ):
-            await head.workbench_close(reason="the user has stopped it")
-
-    record = _once_it_has_spoken(record)
-    try:
-        # In a notebook this thread has a loop that runs already.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, ask()).result()
-    except OSError:
-        # It does not listen yet, or no longer, or its key is gone: without its lease it ends.
-        registry.remove(record)
-    if not _has_ended(record):
-        process = record.process
-        raise HeadUnreachable(
-            f"cluster {record.name!r} does not end: its head neither answers nor gives up after {_END:.0f} s. "
-            f"End it on {process.host} with: kill -9 {process.pid}"
-        )
-
-
-def _once_it_has_spoken(record: Record) -> Record:
-    """Return the record that the head has written; until then it names its starter, who is not to be ended."""
-    deadline = time.monotonic() + _END
-    while record.state == "submitted" and time.monotonic() < deadline:
-        time.sleep(LOOK)
-        try:
-            now = registry.read(record.name)
-        except ClusterNotFound:
-            break
-        if now.id != record.id:
-            break
-        record = now
-    return record
-
-
-def _has_ended(record: Record) -> bool:
-    """Wait until neither lease nor head are there; False if they outlast the deadline."""
-    deadline = time.monotonic() + _END
-    while time.monotonic() < deadline:
-        # A head that has not spoken ends as soon as it finds no record.
-        alive = False if record.state == "submitted" else record.process.alive()
-        if alive is False:
-            _tidy(record)  # nothing is left to do if the head has ended in order, but it may have been killed
-        with contextlib.suppress(OSError):
-            if not alive and not registry.owns_lease(record):
-                return True
-        time.sleep(LOOK)
-    return False
-
-
-def _tidy(record: Record) -> None:
-    with contextlib.suppress(OSError):
-        registry.remove(record)
-    if record.process.is_local:
-        scratch.remove(record.id)

@@ -75,8 +75,8 @@ class ClusterMagics(Magics):
         else:
             self._bind(started)
 
-    def _attach(self, name: str) -> None:
-        self._bind(actions.attach(name))
+    def _attach(self, name: str, ssh_tunnel: str | None) -> None:
+        self._bind(actions.attach(name, ssh_tunnel))
 
     def _status(self, name: str | None) -> None:
         status = actions.status(self._choose(name), self._cluster)

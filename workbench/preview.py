@@ -7,8 +7,11 @@ from typing import Any
 
 from workbench import scratch
 from workbench.launch import mpi
+from workbench.launch.allocation import Allocation
 from workbench.launch.choose import launcher
-from workbench.launch.request import job_spec, request, world_line
+from workbench.launch.job_spec import allocation_of, job_spec, world_line
+from workbench.launch.request import request
+from workbench.record import Record
 
 
 def preview(ranks: int | None = None, **options: Any) -> str:
@@ -19,6 +22,7 @@ def preview(ranks: int | None = None, **options: Any) -> str:
     text : str
         The job's script, and the command line of the world in comments below it.
     """
+    options.pop("ssh_tunnel", None)
     record = request(ranks, **options)
     found = mpi.find(record.mpi)
     command = world_line(
@@ -26,11 +30,24 @@ def preview(ranks: int | None = None, **options: Any) -> str:
         found,
         index=0,
         ranks=record.ranks,
-        timeout=record.deadline - record.created,
+        timeout=record.ready_within,
         shared_memory=scratch.shared_memory(record.id, make=False),
+        around=_expected(record),
     )
     set_here = {**command.defaults, **command.environment}
     lines = [f"# world 0, started by the head, {found}:"]
     lines += [f"#   {name}={value}" for name, value in sorted(set_here.items())]
     lines.append(f"#   {shlex.join(command.argv)}")
-    return launcher(record.scheduler).script(job_spec(record)) + "\n".join(lines) + "\n"
+    its, spec = launcher(record.scheduler), job_spec(record)
+    if verdict := its.judge(spec):
+        lines.append(f"# {its.name} says: {verdict}")
+    return its.script(spec) + "\n".join(lines) + "\n"
+
+
+def _expected(record: Record) -> Allocation | None:
+    """Return the allocation that the job is going to have, with nodes by the names of nobody."""
+    if not launcher(record.scheduler).batch:
+        return allocation_of(record)
+    nodes = record.resources.nodes or 1
+    slots = record.resources.ranks_per_node or record.ranks
+    return Allocation(record.scheduler, "JOB", tuple(f"NODE{i}" for i in range(nodes)), (slots,) * nodes)

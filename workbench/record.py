@@ -34,6 +34,8 @@ class World:
     """Ranks that are workers of the scheduler now."""
     starts: int = 1
     """Times it was started: more than one after a failure or a restart."""
+    job: str | None = None
+    """Its job, if it has one of its own."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from workbench import config, scratch
-from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError, did_you_mean
+from workbench.errors import (
+    ClusterExists,
+    ClusterNotFound,
+    InvalidRequest,
+    LaunchError,
+    RecordError,
+    did_you_mean,
+)
 from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 
 __all__ = [
@@ -222,7 +229,7 @@ def running(name: str) -> Record:
             f"cluster {name!r} has ended. Its logs are in {ended}; "
             f"start a new one with %mpicluster start --name {name}."
         ) from error
-    if record.alive() is not False and record.state != "failed":
+    if _alive(record) is not False and record.state != "failed":
         return record
     clean()
     why = f" ({record.message})" if record.state == "failed" else ""
@@ -230,6 +237,13 @@ def running(name: str) -> Record:
         f"cluster {name!r} has ended{why}: its head, process {record.process.pid} on {record.process.host}, is gone. "
         f"Its logs are in {record.logs}; start a new one with %mpicluster start --name {name}."
     )
+
+
+def _alive(record: Record) -> bool | None:
+    # Of a batch job the scheduler knows more than this host; ranks and heads need not load what asks it.
+    from workbench.launch import queued
+
+    return queued.alive(record)
 
 
 def await_record(name: str) -> Record:
@@ -292,12 +306,24 @@ def _forget_if_stale(name: str) -> bool:
             record = read(name)
         except (RecordError, ClusterNotFound):
             return False
-        if record.alive() is not False or not _is_ours_to_remove(file, path):
+        if _alive(record) is not False or not _is_ours_to_remove(file, path):
             return False
+        try:
+            _cancel(record)
+        except LaunchError:
+            return False  # forgotten, what waits in a queue yet would be nobody's
         if record.process.is_local:
             scratch.remove(record.id)
         _remove_folder(record.folder)
     return True
+
+
+def _cancel(record: Record) -> None:
+    """Cancel what jobs of a cluster there still are: those of later worlds outlast its head in their queue."""
+    from workbench.launch import queued
+
+    if queued.is_batch(record):
+        queued.cancel(record)
 
 
 def _is_ours_to_remove(file: BinaryIO, path: Path) -> bool:

@@ -8,6 +8,7 @@ memory gets one too: ranks that are killed leave their segments behind.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import stat
@@ -19,6 +20,9 @@ from workbench.errors import RecordError
 
 # Segments of shared memory, and the description of the node that mpiexec hands to its ranks.
 _MPICH_FILES = (("/dev/shm", "mpich_shm_*"), ("/tmp", "hydra_hwloc_xmlfile_*"))  # noqa: S108  (MPICH's, not ours)
+# Of a node's folders: locked by every process that uses them.
+_MARK = "in-use"
+_marks: dict[str, int] = {}
 # Seconds from a segment's creation until its maker has certainly mapped it.
 _BEING_MADE = 0.2
 
@@ -37,6 +41,23 @@ def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
     """Return the folder for MPI's shared memory on this node, made if need be and unless `make` is False."""
     path = _shared_memory(cluster_id)
     return _private(path) if make else path
+
+
+def occupy(cluster_id: str, world: str) -> None:
+    """Make the folder for the shared memory of a world on this node, and mark the cluster's folders as in use."""
+    (shared_memory(cluster_id) / world).mkdir(mode=0o700, exist_ok=True)
+    # Held to the end of the process, however it ends.
+    _marks[cluster_id] = mark = os.open(sockets(cluster_id) / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(mark, fcntl.LOCK_SH)
+
+
+def vacate(cluster_id: str) -> None:
+    """Remove the cluster's folders from this node if no other process of it uses them any more."""
+    try:
+        fcntl.flock(_marks[cluster_id], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    remove(cluster_id)
 
 
 def remove(cluster_id: str, *, but_shared_memory: bool = False) -> None:

@@ -15,7 +15,8 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, until
 
-from workbench import MPICluster, certificates, job, registry
+from workbench import MPICluster, certificates, registry
+from workbench.ending import stop
 from workbench.errors import HeadUnreachable, StartError, StartTimeout
 
 NAME = "doomed"
@@ -26,7 +27,7 @@ def _nothing_is_left() -> Iterator[None]:
     yield
     left = NAME in registry.names()
     if left:
-        job.stop(registry.read(NAME))
+        stop(registry.read(NAME))
     assert not left
     until("no process is left", lambda: not _processes(), GONE_WITHIN)
 

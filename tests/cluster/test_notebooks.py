@@ -9,7 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from workbench import job, registry
+from workbench import registry
+from workbench.ending import stop
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 START_HERE = NOTEBOOKS[0]
@@ -30,7 +31,7 @@ def executed():
     finally:
         # A kernel that is gone leaves its cluster running.
         for name in set(registry.names()) - set(before):
-            job.stop(registry.read(name))
+            stop(registry.read(name))
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import psutil
 import pytest
 from support.processes import until
 
-from workbench import job, registry
+from workbench import registry
+from workbench.ending import stop
 from workbench.errors import RecordError
 from workbench.job import Job
 from workbench.launch.request import request
@@ -57,7 +58,7 @@ def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter(
     heads = _heads("early")
     assert heads
     # This process, which the record names until then, runs on and is no obstacle.
-    job.stop(start.record)
+    stop(start.record)
     psutil.wait_procs(heads, timeout=job._END)
     assert registry.names() == []
     assert not _heads("early")
@@ -67,7 +68,7 @@ def test_a_stop_of_a_cluster_whose_head_never_speaks_names_no_innocent(monkeypat
     monkeypatch.setattr(job, "_END", 0.3)
     record = request(1, name="mute")
     registry.create(record)
-    job.stop(record)
+    stop(record)
     assert registry.names() == []
 
 
@@ -75,5 +76,5 @@ def test_a_stop_of_what_has_gone_meanwhile_says_nothing() -> None:
     record = request(1, name="brief")
     registry.create(record)
     registry.remove(record)
-    job.stop(record)
+    stop(record)
     assert registry.names() == []

@@ -17,6 +17,8 @@ from workbench.errors import WorkbenchError
 from workbench.head.world import WorldProcess
 from workbench.host import ProcessId
 from workbench.launch import mpi
+from workbench.launch.allocation import enclosing
+from workbench.launch.choose import launcher
 from workbench.registry import Record
 
 
@@ -34,6 +36,9 @@ def main() -> int:
     library, importing = side.submit(mpi.loaded_library), side.submit(_import)
     record = registry.await_record(name)
     record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
+    if launcher(record.scheduler).batch and (around := enclosing()):
+        # It may have waited in its queue for days: the time to be ready counts from now.
+        record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
     registry.write(record)
     try:
         found = mpi.mpiexec_of(library.result(), record.mpi)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Scheduler
 
-    from workbench.head.world import WorldProcess
+    from workbench.head.world import MPIWorld
     from workbench.head.worlds import Worlds
 
 # Seconds for the ranks to say why they gave up.
@@ -106,8 +106,8 @@ class _Part:
     def __init__(
         self,
         scheduler: Scheduler,
-        addresses: Callable[[WorldProcess], list[str]],
-        world: WorldProcess,
+        addresses: Callable[[MPIWorld], list[str]],
+        world: MPIWorld,
         key: Key,
         deadline: float,
     ) -> None:

@@ -19,7 +19,7 @@ from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 if TYPE_CHECKING:
     from distributed import Scheduler
 
-    from workbench.head.world import WorldProcess
+    from workbench.head.world import MPIWorld
 
 T = TypeVar("T")
 
@@ -37,10 +37,10 @@ class Collectives(SchedulerPlugin):
     name = "workbench-collectives"
 
     def __init__(self) -> None:
-        self._turns: WeakKeyDictionary[WorldProcess, asyncio.Lock] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
         self._calls: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
 
-    async def run(self, world: WorldProcess, client: str, call: Callable[[], Awaitable[T]], deadline: float) -> T:
+    async def run(self, world: MPIWorld, client: str, call: Callable[[], Awaitable[T]], deadline: float) -> T:
         """Run a call when it is its turn, and return its result.
 
         Parameters
@@ -80,7 +80,7 @@ class Collectives(SchedulerPlugin):
             if not calls:
                 self._calls.pop(client, None)
 
-    async def _in_turn(self, world: WorldProcess, call: Callable[[], Awaitable[T]], deadline: float) -> T:
+    async def _in_turn(self, world: MPIWorld, call: Callable[[], Awaitable[T]], deadline: float) -> T:
         turn = self._turns.setdefault(world, asyncio.Lock())
         try:
             async with asyncio.timeout_at(deadline):
@@ -103,7 +103,7 @@ class Collectives(SchedulerPlugin):
                 gone.set_result(None)
 
 
-def require_complete(world: WorldProcess) -> None:
+def require_complete(world: MPIWorld) -> None:
     """Refuse a call on all ranks of a world that cannot make it.
 
     Raises

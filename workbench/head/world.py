@@ -1,7 +1,8 @@
-"""One MPI world as a child process: its ``mpiexec``, who of its ranks is there, and its end."""
+"""One MPI world: who of its ranks is there, and, as a child process, its ``mpiexec`` and its end."""
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import os
@@ -15,18 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from workbench import scratch, tether
+from workbench.launch.job_spec import allocation_of, world_line
 from workbench.launch.mpi import MPI
-from workbench.launch.request import world_line
 from workbench.registry import Record
 
 
-class WorldProcess:
-    """The processes of one world of a cluster, over all its starts.
-
-    Notes
-    -----
-    `spawn` has to be called from the main thread: the tether of ``mpiexec`` is tied to the thread that starts it.
-    """
+class MPIWorld(abc.ABC):
+    """One world of a cluster, over all its starts: who of its ranks is there."""
 
     def __init__(self, record: Record, mpi: MPI, index: int, ranks: int) -> None:
         self.record, self.mpi, self.index, self.ranks = record, mpi, index, ranks
@@ -43,80 +39,44 @@ class WorldProcess:
         """The call on all ranks that broke off in the middle, after which no other can be made in this start."""
         self.restart_asked = False
         """Whether it is to be started again after that end."""
+        self.job: str | None = None
+        """Its job, if it has one of its own."""
         self._changed = asyncio.Event()
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def log(self) -> Path:
         """File with the output of ``mpiexec`` and of ranks that failed while starting."""
         return self.record.logs / f"world-{self.index}.log"
 
-    def command(self, timeout: float) -> tuple[list[str], dict[str, str]]:
-        """Return command line and environment of the world's ``mpiexec``."""
-        command = world_line(
-            self.record,
-            self.mpi,
-            index=self.index,
-            ranks=self.ranks,
-            timeout=timeout,
-            shared_memory=self._folder(),
-        )
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(self._folder()), *command.argv]
-        return tied, command.variables(dict(os.environ))
+    @abc.abstractmethod
+    async def start(self, timeout: float, address: str) -> None:
+        """Start the ranks, which give themselves `timeout` seconds to register with the scheduler at `address`.
 
-    def _folder(self) -> Path:
-        """Return the folder for shared memory and session files of this world."""
-        return scratch.shared_memory(self.record.id) / f"world-{self.index}"
+        Raises
+        ------
+        WorkbenchError
+            If that cannot even be tried.
+        """
 
-    def spawn(self, timeout: float) -> None:
-        """Start ``mpiexec`` and with it the ranks, which wait for the scheduler's address.
+    @abc.abstractmethod
+    async def exited(self) -> str:
+        """Wait for the end of all ranks and return in words how it came."""
+
+    @abc.abstractmethod
+    async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """End the world: ask its ranks, which finalise MPI together, then end what is left of it.
 
         Parameters
         ----------
-        timeout
-            Seconds that the ranks give themselves to be ready.
+        ask
+            Sends the ranks the request to end.
         """
+
+    def begin(self) -> None:
+        """Note that a new start begins."""
         self.present, self.lost, self.ready, self.stopping, self.broken = {}, {}, False, False, None
         self._changed = asyncio.Event()
         self.starts += 1
-        argv, environment = self.command(timeout)
-        # Of an earlier start: ranks that were killed leave their segments.
-        shutil.rmtree(self._folder(), ignore_errors=True)
-        self._folder().mkdir(mode=0o700)
-        with open(self.log, "ab") as log:
-            log.write(f"$ {' '.join(argv[6:])}\n".encode())
-            log.flush()
-            self._process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def tell(self, address: str) -> None:
-        """Give rank 0 the scheduler's address."""
-        # It may have died; the exit code says so better than a broken pipe.
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._started().stdin.fileno(), f"{address}\n".encode())  # type: ignore[union-attr]
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError(f"world {self.index} has not been started: call spawn() first")
-        return self._process
-
-    async def exited(self) -> int:
-        """Wait for the end of ``mpiexec`` and return its exit code."""
-        loop, process = asyncio.get_running_loop(), self._started()
-        done: asyncio.Future[int] = loop.create_future()
-
-        def tell(code: int) -> None:
-            if not done.done():
-                done.set_result(code)
-
-        def reap() -> None:
-            code = process.wait()
-            with contextlib.suppress(RuntimeError):  # the loop may have been closed
-                loop.call_soon_threadsafe(tell, code)
-
-        threading.Thread(target=reap, name=f"world-{self.index}", daemon=True).start()
-        return await done
 
     async def complete(self) -> None:
         """Wait until all ranks are there."""
@@ -141,14 +101,94 @@ class WorldProcess:
         """Return the ranks that are not there."""
         return sorted(set(range(self.ranks)) - set(self.present))
 
-    async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """End the world: ask its ranks, which finalise MPI together, then ``mpiexec``, then kill what is left.
+
+class WorldProcess(MPIWorld):
+    """A world whose ``mpiexec`` is a child of this process.
+
+    Notes
+    -----
+    `spawn` has to be called from the main thread: the tether of ``mpiexec`` is tied to the thread that starts it.
+    """
+
+    def __init__(self, record: Record, mpi: MPI, index: int, ranks: int) -> None:
+        super().__init__(record, mpi, index, ranks)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._program = "mpiexec"
+
+    def command(self, timeout: float) -> tuple[list[str], dict[str, str]]:
+        """Return command line and environment of the world's ``mpiexec``."""
+        command = world_line(
+            self.record,
+            self.mpi,
+            index=self.index,
+            ranks=self.ranks,
+            timeout=timeout,
+            shared_memory=self._folder(),
+            around=allocation_of(self.record),
+        )
+        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(self._folder()), *command.argv]
+        return tied, command.variables(dict(os.environ))
+
+    def _folder(self) -> Path:
+        """Return the folder for shared memory and session files of this world."""
+        return scratch.shared_memory(self.record.id) / f"world-{self.index}"
+
+    def spawn(self, timeout: float) -> None:
+        """Start ``mpiexec`` and with it the ranks, which wait for the scheduler's address.
 
         Parameters
         ----------
-        ask
-            Sends the ranks the request to end.
+        timeout
+            Seconds that the ranks give themselves to be ready.
         """
+        self.begin()
+        argv, environment = self.command(timeout)
+        self._program = Path(argv[6]).name
+        # Of an earlier start: ranks that were killed leave their segments.
+        shutil.rmtree(self._folder(), ignore_errors=True)
+        self._folder().mkdir(mode=0o700)
+        with open(self.log, "ab") as log:
+            log.write(f"$ {' '.join(argv[6:])}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                argv, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+
+    async def start(self, timeout: float, address: str) -> None:
+        """Spawn ``mpiexec`` and tell rank 0 where the scheduler is."""
+        self.spawn(timeout)
+        self.tell(address)
+
+    def tell(self, address: str) -> None:
+        """Give rank 0 the scheduler's address."""
+        # It may have died; the exit code says so better than a broken pipe.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._started().stdin.fileno(), f"{address}\n".encode())  # type: ignore[union-attr]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError(f"world {self.index} has not been started: call spawn() first")
+        return self._process
+
+    async def exited(self) -> str:
+        """Wait for the end of ``mpiexec`` and return in words how it came."""
+        loop, process = asyncio.get_running_loop(), self._started()
+        done: asyncio.Future[int] = loop.create_future()
+
+        def tell(code: int) -> None:
+            if not done.done():
+                done.set_result(code)
+
+        def reap() -> None:
+            code = process.wait()
+            with contextlib.suppress(RuntimeError):  # the loop may have been closed
+                loop.call_soon_threadsafe(tell, code)
+
+        threading.Thread(target=reap, name=f"world-{self.index}", daemon=True).start()
+        return f"{self._program} ended with {_exit_words(await done)}"
+
+    async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Ask the ranks to end, then ``mpiexec``, then kill what is left."""
         self.stopping = True
         process = self._process
         if process is None or process.poll() is not None:
@@ -175,6 +215,13 @@ class WorldProcess:
         for told in {**self.present, **self.lost}.values():
             if told.get("host") == os.uname().nodename:
                 _kill_rank(told["pid"], self.record.name)
+
+
+def _exit_words(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {-code} ({signal.Signals(-code).name})"
+    return f"exit code {code}"
 
 
 def _kill_rank(pid: int, name: str) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 from workbench import config
 from workbench.errors import InvalidRequest, StartError, StartTimeout
+from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
-from workbench.head.world import WorldProcess
-from workbench.launch.mpiexec import survives_lost_rank
+from workbench.head.world import MPIWorld, WorldProcess
+from workbench.launch.choose import launcher
+from workbench.launch.job_spec import goes_on_without_a_rank
 from workbench.registry import Record
 from workbench.words import count
 
@@ -29,7 +29,7 @@ class Worlds:
     record
         The cluster's record; of it only what never changes is used.
     first
-        World 0, whose ``mpiexec`` is running already.
+        MPIWorld 0, whose ``mpiexec`` is running already.
     scheduler
         The scheduler that the ranks register with.
     say
@@ -55,11 +55,12 @@ class Worlds:
     ) -> None:
         self._record, self._scheduler = record, scheduler
         self._say, self._changed, self._run, self._is_ending = say, changed, run, is_ending
-        self._worlds = {first.index: first}
+        self._first = first
+        self._worlds: dict[int, MPIWorld] = {first.index: first}
         # Several clients may ask at once: one change of the worlds after the other.
         self._resizing = asyncio.Lock()
 
-    def __iter__(self) -> Iterator[WorldProcess]:
+    def __iter__(self) -> Iterator[MPIWorld]:
         """Iterate over the worlds in their order."""
         return iter([world for _, world in sorted(self._worlds.items())])
 
@@ -76,32 +77,33 @@ class Worlds:
         StartError
             If it does not start, or is lost more often than ``workbench.world.restarts``.
         """
-        await self._keep(self._worlds[0], timeout, spawned=True)
+        await self._keep(self._first, timeout, spawned=True)
 
     async def _keep(
-        self, world: WorldProcess, timeout: float, *, spawned: bool = False, ready: asyncio.Future[None] | None = None
+        self, world: MPIWorld, timeout: float, *, spawned: bool = False, ready: asyncio.Future[None] | None = None
     ) -> None:
         # Ends when the world is stopped; StartError if it did not start, or was lost too often.
         restarts = int(config.get("world.restarts"))
-        # Of the first start's time some has passed before the head ran.
-        allowed = self._record.deadline - self._record.created if spawned else timeout
+        # Of the first start's time some has passed already.
+        allowed = self._record.ready_within
         while True:
-            if not spawned:
-                world.spawn(timeout)
+            if spawned:
+                self._first.tell(self._scheduler.address)
+            else:
+                await world.start(timeout, self._scheduler.address)
             spawned = False
-            world.tell(self._scheduler.address)
             self._changed()
             await self._await_ready(world, timeout, allowed)
             if ready is not None and not ready.done():
                 ready.set_result(None)
             self._say(f"world {world.index} is ready: {count(world.ranks, 'rank')}, {world.mpi}{_fallback(world)}")
-            code = await world.exited()
+            end = await world.exited()
             if self._is_ending() or (world.stopping and not world.restart_asked):
                 return
             world.ready = False
             await self._forget_workers(world)
             if not world.restart_asked:
-                lost = f"world {world.index} was lost: mpiexec ended with {_exit_words(code)}"
+                lost = f"world {world.index} was lost: {end}"
                 if restarts <= 0:
                     raise StartError(f"{lost}, for the last time that it is started again (workbench.world.restarts)")
                 restarts -= 1
@@ -109,9 +111,9 @@ class Worlds:
                     f"{lost}; starting its {count(world.ranks, 'rank')} again, {count(restarts, 'more restart')} left"
                 )
             world.restart_asked = False
-            timeout = allowed = config.seconds("start-timeout")
+            timeout = allowed
 
-    async def _await_ready(self, world: WorldProcess, timeout: float, allowed: float) -> None:
+    async def _await_ready(self, world: MPIWorld, timeout: float, allowed: float) -> None:
         exited, complete = asyncio.ensure_future(world.exited()), asyncio.ensure_future(world.complete())
         try:
             await asyncio.wait({exited, complete}, timeout=max(0.0, timeout), return_when=asyncio.FIRST_COMPLETED)
@@ -120,8 +122,7 @@ class Worlds:
             came = f"{len(world.present)} of {world.ranks} ranks had come"
             if exited.done():
                 raise StartError(
-                    f"world {world.index} ended while starting ({_exit_words(exited.result())} of mpiexec); {came}. "
-                    f"See {world.log}"
+                    f"world {world.index} ended while starting ({exited.result()}); {came}. See {world.log}"
                 )
             missing = ", ".join(map(str, world.missing()[:16]))
             raise StartTimeout(
@@ -150,16 +151,17 @@ class Worlds:
         told = world.left(rank)
         if world.ready and not world.stopping and not self._is_ending():
             where = f"rank {rank} of world {index} (pid {told.get('pid')} on {told.get('host')}) is gone"
-            go_on = f"{len(world.present)} of {world.ranks} go on" if survives_lost_rank(world.mpi) else ""
-            self._say(f"{where}; {go_on or 'this MPI ends its world with it'}")
+            goes_on = goes_on_without_a_rank(self._record, world.mpi)
+            after = f"{len(world.present)} of {world.ranks} go on" if goes_on else "its world ends with it"
+            self._say(f"{where}; {after}")
         self._changed()
 
-    async def _forget_workers(self, world: WorldProcess) -> None:
+    async def _forget_workers(self, world: MPIWorld) -> None:
         """Take the workers of a world off the scheduler, so that those of its next start can have their names."""
         for address in self.addresses(world):
             await self._scheduler.remove_worker(address, stimulus_id="world-lost", expected=False)
 
-    def addresses(self, world: WorldProcess) -> list[str]:
+    def addresses(self, world: MPIWorld) -> list[str]:
         """Return the addresses of the workers of a world, in rank order."""
         told = ((state.extra.get("workbench", {}), address) for address, state in self._scheduler.workers.items())
         ranks = {facts["rank"]: address for facts, address in told if facts.get("world") == world.index}
@@ -194,13 +196,17 @@ class Worlds:
             )
 
     async def _add_world(self, ranks: int) -> None:
-        world = WorldProcess(self._record, self._worlds[0].mpi, max(self._worlds) + 1, ranks)
+        index, found = max(self._worlds) + 1, self._first.mpi
+        world: MPIWorld = WorldProcess(self._record, found, index, ranks)
+        if launcher(self._record.scheduler).batch:
+            # MPIWorld 0 has the nodes of the first job: more ranks are another job's.
+            world = JobWorld(self._record, found, index, ranks, say=self._say)
         self._worlds[world.index] = world
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def keep() -> None:
             try:
-                await self._keep(world, config.seconds("start-timeout"), ready=ready)
+                await self._keep(world, self._record.ready_within, ready=ready)
             except Exception as error:  # noqa: BLE001  (whatever it is, the other worlds go on)
                 self._say(f"world {world.index} is given up: {error}")
                 if not ready.done():
@@ -211,7 +217,7 @@ class Worlds:
         self._run(keep())
         await ready
 
-    async def _remove_world(self, world: WorldProcess) -> None:
+    async def _remove_world(self, world: MPIWorld) -> None:
         moved = self._scheduler.retire_workers(workers=self.addresses(world), close_workers=False, remove=False)
         results = "its results moved to the others"
         try:
@@ -224,7 +230,7 @@ class Worlds:
         self._drop(world)
         self._say(f"world {world.index} was removed, {results}")
 
-    def _drop(self, world: WorldProcess) -> None:
+    def _drop(self, world: MPIWorld) -> None:
         if self._worlds.get(world.index) is world:
             del self._worlds[world.index]
         self._changed()
@@ -250,8 +256,9 @@ class Worlds:
             world.restart_asked = True
         starts = {world.index: world.starts for world in worlds}
         await asyncio.gather(*(world.stop(self._asker(world)) for world in worlds))
-        # Past the deadline of the worlds themselves, which tells more.
-        async with asyncio.timeout(config.seconds("start-timeout") + _GRACE):
+        # Past the deadline of the worlds themselves, which tells more; later worlds may wait for a new job.
+        queued = config.seconds("queue-timeout") if any(world.job for world in worlds) else 0.0
+        async with asyncio.timeout(queued + self._record.ready_within + _GRACE):
             while any(w.index in self._worlds and (w.starts == starts[w.index] or not w.ready) for w in worlds):
                 if self._is_ending():
                     raise StartError(f"cluster {self._record.name!r} ended while it was restarted; see its logs")
@@ -259,7 +266,7 @@ class Worlds:
         if lost := [w for w in worlds if w.index not in self._worlds]:
             raise StartError(f"world {lost[0].index} did not start again and is given up; see {lost[0].log}")
 
-    def _asker(self, world: WorldProcess) -> Callable[[], Awaitable[None]]:
+    def _asker(self, world: MPIWorld) -> Callable[[], Awaitable[None]]:
         async def ask() -> None:
             addresses = self.addresses(world)
             # MPI_Finalize is collective: with a dead rank it would wait for it.
@@ -274,14 +281,7 @@ class Worlds:
         await asyncio.gather(*(world.stop(self._asker(world)) for world in self))
 
 
-def _exit_words(code: int) -> str:
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"signal {-code} ({signal.Signals(-code).name})"
-    return f"exit code {code}"
-
-
-def _fallback(world: WorldProcess) -> str:
+def _fallback(world: MPIWorld) -> str:
     """Return what a user should know who asked for protocol mpi and does not get it."""
     levels = {told["threads"] for told in world.present.values()}
     if world.record.protocol != "mpi" or levels == {"multiple"}:

@@ -27,6 +27,11 @@ class Allocation:
     """Ranks that each node is meant for, in the same order; 0 where the scheduler does not say."""
 
     @property
+    def leaves_this_host(self) -> bool:
+        """Whether it has another node than the one that this process is on."""
+        return any(node not in _names_of_this_host() for node in self.nodes)
+
+    @property
     def words(self) -> str:
         """What it is, in words."""
         title = {"slurm": "SLURM", "pbs": "PBS"}[self.scheduler]
@@ -55,8 +60,14 @@ def enclosing(environment: Mapping[str, str] | None = None) -> Allocation | None
 def peers() -> list[str]:
     """Return the names of the other nodes of this process's allocation."""
     around = enclosing()
-    here = {socket.gethostname(), socket.gethostname().partition(".")[0], os.environ.get("SLURMD_NODENAME", "")}
+    here = _names_of_this_host()
     return [] if around is None else [node for node in around.nodes if node not in here]
+
+
+def _names_of_this_host() -> set[str]:
+    # SLURM may call a node otherwise than the node calls itself; on a login node the variable is not set.
+    name = socket.gethostname()
+    return {name, name.partition(".")[0], os.environ.get("SLURMD_NODENAME", name)}
 
 
 def expand(nodes: str) -> Iterator[str]:

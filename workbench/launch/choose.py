@@ -1,22 +1,77 @@
-"""The launchers by name."""
+"""The launchers by name, and which of them a start without a name takes."""
 
 from __future__ import annotations
 
-from workbench.errors import InvalidRequest, did_you_mean
-from workbench.launch.interface import Launcher
-from workbench.launch.local import LocalLauncher
+import shutil
 
-SCHEDULERS = ("auto", "local")
+from workbench import config
+from workbench.errors import InvalidRequest, LaunchError, did_you_mean
+from workbench.launch.interface import Launcher
+from workbench.launch.local import HereLauncher, LocalLauncher
+
+SCHEDULERS = ("auto", "local", "here", "slurm", "pbs")
+_COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
 
 
 def launcher(scheduler: str) -> Launcher:
-    """Return the launcher for a scheduler; ``auto`` takes what is there.
+    """Return the launcher for a scheduler.
 
     Raises
     ------
     InvalidRequest
         If there is no such scheduler.
     """
-    if scheduler not in SCHEDULERS:
-        raise InvalidRequest(f"scheduler {scheduler!r}: {did_you_mean(scheduler, SCHEDULERS)}")
-    return LocalLauncher()
+    match scheduler:
+        case "local":
+            return LocalLauncher()
+        case "here":
+            return HereLauncher()
+        case "slurm":
+            from workbench.launch.slurm import SlurmLauncher
+
+            return SlurmLauncher()
+        case "pbs":
+            from workbench.launch.pbs import PBSLauncher
+
+            return PBSLauncher()
+    raise InvalidRequest(f"scheduler {scheduler!r}: {did_you_mean(scheduler, SCHEDULERS)}")
+
+
+def choose(scheduler: str | None = None) -> str:
+    """Return the scheduler to take.
+
+    Parameters
+    ----------
+    scheduler
+        What was asked for; None: the setting ``workbench.scheduler``. ``auto`` takes SLURM, then PBS, then this host,
+        whichever is there and answers.
+
+    Raises
+    ------
+    InvalidRequest
+        If there is no such scheduler.
+    LaunchError
+        If it is not there.
+    """
+    wanted = config.get("scheduler") if scheduler is None else scheduler
+    if wanted not in SCHEDULERS:
+        raise InvalidRequest(f"scheduler {wanted!r}: {did_you_mean(wanted, SCHEDULERS)}")
+    if wanted == "auto":
+        return next((name for name in _COMMANDS if _answers(name)), "local")
+    if wanted in _COMMANDS and shutil.which(_COMMANDS[wanted]) is None:
+        raise LaunchError(
+            f"scheduler {wanted!r}: there is no {_COMMANDS[wanted]} on this host. "
+            "Start from a login node of the system, or use --scheduler local for this host alone."
+        )
+    return str(wanted)
+
+
+def _answers(name: str) -> bool:
+    # Without its command there is nothing to load and nobody to ask.
+    if shutil.which(_COMMANDS[name]) is None:
+        return False
+    if name == "slurm":
+        from workbench.launch.slurm import available
+    else:
+        from workbench.launch.pbs import available
+    return available()

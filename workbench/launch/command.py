@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -115,10 +116,8 @@ def settled(receipt: Path) -> bool:
 
 
 def _lock(descriptor: int) -> None:
-    try:
+    with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        pass  # a file system without locks
 
 
 def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:

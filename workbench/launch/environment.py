@@ -10,19 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_PREFIXES = (
-    # SLURM: of the job and the step
+_JOB_PREFIXES = (
+    # SLURM: of the job
     "SLURM_JOB",
-    "SLURM_STEP",
-    "SLURM_SRUN_COMM_",
-    "SLURM_CPU_BIND",
-    "SLURM_MEM_BIND",
     "SLURM_MEM_PER_",
     "SLURM_NTASKS",
     "SLURM_TASKS_PER_",
     "SLURM_CPUS_",
     "SLURM_GPUS",
     "SLURM_TRES_PER_",
+    # of PBS
+    "PBS_JOB",
+)
+_JOB_NAMES = frozenset(
+    {
+        "SLURM_NPROCS",
+        "SLURM_NNODES",
+        "SLURM_NODELIST",
+        "SLURM_NODE_ALIASES",
+        "SLURM_PRIO_PROCESS",
+        "SLURM_SUBMIT_DIR",
+        "SLURM_SUBMIT_HOST",
+        "SLURM_THREADS_PER_CORE",
+        "SLURM_WORKING_CLUSTER",
+        "SLURMD_NODENAME",
+        "PBS_ENVIRONMENT",
+        "PBS_MOMPORT",
+        "PBS_NODEFILE",
+    }
+)
+_RANK_PREFIXES = (
+    # SLURM: of the step and its tasks
+    "SLURM_STEP",
+    "SLURM_SRUN_COMM_",
+    "SLURM_CPU_BIND",
+    "SLURM_MEM_BIND",
     "SLURM_TOPOLOGY_ADDR",
     "SLURM_PMI",
     # PMI 1 and 2 (MPICH, Intel MPI), PMIx (Open MPI)
@@ -36,27 +58,17 @@ _PREFIXES = (
     "PRTE_MCA_ess",
     "PRTE_MCA_prte_",
 )
-_NAMES = frozenset(
+_RANK_NAMES = frozenset(
     {
         "SLURM_PROCID",
         "SLURM_LOCALID",
         "SLURM_NODEID",
         "SLURM_GTIDS",
         "SLURM_TASK_PID",
-        "SLURM_NPROCS",
-        "SLURM_NNODES",
-        "SLURM_NODELIST",
-        "SLURM_NODE_ALIASES",
         "SLURM_DISTRIBUTION",
         "SLURM_LAUNCH_NODE_IPADDR",
         "SLURM_MPI_TYPE",
-        "SLURM_PRIO_PROCESS",
-        "SLURM_SUBMIT_DIR",
-        "SLURM_SUBMIT_HOST",
-        "SLURM_THREADS_PER_CORE",
         "SLURM_UMASK",
-        "SLURM_WORKING_CLUSTER",
-        "SLURMD_NODENAME",
         "PMIX_RANK",
         "PMIX_NAMESPACE",
         "PMIX_SECURITY_MODE",
@@ -90,13 +102,6 @@ _NAMES = frozenset(
         "MPI_LOCALRANKID",
         "MPIEXEC_HOSTNAME",
         # PBS
-        "PBS_ENVIRONMENT",
-        "PBS_JOBCOOKIE",
-        "PBS_JOBDIR",
-        "PBS_JOBID",
-        "PBS_JOBNAME",
-        "PBS_MOMPORT",
-        "PBS_NODEFILE",
         "PBS_NODENUM",
         "PBS_TASKNUM",
         "PBS_VNODENUM",
@@ -124,5 +129,22 @@ def scrub(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     >>> scrub({"SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf"})
     ({'SLURM_CONF': '/etc/slurm.conf'}, ['SLURM_JOB_ID'])
     """
-    removed = sorted(name for name in environment if name in _NAMES or name.startswith(_PREFIXES))
+    return _without(environment, _JOB_PREFIXES + _RANK_PREFIXES, _JOB_NAMES | _RANK_NAMES)
+
+
+def scrub_rank(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Take the identity of an enclosing step or rank out of an environment, and leave that of the job; as `scrub`.
+
+    Examples
+    --------
+    >>> scrub_rank({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"})
+    ({'SLURM_JOB_ID': '7'}, ['SLURM_PROCID'])
+    """
+    return _without(environment, _RANK_PREFIXES, _RANK_NAMES)
+
+
+def _without(
+    environment: Mapping[str, str], prefixes: tuple[str, ...], names: frozenset[str]
+) -> tuple[dict[str, str], list[str]]:
+    removed = sorted(name for name in environment if name in names or name.startswith(prefixes))
     return {name: value for name, value in environment.items() if name not in set(removed)}, removed

@@ -147,6 +147,10 @@ class Launcher(abc.ABC):
             If the scheduler does not take it.
         """
 
+    def interface(self, resources: Resources) -> str | None:
+        """Return the network interface that the site's settings name, or None."""
+        return None
+
     def judge(self, spec: JobSpec) -> str:
         """Return what the scheduler says of the job without taking it; empty where it cannot be asked."""
         return ""

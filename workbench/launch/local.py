@@ -7,12 +7,16 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from workbench import config
-from workbench.errors import LaunchError
+from workbench.errors import InvalidRequest, LaunchError
 from workbench.host import start_time
-from workbench.launch.environment import scrub
-from workbench.launch.interface import JobSpec, JobState, Launcher
+from workbench.launch.allocation import enclosing
+from workbench.launch.environment import scrub, scrub_rank
+from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
+from workbench.resources import Resources
 from workbench.words import count
 
 # Seconds for a shell to start the job in the background.
@@ -23,6 +27,21 @@ class LocalLauncher(Launcher):
     """Runs the job's script on this host; a job id is ``PID:START``, so that a reused pid is no job."""
 
     name = "local"
+    batch = False
+
+    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+        """Refuse all that needs a scheduler."""
+        for what, value in asdict(resources).items():
+            if value not in (None, ()):
+                raise InvalidRequest(
+                    f"{what.replace('_', '-')} {value!r}: with --scheduler {self.name} there is no scheduler to ask. "
+                    f"Leave it out, or use --scheduler slurm or pbs.{self._instead()}"
+                )
+        return resources
+
+    def _instead(self) -> str:
+        around = enclosing()
+        return f" For the nodes of {around.words}, which this process is in, use --scheduler here." if around else ""
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head."""
@@ -36,7 +55,7 @@ class LocalLauncher(Launcher):
 
     def submit(self, spec: JobSpec) -> str:
         """Write the script and run it in the current folder, away from the terminal's signals."""
-        environment, removed = scrub(os.environ)
+        environment, removed = self._scrub(os.environ)
         try:
             spec.script.write_text(self.script(spec), encoding="utf-8")
             if removed:
@@ -51,6 +70,7 @@ class LocalLauncher(Launcher):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
+                cwd=spec.directory,
                 timeout=_SUBMIT,
                 check=True,
             )
@@ -59,21 +79,54 @@ class LocalLauncher(Launcher):
         pid = int(done.stdout)
         return f"{pid}:{start_time(pid) or 0:.0f}"
 
-    def state(self, job: str) -> JobState:
-        """Return RUNNING or ENDED."""
-        pid, _, started = job.partition(":")
-        now = start_time(int(pid))
-        return JobState.RUNNING if now is not None and f"{now:.0f}" == started else JobState.ENDED
+    def _scrub(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+        return scrub(environment)
+
+    def receipt(self, text: str) -> str | None:
+        """Return None: the head of a job on this host is told by its record."""
+        return None
+
+    def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
+        """Return RUNNING, or that the job is gone."""
+        gone = JobStatus(JobState.UNKNOWN, "its process has ended", forgotten=True)
+        return {job: JobStatus(JobState.RUNNING) if _runs(job) else gone for job in jobs}
 
     def cancel(self, job: str) -> None:
         """Ask the head to end, and after the close timeout kill it: its world follows it."""
         deadline = time.monotonic() + config.seconds("close-timeout")
         for number, patience in ((signal.SIGTERM, deadline), (signal.SIGKILL, deadline + 5)):
-            if self.state(job) is JobState.ENDED:
+            if not _runs(job):
                 return
             try:
                 os.kill(int(job.partition(":")[0]), number)
             except ProcessLookupError:
                 return
-            while self.state(job) is not JobState.ENDED and time.monotonic() < patience:
+            while _runs(job) and time.monotonic() < patience:
                 time.sleep(0.02)
+
+
+def _runs(job: str) -> bool:
+    pid, _, started = job.partition(":")
+    now = start_time(int(pid))
+    return now is not None and f"{now:.0f}" == started
+
+
+class HereLauncher(LocalLauncher):
+    """As `LocalLauncher`, inside an allocation that is held already: worlds have its nodes, and it outlives them."""
+
+    name = "here"
+
+    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+        """Refuse all that a new job would be asked for, and that there is no allocation around."""
+        if enclosing() is None:
+            raise InvalidRequest(
+                "scheduler 'here': this process is not inside a job of SLURM or PBS. Allocate nodes first (salloc, "
+                "qsub -I), or use --scheduler slurm, pbs or local."
+            )
+        return super().settle(resources, ranks=ranks, threads=threads, memory=memory)
+
+    def _instead(self) -> str:
+        return ""
+
+    def _scrub(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+        return scrub_rank(environment)

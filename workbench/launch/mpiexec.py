@@ -1,4 +1,4 @@
-"""The command line that starts an MPI world, per flavour of MPI; text apart from action."""
+"""The command line that starts an MPI world on one host, per flavour of MPI; text apart from action."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.launch.mpi import MPI
+
+OPENMPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""What Open MPI wants to hear before it runs as root."""
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -69,8 +72,8 @@ def available_cores() -> int:
         return os.cpu_count() or 1
 
 
-def survives_lost_rank(mpi: MPI) -> bool:
-    """Tell whether the other ranks of a world on one node go on when a rank dies (ULFM)."""
+def has_ulfm(mpi: MPI) -> bool:
+    """Tell whether the ranks of this MPI can go on when one of them dies."""
     return mpi.flavour == "openmpi" and mpi.version >= (5,)
 
 
@@ -95,9 +98,13 @@ def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: S
     """
     build = {"openmpi": _openmpi, "mpich": _mpich, "intelmpi": _intelmpi}[mpi.flavour]
     options, environment, defaults = build(mpi, geometry)
-    threads = dict.fromkeys(_THREAD_VARIABLES, str(geometry.threads))
     argv = (mpi.mpiexec, *options, *extra, *command)
-    return Command(argv, environment | threads, defaults)
+    return Command(argv, environment | thread_variables(geometry.threads), defaults)
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return the variables that tell libraries how many threads a rank has."""
+    return dict.fromkeys(_THREAD_VARIABLES, str(threads))
 
 
 _Options = tuple[list[str], dict[str, str], dict[str, str]]
@@ -105,14 +112,13 @@ _Options = tuple[list[str], dict[str, str], dict[str, str]]
 
 def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
     options = ["-n", str(geometry.ranks), "--bind-to", "none"]
-    environment = {}
+    environment: dict[str, str] = {}
     # One host: shared memory alone, which opens no port and skips the search for networks at the start.
     shared_memory = "sm" if mpi.version >= (5,) else "vader"
     defaults = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"}
-    if survives_lost_rank(mpi):
-        options += ["--with-ft", "ulfm"]
-        # With ULFM a rank that is killed leaves the others alone; one that exits with a code does so by this alone.
-        environment["PRTE_MCA_state_base_error_non_zero_exit"] = "0"
+    if has_ulfm(mpi):
+        more, environment = ulfm()
+        options += more
     if geometry.oversubscribed:
         options += ["--map-by", ":oversubscribe"] if mpi.version >= (5,) else ["--oversubscribe"]
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
@@ -122,8 +128,14 @@ def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
         session = "PRTE_MCA_prte_tmpdir_base" if mpi.version >= (5,) else "OMPI_MCA_orte_tmpdir_base"
         environment[session] = geometry.shared_memory
     if geometry.root:
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        environment |= OPENMPI_AS_ROOT
     return options, environment, defaults
+
+
+def ulfm() -> tuple[list[str], dict[str, str]]:
+    """Return the options and variables with which Open MPI's ranks go on when one of them dies."""
+    # A rank that is killed leaves the others alone with the option; one that exits with a code by the variable alone.
+    return ["--with-ft", "ulfm"], {"PRTE_MCA_state_base_error_non_zero_exit": "0"}
 
 
 def _mpich(_: MPI, geometry: Geometry) -> _Options:

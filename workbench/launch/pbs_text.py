@@ -97,8 +97,8 @@ def _flat(attributes: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for name, value in attributes.items():
         # What the job's environment has is garbled, and nobody's business.
         if isinstance(value, dict) and name != "Variable_List":
-            yield from ((f"{name}.{inner}", str(one)) for inner, one in value.items())
-        else:
+            yield from _flat({f"{name}.{inner}": one for inner, one in value.items() if not isinstance(one, dict)})
+        elif isinstance(value, str | int | float):
             yield name, str(value)
 
 
@@ -133,9 +133,8 @@ def _status(given: Mapping[str, str]) -> JobStatus:
     nodes = ",".join(dict.fromkeys(re.findall(r"(?:^|\+)([^/+]+)", given.get("exec_host", ""))))
     if letter in _OVER:
         state, reason = _end(given)
-        ended = (
-            given.get("ctime") if emulated else given.get("obittime") or given.get("comp_time") or given.get("mtime")
-        )
+        times = ("ctime",) if emulated else ("obittime", "comp_time", "mtime")
+        ended = next((given[name] for name in times if name in given), None)
         return JobStatus(state, reason, start, _time(ended), nodes, forgotten=state is JobState.UNKNOWN)
     if letter not in _STARTED:
         return UNKNOWN

@@ -10,11 +10,11 @@ CODE_NO_COMMAND = 72
 CODE_NO_OUTPUT = 74
 
 _HOLDS = {"u": "by the user", "o": "by an operator", "s": "by the system", "p": "for a bad password"}
-_RESOURCES = {"ncpus": "processors", "mem": "memory", "ngpus": "GPUs", "host": "a node"}
+_RESOURCES = {"ncpus": "processors", "mem": "memory", "ngpus": "GPUs", "host": "host"}
 # Comments that have one meaning; the first part of a comment decides.
 _WAITING = {
     "Not enough free nodes available": "waiting for free nodes",
-    "Not enough total nodes available": "there are not so many nodes",
+    "Not enough total nodes available": "there are fewer nodes",
     "Queue not started": "its queue is stopped",
     "Job would conflict with reservation or top job": "waiting behind jobs of higher priority or reservations",
 }
@@ -41,7 +41,7 @@ def waiting(comment: str) -> str:
     Examples
     --------
     >>> waiting("Can Never Run: Insufficient amount of resource: ncpus (R: 100 A: 16 T: 16)")
-    'will never start: 100 processors asked for, 16 free of 16'
+    'will never start: processors: 100 asked for, there are 16'
     >>> waiting("Not Running: Not enough free nodes available")
     'waiting for free nodes'
     """
@@ -81,12 +81,15 @@ def signal_or_code(code: int) -> str:
 
 
 def _short(rest: str, never: bool) -> str:
+    """Return what there is too little of."""
     found = _SHORT.match(rest)
     if found is None:
         return rest
     what = _RESOURCES.get(found[1], found[1])
     amounts = _AMOUNTS.fullmatch(found[2] or "")
+    if amounts and never:
+        return f"{what}: {amounts[1]} asked for, there are {amounts[3]}"
     if amounts:
-        return f"{amounts[1]} {what} asked for, {amounts[2]} free of {amounts[3]}"
+        return f"waiting for {what}: {amounts[1]} asked for, {amounts[2]} free of {amounts[3]}"
     detail = f" ({found[2]})" if found[2] else ""
-    return f"there is not enough of {what}{detail}" if never else f"waiting for {what}{detail}"
+    return f"no node has the {what} asked for{detail}" if never else f"waiting for {what}{detail}"

@@ -1,20 +1,21 @@
-"""From what a user asks for to a record and a job, validated once."""
+"""From what a user asks for to a record, validated once."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench import config, registry
+from workbench import config, network, registry
 from workbench.errors import InvalidRequest, did_you_mean
-from workbench.launch.choose import launcher
-from workbench.launch.interface import JobSpec
-from workbench.launch.mpi import MPI, check_choice
-from workbench.launch.mpiexec import Command, Geometry, available_cores, world_command
-from workbench.record import Record, data_folder
+from workbench.launch import mpi as mpi_choice
+from workbench.launch.allocation import enclosing
+from workbench.launch.choose import choose, launcher
+from workbench.launch.interface import Launcher
+from workbench.launch.mpiexec import available_cores, has_ulfm
+from workbench.record import Record
+from workbench.resources import Resources
 
 PROTOCOLS = ("mpi", "tcp")
 # A slip of the keyboard: no MPI world is larger.
@@ -27,24 +28,36 @@ def request(
     ranks: Any = None,
     *,
     name: str | None = None,
-    scheduler: str = "auto",
+    scheduler: str | None = None,
     threads: Any = 1,
     memory: Any = None,
     mpi: str = "auto",
     protocol: str = "mpi",
     timeout: Any = None,
     idle_timeout: Any = None,
+    nodes: Any = None,
+    ranks_per_node: Any = None,
+    walltime: Any = None,
+    queue: str | None = None,
+    account: str | None = None,
+    constraint: str | None = None,
+    reservation: str | None = None,
+    gpus_per_rank: Any = None,
+    extra: Sequence[str] = (),
+    preset: str | None = None,
+    interface: str | None = None,
+    fault_tolerant: bool = False,
 ) -> Record:
     """Return the record of the cluster that is asked for.
 
     Parameters
     ----------
     ranks
-        Size of the MPI world; None: one rank for each core of this host.
+        Size of the MPI world; None: `ranks_per_node` for each of the `nodes`, or one rank for each core of this host.
     name
         Name of the cluster; None: the first free of ``mpi``, ``mpi-2``, ...
     scheduler
-        ``auto`` or ``local``.
+        ``auto``, ``local``, ``here``, ``slurm`` or ``pbs``; None: the setting ``workbench.scheduler``.
     threads
         Threads of each rank, for Dask tasks and for OpenMP and BLAS.
     memory
@@ -54,115 +67,117 @@ def request(
     protocol
         Protocol between the ranks: ``mpi`` (large frames by MPI, all else TLS) or ``tcp`` (all of it TLS).
     timeout
-        Seconds, or a time span such as ``"2 minutes"``, until all ranks have to be ready.
+        Seconds, or a time span such as ``"2 minutes"``, from the start of the job until all ranks have to be ready.
     idle_timeout
         The same for the time without clients and tasks after which the cluster ends itself.
+    nodes, ranks_per_node, walltime, queue, account, constraint, reservation, gpus_per_rank, extra, preset
+        What the job asks its scheduler for, as of `Resources`; `walltime` as ``"02:00:00"`` or ``"2 hours"``. For what
+        is None the site's settings hold (``jobqueue.yaml``).
+    interface
+        Network interface that head and ranks bind; None: the site's, or the one that leads to the other nodes.
+    fault_tolerant
+        Have the ranks of several nodes go on when one dies (ULFM).
 
     Raises
     ------
     InvalidRequest
         If something of it is not allowed.
+    LaunchError
+        If the scheduler, or the MPI for `fault_tolerant`, is not there.
     """
     if protocol not in PROTOCOLS:
         raise InvalidRequest(f"protocol {protocol!r}: {did_you_mean(str(protocol), PROTOCOLS)}")
     # Head and ranks would stumble over them later.
-    config.address()
     config.size("comm.threshold")
     config.fraction("comm.pool")
+    starts = launcher(choose(scheduler))
+    asked = Resources(
+        nodes=_optional("nodes", nodes),
+        ranks_per_node=_optional("ranks-per-node", ranks_per_node),
+        walltime=walltime,
+        queue=queue,
+        account=account,
+        constraint=constraint,
+        reservation=reservation,
+        gpus=_optional("gpus-per-rank", gpus_per_rank),
+        extra=(extra,) if isinstance(extra, str) else tuple(extra),
+        preset=preset,
+    )
+    size = _size(ranks, asked, starts)
+    of_each = _count("threads", threads)
+    limit = None if memory is None else _bytes(memory, here=not starts.batch)
+    settled = starts.settle(asked, ranks=size, threads=of_each, memory=limit)
+    choice = mpi_choice.check_choice(mpi)
+    if fault_tolerant:
+        _check_fault_tolerance(choice)
+    spread = starts.batch or is_spread(starts.name)
+    if not spread:
+        network.address(interface)
     ready_within = _seconds("timeout", timeout, "start-timeout")
+    queued_within = config.seconds("queue-timeout") if starts.batch else 0.0
     now = time.time()
     return Record(
         name=registry.free_name() if name is None else registry.check_name(name),
-        ranks=available_cores() if ranks is None else rank_count(ranks),
-        threads=_count("threads", threads),
-        memory=None if memory is None else _bytes(memory),
+        ranks=size,
+        threads=of_each,
+        memory=limit,
         protocol=protocol,
-        mpi=check_choice(mpi),
-        scheduler=launcher(scheduler).name,
+        mpi=choice,
+        scheduler=starts.name,
+        resources=settled,
+        interface=interface or starts.interface(settled),
+        spread=spread,
+        fault_tolerant=fault_tolerant,
+        directory=_directory(),
         idle_timeout=_seconds("idle_timeout", idle_timeout, "idle-timeout"),
         created=now,
-        deadline=now + ready_within,
+        deadline=now + queued_within + ready_within,
+        ready_within=ready_within,
         message="submitted",
     )
 
 
-def job_spec(record: Record) -> JobSpec:
-    """Return the job that holds the cluster of `record`."""
-    return JobSpec(
-        name=record.name,
-        ranks=record.ranks,
-        threads=record.threads,
-        memory=record.memory,
-        command=(sys.executable, "-m", "workbench.head", record.name),
-        log=record.logs / "head.log",
-        script=record.folder / "job.sh",
-        environment=(
-            # A batch job need not have the variables of this process: the registry must be the same one.
-            ("JUPYTER_DATA_DIR", str(data_folder())),
-            ("DASK_CONFIG", str(dask_settings(record))),
-        ),
-    )
-
-
-def world_line(record: Record, found: MPI, *, index: int, ranks: int, timeout: float, shared_memory: Path) -> Command:
-    """Return the command line that starts one world of the cluster of `record`.
-
-    Parameters
-    ----------
-    found
-        The MPI in use.
-    index, ranks
-        Number and size of the world.
-    timeout
-        Seconds that its ranks give themselves to be ready.
-    shared_memory
-        Folder for MPI's shared memory.
-    """
-    rank = [sys.executable, "-m", "workbench.rank", record.name]
-    rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
-    geometry = Geometry.here(ranks, record.threads, shared_memory)
-    return world_command(found, geometry, rank, config.get("mpi.extra-args"))
-
-
-def dask_settings(record: Record) -> Path:
-    """Return the file with this process's Dask settings, which hold for head and ranks as well."""
-    return record.folder / "dask.yaml"
-
-
-def write_dask_settings(record: Record) -> None:
-    """Write this process's Dask settings where the cluster finds them: those that a new process would not have."""
-    import dask
-    import yaml
-
-    # Every rank reads this file, and reading all settings again would take it longer than anything else it reads.
-    defaults: dict[str, Any] = {}
-    dask.config.refresh(defaults, paths=[], env={})
-    with_files: dict[str, Any] = {}
-    dask.config.refresh(with_files, env={})
-    changes = [_changes(dask.config.config, usual) for usual in (defaults, with_files)]
-    dask_settings(record).write_text(yaml.safe_dump(dask.config.merge(*changes)), encoding="utf-8")
-
-
-def _changes(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            below = usual.get(key)
-            if inner := _changes(value, below if isinstance(below, Mapping) else {}):
-                changes[key] = inner
-        elif (key not in usual or value != usual[key]) and _is_plain(value):
-            changes[key] = value
-    return changes
-
-
-def _is_plain(value: Any) -> bool:
-    import yaml
-
-    try:
-        yaml.safe_dump(value)
-    except yaml.YAMLError:
+def is_spread(scheduler: str) -> bool:
+    """Tell whether a cluster that is started in this very process's surroundings has more hosts than this one."""
+    if scheduler != "here":
         return False
-    return True
+    around = enclosing()
+    return around is not None and around.leaves_this_host
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise InvalidRequest(
+            "the working directory of this process has been removed, and head and ranks have to run in it. "
+            "Change to another one: os.chdir(...)."
+        ) from None
+
+
+def _check_fault_tolerance(choice: str) -> None:
+    found = mpi_choice.find(choice)
+    if not has_ulfm(found):
+        raise InvalidRequest(
+            f"--fault-tolerant: ranks of {found} cannot go on when one of them dies; Open MPI from version 5 can. "
+            "Leave it out: a lost world is started again in the same job."
+        )
+
+
+def _size(ranks: Any, asked: Resources, starts: Launcher) -> int:
+    spread = starts.batch or is_spread(starts.name)
+    if ranks is not None:
+        return rank_count(ranks, here=not spread)
+    if not starts.batch:
+        around = enclosing() if spread else None
+        return sum(around.slots) or len(around.nodes) if around else available_cores()
+    if asked.nodes is None or asked.ranks_per_node is None:
+        raise InvalidRequest("how many ranks? Say N, or both --nodes and --ranks-per-node, e.g. start 64 --nodes 4.")
+    return asked.nodes * asked.ranks_per_node
+
+
+def _optional(what: str, given: Any) -> int | None:
+    return None if given is None else _count(what, given)
 
 
 def _count(what: str, given: Any) -> int:
@@ -178,8 +193,8 @@ def _count(what: str, given: Any) -> int:
     return number
 
 
-def rank_count(given: Any) -> int:
-    """Return a number of ranks that this host can hold.
+def rank_count(given: Any, *, here: bool = True) -> int:
+    """Return a number of ranks, with `here` one that this host can hold.
 
     Raises
     ------
@@ -190,7 +205,7 @@ def rank_count(given: Any) -> int:
 
     ranks = _count("ranks", given)
     memory = psutil.virtual_memory().total
-    if ranks * RANK_MEMORY > memory:
+    if here and ranks * RANK_MEMORY > memory:
         raise InvalidRequest(
             f"ranks {ranks}: each takes about {RANK_MEMORY / 1e6:.0f} MB before it holds any data, and this host has "
             f"{memory / 1e9:.1f} GB. Allowed are up to {memory // RANK_MEMORY}."
@@ -198,7 +213,7 @@ def rank_count(given: Any) -> int:
     return ranks
 
 
-def _bytes(given: Any) -> int:
+def _bytes(given: Any, *, here: bool) -> int:
     from dask.utils import format_bytes, parse_bytes
     from distributed.system import MEMORY_LIMIT
 
@@ -206,7 +221,7 @@ def _bytes(given: Any) -> int:
     if number is None:
         raise InvalidRequest(f"memory {given!r}: allowed is a size above zero for each rank, e.g. 2GB or 500MiB.")
     # Dask would take less without a word.
-    if number > MEMORY_LIMIT:
+    if here and number > MEMORY_LIMIT:
         raise InvalidRequest(
             f"memory {given!r}: a rank cannot have more than its host, and this one has {format_bytes(MEMORY_LIMIT)}."
         )

@@ -51,6 +51,9 @@ def main() -> NoReturn:
     # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
     gc.disable()
     record = registry.await_record(arguments.name)
+    if not record.process.is_local:
+        # Its own host is tidied by the head.
+        scratch.occupy(record.id, f"world-{arguments.world}")
     try:
         finalize = _live(arguments, record)
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
@@ -58,6 +61,8 @@ def main() -> NoReturn:
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
         scratch.remove(record.id, but_shared_memory=True)
+    elif not record.process.is_local:
+        scratch.vacate(record.id)
     _exit(finalize)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from distributed import Worker
 
-from workbench import certificates, comm, config, scratch
+from workbench import certificates, comm, network, scratch
 from workbench.http_socket import UnixHTTP
+from workbench.launch import allocation
 from workbench.rank.broadcasting import Broadcasts
 from workbench.rank.world import RankContext, facts
 from workbench.registry import Record
@@ -77,7 +78,7 @@ async def serve(
         name=name,
         nthreads=record.threads,
         memory_limit=memory,
-        host=config.address(),
+        host=network.address(record.interface, peers=allocation.peers() if record.spread else None),
         protocol="mpi" if comm.membership() else "tls",
         security=security,
         dashboard=False,

@@ -194,11 +194,11 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     return MPICluster(quiet=quiet, **given)
 
 
-def attach(name: str) -> MPICluster:
+def attach(name: str, ssh_tunnel: str | None = None) -> MPICluster:
     """Return an object for a cluster that runs; raises what `workbench.MPICluster.attach` does."""
     from workbench.cluster import MPICluster
 
-    return MPICluster.attach(name)
+    return MPICluster.attach(name, ssh_tunnel=ssh_tunnel)
 
 
 def logs(name: str | None, rank: str | None, bound: Record | None = None) -> str:
@@ -279,7 +279,7 @@ def targets(name: str | None, *, everything: bool, bound: Record | None = None) 
 
 def stop(clusters: Targets) -> Stopped:
     """End clusters; when it returns nothing is left of those that it calls stopped."""
-    from workbench.job import stop as end
+    from workbench.ending import stop as end
 
     stopped, failed = [], list(clusters.broken)
     for record in clusters.records:

@@ -93,7 +93,9 @@ def _parser(verb: Verb, place: str) -> _Parser:
         elif argument.metavar is None:
             parser.add_argument(argument.name, action="store_true", help=argument.help)
         else:
-            parser.add_argument(argument.name, metavar=argument.metavar, help=argument.help)
+            repeat: Any = {"action": "append"} if argument.many else {}
+            names = (argument.name, *argument.aliases)
+            parser.add_argument(*names, metavar=argument.metavar, help=argument.help, **repeat)
     return parser
 
 
@@ -123,8 +125,8 @@ def complete(words: Sequence[str], last: str, place: str) -> list[str]:
     if words[0] not in known:
         return []
     arguments = known[words[0]].at(place)
-    options = {argument.name: argument for argument in arguments if argument.is_option}
-    unused = [option for option in (*options, HELP[1]) if option not in words]
+    options = {name: its for its in arguments if its.is_option for name in (its.name, *its.aliases)}
+    unused = [name for name in (*options, HELP[1]) if name == HELP[1] or options[name].many or name not in words]
 
     def takes_value(word: str) -> bool:
         return word in options and options[word].metavar is not None

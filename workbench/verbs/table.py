@@ -9,6 +9,7 @@ from workbench import registry
 from workbench.launch.choose import SCHEDULERS
 from workbench.launch.mpi import FLAVOURS
 from workbench.launch.request import PROTOCOLS
+from workbench.launch.site import presets
 
 NOTEBOOK = "%mpicluster"
 """Where verbs are typed: after this in a notebook ..."""
@@ -30,6 +31,10 @@ class Argument:
     """Values that completion offers."""
     required: bool = False
     """Whether a word has to be given."""
+    aliases: tuple[str, ...] = ()
+    """Other names of an option."""
+    many: bool = False
+    """Whether an option may be given several times, each with a value."""
 
     @property
     def is_option(self) -> bool:
@@ -69,9 +74,16 @@ def _clusters() -> list[str]:
     return registry.names()
 
 
+def _interfaces() -> list[str]:
+    import psutil
+
+    return list(psutil.net_if_addrs())
+
+
 _JSON = Argument("--json", "print one JSON object")
 _NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", _clusters)
 _RANKS = Argument("ranks", "number of MPI ranks; default: one for each core", "N")
+_TUNNEL = Argument("--ssh-tunnel", "host, as ssh takes it, through which the head is reached", "HOST")
 _MPI = Argument(
     "--mpi", "the MPI that mpi4py has to be using; default: whichever it is", "MPI", lambda: ("auto", *FLAVOURS)
 )
@@ -84,6 +96,21 @@ VERBS = (
             _RANKS,
             Argument("--name", "name of the cluster; default: mpi, mpi-2, ...", "NAME"),
             Argument("--scheduler", "what starts the job; default: auto", "SCHEDULER", lambda: SCHEDULERS),
+            Argument("--nodes", "nodes of the job", "K"),
+            Argument("--ranks-per-node", "most ranks of a node", "R"),
+            Argument("--walltime", "time until the scheduler ends the job, as 02:00:00 or 2h", "TIME"),
+            Argument("--queue", "queue or partition", "QUEUE", aliases=("--partition",)),
+            Argument("--account", "account or project that pays", "ACCOUNT", aliases=("--project",)),
+            Argument("--constraint", "features that the nodes have to have", "FEATURES"),
+            Argument("--reservation", "reservation to run in", "RESERVATION"),
+            Argument("--gpus-per-rank", "GPUs of each rank", "G"),
+            Argument(
+                "--extra", "one more directive, as behind #SBATCH or #PBS; may come again", "DIRECTIVE", many=True
+            ),
+            Argument("--preset", "section of jobqueue.yaml with the site's settings", "PRESET", presets),
+            Argument("--interface", "network interface that head and ranks bind", "INTERFACE", _interfaces),
+            Argument("--fault-tolerant", "let the ranks of several nodes go on when one dies, on slower networks"),
+            _TUNNEL,
             Argument("--threads", "threads of each rank; default: 1", "T"),
             Argument("--memory", "memory limit of each rank, as 2GB; default: an even share", "SIZE"),
             _MPI,
@@ -98,7 +125,7 @@ VERBS = (
     Verb(
         "attach",
         "use a cluster that runs already",
-        (Argument("name", "name of the cluster", "NAME", _clusters, required=True),),
+        (Argument("name", "name of the cluster", "NAME", _clusters, required=True), _TUNNEL),
         (NOTEBOOK,),
     ),
     Verb(

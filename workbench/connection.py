@@ -1,0 +1,132 @@
+"""The head of a cluster as its clients reach it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from distributed.core import rpc
+
+from workbench import certificates, config, registry
+from workbench.errors import HeadUnreachable, StartError
+from workbench.job import Job
+from workbench.tunnel import Tunnel
+
+# Seconds between two looks at what has become of the job while the head is asked.
+_LOOK = 0.2
+
+
+class HeadConnection:
+    """The connection to the head of a job's cluster.
+
+    Parameters
+    ----------
+    job
+        The cluster's job, whose record is kept up to date with what the head tells.
+    ssh_tunnel
+        Host, as ``ssh`` takes it, through which the head is reached; None: directly.
+    """
+
+    def __init__(self, job: Job, ssh_tunnel: str | None = None) -> None:
+        self._job = job
+        self._tunnel = Tunnel(ssh_tunnel) if ssh_tunnel else None
+        self.rpc: Any = None
+        """Dask's connections to the scheduler; None before `open`."""
+        self.security: Any = None
+        """Dask's security with the cluster's certificate; None before `open`."""
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises
+        ------
+        HeadUnreachable
+            If the head does not answer within ``workbench.connect-timeout``.
+        StartError
+            If its cluster has failed meanwhile.
+        """
+        record = self._job.record
+        self.security = certificates.security(record.folder)
+        timeout = config.seconds("connect-timeout")
+        address = str(record.address)
+        if self._tunnel is not None:
+            address = await self._tunnel.open(address, timeout)
+        self.rpc = rpc(address, connection_args=self.security.get_connection_args("client"), timeout=timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                await self.ask_while_looking()
+        except StartError:
+            raise
+        except (OSError, TimeoutError) as error:
+            await self.close()
+            host, _, port = str(record.address).partition("://")[2].rpartition(":")
+            way = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
+            raise HeadUnreachable(
+                f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} "
+                f"{way} within {timeout:.0f} s ({type(error).__name__}). If there is no route from here to that host, "
+                f"name one that has one and that you can log in to: --ssh-tunnel {record.process.host}"
+            ) from error
+
+    async def close(self) -> None:
+        """Disconnect, as far as Dask's cluster has not done so already."""
+        if self.rpc is not None:
+            await self.rpc.close_rpc()
+        if self._tunnel is not None:
+            await self._tunnel.close()
+
+    @property
+    def head(self) -> Any:
+        """The head, to call its handlers.
+
+        Raises
+        ------
+        HeadUnreachable
+            If it has ended, as far as that can be seen from here, or was never connected to.
+        """
+        process = self._job.record.process
+        if process.alive() is False:
+            # Without a look at it Dask would try to connect for as long as it may.
+            raise HeadUnreachable(
+                f"the head of cluster {self._job.record.name!r}, process {process.pid} on {process.host}, has ended. "
+                f"Its logs are in {self._job.record.logs}."
+            )
+        if self.rpc is None:
+            raise self.lost()
+        return self.rpc
+
+    def lost(self) -> HeadUnreachable:
+        """Return the error that says that there is no connection any more."""
+        name = self._job.record.name
+        return HeadUnreachable(
+            f"this object is not connected to cluster {name!r} any more: "
+            f"MPICluster.attach({name!r}) connects to it if it still runs."
+        )
+
+    async def ask(self) -> None:
+        """Have the head tell how the cluster is."""
+        self._job.record = registry.from_dict(await self.head.workbench_status())
+
+    async def ask_while_looking(self) -> None:
+        """Ask the head, but do not insist: if it has failed meanwhile its record tells why."""
+        asking = asyncio.ensure_future(self.ask())
+        try:
+            while not (await asyncio.wait({asking}, timeout=_LOOK))[0]:
+                await asyncio.to_thread(self._job.look)
+            if asking.exception():
+                await asyncio.to_thread(self._job.look)
+            await asking
+        finally:
+            asking.cancel()
+
+    async def ask_to_end(self) -> None:
+        """Ask the head to end the cluster; return when it has said yes, or is gone."""
+        asking = asyncio.ensure_future(self.head.workbench_close(reason="the user has closed it"))
+        try:
+            # A head that is stopped or stuck keeps its connections.
+            async with asyncio.timeout(config.seconds("connect-timeout")):
+                while not (await asyncio.wait({asking}, timeout=_LOOK))[0]:
+                    if not await asyncio.to_thread(self._job.runs):
+                        return  # it has ended meanwhile, and Dask would try to connect for as long as it may
+                await asking
+        finally:
+            asking.cancel()

@@ -1,0 +1,137 @@
+"""The end of a cluster as anybody of its user's processes can bring it about, in whatever state it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from distributed.core import rpc
+
+from workbench import certificates, config, registry, scratch
+from workbench.errors import ClusterNotFound, HeadUnreachable
+from workbench.launch import queued
+from workbench.launch.interface import JobState
+from workbench.registry import Record
+
+# Seconds between two looks at a cluster that is ending.
+_LOOK = 0.05
+# Seconds for the end of a cluster: its ranks are asked, then its mpiexec, then both are killed.
+_END = 15.0
+# Seconds for a scheduler to end a job that is cancelled: by default SLURM gives its processes 30.
+_CANCELLED = 90.0
+
+
+def stop(record: Record) -> None:
+    """End a cluster of yours, in whatever state it is, and return when nothing of it is left.
+
+    Raises
+    ------
+    HeadUnreachable
+        If its head neither answers nor ends.
+    LaunchError
+        If its scheduler does not take that its jobs be cancelled; the record stays, so that they are not forgotten.
+    """
+    batch = queued.is_batch(record)
+    record = _once_it_has_spoken(record)
+    if not (batch and record.state == "submitted"):
+        asked = _ask(record)
+        if not asked and not batch:
+            # It does not listen yet, or no longer, or its key is gone: without its lease it ends.
+            registry.remove(record)
+        if (asked or not batch) and has_ended(record):
+            return
+    if batch:
+        end_jobs(record)
+        tidy(record)
+        return
+    process = record.process
+    raise HeadUnreachable(
+        f"cluster {record.name!r} does not end: its head neither answers nor gives up after {_END:.0f} s. "
+        f"End it on {process.host} with: kill -9 {process.pid}"
+    )
+
+
+def _ask(record: Record) -> bool:
+    """Ask the head to end the cluster; False if it does not answer."""
+
+    async def ask() -> None:
+        if record.address is None:
+            raise OSError("the head does not listen yet")
+        security = certificates.security(record.folder).get_connection_args("client")
+        async with (
+            asyncio.timeout(config.seconds("connect-timeout")),
+            rpc(record.address, connection_args=security) as head,
+        ):
+            await head.workbench_close(reason="the user has stopped it")
+
+    try:
+        # In a notebook this thread has a loop that runs already.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, ask()).result()
+    except OSError:
+        return False
+    return True
+
+
+def _once_it_has_spoken(record: Record) -> Record:
+    """Return the record that the head has written; until then it names its starter, who is not to be ended."""
+    deadline = time.monotonic() + _END
+    while record.state == "submitted" and time.monotonic() < deadline:
+        if queued.is_batch(record) and queued.status(record).state is not JobState.RUNNING:
+            return record  # it has no head yet, or no longer
+        time.sleep(_LOOK)
+        try:
+            now = registry.read(record.name)
+        except ClusterNotFound:
+            break
+        if now.id != record.id:
+            break
+        record = now
+    return record
+
+
+def has_ended(record: Record) -> bool:
+    """Wait until neither lease nor head nor jobs are there; False if they outlast the deadline."""
+    deadline = time.monotonic() + _END
+    while time.monotonic() < deadline:
+        # A head that has not spoken ends as soon as it finds no record.
+        alive = False if record.state == "submitted" else record.process.alive()
+        if alive is False:
+            tidy(record)  # nothing is left to do if the head has ended in order, but it may have been killed
+        with contextlib.suppress(OSError):
+            if not alive and not registry.owns_lease(record):
+                left = deadline - time.monotonic()
+                return not (queued.is_batch(record) and queued.await_over(record, left))
+        time.sleep(_LOOK)
+    return False
+
+
+def end_jobs(record: Record) -> None:
+    """Cancel all jobs of a cluster and return when they are over.
+
+    Raises
+    ------
+    HeadUnreachable
+        If they do not end.
+    LaunchError
+        If the scheduler does not take it.
+    """
+    deadline = time.monotonic() + config.seconds("submit-timeout")
+    while queued.is_being_submitted(record) and time.monotonic() < deadline:
+        time.sleep(_LOOK)
+    queued.cancel(record)
+    if left := queued.await_over(record, _CANCELLED):
+        raise HeadUnreachable(
+            f"cluster {record.name!r}: its jobs {', '.join(left)} were cancelled, but have not ended after "
+            f"{_CANCELLED:.0f} s. The scheduler or a node of theirs may be down; look again with %mpicluster list."
+        )
+
+
+def tidy(record: Record) -> None:
+    """Remove what is on disk of a cluster that has ended."""
+    with contextlib.suppress(OSError):
+        registry.remove(record)
+    if record.process.is_local:
+        scratch.remove(record.id)

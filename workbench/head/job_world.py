@@ -1,0 +1,127 @@
+"""One MPI world in a job of its own: submitted, awaited in its queue, watched and cancelled from the head."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from workbench import config
+from workbench.errors import LaunchError, StartError
+from workbench.head.world import MPIWorld
+from workbench.launch.choose import launcher
+from workbench.launch.interface import JobState, JobStatus
+from workbench.launch.job_spec import world_job_spec
+from workbench.launch.mpi import MPI
+from workbench.launch.queued import words
+from workbench.registry import Record
+
+# Seconds between two questions about the job: a few in the beginning, or when its end is near, then ever fewer.
+_SOON, _LATE = 0.3, 10.0
+# Seconds for the end of a job that was asked for, before it is cancelled, and after that.
+_PATIENCE = 8.0
+
+
+class JobWorld(MPIWorld):
+    """A world whose ``mpiexec`` runs in another job of the same scheduler, as a child of that job's keeper.
+
+    Parameters
+    ----------
+    record, mpi, index, ranks
+        As of `MPIWorld`.
+    say
+        Takes what becomes of the job, in words.
+    """
+
+    def __init__(self, record: Record, mpi: MPI, index: int, ranks: int, *, say: Callable[[str], None]) -> None:
+        super().__init__(record, mpi, index, ranks)
+        self._say = say
+        self._launcher = launcher(record.scheduler)
+        self._emptied = asyncio.Event()
+
+    async def start(self, timeout: float, address: str) -> None:
+        """Submit the job and wait until it runs; the keeper finds the address in the record.
+
+        Raises
+        ------
+        LaunchError
+            If the scheduler does not take it.
+        StartError
+            If it ends in the queue.
+        """
+        self.begin()
+        self._emptied.clear()
+        spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks)
+        self.job = await asyncio.to_thread(self._launcher.submit, spec)
+        said, deadline = "", time.monotonic() + config.seconds("queue-timeout")
+        for pause in _pauses():
+            status = await self._status()
+            if status.over:
+                raise StartError(f"{self._end(status)} before it ran. See {spec.log}")
+            if status.state not in (JobState.QUEUED, JobState.UNKNOWN):
+                self._say(f"world {self.index}: job {self.job} {words(status)}")
+                return
+            now = f"world {self.index}: job {self.job} {words(status)}"
+            if now != said:
+                self._say(said := now)
+            if time.monotonic() > deadline:
+                await self._cancel()
+                raise StartError(f"{now}; given up after the time of workbench.queue-timeout")
+            await asyncio.sleep(pause)
+
+    async def _status(self) -> JobStatus:
+        job = str(self.job)
+        return (await asyncio.to_thread(self._launcher.statuses, [job]))[job]
+
+    def _end(self, status: JobStatus) -> str:
+        return f"its job {self.job} has ended: {words(status)}"
+
+    def left(self, rank: int) -> dict[str, Any]:
+        """Note that the worker of a rank is gone; with the last one the end of the job is near."""
+        told = super().left(rank)
+        if not self.present:
+            self._emptied.set()
+        return told
+
+    async def exited(self) -> str:
+        """Wait for the end of the job and return in words how it came."""
+        for pause in _pauses():
+            status = await self._status()
+            if status.over:
+                return self._end(status)
+            near = self._emptied.is_set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SOON if near else pause):
+                    await (asyncio.sleep(_LATE) if near else self._emptied.wait())
+        raise AssertionError("pauses never end")
+
+    async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Ask the ranks to end, then cancel the job."""
+        self.stopping = True
+        if self.job is None:
+            return
+        if self.ready:  # else there is somebody who cannot be asked
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    await ask()
+                    await self.exited()
+                    return
+        await self._cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self.exited()
+
+    async def _cancel(self) -> None:
+        try:
+            await asyncio.to_thread(self._launcher.cancel, str(self.job))
+        except LaunchError as error:
+            self._say(f"world {self.index}: job {self.job} could not be cancelled: {error}")
+
+
+def _pauses() -> Any:
+    pause = _SOON
+    while True:
+        yield pause
+        pause = min(1.4 * pause, _LATE)

@@ -1,0 +1,73 @@
+"""``python -m workbench.head.keeper NAME WORLD RANKS``: the first process of a job that holds one more world."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+
+from workbench import config, registry, scratch
+from workbench.errors import WorkbenchError
+from workbench.head.world import WorldProcess
+from workbench.launch import mpi
+from workbench.registry import Record
+
+logger = logging.getLogger("workbench.keeper")
+
+
+def main() -> int:
+    """Start the world WORLD of cluster NAME, keep it to its end, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="workbench.head.keeper")
+    parser.add_argument("name")
+    parser.add_argument("world", type=int)
+    parser.add_argument("ranks", type=int)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
+    try:
+        record = registry.await_record(arguments.name)
+        world = WorldProcess(record, mpi.find(), arguments.world, arguments.ranks)
+        return asyncio.run(_keep(record, world))
+    except WorkbenchError as error:
+        logger.error("%s", error)  # noqa: TRY400  (it says all that there is to say)
+        return 1
+
+
+async def _keep(record: Record, world: WorldProcess) -> int:
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        loop.add_signal_handler(number, asked.set)
+    await world.start(record.ready_within, str(record.address))
+    ended = asyncio.ensure_future(world.exited())
+    others = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(_lease_lost(record))]
+    await asyncio.wait({ended, *others}, return_when=asyncio.FIRST_COMPLETED)
+    for other in others:
+        other.cancel()
+    if not ended.done():
+        # Its ranks register with the head and are none of ours to ask.
+        await world.stop(ask=_nobody)
+    logger.info("%s", await ended)
+    if not record.process.is_local:
+        scratch.remove(record.id)
+    return 0
+
+
+async def _nobody() -> None:
+    pass
+
+
+async def _lease_lost(record: Record) -> None:
+    missed = 0
+    while missed < 2:  # a second look, as the head does
+        await asyncio.sleep(config.seconds("lease-interval"))
+        try:
+            owned = await asyncio.to_thread(registry.owns_lease, record)
+        except OSError:
+            continue  # the file server does not answer: that says nothing
+        missed = 0 if owned else missed + 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

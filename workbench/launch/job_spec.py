@@ -1,0 +1,119 @@
+"""From a cluster's record to its jobs, and to the command lines of its worlds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from pathlib import Path
+
+from workbench import config
+from workbench.launch.allocation import Allocation, enclosing
+from workbench.launch.choose import launcher
+from workbench.launch.interface import JobSpec
+from workbench.launch.manager import agent, spread_command
+from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import Command, Geometry, has_ulfm, world_command
+from workbench.launch.settings import dask_settings
+from workbench.launch.spread import Spread
+from workbench.record import Record, data_folder
+
+
+def job_spec(record: Record) -> JobSpec:
+    """Return the job that holds head and world 0 of a cluster."""
+    return _spec(record, "job", "head", record.ranks, ("-m", "workbench.head", record.name))
+
+
+def world_job_spec(record: Record, index: int, ranks: int) -> JobSpec:
+    """Return the job that holds one more world of a cluster, `index`, of so many ranks."""
+    command = ("-m", "workbench.head.keeper", record.name, str(index), str(ranks))
+    # As many ranks on a node as in world 0, on as many nodes as these take.
+    most = record.resources.ranks_per_node
+    asked = dataclasses.replace(record.resources, nodes=None, ranks_per_node=min(most, ranks) if most else None)
+    settled = launcher(record.scheduler).settle(asked, ranks=ranks, threads=record.threads, memory=record.memory)
+    spec = _spec(record, f"world-{index}", f"job-{index}", ranks, command)
+    return dataclasses.replace(spec, resources=settled)
+
+
+def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, ...]) -> JobSpec:
+    return JobSpec(
+        name=record.name,
+        ranks=ranks,
+        threads=record.threads,
+        memory=record.memory,
+        command=(sys.executable, *command),
+        log=record.logs / f"{log}.log",
+        script=record.folder / f"{stem}.sh",
+        environment=(
+            # A batch job need not have the variables of this process: the registry must be the same one.
+            ("JUPYTER_DATA_DIR", str(data_folder())),
+            ("DASK_CONFIG", str(dask_settings(record))),
+        ),
+        resources=record.resources,
+        directory=Path(record.directory),
+    )
+
+
+def world_line(
+    record: Record,
+    found: MPI,
+    *,
+    index: int,
+    ranks: int,
+    timeout: float,
+    shared_memory: Path,
+    around: Allocation | None = None,
+) -> Command:
+    """Return the command line that starts one world of the cluster of `record`.
+
+    Parameters
+    ----------
+    found
+        The MPI in use.
+    index, ranks
+        Number and size of the world.
+    timeout
+        Seconds that its ranks give themselves to be ready.
+    shared_memory
+        Folder for MPI's shared memory.
+    around
+        The allocation whose nodes the world has; None: this host alone.
+    """
+    rank = [sys.executable, "-m", "workbench.rank", record.name]
+    rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
+    if around is None or not around.leaves_this_host:
+        return world_command(
+            found, Geometry.here(ranks, record.threads, shared_memory), rank, config.get("mpi.extra-args")
+        )
+    return spread_command(found, _spread(record, ranks, shared_memory, around), rank)
+
+
+def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation) -> Spread:
+    slots = min(around.slots)
+    # In an allocation that was made for something else: as many as it has slots for, else evenly.
+    evenly = math.ceil(ranks / len(around.nodes))
+    per_node = record.resources.ranks_per_node or max(slots, evenly)
+    return Spread(
+        ranks=ranks,
+        threads=record.threads,
+        around=around,
+        per_node=min(per_node, ranks),
+        root=os.geteuid() == 0,
+        fault_tolerant=record.fault_tolerant,
+        interface=record.interface or config.get("interface"),
+        session=str(shared_memory),
+        agent=agent(around.scheduler),
+        directory=record.directory,
+    )
+
+
+def goes_on_without_a_rank(record: Record, found: MPI) -> bool:
+    """Tell, in the head of a cluster, whether the other ranks of a world go on when one dies."""
+    around = allocation_of(record)
+    return has_ulfm(found) and (record.fault_tolerant or around is None or not around.leaves_this_host)
+
+
+def allocation_of(record: Record) -> Allocation | None:
+    """Return the allocation whose nodes the worlds of a cluster have, asked in its head; None: this host alone."""
+    return None if record.scheduler == "local" else enclosing()

@@ -1,0 +1,121 @@
+"""The jobs of a cluster as anybody of the user's processes can see them: by receipt, record and scheduler."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from workbench.launch.choose import launcher
+from workbench.launch.command import settled
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.record import Record
+
+# Seconds: further away, a time of day alone says too little.
+_DAY = 20 * 3600.0
+
+
+def is_batch(record: Record) -> bool:
+    """Tell whether the cluster's jobs are a batch scheduler's."""
+    return launcher(record.scheduler).batch
+
+
+def job_id(record: Record) -> str | None:
+    """Return the id of the job that holds head and world 0, or None while it has none."""
+    return record.job or _read(record, _receipt(record))
+
+
+def all_jobs(record: Record) -> list[str]:
+    """Return the ids of all jobs of a cluster that are known, also of those that were submitted a moment ago."""
+    known = [record.job, *(world.job for world in record.worlds)]
+    receipts = sorted(record.folder.glob("*.job"))
+    return list(dict.fromkeys(job for job in (*known, *(_read(record, path) for path in receipts)) if job))
+
+
+def is_being_submitted(record: Record) -> bool:
+    """Tell whether a command that submits a job of the cluster runs just now."""
+    return not all(settled(path) for path in record.folder.glob("*.job"))
+
+
+def status(record: Record) -> JobStatus:
+    """Return what the scheduler tells of the job that holds head and world 0, asked now."""
+    job = job_id(record)
+    return UNKNOWN if job is None else launcher(record.scheduler).statuses([job]).get(job, UNKNOWN)
+
+
+def alive(record: Record) -> bool | None:
+    """Tell whether the cluster still runs, or will: True, False, or None where that cannot be told.
+
+    Notes
+    -----
+    Where the record's process says nothing, since it is another host's or only the starter's, the scheduler does.
+    """
+    process = record.alive()
+    if not is_batch(record) or (record.state != "submitted" and process is not None):
+        return process
+    if job_id(record) is None:
+        # Either its starter is about to submit it, or was killed before it could, or has failed to.
+        return record.process.alive() if settled(_receipt(record)) else None
+    told = status(record)
+    if told.over:
+        return False
+    return None if told is UNKNOWN else True
+
+
+def words(told: JobStatus) -> str:
+    """Return the status of a job in words.
+
+    Examples
+    --------
+    >>> words(JobStatus(JobState.QUEUED, "waiting for resources"))
+    'QUEUED: waiting for resources'
+    """
+    if told.forgotten:
+        return "gone: the scheduler does not know it any more"
+    text = told.state.name
+    if told.reason:
+        text += f": {told.reason}"
+    if told.state is JobState.QUEUED and told.start:
+        day = "" if told.start - time.time() < _DAY else "%-d %b "
+        text += f", start expected {time.strftime(f'{day}%H:%M', time.localtime(told.start))}"
+    if told.state is JobState.RUNNING and told.nodes:
+        text += f" on {told.nodes}"
+    return text
+
+
+def cancel(record: Record) -> None:
+    """Cancel all jobs of a cluster, in whatever state they are.
+
+    Raises
+    ------
+    LaunchError
+        If the scheduler does not take it.
+    """
+    its = launcher(record.scheduler)
+    for job in all_jobs(record):
+        its.cancel(job)
+
+
+def await_over(record: Record, timeout: float) -> list[str]:
+    """Wait until all jobs of a cluster are over; return those that are not after `timeout` seconds."""
+    its, deadline = launcher(record.scheduler), time.monotonic() + timeout
+    left, pause = all_jobs(record), 0.1
+    while left:
+        told = its.statuses(left)
+        left = [job for job in left if not told.get(job, UNKNOWN).over]
+        if time.monotonic() > deadline:
+            break
+        if left:
+            time.sleep(pause)
+            pause = min(1.4 * pause, 2.0)
+    return left
+
+
+def _receipt(record: Record) -> Path:
+    return record.folder / "job.job"
+
+
+def _read(record: Record, path: Path) -> str | None:
+    try:
+        return launcher(record.scheduler).receipt(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None

@@ -1,0 +1,165 @@
+"""The command line that starts an MPI world on several nodes of an allocation; text apart from action.
+
+Either the scheduler starts the ranks itself (``srun``), which needs a process management interface that both the
+scheduler and the MPI speak, or the MPI's own ``mpiexec`` does, by daemons of its own on the nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.launch.allocation import Allocation
+from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import OPENMPI_AS_ROOT, Command, has_ulfm, thread_variables, ulfm
+
+# The interfaces by which ranks of an MPI find each other, as srun calls them; the better one first.
+_INTERFACES = {"openmpi": ("pmix",), "mpich": ("pmi2", "pmix"), "intelmpi": ("pmi2",)}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the ranks of a world are put on the nodes of an allocation."""
+
+    ranks: int
+    """Size of the world."""
+    threads: int
+    """Threads of every rank."""
+    around: Allocation
+    """The allocation."""
+    per_node: int
+    """Most ranks of a node."""
+    root: bool = False
+    """Whether the user is root."""
+    fault_tolerant: bool = False
+    """Whether the other ranks have to go on when one dies."""
+    interface: str | None = None
+    """Network interface for the ranks; None: the MPI's own choice."""
+    session: str | None = None
+    """Folder below which daemons keep their files on every node; None: the MPI's own choice."""
+    agent: str | None = None
+    """Program that runs a command on another node, as ``ssh`` does; None: the MPI's own choice."""
+    directory: str = "."
+    """Working directory of the ranks."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that get ranks."""
+        return math.ceil(self.ranks / self.per_node)
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether a node surely gets more ranks than the scheduler means it for."""
+        return any(0 < slots < self.per_node for slots in self.around.slots[: self.nodes])
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether the scheduler does not say how many ranks a node is meant for."""
+        return 0 in self.around.slots
+
+
+def interface_of(mpi: MPI, spoken: Sequence[str]) -> str | None:
+    """Return the process management interface by which ``srun`` can start ranks of an MPI, or None.
+
+    Parameters
+    ----------
+    spoken
+        What ``srun --mpi=list`` names.
+
+    Examples
+    --------
+    >>> interface_of(MPI("openmpi", (5, 0, 11), "", "mpiexec"), ["none", "pmi2", "pmix", "pmix_v4"])
+    'pmix'
+    """
+    return next((name for name in _INTERFACES[mpi.flavour] if name in spoken), None)
+
+
+def srun_command(
+    interface: str, mpi: MPI, spread: Spread, command: Sequence[str], extra: Sequence[str] = ()
+) -> Command:
+    """Return the command line by which SLURM starts `command` on every rank of a new world.
+
+    Parameters
+    ----------
+    interface
+        As of `interface_of`.
+    extra
+        More arguments for ``srun``.
+    """
+    options = [
+        f"--mpi={interface}",
+        f"--nodes={spread.nodes}",
+        f"--ntasks={spread.ranks}",
+        f"--ntasks-per-node={spread.per_node}",
+        f"--cpus-per-task={spread.threads}",
+        # Rank by rank node after node: worker i is rank i, and neighbours share a node.
+        "--distribution=block",
+        "--cpu-bind=none",
+        # A notebook's own step, or another world's, may have the cores already.
+        "--overlap",
+        # Rank 0 is told the scheduler's address on its standard input.
+        "--input=0",
+        # A rank that fails while starting takes its world along, on every MPI.
+        "--kill-on-bad-exit=1",
+        "--export=ALL",
+        f"--chdir={spread.directory}",
+    ]
+    if spread.oversubscribed or spread.unmeasured:
+        options.append("--overcommit")
+    _, environment, defaults = _of_ranks(mpi, spread)
+    return Command(("srun", *options, *extra, *command), environment, defaults)
+
+
+def mpiexec_command(mpi: MPI, spread: Spread, command: Sequence[str], extra: Sequence[str] = ()) -> Command:
+    """Return the command line by which the MPI's own ``mpiexec`` starts `command` on every rank of a new world.
+
+    Parameters
+    ----------
+    extra
+        More arguments for ``mpiexec``.
+    """
+    options, environment, defaults = _of_ranks(mpi, spread)
+    return Command((mpi.mpiexec, *options, *extra, *command), environment, defaults)
+
+
+def _of_ranks(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """Return options of ``mpiexec``, variables, and variables that the user may have set otherwise."""
+    build = {"openmpi": _openmpi, "mpich": _hydra, "intelmpi": _hydra}[mpi.flavour]
+    options, environment, defaults = build(mpi, spread)
+    return options, environment | thread_variables(spread.threads), defaults
+
+
+def _openmpi(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    many = ":oversubscribe" if spread.oversubscribed or spread.unmeasured else ""
+    options = ["-n", str(spread.ranks), "--map-by", f"ppr:{spread.per_node}:node{many}", "--bind-to", "none"]
+    options += ["--wdir", spread.directory]
+    environment: dict[str, str] = {}
+    defaults: dict[str, str] = {}
+    if spread.fault_tolerant and has_ulfm(mpi):
+        more, environment = ulfm()
+        options += more
+    if spread.oversubscribed:
+        defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    five = mpi.version >= (5,)
+    if spread.interface:
+        defaults["OMPI_MCA_btl_tcp_if_include"] = spread.interface
+        defaults["PRTE_MCA_prte_if_include" if five else "OMPI_MCA_oob_tcp_if_include"] = spread.interface
+    if spread.session:
+        environment["PRTE_MCA_prte_tmpdir_base" if five else "OMPI_MCA_orte_tmpdir_base"] = spread.session
+        # What ranks and daemons that are killed leave behind is found there, and removed.
+        environment[f"OMPI_MCA_btl_{'sm' if five else 'vader'}_backing_directory"] = spread.session
+    if spread.agent:
+        environment["PRTE_MCA_plm_ssh_agent" if five else "OMPI_MCA_plm_rsh_agent"] = spread.agent
+    if spread.root:
+        environment |= OPENMPI_AS_ROOT
+    return options, environment, defaults
+
+
+def _hydra(_: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    options = ["-n", str(spread.ranks), "-ppn", str(spread.per_node), "-wdir", spread.directory]
+    if spread.interface:
+        options += ["-iface", spread.interface]
+    if spread.agent:
+        options += ["-launcher", "rsh", "-launcher-exec", spread.agent]
+    return options, {}, {}
