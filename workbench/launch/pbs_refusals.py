@@ -53,6 +53,8 @@ def _why(code: int, words: str, asked: Resources) -> str:
 
 
 def _emulated(words: str, asked: Resources) -> str:
+    if "account" in words:
+        return f"account {asked.account} may not be used here."
     if "partition" in words:
         return _unknown_queue(asked)
     if "time limit" in words:
@@ -62,8 +64,6 @@ def _emulated(words: str, asked: Resources) -> str:
         return (
             f"it has not so many nodes, or none with so many processors or so much memory; --nodes was {asked.nodes}."
         )
-    if "account" in words:
-        return f"account {asked.account} may not be used here."
     if "feature" in words:
         return f"no node has {asked.constraint!r}; check --constraint."
     return "see its words"

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import JobSpec
@@ -48,7 +49,7 @@ def directives(text: str) -> set[str]:
     except ValueError as error:
         raise InvalidRequest(f"the directive {text!r} cannot be read: {error}.") from error
     found = set()
-    for word, value in zip(words, [*words[1:], ""], strict=True):
+    for word, value in pairwise([*words, ""]):
         if not re.match(r"-[A-Za-z]", word):
             continue
         option, given = word[:2], word[2:].lstrip("=") or value
@@ -161,6 +162,9 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
         If a value has more than one line.
     """
     asked = spec.resources
+    for value in (spec.name, asked.queue, asked.account, asked.constraint, *asked.extra, spec.log, spec.directory):
+        if "\n" in str(value):
+            raise InvalidRequest(f"{str(value)!r} has more than one line; a name or a path for PBS has one.")
     lines = [
         f"#PBS -N {job_name(spec.name, flavour)}",
         "#PBS -S /bin/bash",
@@ -187,14 +191,12 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
         f"exec >>{log} 2>&1 </dev/null",
         *site.prologue,
         f"if ! [ -x {program} ] || ! cd {folder}; then",
-        f'    echo {shlex.quote(missing)} "$(hostname): its file system is not shared with this node"',
+        f"    printf '%s %s\\n' {shlex.quote(missing)} \"$(hostname): its file system is not shared with this node\"",
         f"    exit {CODE_NO_COMMAND}",
         "fi",
         *(f"export {name}={shlex.quote(value)}" for name, value in spec.environment),
         f"exec {shlex.join(spec.command)}",
     ]
-    if several := [line for line in (*text[: 1 + len(lines)], str(spec.log), str(spec.directory)) if "\n" in line]:
-        raise InvalidRequest(f"{several[0]!r} has more than one line, and a job's script cannot hold it.")
     return "\n".join([*text, ""])
 
 

@@ -1,0 +1,384 @@
+"""The launcher for PBS, with commands that answer as those of an OpenPBS did."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import dask
+import pytest
+from support.openpbs import Replay, recording, recordings
+
+from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
+from workbench.launch.pbs import PBSLauncher, available
+from workbench.launch.pbs_script import SUBMIT_OPTIONS
+from workbench.resources import Resources
+
+GONE = JobStatus(JobState.UNKNOWN, forgotten=True)
+JSON = "qstat -x -f -F json"
+QSUB = f"qsub {' '.join(SUBMIT_OPTIONS)}"
+# What each refusal is told as; of PBS's own words only those that are not its usage.
+REFUSED = {
+    "badserver-qsub": (SchedulerSilent, "the PBS server does not answer"),
+    "down-qsub": (SchedulerSilent, "the PBS server does not answer"),
+    "qsub-badsel-directive": (JobRejected, "does not understand a directive"),
+    "qsub-crlf": (JobRejected, "script contains cr, lf"),
+    "qsub-group-list-bad": (JobRejected, "a group of --extra is not one of yours"),
+    "qsub-invalid-directive": (JobRejected, "does not understand a directive; check --extra"),
+    "qsub-invalid-directive2": (JobRejected, "directive error: -Z zzz"),
+    "qsub-invalid-option": (JobRejected, "does not understand a directive"),
+    "qsub-mem-bad": (JobRejected, "select.mem"),
+    "qsub-name-long": (JobRejected, "Job name is too long"),
+    "qsub-name-slash": (JobRejected, "illegal -N value"),
+    "qsub-name-space": (JobRejected, "illegal -N value"),
+    "qsub-ncpus-over-queue": (JobRejected, "more than queue nosuchq allows (ncpus up to 4, walltime up to 00:01:00)"),
+    "qsub-nofile": (JobRejected, "No such file"),
+    "qsub-place-bad": (JobRejected, "Resource_List.place"),
+    "qsub-queue-acl": (JobRejected, "you may not use queue nosuchq. Choose another by --queue"),
+    "qsub-queue-disabled": (JobRejected, "queue nosuchq is closed"),
+    "qsub-select-and-ncpus": (JobRejected, 'cannot be used with "select"'),
+    "qsub-select-and-nodes": (JobRejected, "Cannot be used with select"),
+    "qsub-select-malformed": (JobRejected, "Resource_List.select"),
+    "qsub-select-malformed2": (JobRejected, "Resource_List.select"),
+    "qsub-select-malformed3": (JobRejected, "select.ncpus"),
+    "qsub-select-negative": (JobRejected, "select.ncpus"),
+    "qsub-select-unknown-res": (JobRejected, "it has no 'bogus'; check --constraint"),
+    "qsub-select-zero": (JobRejected, "Illegal attribute"),
+    "qsub-slash-M-bad-mail": (JobRejected, "illegal -m value"),
+    "qsub-unknown-queue": (JobRejected, "there is no queue 'nosuchq'; allowed: workq, short, private, off, stopped"),
+    "qsub-unknown-res": (JobRejected, "it has no 'bogusres'"),
+    "qsub-unknown-server": (SchedulerSilent, "the PBS server does not answer"),
+    "qsub-walltime-bad": (JobRejected, "Resource_List.walltime"),
+    "qsub-walltime-bad-directive": (JobRejected, "Resource_List.walltime"),
+    "qsub-walltime-over": (JobRejected, "more than queue nosuchq allows (ncpus up to 4, walltime up to 00:01:00)"),
+}
+EMULATION_VERSION = "Unknown option: version\nUsage:\n    qstat [-f] ..."
+EMULATION_REFUSED = """\
+There was an error running the Slurm sbatch command.
+The command was:
+'/usr/bin/sbatch -o /dev/null job.sh 2>&1'
+and the output was:
+'sbatch: error: {words}
+'
+"""
+
+
+@pytest.fixture
+def pbs(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return Replay(folder)
+
+
+@pytest.fixture
+def emulation(pbs):
+    pbs.answer("qstat --version", code=2, err=EMULATION_VERSION)
+    return pbs
+
+
+@pytest.fixture
+def torque(pbs):
+    pbs.answer("qstat --version", err="Version: 6.1.2\nCommit: 661e092552de43a785c15d39a3634a541d86898e\n")
+    return pbs
+
+
+@pytest.fixture
+def spec(tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    return JobSpec(
+        name="mpi",
+        ranks=4,
+        threads=1,
+        memory=None,
+        command=("/bin/true",),
+        log=folder / "head.log",
+        script=folder / "job.sh",
+        resources=Resources(queue="nosuchq", walltime=3600),
+        directory=folder,
+    )
+
+
+def settle(ranks=4, threads=1, memory=None, **asked):
+    return PBSLauncher().settle(Resources(**asked), ranks=ranks, threads=threads, memory=memory)
+
+
+# Submission
+
+
+def test_a_job_that_is_taken_is_told_by_its_id_and_leaves_a_receipt(pbs, spec):
+    pbs.replay(f"{QSUB} job.sh", "qsub-ok")
+    assert PBSLauncher().submit(spec) == "1.pbshead"
+    assert PBSLauncher().receipt(spec.receipt.read_text(encoding="utf-8")) == "1.pbshead"
+    assert stat.S_IMODE(spec.script.stat().st_mode) == 0o700
+    assert spec.script.read_text(encoding="utf-8") == PBSLauncher().script(spec)
+
+
+def test_a_job_inherits_no_identity_of_one_around_it(pbs, spec, monkeypatch):
+    monkeypatch.setenv("PBS_JOBID", "7.pbshead")
+    pbs.answer(f"{QSUB} job.sh", instead='printf "${PBS_JOBID-8}.pbshead"')
+    assert PBSLauncher().submit(spec) == "8.pbshead"
+    assert "PBS_JOBID" in spec.log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_every_recorded_refusal_is_told_in_one_sentence(pbs, spec, name):
+    pbs.replay(f"{QSUB} job.sh", name)
+    pbs.replay("qstat -Q", "qstat-Q")
+    pbs.replay("qstat -Q -f nosuchq", "qstat-Qf")
+    kind, words = REFUSED[name]
+    with pytest.raises(kind) as refused:
+        PBSLauncher().submit(spec)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "usage:" not in str(refused.value)
+
+
+def test_no_recorded_refusal_is_left_out():
+    names = {one.name for prefix in ("qsub-", "down-qsub", "badserver-qsub") for one in recordings(prefix) if one.code}
+    assert names == REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("Batch job submission failed: Invalid partition name specified", "there is no queue 'nosuchq'"),
+        ("Batch job submission failed: Requested time limit is invalid", "the walltime of 01:00:00 is longer"),
+        ("Batch job submission failed: Requested node configuration is not available", "not so many nodes"),
+        ("Batch job submission failed: Invalid account or account/partition combination specified", "account None"),
+        ("Batch job submission failed: Invalid feature specification", "no node has"),
+        ("something else", "see its words (something else)"),
+    ],
+)
+def test_refusals_of_the_emulation_are_told_in_one_sentence(emulation, spec, words, told):
+    emulation.answer(f"{QSUB} job.sh", code=1, out=EMULATION_REFUSED.format(words=words))
+    emulation.answer("qstat -Q", out="Queue  Max\n-----  ---\ndebug    ?\n")
+    with pytest.raises(JobRejected) as refused:
+        PBSLauncher().submit(spec)
+    assert told in str(refused.value)
+
+
+def test_a_submission_that_hangs_is_given_up_and_its_job_taken_back(pbs, spec):
+    pbs.answer(f"{QSUB} job.sh", instead="echo 1.pbshead; exec sleep 60")
+    pbs.answer("qdel 1.pbshead")
+    with dask.config.set({"workbench.submit-timeout": "1 s"}), pytest.raises(SchedulerSilent, match="did not answer"):
+        PBSLauncher().submit(spec)
+    assert pbs.calls[-1] == "qdel 1.pbshead"
+
+
+def test_a_submission_that_fails_but_gives_an_id_is_taken_back(pbs, spec):
+    pbs.answer(f"{QSUB} job.sh", code=1, out="1.pbshead\n", err="qsub: lost connection\n")
+    pbs.answer("qdel 1.pbshead")
+    with pytest.raises(JobRejected, match="lost connection"):
+        PBSLauncher().submit(spec)
+    assert pbs.calls[-1] == "qdel 1.pbshead"
+
+
+def test_a_script_that_cannot_be_written_is_no_job(pbs, spec):
+    spec.script.mkdir()
+    with pytest.raises(LaunchError, match="cannot write"):
+        PBSLauncher().submit(spec)
+    assert pbs.calls == []
+
+
+# Statuses
+
+
+def test_one_command_asks_for_all_jobs(pbs):
+    pbs.replay(f"{JSON} 22.pbshead 25.pbshead", "qstat-f-all-json")
+    told = PBSLauncher().statuses(["22.pbshead", "25.pbshead"])
+    assert {job: status.state for job, status in told.items()} == {
+        "22.pbshead": JobState.QUEUED,
+        "25.pbshead": JobState.RUNNING,
+    }
+    assert len(pbs.calls) == 1
+
+
+def test_a_job_that_the_server_does_not_know_is_forgotten(pbs):
+    pbs.replay(f"{JSON} 99999.pbshead", "qstat-unknown-x-f-json")
+    assert PBSLauncher().statuses(["99999.pbshead"]) == {"99999.pbshead": GONE}
+
+
+def test_jobs_that_an_unknown_one_hides_are_asked_for_alone(pbs):
+    jobs = ["25.pbshead", "99999.pbshead", "26.pbshead"]
+    pbs.replay(f"{JSON} {' '.join(jobs)}", "qstat-json-multi-mixed")
+    pbs.replay(f"{JSON} 26.pbshead", "qstat-f-json-Q-insufficient")
+    told = PBSLauncher().statuses(jobs)
+    assert [told[job].state for job in jobs] == [JobState.RUNNING, JobState.UNKNOWN, JobState.QUEUED]
+    assert told["99999.pbshead"].forgotten
+
+
+def test_a_server_without_a_history_is_asked_without_it(pbs):
+    pbs.answer("qstat -x*", code=2, err="qstat: PBS is not configured to maintain job history\n")
+    pbs.replay("qstat -f 25.pbshead", "qstat-f-R")
+    assert PBSLauncher().statuses(["25.pbshead"])["25.pbshead"].state is JobState.RUNNING
+    pbs.replay("qstat -f 31.pbshead", "qstat-finished-no-x")
+    assert PBSLauncher().statuses(["31.pbshead"])["31.pbshead"] == GONE
+
+
+@pytest.mark.parametrize("name", ["down-qstat-job-json", "down-qstat", "badserver-qstat"])
+def test_jobs_of_a_server_that_is_down_are_unknown_and_not_gone(pbs, name):
+    pbs.replay("qstat *", name)
+    pbs.answer("qstat --version", out="pbs_version = 23.06.06\n")
+    assert PBSLauncher().statuses(["31.pbshead"]) == {"31.pbshead": UNKNOWN}
+    assert len(pbs.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "instead", ["echo nonsense", "exit 1", "head -c 3000 /dev/urandom", "exec sleep 60", "kill $$"]
+)
+def test_garbage_and_silence_are_unknown(pbs, instead):
+    pbs.answer("qstat -*", instead=instead)
+    pbs.answer("qstat --version", out="pbs_version = 23.06.06\n")
+    with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
+        assert PBSLauncher().statuses(["31.pbshead", "x"]) == {"31.pbshead": UNKNOWN, "x": UNKNOWN}
+
+
+def test_without_a_pbs_every_job_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert PBSLauncher().statuses(["1"]) == {"1": UNKNOWN}
+    assert not available()
+
+
+def test_the_emulation_hides_jobs_that_have_ended(emulation):
+    emulation.answer("qstat -f 7", code=153)
+    assert PBSLauncher().statuses(["7"]) == {"7": GONE}
+
+
+def test_an_emulation_that_fails_hides_no_job(emulation):
+    emulation.answer("qstat -f 7", code=153, err="Problem loading jobs.\n")
+    assert PBSLauncher().statuses(["7"]) == {"7": UNKNOWN}
+
+
+def test_nobody_asks_for_no_jobs(pbs):
+    assert PBSLauncher().statuses([]) == {}
+    assert pbs.calls == []
+
+
+# Cancelling
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qdel-exiting", "qdel-finished", "qdel-finished-x", "qdel-held", "qdel-multi-mixed", "qdel-notowner",
+        "qdel-queued", "qdel-running", "qdel-running2", "qdel-stuck", "qdel-unknown",
+    ],
+)  # fmt: skip
+def test_a_job_is_cancelled_whatever_state_it_is_in(pbs, name):
+    pbs.replay("qdel 1.pbshead", name)
+    PBSLauncher().cancel("1.pbshead")
+    assert pbs.calls == ["qdel 1.pbshead"]
+
+
+def test_a_job_whose_node_is_down_is_cancelled_by_force(pbs):
+    pbs.replay("qdel 83.pbshead", "qdel-on-down-node")
+    pbs.replay("qdel -W force 83.pbshead", "qdel-force-on-down-node")
+    PBSLauncher().cancel("83.pbshead")
+    assert pbs.calls == ["qdel 83.pbshead", "qdel -W force 83.pbshead"]
+
+
+@pytest.mark.parametrize("name", ["down-qdel", "qdel-badid"])
+def test_a_job_that_is_not_cancelled_is_told(pbs, name):
+    pbs.replay("qdel 31", name)
+    with pytest.raises(LaunchError, match="does not cancel job 31"):
+        PBSLauncher().cancel("31")
+
+
+def test_the_emulation_says_nothing_of_a_job_that_has_ended(emulation):
+    emulation.answer("qdel 7", code=1)
+    PBSLauncher().cancel("7")
+    emulation.answer("qdel 7", code=1, out="qdel: Kill job error on job id 7: Access/permission denied\n")
+    with pytest.raises(LaunchError, match="permission denied"):
+        PBSLauncher().cancel("7")
+
+
+# What is there
+
+
+def test_a_pbs_is_available_if_its_server_answers(pbs):
+    pbs.replay("qstat -Q", "qstat-Q")
+    assert available()
+    down = recording("down-qstat")
+    pbs.answer("qstat -Q", code=down.code, err=down.err)
+    assert not available()
+
+
+# Resources
+
+
+def test_the_sites_settings_are_what_is_not_given(pbs):
+    mine = {"queue": "workq", "account": "hpc", "walltime": "02:00:00", "job-extra-directives": ["-m n", "-N dask"]}
+    with dask.config.set({"jobqueue.mine": mine}):
+        settled = settle(nodes=2, preset="mine")
+        assert settled == Resources(
+            nodes=2, ranks_per_node=2, walltime=7200, queue="workq", account="hpc", extra=("-m n",), preset="mine"
+        )
+        # Another world's job is settled from what the first one's has come to.
+        assert PBSLauncher().settle(settled, ranks=4, threads=1, memory=None) == settled
+        given = settle(queue="short", walltime=60, account="me", preset="mine", extra=("-M me@example.org",))
+        assert (given.queue, given.walltime, given.account) == ("short", 60, "me")
+        assert given.extra == ("-m n", "-M me@example.org")
+
+
+def test_chunk_resources_of_the_site_are_kept(pbs):
+    with dask.config.set({"jobqueue.mine": {"resource-spec": "select=1:ncpus=24:mem=100GB:model=bro:fast=yes"}}):
+        assert settle(nodes=1, preset="mine").constraint == "model=bro:fast=yes"
+        assert settle(nodes=1, preset="mine", constraint="model=has").constraint == "model=has"
+
+
+def test_nodes_and_ranks_per_node_follow_from_each_other(pbs):
+    assert (settle(10, nodes=3).nodes, settle(10, nodes=3).ranks_per_node) == (3, 4)
+    assert (settle(10, ranks_per_node=4).nodes, settle(10, ranks_per_node=4).ranks_per_node) == (3, 4)
+    assert (settle(10).nodes, settle(10).ranks_per_node) == (None, None)
+
+
+def test_where_a_chunk_is_a_node_a_job_is_on_one_if_nothing_is_said(torque):
+    assert (settle(10).nodes, settle(10).ranks_per_node) == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"nodes": 5}, "4 ranks cannot be on more than 4 nodes"),
+        ({"nodes": 1, "ranks_per_node": 3}, "room for 3 of 4 ranks"),
+        ({"reservation": "monday"}, "named like R123"),
+        ({"reservation": "R7", "queue": "workq"}, "Give one of them"),
+        ({"constraint": "bigmem"}, "model=milan"),
+        ({"constraint": "ncpus=4"}, "by their own options"),
+        ({"constraint": "a=1+1:ncpus=9"}, "--constraint"),
+        ({"queue": "two words"}, "names without blanks"),
+        ({"account": "a\n#PBS -q x"}, "names without blanks"),
+        ({"extra": ("-N name",)}, "-N is not free"),
+        ({"extra": ("-l select=1",)}, "-l select is not free"),
+        ({"extra": ("-l mem=1gb",)}, "-l mem is not free"),
+        ({"extra": ("-J 1-4",)}, "-J is not free"),
+        ({"extra": ("-W block=true",)}, "-W block is not free"),
+        ({"extra": ("-q short",)}, "use --queue instead"),
+        ({"extra": ("-l walltime=1:00:00",)}, "use --walltime instead"),
+        ({"extra": ("walltime=1",)}, "what would stand behind #PBS"),
+        ({"extra": ("-m n\n#PBS -q x",)}, "one line"),
+        ({"extra": ('-m "n',)}, "cannot be read"),
+    ],
+)
+def test_what_pbs_cannot_express_is_refused(pbs, asked, said):
+    with pytest.raises(InvalidRequest) as refused:
+        settle(**asked)
+    assert said in str(refused.value)
+
+
+def test_what_the_emulation_would_drop_is_refused(emulation):
+    with pytest.raises(InvalidRequest, match="--gpus"):
+        settle(gpus=1)
+    with pytest.raises(InvalidRequest, match="--reservation"):
+        settle(reservation="R7")
+
+
+def test_a_directive_of_the_site_that_makes_no_cluster_is_refused(pbs):
+    with (
+        dask.config.set({"jobqueue.mine": {"job-extra-directives": ["-J 1-4"]}}),
+        pytest.raises(InvalidRequest, match=r"jobqueue\.mine\.job-extra-directives"),
+    ):
+        settle(preset="mine")

@@ -1,0 +1,191 @@
+"""The script of a PBS job: directives as text, and the script itself, run."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench.errors import InvalidRequest
+from workbench.launch.interface import JobSpec
+from workbench.launch.pbs_script import Flavour, directives, job_name, requests, script_text
+from workbench.launch.pbs_words import CODE_NO_COMMAND, CODE_NO_OUTPUT
+from workbench.launch.site import site
+from workbench.resources import Resources
+
+NASTY = 'it\'s $HOME "quoted" `date` \\n; exit 3'
+MIB = 2**20
+
+
+def spec(folder=Path("/home/user1"), *, ranks=4, threads=1, memory=None, command=("/bin/true",), **asked):
+    return JobSpec(
+        name="mpi", ranks=ranks, threads=threads, memory=memory, command=command, log=folder / "head.log",
+        script=folder / "job.sh", environment=(("NASTY", NASTY),), resources=Resources(**asked), directory=folder,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "asked"),
+    [
+        (spec(), ["select=4:ncpus=1:mpiprocs=1:ompthreads=1"]),
+        (spec(nodes=2, ranks_per_node=2), ["select=2:ncpus=2:mpiprocs=2:ompthreads=1", "place=scatter"]),
+        (
+            spec(ranks=64, threads=2, memory=1536 * MIB, nodes=4, ranks_per_node=16),
+            ["select=4:ncpus=32:mpiprocs=16:ompthreads=2:mem=24576mb", "place=scatter"],
+        ),
+        # rank after rank fills node after node
+        (
+            spec(ranks=10, nodes=3, ranks_per_node=4),
+            ["select=2:ncpus=4:mpiprocs=4:ompthreads=1+1:ncpus=2:mpiprocs=2:ompthreads=1", "place=scatter"],
+        ),
+        # ... but no node stays empty
+        (
+            spec(ranks=9, nodes=4, ranks_per_node=3),
+            ["select=1:ncpus=3:mpiprocs=3:ompthreads=1+3:ncpus=2:mpiprocs=2:ompthreads=1", "place=scatter"],
+        ),
+        (
+            spec(nodes=2, ranks_per_node=2, gpus=1, constraint="model=bro"),
+            ["select=2:ncpus=2:mpiprocs=2:ompthreads=1:ngpus=2:model=bro", "place=scatter"],
+        ),
+        (
+            spec(nodes=2, ranks_per_node=2, extra=("-l place=scatter:excl",)),
+            ["select=2:ncpus=2:mpiprocs=2:ompthreads=1"],
+        ),
+    ],
+)
+def test_nodes_are_asked_for_by_chunks(job, asked):
+    assert requests(job, Flavour.PRO, None) == asked
+
+
+def test_memory_of_the_site_is_that_of_a_node():
+    assert requests(spec(nodes=4, ranks_per_node=1), Flavour.PRO, 10**9)[0].endswith(":mem=954mb")
+    assert requests(spec(nodes=4, ranks_per_node=1, memory=MIB), Flavour.PRO, 10**9)[0].endswith(":mem=1mb")
+    assert "mem" not in requests(spec(), Flavour.PRO, 10**9)[0]
+
+
+@pytest.mark.parametrize(
+    ("job", "asked"),
+    [
+        (spec(threads=2, nodes=2, ranks_per_node=2), ["nodes=2:ppn=4"]),
+        (spec(ranks=10, nodes=3, ranks_per_node=4), ["nodes=2:ppn=4+1:ppn=2"]),
+        (
+            spec(memory=MIB, nodes=2, ranks_per_node=2, gpus=1, constraint="bigmem"),
+            ["nodes=2:ppn=2:gpus=2:bigmem", "mem=4mb"],
+        ),
+    ],
+)
+def test_torque_is_asked_in_its_own_words(job, asked):
+    assert requests(job, Flavour.TORQUE, None) == asked
+
+
+def test_the_emulation_is_asked_for_chunks_of_one_kind():
+    assert requests(spec(ranks=10, nodes=3, ranks_per_node=4, constraint="bigmem"), Flavour.EMULATION, None) == [
+        "select=3:ncpus=4:mpiprocs=4:ompthreads=1",
+        "proc=bigmem",
+    ]
+
+
+def test_the_script_says_what_is_asked_for():
+    job = spec(nodes=2, ranks_per_node=2, queue="workq", account="hpc", walltime=129600, extra=("-m n",))
+    text = script_text(job, replace(site("pbs"), prologue=("module load mpi",)), Flavour.PRO)
+    lines = text.splitlines()
+    assert lines[:12] == [
+        "#!/usr/bin/env bash",
+        "#PBS -N mpi",
+        "#PBS -l select=2:ncpus=2:mpiprocs=2:ompthreads=1",
+        "#PBS -l place=scatter",
+        "#PBS -S /bin/bash",
+        "#PBS -j oe",
+        "#PBS -o /dev/null",
+        "#PBS -r n",
+        "#PBS -q workq",
+        "#PBS -A hpc",
+        "#PBS -l walltime=36:00:00",
+        "#PBS -m n",
+    ]
+    assert lines.index("module load mpi") > lines.index("exec >>/home/user1/head.log 2>&1 </dev/null")
+
+
+def test_a_reservation_is_a_queue():
+    assert "#PBS -q R7\n" in script_text(spec(reservation="R7.pbshead", walltime=60), site("pbs"), Flavour.PRO)
+
+
+@pytest.mark.parametrize(
+    ("skip", "gone"), [("-l walltime", "walltime"), ("walltime", "walltime"), ("#PBS -A", "-A"), ("-m", "-m")]
+)
+def test_what_the_site_skips_is_left_out_by_directive(skip, gone):
+    job = spec(nodes=2, ranks_per_node=2, queue="a-m-walltime", account="hpc", walltime=60, extra=("-m n",))
+    whole = script_text(job, site("pbs"), Flavour.PRO).splitlines()
+    kept = script_text(job, replace(site("pbs"), skip=(skip,)), Flavour.PRO).splitlines()
+    left_out = set(whole) - set(kept)
+    assert len(left_out) == 1
+    assert gone in left_out.pop()
+
+
+def test_the_geometry_cannot_be_skipped():
+    job = spec(nodes=2, ranks_per_node=2, walltime=60)
+    assert script_text(job, replace(site("pbs"), skip=("-l select", "mem=")), Flavour.PRO) == script_text(
+        job, site("pbs"), Flavour.PRO
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "flavour", "legal"),
+    [
+        ("mpi", Flavour.PRO, "mpi"),
+        ("7 a/b", Flavour.PRO, "w7_a_b"),
+        ("", Flavour.PRO, "w"),
+        ("é", Flavour.PRO, "w_"),
+        ("a" * 300, Flavour.PRO, "a" * 230),
+        ("a" * 300, Flavour.TORQUE, "a" * 15),
+    ],
+)
+def test_the_name_of_a_job_is_a_legal_one(name, flavour, legal):
+    assert job_name(name, flavour) == legal
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("-lwalltime=1:00:00", {"-l walltime"}),
+        ("#PBS -l select=1:ncpus=2,place=excl -q x", {"-l select", "-l place", "-q"}),
+        ("-W depend=afterok:1,block=true", {"-W depend", "-W block"}),
+        ("-N='a -q b'", {"-N"}),
+        ("-m n # -q x", {"-m"}),
+        ("-V", {"-V"}),
+        ("", set()),
+    ],
+)
+def test_directives_are_known_by_what_they_set(text, found):
+    assert directives(text.removeprefix("#PBS")) == found
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_script_becomes_the_command_whatever_is_in_its_words(tmp_path, shell):
+    folder = tmp_path / NASTY
+    folder.mkdir()
+    code = 'printf "%s\\n" "$NASTY" "$1"; umask; printf "%s\\n" "$PWD"; exit 5'
+    job = spec(folder, command=("/bin/sh", "-c", code, "-", NASTY), walltime=60)
+    job.script.write_text(script_text(job, site("pbs"), Flavour.PRO), encoding="utf-8")
+    done = subprocess.run([shell, str(job.script)], cwd="/", capture_output=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (5, b"", b"")
+    assert job.log.read_text(encoding="utf-8").splitlines() == [NASTY, NASTY, "0077", str(folder)]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_node_without_the_folders_of_the_user_is_told(tmp_path, shell):
+    job = spec(tmp_path / "missing")
+    text = script_text(job, site("pbs"), Flavour.PRO)
+    assert subprocess.run([shell, "-c", text], check=False, timeout=30).returncode == CODE_NO_OUTPUT
+    job = spec(tmp_path, command=("/no/such/python",))
+    text = script_text(job, site("pbs"), Flavour.PRO)
+    assert subprocess.run([shell, "-c", text], check=False, timeout=30).returncode == CODE_NO_COMMAND
+    assert "/no/such/python" in job.log.read_text(encoding="utf-8")
+    assert "not shared with this node" in job.log.read_text(encoding="utf-8")
+
+
+def test_a_value_of_several_lines_is_refused():
+    with pytest.raises(InvalidRequest, match="more than one line"):
+        script_text(spec(queue="a\n#PBS -l nodes=9"), site("pbs"), Flavour.PRO)

@@ -1,0 +1,295 @@
+"""What is made of the answers of PBS: those recorded of an OpenPBS, Torque's, the emulation's, and garbage."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.openpbs import recording, recordings
+
+from workbench.launch import pbs_text
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+
+TOO_MANY_CORES = "will never start: processors: 100 asked for, there are 16"
+NO_EXIT = "never ran: a job that it had to wait for has failed"
+NO_COMMAND = "exit code 127: a command was not found"
+# What is said in every recording of `qstat -f`, by the number of the job.
+SAID = {
+    "down-qstat-job-json": {},
+    "job-env-2x2-qstat": {"44": "done"},
+    "job-env-2x2-scatter-qstat": {"45": "done"},
+    "job-joined-qstat": {"49": "done"},
+    "qstat-f-H-qsubh": {"27": "queued: held by the user"},
+    "qstat-f-Q-cannever-22.pbshead": {"22": f"queued: {TOO_MANY_CORES}"},
+    "qstat-f-Q-cannever-23.pbshead": {"23": "queued: will never start: there are fewer nodes"},
+    "qstat-f-Q-estimated": {"73": "queued: waiting for processors: 16 asked for, 4 free of 16"},
+    "qstat-f-Q-insufficient": {"26": "queued: waiting for free nodes"},
+    "qstat-f-Q-insufficient-ncpus": {"67": "queued: waiting for processors"},
+    "qstat-f-Q-stoppedqueue": {"24": "queued: its queue is stopped"},
+    "qstat-f-R": {"25": "running"},
+    "qstat-f-w-R": {"25": "running"},
+    "qstat-f-all-json": {
+        "22": f"queued: {TOO_MANY_CORES}",
+        "23": "queued: will never start: there are fewer nodes",
+        "24": "queued: its queue is stopped",
+        "25": "running",
+        "26": "queued: waiting for free nodes",
+        "27": "queued: held by the user",
+        "28": "queued: waiting for its start time",
+        "29": "queued: waiting for another job",
+        "30": "queued: held by the user",
+    },
+    "qstat-f-json-H-depend": {"29": "queued: waiting for another job"},
+    "qstat-f-json-H-qhold": {"30": "queued: held by the user"},
+    "qstat-f-json-H-qsubh": {"27": "queued: held by the user"},
+    "qstat-f-json-Q-cannever-22.pbshead": {"22": f"queued: {TOO_MANY_CORES}"},
+    "qstat-f-json-Q-cannever-23.pbshead": {"23": "queued: will never start: there are fewer nodes"},
+    "qstat-f-json-Q-estimated": {"73": "queued: waiting for processors: 16 asked for, 4 free of 16"},
+    "qstat-f-json-Q-estimated2": {"74": "queued: waiting for processors: 8 asked for, 4 free of 16"},
+    "qstat-f-json-Q-insufficient": {"26": "queued: waiting for free nodes"},
+    "qstat-f-json-Q-insufficient-ncpus": {"67": "queued: waiting for processors"},
+    "qstat-f-json-Q-mem": {"68": "queued: will never start: memory: 500gb asked for, there are 48210mb"},
+    "qstat-f-json-Q-node-down": {"84": "queued: waiting for host"},
+    "qstat-f-json-Q-nohost": {"85": "queued: will never start: no node has the host asked for (node9 != node1,node2)"},
+    "qstat-f-json-R": {"25": "running"},
+    "qstat-f-json-R-after-qdel-in-epilogue": {"65": "completing: is being cancelled"},
+    "qstat-f-json-R-in-epilogue": {"64": "running"},
+    "qstat-f-json-R-node-down": {"83": "running"},
+    "qstat-f-json-S": {"72": "running: suspended by the scheduler"},
+    "qstat-f-json-W": {"28": "queued: waiting for its start time"},
+    "qstat-finished-no-x-f-json": {},
+    "qstat-json-multi-mixed": {"25": "running"},
+    "qstat-mixed-finished-running-json": {"43": "running"},
+    "qstat-unknown-f-json": {},
+    "qstat-unknown-x-f-json": {},
+    "qstat-xf-F-exit0": {"31": "done"},
+    "qstat-xf-json-E-outdir-missing": {"41": "completing"},
+    "qstat-xf-json-F-badinterp": {"36": f"failed: {NO_COMMAND}"},
+    "qstat-xf-json-F-depend-failed": {"40": f"failed: {NO_EXIT}"},
+    "qstat-xf-json-F-depend-on-unknown": {"78": f"failed: {NO_EXIT}"},
+    "qstat-xf-json-F-exit0": {"31": "done"},
+    "qstat-xf-json-F-exit3": {"32": "failed: exit code 3"},
+    "qstat-xf-json-F-force-deleted": {"83": "cancelled: cancelled"},
+    "qstat-xf-json-F-nocmd": {"35": f"failed: {NO_COMMAND}"},
+    "qstat-xf-json-F-numericname": {"38": "done"},
+    "qstat-xf-json-F-outdir-missing": {"41": "done"},
+    "qstat-xf-json-F-qdel-first": {"25": "cancelled: cancelled"},
+    "qstat-xf-json-F-qdel-running": {"65": "cancelled: cancelled"},
+    "qstat-xf-json-F-qdel-two-jobs": {"42": "cancelled: cancelled"},
+    "qstat-xf-json-F-qdel-while-queued": {"37": "cancelled: cancelled"},
+    "qstat-xf-json-F-queued-deleted": {"26": "cancelled: cancelled"},
+    "qstat-xf-json-F-self9": {"34": "failed: killed by SIGKILL"},
+    "qstat-xf-json-F-tricky-env": {"39": "done"},
+    "qstat-xf-json-F-walltime-killed": {"33": "timeout: its walltime was up"},
+    "qstat-xf-json-walltime-normalised": {"13": "done"},
+}
+LOST = {
+    "qstat-finished-no-x-f-json": {"31"},
+    "qstat-finished-no-x": {"31"},
+    "qstat-json-multi-mixed": {"99999"},
+    "qstat-mixed-finished-running-json": {"31"},
+    "qstat-multi-mixed": {"99999"},
+    "qstat-unknown": {"99999"},
+    "qstat-unknown-f-json": {"99999"},
+    "qstat-unknown-x-f-json": {"99999"},
+}
+EMULATED = """\
+Job Id:\t14
+\tJob_Name = w
+\tJob_Owner = root@localhost
+\tjob_state = {state}
+\tqueue = debug
+\tqtime = Sat Nov 21 18:48:30 2026
+\tmtime = Sat Nov 21 19:08:30 2026
+\tctime = Sat Nov 21 19:28:30 2026
+\texec_host = n1/2+n2/2
+\tResource_List.walltime = 00:20:00
+\tResource_List.nodect = 2
+
+"""
+TORQUE = """\
+Job Id: 179.host
+    Job_Name = STDIN
+    job_state = C
+    exec_host = node1/0+node1/1+node2/0
+    mtime = Fri Aug 29 14:55:55 2008
+    Variable_List = PBS_O_HOME=/home/user,PBS_O_LOGNAME=user,
+\tTRICK=one
+    job_state = R
+    start_time = Fri Aug 29 14:50:55 2008
+    comp_time = Fri Aug 29 14:55:55 2008
+    exit_status = {code}
+
+"""
+
+
+def seconds(text: str) -> float:
+    return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
+
+
+def words(status: JobStatus) -> str:
+    return status.state.value + (f": {status.reason}" if status.reason else "")
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_every_recorded_answer_is_understood(name):
+    told = pbs_text.statuses(recording(name).out)
+    assert {job: words(status) for job, status in told.items()} == SAID[name]
+    assert not any(status.forgotten for status in told.values())
+
+
+def test_no_recorded_answer_about_jobs_is_left_out():
+    asked = {one.name for one in recordings("") if re.search(r"qstat.* -f", one.command) and "-Q" not in one.command}
+    assert asked == SAID.keys()
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_jobs_that_are_not_known_any_more_are_named_by_the_errors(name):
+    assert pbs_text.lost(recording(name).err) == LOST[name]
+
+
+@pytest.mark.parametrize("name", ["down-qstat", "badserver-qstat", "qstat-badid", "qstat-otherserver", "qstat-f-R"])
+def test_other_errors_lose_no_job(name):
+    assert pbs_text.lost(recording(name).err) == set()
+
+
+def test_a_running_job_ends_when_its_walltime_is_up():
+    for name in ("qstat-f-json-R", "qstat-f-R", "qstat-f-w-R"):
+        status = pbs_text.statuses(recording(name).out)["25"]
+        assert status.start == seconds("Sat Nov 21 11:47:51 2026")
+        assert status.end == status.start + 600
+        assert status.nodes == "node1,node2"
+
+
+def test_a_waiting_job_starts_when_the_scheduler_expects_it_to():
+    for name in ("qstat-f-Q-estimated", "qstat-f-json-Q-estimated"):
+        assert pbs_text.statuses(recording(name).out)["73"].start == seconds("Sat Nov 21 12:12:31 2026")
+    later = pbs_text.statuses(recording("qstat-f-json-W").out)["28"]
+    assert later.start == seconds("Sat Nov 21 13:47:00 2026")
+
+
+def test_a_job_that_has_ended_tells_when():
+    status = pbs_text.statuses(recording("qstat-xf-json-F-walltime-killed").out)["33"]
+    assert (status.start, status.end) == (seconds("Sat Nov 21 11:48:51 2026"), seconds("Sat Nov 21 11:49:12 2026"))
+
+
+def test_the_end_of_a_suspended_job_is_not_known():
+    assert pbs_text.statuses(recording("qstat-f-json-S").out)["72"].end is None
+
+
+def test_a_job_that_ended_without_an_exit_code_was_no_success():
+    ended = recording("qstat-xf-json-F-exit0").out.replace('"Exit_status":\t0,', "").replace('"substate":\t92', '"a":1')
+    assert pbs_text.statuses(ended)["31"].state is JobState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("letter", "state", "reason"),
+    [
+        ("R", JobState.RUNNING, ""),
+        ("Q", JobState.QUEUED, "waiting for the scheduler"),
+        ("S", JobState.RUNNING, "suspended by the scheduler"),
+        ("C", JobState.UNKNOWN, "has ended, and its scheduler does not tell how"),
+        ("U?", JobState.UNKNOWN, ""),
+    ],
+)
+def test_states_of_the_emulation_are_understood(letter, state, reason):
+    status = pbs_text.statuses(EMULATED.format(state=letter))["14"]
+    assert (status.state, status.reason) == (state, reason)
+    # What is over is over, though nobody knows how it ended.
+    assert status.over is (letter == "C")
+
+
+def test_times_of_the_emulation_are_where_it_puts_them():
+    running = pbs_text.statuses(EMULATED.format(state="R"))["14"]
+    assert (running.start, running.end) == (seconds("Sat Nov 21 19:08:30 2026"), seconds("Sat Nov 21 19:28:30 2026"))
+    assert running.nodes == "n1,n2"
+    assert pbs_text.statuses(EMULATED.format(state="Q"))["14"].start == seconds("Sat Nov 21 19:08:30 2026")
+    assert pbs_text.statuses(EMULATED.format(state="C"))["14"].end == seconds("Sat Nov 21 19:28:30 2026")
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [("0", JobState.DONE), ("1", JobState.FAILED), ("-11", JobState.TIMEOUT), ("271", JobState.CANCELLED)],
+)
+def test_exit_codes_of_torque_are_understood_and_its_environment_is_not_believed(code, state):
+    status = pbs_text.statuses(TORQUE.format(code=code))["179"]
+    assert status.state is state
+    assert (status.start, status.end) == (seconds("Fri Aug 29 14:50:55 2008"), seconds("Fri Aug 29 14:55:55 2008"))
+    assert status.nodes == "node1,node2"
+
+
+def test_lines_that_go_on_are_put_together():
+    text = recording("qstat-f-Q-cannever-22.pbshead").out
+    assert "(R: 100 A: \n\t16 T: 16)" in text
+    assert words(pbs_text.statuses(text)["22"]) == f"queued: {TOO_MANY_CORES}"
+
+
+@pytest.mark.parametrize("one", [one for one in recordings("qsub-") if one.code == 0], ids=lambda one: one.name)
+def test_the_id_of_every_job_that_was_taken_is_read(one):
+    assert pbs_text.job_id(one.out) == one.out.strip()
+
+
+@pytest.mark.parametrize("one", [one for one in recordings("qsub-") if one.code], ids=lambda one: one.name)
+def test_no_id_is_read_of_a_refusal(one):
+    assert pbs_text.job_id(one.out) is None
+    assert pbs_text.job_id(one.err) is None
+
+
+def test_queues_and_their_limits_are_read():
+    assert pbs_text.queues(recording("qstat-Q").out) == ["workq", "short", "private", "off", "stopped"]
+    assert pbs_text.limits(recording("qstat-Qf").out) == {"ncpus": "4", "walltime": "00:01:00"}
+
+
+ATTRIBUTES = st.sampled_from(
+    ["job_state", "Exit_status", "stime", "Resource_List", "walltime", "exec_host", "comment", "estimated", "substate"]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from("QRFECSBHWTXU"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | ATTRIBUTES, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+def check(told: dict[str, JobStatus]) -> None:
+    for status in told.values():
+        assert isinstance(status, JobStatus)
+        assert status.start is None or status.start >= 0 or status.start < 0
+
+
+@given(st.text())
+def test_no_text_makes_the_parsers_fail(text):
+    check(pbs_text.statuses(text))
+    for read in (pbs_text.job_id, pbs_text.lost, pbs_text.queues, pbs_text.limits):
+        read(text)
+
+
+@given(st.lists(st.tuples(ATTRIBUTES, st.text())), st.sampled_from(["Job Id: 1.x\n    ", "Job Id:\t1\n\t"]))
+def test_no_attribute_makes_the_parsers_fail(attributes, start):
+    separator = start.rpartition("\n")[2]
+    text = start + f"\n{separator}".join(f"{name} = {value}" for name, value in attributes)
+    check(pbs_text.statuses(text))
+
+
+@given(st.dictionaries(st.text(max_size=8), st.dictionaries(ATTRIBUTES, VALUES) | VALUES))
+def test_no_json_makes_the_parsers_fail(jobs):
+    check(pbs_text.statuses(json.dumps({"Jobs": jobs})))
+
+
+@given(st.sampled_from([recording(name).out for name in SAID]), st.data())
+def test_an_answer_that_breaks_off_or_is_damaged_makes_the_parsers_not_fail(text, data):
+    at = data.draw(st.integers(0, len(text)))
+    check(pbs_text.statuses(text[:at] + data.draw(st.text(max_size=3)) + text[at + data.draw(st.integers(0, 40)) :]))
+
+
+@pytest.mark.parametrize("text", ['{"Jobs": []}', '{"Jobs": {"1": 3}}', "[" * 100_000, "{", '{"Jobs":' * 100_000])
+def test_json_of_another_form_tells_nothing(text):
+    assert pbs_text.statuses(text) == {}
+
+
+def test_a_state_that_nobody_knows_is_unknown():
+    for given_state in ("", "?", "M", "QQ", "7"):
+        assert pbs_text.statuses(f'{{"Jobs": {{"1.x": {{"job_state": "{given_state}"}}}}}}') == {"1": UNKNOWN}
