@@ -15,6 +15,7 @@ from workbench.broadcasting import broadcast
 from workbench.connection import HeadConnection
 from workbench.errors import HeadUnreachable, StartError
 from workbench.job import LOOK, Job, submitted_script
+from workbench.launch.allocation import offer
 from workbench.launch.queued import is_batch
 from workbench.launch.request import rank_count, request
 from workbench.progress import Progress
@@ -139,6 +140,7 @@ class MPICluster(Cluster):
             queue=queue, account=account, constraint=constraint, reservation=reservation, gpus_per_rank=gpus_per_rank,
             extra=extra, preset=preset, interface=interface, fault_tolerant=fault_tolerant,
         )  # fmt: skip
+        self._note = offer(scheduler, record.scheduler) if self._owner else ""
         self._job = Job(record, renamable=name is None)
         self._connection = HeadConnection(self._job, ssh_tunnel)
         self._ending = self._owner
@@ -199,7 +201,7 @@ class MPICluster(Cluster):
     async def _start(self) -> None:
         if self._owner:
             await asyncio.to_thread(self._job.submit)
-        with Progress(self._job.record.ranks, quiet=self.quiet) as progress:
+        with Progress(self._job.record.ranks, quiet=self.quiet, note=self._note) as progress:
             await self._await_address(progress)
             await self._connection.open()
             self.scheduler_comm, self.security = self._connection.rpc, self._connection.security

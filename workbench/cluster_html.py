@@ -9,7 +9,7 @@ from typing import Any
 from tornado.ioloop import PeriodicCallback
 
 from workbench.registry import Record
-from workbench.words import count
+from workbench.words import count, countdown
 
 _SHOWN = 16
 # Jupyter aligns cells to the right, and widgets set the lines far apart.
@@ -38,18 +38,21 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
     """
     state = record.state if status == "running" else status
     since = time.strftime("%-d %b %H:%M", time.localtime(record.created))
+    job = f" job {escape.escape(record.job)}" if record.job else ""
     dot = f'<span style="color:{_COLOURS.get(state, "#1e88e5")}">&#9679;</span>'
     rows = {
         "state": f"{dot} {escape.escape(state)}",
         "ranks": f"{len(ranks)} of {record.total}, {count(record.threads, 'thread')} each",
         "MPI": escape.escape(record.mpi),
         "scheduler": escape.escape(record.address or "no address yet"),
-        "job": f"{escape.escape(record.scheduler)} on {escape.escape(record.process.host)}, since {since}",
+        **({"walltime": countdown(record.ends)} if record.ends else {}),
+        "job": f"{escape.escape(record.scheduler)}{job} on {escape.escape(record.process.host)}, since {since}",
         "last event": escape.escape(record.message),
     }
     if state == "closed":
         # Nobody tells of them any more.
         del rows["ranks"], rows["last event"]
+        rows.pop("walltime", None)
         ranks = []
     head = "".join(
         f'<tr><td style="{_CELL};opacity:.7">{key}</td><td style="{_CELL}">{value}</td></tr>'

@@ -145,7 +145,8 @@ class Job:
         if not self._launcher.batch:
             return self.record.state
         state = "" if self.record.state == "submitted" else f" · {self.record.state}"
-        return f"job {self._id or self.record.job} {queued.words(self.status)}{state}"
+        told = "submitted" if self.status is UNKNOWN else queued.words(self.status)
+        return f"job {self._id or self.record.job} {told}{state}"
 
     def failure(self, reason: str) -> StartError:
         """Return the error that says why the cluster did not start."""

@@ -152,6 +152,7 @@ class ClusterMagics(Magics):
             self._unbind()
             if before.id != cluster.record.id:
                 _tell_what_became_of(before)
+        client.subscribe_topic("workbench", _notify)
         self.shell.push({"cluster": cluster, "client": client})
         display(cluster)
 
@@ -163,6 +164,13 @@ class ClusterMagics(Magics):
         if getattr(names.get("client"), "cluster", None) is cluster:
             names.pop("client").close()
         names.pop("cluster").detach()
+
+
+def _notify(event: tuple[float, dict[str, Any]]) -> None:
+    """Print what users have to see at once, wherever they are in their notebook: the end that comes, ranks lost."""
+    _, told = event
+    if told.get("notice"):
+        print(f"cluster {told['cluster']!r}: {told['message']}")
 
 
 def _tell_what_became_of(record: Record) -> None:

@@ -28,6 +28,11 @@ class _Screen(abc.ABC):
     def close(self) -> None:
         """Leave the last line where it is."""
 
+    def note(self, line: str) -> None:
+        """Show a line that stays, ahead of the first that is drawn."""
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
 
 class _Nowhere(_Screen):
     live = False
@@ -38,11 +43,16 @@ class _Nowhere(_Screen):
     def close(self) -> None:
         pass
 
+    def note(self, line: str) -> None:
+        pass
+
 
 class _File(_Nowhere):
     def draw(self, line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        _Screen.note(self, line)
+
+    def note(self, line: str) -> None:
+        _Screen.note(self, line)
 
 
 class _Terminal(_Screen):
@@ -68,6 +78,9 @@ class _Cell(_Nowhere):
         self._handle = DisplayHandle()
         self._show = self._handle.display
 
+    def note(self, line: str) -> None:
+        print(line)  # noqa: T201  (the notebook's cell is where it belongs)
+
     def draw(self, line: str) -> None:
         self._show({"text/plain": line}, raw=True)
         self._show = self._handle.update
@@ -90,16 +103,20 @@ class Progress:
         Number of ranks that are awaited.
     quiet
         Show nothing.
+    note
+        A line to show ahead of it.
 
     Notes
     -----
     A terminal and a file get it on standard error, a file (or pipe) one line for each state.
     """
 
-    def __init__(self, ranks: int, *, quiet: bool) -> None:
+    def __init__(self, ranks: int, *, quiet: bool, note: str = "") -> None:
         self._state, self._up, self._ranks = "submitted", 0, ranks
         self._screen = _Nowhere() if quiet else _screen()
         self._started = self._drawn = time.monotonic()
+        if note:
+            self._screen.note(note)
 
     def __enter__(self) -> Self:
         self._draw()

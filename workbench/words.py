@@ -2,6 +2,41 @@
 
 from __future__ import annotations
 
+import time
+
+# Seconds: further away, a time of day alone says too little.
+_NEAR = 20 * 3600.0
+
+
+def duration(seconds: float) -> str:
+    """Word a time span.
+
+    Examples
+    --------
+    >>> duration(42), duration(3600), duration(7500), duration(200_000)
+    ('42 s', '1 h', '2 h 5 min', '2 d 7 h')
+    """
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    first = next((i for i, (size, _) in enumerate(units) if seconds >= size), len(units) - 1)
+    words: list[str] = []
+    for size, unit in units[first : first + 2]:
+        number, seconds = divmod(seconds, size)
+        if number or not words:
+            words.append(f"{number:.0f} {unit}")
+    return " ".join(words)
+
+
+def clock(moment: float) -> str:
+    """Word a moment, in seconds since the epoch: its time, and its day if that is not near."""
+    day = "" if abs(moment - time.time()) < _NEAR else "%-d %b "
+    return time.strftime(f"{day}%H:%M", time.localtime(moment))
+
+
+def countdown(ends: float) -> str:
+    """Word what is left until a moment."""
+    left = ends - time.time()
+    return f"{duration(max(0.0, left))} left, until {clock(ends)}"
+
 
 def count(number: int, noun: str) -> str:
     """Return a number with its noun.

@@ -33,7 +33,7 @@ class Worlds:
     scheduler
         The scheduler that the ranks register with.
     say
-        Takes an event in words, for logs, clients and record.
+        Takes an event in words, for logs, clients and record; with ``notice=True`` one that users have to see.
     changed
         Called whenever ranks or worlds have come or gone.
     run
@@ -48,7 +48,7 @@ class Worlds:
         first: WorldProcess,
         scheduler: HeadScheduler,
         *,
-        say: Callable[[str], None],
+        say: Callable[..., None],
         changed: Callable[[], None],
         run: Callable[[Coroutine[Any, Any, None]], None],
         is_ending: Callable[[], bool],
@@ -107,9 +107,8 @@ class Worlds:
                 if restarts <= 0:
                     raise StartError(f"{lost}, for the last time that it is started again (workbench.world.restarts)")
                 restarts -= 1
-                self._say(
-                    f"{lost}; starting its {count(world.ranks, 'rank')} again, {count(restarts, 'more restart')} left"
-                )
+                again = f"starting its {count(world.ranks, 'rank')} again, {count(restarts, 'more restart')} left"
+                self._say(f"{lost}; {again}", notice=True)
             world.restart_asked = False
             timeout = allowed
 
@@ -153,7 +152,7 @@ class Worlds:
             where = f"rank {rank} of world {index} (pid {told.get('pid')} on {told.get('host')}) is gone"
             goes_on = goes_on_without_a_rank(self._record, world.mpi)
             after = f"{len(world.present)} of {world.ranks} go on" if goes_on else "its world ends with it"
-            self._say(f"{where}; {after}")
+            self._say(f"{where}; {after}", notice=True)
         self._changed()
 
     async def _forget_workers(self, world: MPIWorld) -> None:
@@ -208,7 +207,7 @@ class Worlds:
             try:
                 await self._keep(world, self._record.ready_within, ready=ready)
             except Exception as error:  # noqa: BLE001  (whatever it is, the other worlds go on)
-                self._say(f"world {world.index} is given up: {error}")
+                self._say(f"world {world.index} is given up: {error}", notice=True)
                 if not ready.done():
                     ready.set_exception(error)
             finally:

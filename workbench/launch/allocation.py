@@ -57,6 +57,36 @@ def enclosing(environment: Mapping[str, str] | None = None) -> Allocation | None
     return None
 
 
+def offer(asked: str | None, taken: str) -> str:
+    """Return what to tell somebody inside an allocation whose cluster goes elsewhere unasked; else nothing.
+
+    Parameters
+    ----------
+    asked
+        The scheduler that was asked for; None: none.
+    taken
+        The one that was taken.
+    """
+    around = enclosing() if asked in (None, "auto") and taken != "here" else None
+    if around is None:
+        return ""
+    how = "in a job of its own" if taken != "local" else "on this host alone"
+    return f"this process is inside {around.words}; the cluster starts {how}. To use that job: --scheduler here"
+
+
+def memory_of_rank(threads: int) -> int | None:
+    """Return the memory in bytes that the enclosing job of SLURM has for each rank, or None if it does not say."""
+    if per_core := os.environ.get("SLURM_MEM_PER_CPU", "").strip():
+        return int(per_core) * threads * 2**20 if per_core.isdigit() else None
+    return None
+
+
+def memory_of_node() -> int | None:
+    """Return the memory in bytes that the enclosing job of SLURM has on this node, or None if it does not say."""
+    per_node = os.environ.get("SLURM_MEM_PER_NODE", "").strip()
+    return int(per_node) * 2**20 if per_node.isdigit() and int(per_node) else None
+
+
 def peers() -> list[str]:
     """Return the names of the other nodes of this process's allocation."""
     around = enclosing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 
@@ -37,17 +38,28 @@ def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
             "--fault-tolerant and the setting workbench.mpi.launcher 'srun': ranks that srun starts end together. "
             "Set it to auto or mpiexec."
         )
-    interface = None
-    if manager != "mpiexec" and spread.around.scheduler == "slurm" and not spread.fault_tolerant:
+    interface, srun = None, shutil.which("srun")
+    if manager != "mpiexec" and srun and spread.around.scheduler == "slurm" and not spread.fault_tolerant:
         interface = interface_of(mpi, spoken())
     if manager == "srun" and interface is None:
         raise InvalidRequest(
             f"the setting workbench.mpi.launcher 'srun': it cannot start ranks of {mpi}; it speaks "
             f"{', '.join(spoken()) or 'nothing'}. Set it to mpiexec."
         )
-    if interface is not None:
-        return srun_command(interface, mpi, spread, command, config.get("mpi.srun-args"))
-    return mpiexec_command(mpi, spread, command, config.get("mpi.extra-args"))
+    if srun and interface and (manager == "srun" or _works(srun, interface)):
+        return srun_command(srun, interface, mpi, spread, command, extra=config.get("mpi.srun-args"))
+    return mpiexec_command(mpi, spread, command, extra=config.get("mpi.extra-args"))
+
+
+def _works(srun: str, interface: str) -> bool:
+    """Tell whether ``srun`` can load what it needs for an interface; it may name some that it cannot."""
+    if "SLURM_JOB_ID" not in os.environ:
+        return True  # nothing can be tried outside of a job
+    probe = [srun, f"--mpi={interface}", "--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "true"]
+    try:
+        return ask(probe).code == 0
+    except LaunchError:
+        return False
 
 
 def spoken() -> list[str]:

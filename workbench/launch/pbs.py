@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -63,7 +64,9 @@ class PBSLauncher(Launcher):
             constraint = _site_constraint(its)
         _check_constraint(constraint, flavour)
         if resources.gpus and flavour is Flavour.EMULATION:
-            raise InvalidRequest("--gpus: SLURM's emulation of PBS drops them silently. Use --scheduler slurm.")
+            raise InvalidRequest(
+                "--gpus-per-rank: SLURM's emulation of PBS drops GPUs silently. Use --scheduler slurm."
+            )
         given = {"-q": queue or resources.reservation, "-A": account, "-l walltime": walltime}
         ours = {name for name in TYPED if given[name]}
         extra = tuple(dict.fromkeys((*site_extra(its, ours), *resources.extra)))
@@ -77,14 +80,20 @@ class PBSLauncher(Launcher):
                 raise InvalidRequest(f"--{name} {value!r}: allowed are names without blanks and quotes.")
         return settled
 
+    def interface(self, resources: Resources) -> str | None:
+        """Return the network interface that the site's settings name, or None."""
+        return site(self.name, resources.preset).interface
+
     def script(self, spec: JobSpec) -> str:
         """Return the text of the job's script."""
         return script_text(spec, site("pbs", spec.resources.preset), _flavour())
 
     def submit(self, spec: JobSpec) -> str:
         """Write the script and hand it to ``qsub``."""
-        environment, removed = scrub(os.environ)
         text = self.script(spec)
+        environment, removed = scrub(os.environ)
+        # With it the script's directives would be comments.
+        environment.pop("PBS_DPREFIX", None)
         try:
             with open(
                 os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8"
@@ -110,12 +119,10 @@ class PBSLauncher(Launcher):
         raise refusal(answer, spec.resources)
 
     def _take_back(self, spec: JobSpec) -> None:
-        try:
-            job = self.receipt(spec.receipt.read_text(encoding="utf-8", errors="replace"))
-        except OSError:
-            return
-        if job is not None:
-            self.cancel(job)
+        # Taken after all, although it was said otherwise or too late.
+        with suppress(OSError, LaunchError):
+            if job := self.receipt(spec.receipt.read_text(encoding="utf-8", errors="replace")):
+                self.cancel(job)
 
     def receipt(self, text: str) -> str | None:
         """Return the job's id in what ``qsub`` has printed."""
@@ -124,15 +131,13 @@ class PBSLauncher(Launcher):
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
         """Return the status of each job by one ``qstat``, and one more for each that it tells nothing of."""
         told: dict[str, JobStatus] = {}
-        try:
+        with suppress(LaunchError):
             flavour = _flavour()
             if jobs:
                 told |= _ask(flavour, jobs)
             for job in jobs if len(jobs) > 1 else ():
                 if pbs_text.number(job) not in told:
                     told |= _ask(flavour, [job])
-        except LaunchError:
-            pass
         return {job: told.get(pbs_text.number(job), UNKNOWN) for job in jobs}
 
     def cancel(self, job: str) -> None:

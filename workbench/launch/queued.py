@@ -9,9 +9,7 @@ from workbench.launch.choose import launcher
 from workbench.launch.command import settled
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.record import Record
-
-# Seconds: further away, a time of day alone says too little.
-_DAY = 20 * 3600.0
+from workbench.words import clock
 
 
 def is_batch(record: Record) -> bool:
@@ -75,8 +73,7 @@ def words(told: JobStatus) -> str:
     if told.reason:
         text += f": {told.reason}"
     if told.state is JobState.QUEUED and told.start:
-        day = "" if told.start - time.time() < _DAY else "%-d %b "
-        text += f", start expected {time.strftime(f'{day}%H:%M', time.localtime(told.start))}"
+        text += f", start expected {clock(told.start)}"
     if told.state is JobState.RUNNING and told.nodes:
         text += f" on {told.nodes}"
     return text

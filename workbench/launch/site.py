@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -169,7 +171,7 @@ def header(scheduler: str, site: Site) -> list[str]:
     job = {"slurm": _jobqueue().slurm.SLURMJob, "pbs": _jobqueue().pbs.PBSJob}[scheduler]
     # Every key that its constructor reads; what a job of ours does not have there is taken out again by `_GEOMETRY`.
     own = {
-        **dict.fromkeys(_sections()[scheduler]),
+        **dict.fromkeys(_defaults()[scheduler]),
         "cores": 1, "processes": 1, "memory": "1 GiB", "worker-command": "-", "worker-extra-args": [],
         "resource-spec": "-", "queue": site.queue, "account": site.account, "walltime": site.walltime,
         "job-script-prologue": [], "job-directives-skip": [], "job-extra-directives": list(site.extra),
@@ -251,18 +253,29 @@ def _presets(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _sections() -> dict[str, Any]:
+    """Return the sections of the settings, a copy, above the defaults of dask-jobqueue."""
     import dask
 
-    _jobqueue()
-    sections = dask.config.get("jobqueue")
+    sections = dask.config.get("jobqueue", {})
     if not isinstance(sections, Mapping):
         raise InvalidRequest(f"the setting jobqueue {sections!r}: allowed is a section for each scheduler.")
-    # A copy: another thread may be making a header.
-    return {str(name): section for name, section in list(sections.items())}
+    # Another thread may be making a header.
+    return dict(dask.config.merge(_defaults(), dict(sections)))
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    # Not those that its import adds to Dask's settings: the end of a `with dask.config.set(...)` around it takes them
+    # away again.
+    import yaml
+
+    with open(Path(_jobqueue().__file__).with_name("jobqueue.yaml"), encoding="utf-8") as file:
+        defaults: dict[str, Any] = yaml.safe_load(file)["jobqueue"]
+    return defaults
 
 
 def _jobqueue() -> Any:
-    """Return dask-jobqueue, with its defaults in Dask's settings."""
+    """Return dask-jobqueue."""
     with _signals_kept():
         import dask_jobqueue
         import dask_jobqueue.pbs

@@ -76,16 +76,18 @@ def interface_of(mpi: MPI, spoken: Sequence[str]) -> str | None:
 
 
 def srun_command(
-    interface: str, mpi: MPI, spread: Spread, command: Sequence[str], extra: Sequence[str] = ()
+    srun: str, interface: str, mpi: MPI, spread: Spread, command: Sequence[str], *, extra: Sequence[str] = ()
 ) -> Command:
     """Return the command line by which SLURM starts `command` on every rank of a new world.
 
     Parameters
     ----------
+    srun
+        Path of ``srun``.
     interface
         As of `interface_of`.
     extra
-        More arguments for ``srun``.
+        More arguments for it.
     """
     options = [
         f"--mpi={interface}",
@@ -108,10 +110,10 @@ def srun_command(
     if spread.oversubscribed or spread.unmeasured:
         options.append("--overcommit")
     _, environment, defaults = _of_ranks(mpi, spread)
-    return Command(("srun", *options, *extra, *command), environment, defaults)
+    return Command((srun, *options, *extra, *command), environment, defaults)
 
 
-def mpiexec_command(mpi: MPI, spread: Spread, command: Sequence[str], extra: Sequence[str] = ()) -> Command:
+def mpiexec_command(mpi: MPI, spread: Spread, command: Sequence[str], *, extra: Sequence[str] = ()) -> Command:
     """Return the command line by which the MPI's own ``mpiexec`` starts `command` on every rank of a new world.
 
     Parameters

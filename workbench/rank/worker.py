@@ -70,7 +70,8 @@ async def serve(
     from distributed.system import MEMORY_LIMIT
 
     name = worker_name(context.world, context.rank)
-    memory = record.memory or MEMORY_LIMIT // context.node_ranks
+    of_node = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
+    memory = record.memory or allocation.memory_of_rank(record.threads) or of_node // context.node_ranks
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
     worker = RankWorker(

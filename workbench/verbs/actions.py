@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import logs as log_files
 from workbench import registry
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
+from workbench.launch import queued
 from workbench.registry import Record
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ class Status:
     """Host of its head."""
     pid: int
     """Process of its head."""
+    headed: bool
+    """Whether there is a head yet: until then `host` and `pid` are its starter's."""
+    jobs: list[str]
+    """Its jobs' ids, if a batch scheduler has them."""
+    ends: float | None
+    """When the scheduler ends its job, in seconds since the epoch; None: never, or not known."""
     address: str | None
     """Where Dask's scheduler listens."""
     age: float
@@ -55,10 +62,14 @@ class Status:
 
     @classmethod
     def of(cls, record: Record) -> Status:
-        """Return the status that a record tells."""
+        """Return the status that a record tells, and of a job without a head yet its scheduler."""
+        state, message = record.state, record.message
+        if state == "submitted" and queued.is_batch(record):
+            told = queued.status(record)
+            state, message = told.state.value, queued.words(told)
         return cls(
             name=record.name,
-            state=record.state,
+            state=state,
             up=record.up,
             ranks=record.total,
             worlds=[asdict(world) for world in record.worlds],
@@ -67,10 +78,13 @@ class Status:
             scheduler=record.scheduler,
             host=record.process.host,
             pid=record.process.pid,
+            headed=record.state != "submitted",
+            jobs=queued.all_jobs(record) if queued.is_batch(record) else [],
+            ends=record.ends,
             address=record.address,
             age=round(time.time() - record.created, 1),
             idle_timeout=record.idle_timeout,
-            message=record.message,
+            message=message,
             logs=str(record.logs),
         )
 

@@ -7,30 +7,12 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from workbench.verbs.actions import Listing, Status, Stopped
-from workbench.words import count
+from workbench.words import count, countdown, duration
 
 if TYPE_CHECKING:
     from workbench.doctor import Finding
 
-_COLUMNS = ("name", "state", "ranks", "MPI", "host", "age", "last event")
-
-
-def duration(seconds: float) -> str:
-    """Word a time span.
-
-    Examples
-    --------
-    >>> duration(42), duration(3600), duration(7500), duration(200_000)
-    ('42 s', '1 h', '2 h 5 min', '2 d 7 h')
-    """
-    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    first = next((i for i, (size, _) in enumerate(units) if seconds >= size), len(units) - 1)
-    words: list[str] = []
-    for size, unit in units[first : first + 2]:
-        count, seconds = divmod(seconds, size)
-        if count or not words:
-            words.append(f"{count:.0f} {unit}")
-    return " ".join(words)
+_COLUMNS = ("name", "state", "ranks", "MPI", "job", "age", "last event")
 
 
 def status_line(status: Status) -> str:
@@ -60,10 +42,20 @@ def _facts(status: Status) -> dict[str, str]:
         "last event": status.message,
         "age": duration(status.age),
         "idle end": f"after {duration(status.idle_timeout)} without clients and tasks",
-        "job": f"{status.scheduler} on {status.host}, head is process {status.pid}",
+        **({"walltime": countdown(status.ends)} if status.ends else {}),
+        "job": _job(status),
         "address": status.address or "none yet",
         "logs": status.logs,
     }
+
+
+def _job(status: Status) -> str:
+    return f"{_where(status)}, head is process {status.pid}" if status.headed else _where(status)
+
+
+def _where(status: Status) -> str:
+    words = [status.scheduler, *([f"job {', '.join(status.jobs)}"] if status.jobs else [])]
+    return " ".join([*words, *([f"on {status.host}"] if status.headed else [])])
 
 
 def listing_text(listing: Listing) -> str:
@@ -82,7 +74,7 @@ def listing_html(listing: Listing) -> str:
 
 def _row(status: Status) -> tuple[str, ...]:
     ranks = f"{status.up} of {status.ranks}"
-    return status.name, status.state, ranks, status.mpi, status.host, duration(status.age), status.message
+    return status.name, status.state, ranks, status.mpi, _where(status), duration(status.age), status.message
 
 
 def _notes(listing: Listing) -> list[str]:
