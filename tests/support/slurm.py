@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -31,6 +31,8 @@ PACKAGES = {
     "qsub": "slurm-wlm-torque",
     "ip": "iproute2",
 }
+# Not everybody has the folders of daemons in it.
+_PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 # bash waits for what is left to a node, as the first process of a host does; slurmd would not.
 _NODE = """
 setpriv --pdeathsig KILL "$@" &
@@ -65,7 +67,7 @@ AccountingStorageType=accounting_storage/none
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
 KillWait=3
 MinJobAge={min_job_age}
-SlurmdTimeout=8
+SlurmdTimeout=5
 MessageTimeout=5
 GresTypes=gpu
 {nodes}
@@ -79,7 +81,7 @@ PartitionName=closed Nodes=ALL MaxTime=INFINITE State=UP AllowAccounts=physics
 
 def missing() -> list[str]:
     """Return the Debian packages that have to be installed first."""
-    packages = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
+    packages = [package for program, package in PACKAGES.items() if shutil.which(program, path=_PATH) is None]
     # `srun --mpi=pmix` loads it by the name that only the package for developers has.
     libraries = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True, timeout=10).stdout
     return packages if "libpmix.so " in libraries else [*packages, "libpmix-dev"]
@@ -107,13 +109,14 @@ class Slurm:
             (self.folder / name).mkdir()
         self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         """What a process needs in its environment to reach it."""
+        self._surroundings = {**self.environment, "PATH": _PATH}
         self.network: Network | None = None
         self._daemons: dict[str, Daemon] = {}
         self._ports = dict(zip(("slurmctld", *NAMES), _free_ports(1 + len(NAMES)), strict=True))
         try:
             self._start_munged()
             if namespaces:
-                self.network = Network(self.folder, NAMES, _this_host(), self.environment)
+                self.network = Network(self.folder, NAMES, _this_host(), self._surroundings)
             self._configure(cpus, min_job_age)
             self.start_controller()
             for name in NAMES:
@@ -180,7 +183,7 @@ class Slurm:
         if self.network:
             self._daemons[name] = self.network.boot(name, command, log)
         else:
-            self._daemons[name] = Daemon(["bash", "-c", _NODE, "node", *command], log, self.environment)
+            self._daemons[name] = Daemon(["bash", "-c", _NODE, "node", *command], log, self._surroundings)
 
     def drain(self, name: str) -> None:
         """Let a node take no more jobs."""
@@ -205,7 +208,7 @@ class Slurm:
             self._daemons["slurmctld"].process.resume()
             return
         command = ["slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"]]
-        daemon = self._daemons["slurmctld"] = Daemon(command, self.folder / "log" / "slurmctld", self.environment)
+        daemon = self._daemons["slurmctld"] = Daemon(command, self.folder / "log" / "slurmctld", self._surroundings)
         # Nodes that do not find it would try again after a second only.
         _wait("slurmctld to listen", daemon, self._listens)
 
@@ -237,7 +240,7 @@ class Slurm:
         key.write_bytes(secrets.token_bytes(1024))
         options = [f"--{name}-file={folder / name}" for name in ("key", "pid", "log", "seed")]
         command = ["munged", "--foreground", "--force", f"--socket={folder / 'socket'}", *options]
-        daemon = self._daemons["munged"] = Daemon(command, self.folder / "log" / "munged", self.environment)
+        daemon = self._daemons["munged"] = Daemon(command, self.folder / "log" / "munged", self._surroundings)
         _wait("the socket of munged", daemon, (folder / "socket").exists)
 
     def _listens(self) -> bool:
@@ -257,7 +260,7 @@ class Slurm:
             host=_this_host(),
             address=self.network.gateway if self.network else "127.0.0.1",
             port=self._ports["slurmctld"],
-            user=getpass.getuser(),
+            user=pwd.getpwuid(os.geteuid()).pw_name,
             folder=self.folder,
             min_job_age=min_job_age,
             nodes="\n".join(nodes),
@@ -293,12 +296,12 @@ def _free_ports(count: int) -> range:
 
 
 def _main() -> None:
-    slurm = Slurm(namespaces="--namespaces" in sys.argv)
-    with closing(slurm):
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets background jobs ignore the former
+        signal.signal(number, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), closing(Slurm(namespaces="--namespaces" in sys.argv)) as slurm:
         print("\n".join(f"export {name}={value}" for name, value in slurm.environment.items()), flush=True)  # noqa: T201
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.pause()
 
 
 if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     _main()
