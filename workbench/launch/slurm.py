@@ -65,17 +65,17 @@ class SlurmLauncher(Launcher):
         text = self.script(spec)
         environment, removed = _environment(text)
         try:
-            with open(
-                os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8"
-            ) as file:
+            descriptor = os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700)
+            with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
             if removed:
                 note = "left out of the environment, since they belong to an enclosing job or contradict the script:"
                 with open(spec.log, "a", encoding="utf-8") as log:
                     log.write(f"{note} {', '.join(removed)}\n")
         except OSError as error:
+            where = error.filename or spec.script
             raise LaunchError(
-                f"cannot write {error.filename}: {error.strerror}. Check the folder's permissions."
+                f"cannot write {where}: {error.strerror}. Check its permissions and your quota."
             ) from error
         line = ["sbatch", "--parsable", str(spec.script)]
         try:

@@ -54,7 +54,7 @@ _REASON_WORDS = {
     "Resources": "waiting for resources",
     "Priority": "waiting behind jobs of higher priority",
     "Dependency": "waiting for another job",
-    "DependencyNeverSatisfied": "will never start: the job that it depends on cannot end as it should",
+    "DependencyNeverSatisfied": "the job that it depends on cannot end as it should: will never start",
     "BeginTime": "its time to begin has not come",
     "JobHeldUser": "held by the user: scontrol release lets it go",
     "JobHeldAdmin": "held by the administrator",
@@ -118,7 +118,8 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
 def _reason(code: str) -> str:
     """Return a reason in words; one that is not known as it is."""
     if code in _REASON_WORDS:
-        return _REASON_WORDS[code]
+        words = _REASON_WORDS[code]
+        return f"{words} ({code})" if words.endswith("never start") else words
     # ReqNodeNotAvail, UnavailableNodes:n[1-2]
     head, comma, rest = code.partition(",")
     if comma and head in _REASON_WORDS:
