@@ -48,6 +48,11 @@ def test_a_job_shorter_than_ten_minutes_is_told_at_its_start_and_warned_of_what_
     assert told(countdown, range(241)) == {180: "walltime: 1 minute left"}
 
 
+def test_less_than_two_minutes_are_told_in_seconds():
+    assert Countdown(GRACE).learn(118.4, 0.0).startswith("walltime: 119 s left")
+    assert Countdown(GRACE).learn(59.5, 0.0).startswith("walltime: 1 minute left")
+
+
 def test_of_warnings_that_were_slept_through_only_the_last_is_given():
     assert told(counting_to(HOUR), (0.0, 3350.0, 3351.0)) == {3350.0: "walltime: 4 minutes left"}
 
@@ -68,7 +73,7 @@ def test_a_short_job_gives_at_most_a_quarter_of_its_time_to_its_end_but_never_le
 def test_an_extended_walltime_is_followed_said_and_warned_of_again():
     countdown = counting_to(HOUR)
     assert told(countdown, (3000.0,))
-    assert countdown.learn(2 * HOUR, 3010.0).startswith("the walltime was extended, walltime: 69 minutes left")
+    assert countdown.learn(2 * HOUR, 3010.0).startswith("walltime extended: 69 minutes left")
     assert told(countdown, (3300.0, 3540.0, 6600.0)) == {6600.0: "walltime: 10 minutes left"}
     assert not countdown.drains(3540.0)
     assert countdown.drains(7140.0)

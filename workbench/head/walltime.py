@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -82,8 +83,8 @@ class Countdown:
             return ""
         self._ahead, announced = tuple(span for span in WARNINGS if span < ends - now), self._ahead
         if before is None:
-            return _words(ends, now) if ends - now <= WARNINGS[0] else ""
-        return f"the walltime was extended, {_words(ends, now)}" if self._ahead != announced else ""
+            return f"walltime: {_words(ends, now)}" if ends - now <= WARNINGS[0] else ""
+        return f"walltime extended: {_words(ends, now)}" if self._ahead != announced else ""
 
     def warning(self, now: float) -> str:
         """Return the warning that is due now, or nothing."""
@@ -92,7 +93,7 @@ class Countdown:
         left = self.ends - now
         ahead = tuple(span for span in self._ahead if span < left)
         due, self._ahead = ahead != self._ahead, ahead
-        return _words(self.ends, now) if due else ""
+        return f"walltime: {_words(self.ends, now)}" if due else ""
 
     def drains(self, now: float) -> bool:
         """Tell whether it is time to take no more work."""
@@ -105,9 +106,9 @@ class Countdown:
 
 
 def _words(ends: float, now: float) -> str:
-    left = max(0, round(ends - now))
-    words = count(left // 60, "minute") if left >= 60 else f"{left} s"
-    return f"walltime: {words} left, the job ends at {time.strftime('%H:%M:%S', time.localtime(ends))}"
+    left = max(0, math.ceil(ends - now))
+    words = count(left // 60, "minute") if left >= 120 or left == 60 else f"{left} s"
+    return f"{words} left, the job ends at {time.strftime('%H:%M:%S', time.localtime(ends))}"
 
 
 class Walltime:
@@ -149,7 +150,7 @@ class Walltime:
         while not self.countdown.drains(time.time()):
             if warning := self.countdown.warning(time.time()):
                 self._say(warning)
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.5)
         self._drain("its walltime is up")
 
     def _ask_on(self, end: Callable[[], float | None], loop: asyncio.AbstractEventLoop) -> None:
