@@ -430,6 +430,12 @@ def test_a_refused_job_is_told_in_a_sentence_with_the_words_of_slurm(tmp_path, a
     assert "did you mean 'debug'" in SLURM.judge(spec)
 
 
+def test_a_judge_that_does_not_answer_is_told_and_is_no_error(tmp_path, answers):
+    answers("sbatch", "exec sleep 60")
+    with dask.config.set({"workbench.scheduler-timeout": "200 ms"}):
+        assert "did not answer within 0.2 s" in SLURM.judge(spec_in(tmp_path))
+
+
 def test_a_submission_that_was_said_to_have_failed_leaves_no_job(tmp_path, answers):
     answers("sbatch", "echo 42; exit 1")
     answers("sinfo", "exit 1")

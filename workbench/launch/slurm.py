@@ -126,13 +126,17 @@ class SlurmLauncher(Launcher):
             raise LaunchError(f"SLURM does not cancel job {job} ({words}). Try `scancel {job}` yourself.")
 
     def judge(self, spec: JobSpec) -> str:
-        """Return when and where the job would start, or why SLURM would not take it."""
+        """Return when and where the job would start, why SLURM would not take it, or that it does not answer."""
         text = self.script(spec)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".sh") as file:
             file.write(text)
             file.flush()
-            answer = command.ask(["sbatch", "--test-only", file.name], environment=_environment(text)[0])
-        return str(_refusal(answer.err or answer.out, spec)) if answer.code else expectation(answer.err or answer.out)
+            try:
+                answer = command.ask(["sbatch", "--test-only", file.name], environment=_environment(text)[0])
+            except LaunchError as error:
+                return str(error)
+        words = answer.err or answer.out
+        return str(_refusal(words, spec)) if answer.code else expectation(words)
 
 
 def available() -> bool:

@@ -75,7 +75,7 @@ _REASON_WORDS = {
     "QOSNotAllowed": "the partition does not allow the quality of service: will never start",
     "FrontEndDown": "no front end is up",
     "SystemFailure": "SLURM itself failed",
-    "JobLaunchFailure": "the job could not be launched",
+    "JobLaunchFailure": "it could not be launched: its first node may have no access to the folder of its output",
     "NonZeroExitCode": "its command ended with an error",
     "TimeLimit": "",
     "Prolog": "the site's prologue is running",
