@@ -116,6 +116,19 @@ def test_a_job_that_is_taken_is_told_by_its_id_and_leaves_a_receipt(pbs, spec):
     assert spec.script.read_text(encoding="utf-8") == PBSLauncher().script(spec)
 
 
+def test_a_job_that_cannot_be_taken_back_hides_no_refusal(pbs, spec):
+    pbs.answer(f"{QSUB} job.sh", code=1, out="1.pbshead\n", err="qsub: lost connection\n")
+    pbs.replay("qdel 1.pbshead", "down-qdel")
+    with pytest.raises(JobRejected, match="lost connection"):
+        PBSLauncher().submit(spec)
+
+
+def test_another_prefix_of_directives_does_not_reach_the_script(pbs, spec, monkeypatch):
+    monkeypatch.setenv("PBS_DPREFIX", "#QSUB")
+    pbs.answer(f"{QSUB} job.sh", instead='printf "${PBS_DPREFIX-8}"')
+    assert PBSLauncher().submit(spec) == "8"
+
+
 def test_a_job_inherits_no_identity_of_one_around_it(pbs, spec, monkeypatch):
     monkeypatch.setenv("PBS_JOBID", "7.pbshead")
     pbs.answer(f"{QSUB} job.sh", instead='printf "${PBS_JOBID-8}.pbshead"')
@@ -323,6 +336,11 @@ def test_the_sites_settings_are_what_is_not_given(pbs):
         assert given.extra == ("-m n", "-M me@example.org")
 
 
+def test_the_interface_is_the_sites(pbs):
+    with dask.config.set({"jobqueue.mine": {"interface": "ib0"}}):
+        assert PBSLauncher().interface(Resources(preset="mine")) == "ib0"
+
+
 def test_chunk_resources_of_the_site_are_kept(pbs):
     with dask.config.set({"jobqueue.mine": {"resource-spec": "select=1:ncpus=24:mem=100GB:model=bro:fast=yes"}}):
         assert settle(nodes=1, preset="mine").constraint == "model=bro:fast=yes"
@@ -337,13 +355,15 @@ def test_nodes_and_ranks_per_node_follow_from_each_other(pbs):
 
 def test_where_a_chunk_is_a_node_a_job_is_on_one_if_nothing_is_said(torque):
     assert (settle(10).nodes, settle(10).ranks_per_node) == (1, 10)
+    with pytest.raises(InvalidRequest, match="--reservation"):
+        settle(reservation="R7")
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"nodes": 5}, "4 ranks cannot be on more than 4 nodes"),
-        ({"nodes": 1, "ranks_per_node": 3}, "room for 3 of 4 ranks"),
+        ({"nodes": 5}, "every node has to get a rank"),
+        ({"nodes": 1, "ranks_per_node": 3}, "hold them all"),
         ({"reservation": "monday"}, "named like R123"),
         ({"reservation": "R7", "queue": "workq"}, "Give one of them"),
         ({"constraint": "bigmem"}, "model=milan"),
@@ -370,10 +390,23 @@ def test_what_pbs_cannot_express_is_refused(pbs, asked, said):
 
 
 def test_what_the_emulation_would_drop_is_refused(emulation):
-    with pytest.raises(InvalidRequest, match="--gpus"):
+    with pytest.raises(InvalidRequest, match="--gpus-per-rank"):
         settle(gpus=1)
     with pytest.raises(InvalidRequest, match="--reservation"):
         settle(reservation="R7")
+
+
+@pytest.mark.parametrize("skip", ["-l walltime", "walltime", "#PBS -l walltime"])
+def test_what_the_site_skips_is_not_asked_for(pbs, skip):
+    with dask.config.set({"jobqueue.mine": {"job-directives-skip": [skip, "-m"], "job-extra-directives": ["-m n"]}}):
+        settled = settle(preset="mine", queue="walltime")
+        assert (settled.walltime, settled.extra, settled.queue) == (None, (), "walltime")
+        with pytest.raises(InvalidRequest, match=r"--walltime: the site's settings leave -l walltime out"):
+            settle(preset="mine", walltime=60)
+
+
+def test_a_walltime_is_read(pbs):
+    assert settle(walltime="2 hours").walltime == 7200
 
 
 def test_a_directive_of_the_site_that_makes_no_cluster_is_refused(pbs):

@@ -7,18 +7,17 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 
-from workbench.errors import InvalidRequest, LaunchError, SchedulerSilent
+from workbench.errors import LaunchError, SchedulerSilent
 from workbench.launch import pbs_text
 from workbench.launch.command import Answer, ask, submit
 from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Launcher
 from workbench.launch.pbs_refusals import refusal
-from workbench.launch.pbs_script import GEOMETRY, SUBMIT_OPTIONS, TYPED, Flavour, check_extra, script_text, site_extra
-from workbench.launch.site import Site, site
-from workbench.launch.time_text import site_walltime
+from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, script_text
+from workbench.launch.pbs_settle import settled
+from workbench.launch.site import site
 from workbench.resources import Resources
 
 # How to ask for jobs, best way first: not every PBS knows JSON, or keeps those that have ended.
@@ -31,9 +30,6 @@ _OK, _FINISHED, _UNKNOWN_JOB = 0, 35, 153
 # Of a job that has ended, or is ending.
 _ENDED = (_FINISHED, _UNKNOWN_JOB, 168, 170)
 _NODE_DOWN = 222
-_RESERVATION = re.compile(r"[RSM]\d+(\.\S+)?", re.ASCII)
-_CHUNK_RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:=+,]+(:[A-Za-z]\w*=[^\s:=+,]+)*", re.ASCII)
-_WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
 class PBSLauncher(Launcher):
@@ -42,43 +38,8 @@ class PBSLauncher(Launcher):
     name = "pbs"
 
     def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
-        """Return the resources with what the site's settings add to them.
-
-        Notes
-        -----
-        Directives of the site that set what follows from other options are left out silently, and so is the geometry
-        of its ``resource-spec``, but for resources of chunks that we do not set (``model=...``): they are a constraint.
-        """
-        flavour = _flavour()
-        its = site("pbs", resources.preset)
-        check_extra([line for line in resources.extra if line not in its.extra])
-        nodes, per_node = _geometry(resources, ranks, flavour)
-        walltime = resources.walltime
-        if walltime is None and its.walltime is not None:
-            walltime = site_walltime(its.walltime, 1)
-        _check_reservation(resources, flavour)
-        queue = resources.queue or (None if resources.reservation else its.queue)
-        account = resources.account or its.account
-        constraint = resources.constraint
-        if constraint is None and flavour is Flavour.PRO:
-            constraint = _site_constraint(its)
-        _check_constraint(constraint, flavour)
-        if resources.gpus and flavour is Flavour.EMULATION:
-            raise InvalidRequest(
-                "--gpus-per-rank: SLURM's emulation of PBS drops GPUs silently. Use --scheduler slurm."
-            )
-        given = {"-q": queue or resources.reservation, "-A": account, "-l walltime": walltime}
-        ours = {name for name in TYPED if given[name]}
-        extra = tuple(dict.fromkeys((*site_extra(its, ours), *resources.extra)))
-        settled = replace(
-            resources, nodes=nodes, ranks_per_node=per_node, walltime=walltime, queue=queue, account=account,
-            constraint=constraint, extra=extra,
-        )  # fmt: skip
-        for name in ("queue", "account", "constraint", "reservation"):
-            value = getattr(settled, name)
-            if value is not None and (not value.strip() or re.search(r"[\s\"'\\]", value)):
-                raise InvalidRequest(f"--{name} {value!r}: allowed are names without blanks and quotes.")
-        return settled
+        """Return what the job asks for: what was given, else the site's settings."""
+        return settled(resources, site(self.name, resources.preset), _flavour(), ranks=ranks)
 
     def interface(self, resources: Resources) -> str | None:
         """Return the network interface that the site's settings name, or None."""
@@ -86,7 +47,7 @@ class PBSLauncher(Launcher):
 
     def script(self, spec: JobSpec) -> str:
         """Return the text of the job's script."""
-        return script_text(spec, site("pbs", spec.resources.preset), _flavour())
+        return script_text(spec, site(self.name, spec.resources.preset), _flavour())
 
     def submit(self, spec: JobSpec) -> str:
         """Write the script and hand it to ``qsub``."""
@@ -197,59 +158,3 @@ def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
         if told or "cannot connect" in answer.err:
             return told
     return {}
-
-
-def _geometry(resources: Resources, ranks: int, flavour: Flavour) -> tuple[int | None, int | None]:
-    nodes, per_node = resources.nodes, resources.ranks_per_node
-    if nodes is None and per_node is not None:
-        nodes = -(-ranks // per_node)
-    if nodes is None and flavour is not Flavour.PRO:
-        # There a chunk is a node, and a job that does not say is meant for one.
-        nodes = 1
-    if nodes is None:
-        return None, None
-    if nodes > ranks:
-        raise InvalidRequest(f"--nodes {nodes}: {ranks} ranks cannot be on more than {ranks} nodes.")
-    if per_node is None:
-        per_node = -(-ranks // nodes)
-    if nodes * per_node < ranks:
-        raise InvalidRequest(
-            f"--nodes {nodes} with {per_node} ranks on each: that is room for {nodes * per_node} of {ranks} ranks. "
-            "Give more nodes, or more ranks per node."
-        )
-    return nodes, per_node
-
-
-def _check_reservation(resources: Resources, flavour: Flavour) -> None:
-    if resources.reservation is None:
-        return
-    if flavour is not Flavour.PRO or not _RESERVATION.fullmatch(resources.reservation):
-        raise InvalidRequest(
-            f"--reservation {resources.reservation!r}: a reservation of PBS is named like R123 (see pbs_rstat), and "
-            f"{flavour.value} {'has it as a queue' if flavour is Flavour.PRO else 'has no such reservations'}."
-        )
-    if resources.queue is not None:
-        raise InvalidRequest(
-            f"--reservation {resources.reservation} with --queue {resources.queue}: a reservation of PBS is a queue "
-            "of its own. Give one of them."
-        )
-
-
-def _check_constraint(constraint: str | None, flavour: Flavour) -> None:
-    pattern, example = (_CHUNK_RESOURCES, "model=milan") if flavour is Flavour.PRO else (_WORD, "bigmem")
-    if constraint is None or pattern.fullmatch(constraint):
-        names = {f"-l {part.partition('=')[0]}" for part in (constraint or "").split(":")}
-        if not names & (GEOMETRY | {"-l ompthreads", "-l ngpus"}):
-            return
-    raise InvalidRequest(
-        f"--constraint {constraint!r}: {flavour.value} takes what a node has to have, as {example}, and nodes, ranks, "
-        "threads, memory and GPUs by their own options."
-    )
-
-
-def _site_constraint(its: Site) -> str | None:
-    """Return the resources of chunks in a site's ``resource-spec`` that we do not set ourselves."""
-    found = re.search(r"select=([^\s,+]*)", its.resource_spec or "")
-    parts = found[1].split(":") if found else []
-    taken = {"ncpus", "mpiprocs", "ompthreads", "mem", "ngpus"}
-    return ":".join(part for part in parts if "=" in part and part.partition("=")[0] not in taken) or None

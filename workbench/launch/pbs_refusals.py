@@ -42,7 +42,8 @@ def _why(code: int, words: str, asked: Resources) -> str:
     if code == 170:
         return _unknown_queue(asked)
     if code == 187:
-        return f"it has no {words.rpartition(' ')[2].rpartition('.')[2]!r}; check --constraint, --gpus-per-rank and --extra."
+        name = re.split(r"[ .]", words)[-1]
+        return f"it has no {name!r}; check --constraint, --gpus-per-rank and --extra."
     if code == 188:
         return f"it asks for more than {queue} allows{_limits(asked)}."
     if code in (1, 2) and re.search(r"directive error|invalid option|illegal -\w value", words):

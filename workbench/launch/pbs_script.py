@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import re
 import shlex
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,12 +17,11 @@ from workbench.launch.time_text import pbs_clock
 # On the command line too: SLURM's emulation does not read them in the script.
 SUBMIT_OPTIONS = ("-j", "oe", "-o", "/dev/null", "-r", "n")
 # What directives of a site never change.
-GEOMETRY = frozenset({"-l select", "-l nodes", "-l ncpus", "-l mpiprocs", "-l mem", "-l pmem", "-l procs", "-l nodect"})
+GEOMETRY = frozenset(
+    f"-l {name}"
+    for name in ("select", "nodes", "nodect", "ncpus", "mpiprocs", "ompthreads", "mem", "pmem", "procs", "ngpus")
+)
 OURS = GEOMETRY | {"-N", "-j", "-o", "-e", "-r", "-S"}
-# With them the job would not be one job that runs by itself, or qsub would not return its id.
-BREAKING = frozenset({"-J", "-t", "-I", "-X", "-z", "-C", "-G", "-W block"})
-# Options that are typed for these; the directive is refused.
-TYPED = {"-q": "--queue", "-A": "--account", "-l walltime": "--walltime"}
 _NAME = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
@@ -58,50 +56,6 @@ def directives(text: str) -> set[str]:
     return found
 
 
-def site_extra(site: Site, ours: Iterable[str]) -> tuple[str, ...]:
-    """Return the directives of a site that go into the script: ours win silently.
-
-    Parameters
-    ----------
-    ours
-        What is set otherwise, as of `directives`, beside geometry, name and output.
-
-    Raises
-    ------
-    InvalidRequest
-        If one of them cannot be in a job of a cluster.
-    """
-    taken = OURS | set(ours)
-    for line in site.extra:
-        if bad := directives(line) & BREAKING:
-            raise InvalidRequest(
-                f"{line!r} in jobqueue.{site.section}.job-extra-directives: a cluster is one job that runs by itself, "
-                f"and {min(bad)} makes another thing of it. Take it out."
-            )
-    return tuple(line for line in site.extra if not directives(line) & taken)
-
-
-def check_extra(extra: Sequence[str]) -> None:
-    """Check directives that the user gives.
-
-    Raises
-    ------
-    InvalidRequest
-        If one of them contradicts what the script says anyway.
-    """
-    for line in extra:
-        found = directives(line)
-        if not line.startswith("-") or "\n" in line:
-            raise InvalidRequest(f"--extra {line!r}: give what would stand behind #PBS on one line, e.g. '-m n'.")
-        if typed := sorted(found & TYPED.keys()):
-            raise InvalidRequest(f"--extra {line!r}: use {TYPED[typed[0]]} instead of {typed[0]}.")
-        if taken := sorted(found & (OURS | BREAKING)):
-            raise InvalidRequest(
-                f"--extra {line!r}: {taken[0]} is not free, for nodes, ranks, threads, memory, name and output of a "
-                "cluster's job follow from its other options."
-            )
-
-
 def job_name(name: str, flavour: Flavour) -> str:
     """Return a name that PBS takes for a job, as near to `name` as it can be.
 
@@ -113,6 +67,14 @@ def job_name(name: str, flavour: Flavour) -> str:
     legal = _NAME.sub("_", name)
     legal = legal if legal[:1].isalpha() else f"w{legal}"
     return legal[: 15 if flavour is Flavour.TORQUE else 230]
+
+
+def skipped(site: Site) -> set[str]:
+    """Return what a site's settings leave out of every job, as of `directives`: never geometry."""
+    entries = [entry.removeprefix("#PBS").strip() for entry in site.skip]
+    # dask-jobqueue looks for the text anywhere: `walltime` is enough for it.
+    named = [entry if entry.startswith("-") else f"-l {entry}" for entry in entries]
+    return set().union(*map(directives, named)) - GEOMETRY
 
 
 def requests(spec: JobSpec, flavour: Flavour, node_memory: int | None) -> list[str]:
@@ -154,7 +116,7 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
 
     Notes
     -----
-    What the site's settings tell to skip is left out, but for geometry.
+    Of what is said in every job, that which the site's settings tell to skip is left out.
 
     Raises
     ------
@@ -165,26 +127,19 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
     for value in (spec.name, asked.queue, asked.account, asked.constraint, *asked.extra, spec.log, spec.directory):
         if "\n" in str(value):
             raise InvalidRequest(f"{str(value)!r} has more than one line; a name or a path for PBS has one.")
-    lines = [
-        f"#PBS -N {job_name(spec.name, flavour)}",
-        "#PBS -S /bin/bash",
-        "#PBS -j oe",
-        "#PBS -o /dev/null",
-        "#PBS -r n",
-    ]
+    always = (f"-N {job_name(spec.name, flavour)}", "-S /bin/bash", "-j oe", "-o /dev/null", "-r n")
+    lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site)]
     # An advance reservation of PBS is a queue.
     queue = asked.reservation.partition(".")[0] if asked.reservation else asked.queue
     walltime = None if asked.walltime is None else pbs_clock(asked.walltime)
     lines += header("pbs", replace(site, queue=queue, account=asked.account, walltime=walltime, extra=asked.extra))
-    skipped = set().union(*(directives(_option(entry)) for entry in site.skip)) - GEOMETRY
-    kept = [line for line in lines if not directives(line.removeprefix("#PBS")) & skipped]
     log, folder, program = (shlex.quote(str(text)) for text in (spec.log, spec.directory, spec.command[0]))
     missing = f"workbench: {spec.command[0]} or the folder {spec.directory} does not exist on"
     text = [
         site.shebang,
-        *kept[:1],
+        *lines[:1],
         *(f"#PBS -l {request}" for request in requests(spec, flavour, site.memory)),
-        *kept[1:],
+        *lines[1:],
         "umask 077",
         # Its output is there while it runs, wherever the scheduler would keep it until the end.
         f"(: >>{log}) 2>/dev/null || exit {CODE_NO_OUTPUT}",
@@ -216,12 +171,6 @@ def _shares(ranks: int, nodes: int | None, per_node: int | None) -> list[tuple[i
 def _torque_ends(spec: JobSpec, ranks: int) -> str:
     gpus = f":gpus={spec.resources.gpus * ranks}" if spec.resources.gpus else ""
     return gpus + (f":{spec.resources.constraint}" if spec.resources.constraint else "")
-
-
-def _option(entry: str) -> str:
-    """Return what a site tells to skip, as a directive: ``walltime`` is ``-l walltime``."""
-    entry = entry.removeprefix("#PBS").strip()
-    return entry if entry.startswith("-") else f"-l {entry}"
 
 
 def _megabytes(number: int) -> str:
