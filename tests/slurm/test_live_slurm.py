@@ -18,8 +18,8 @@ def ends(slurm, job, as_what="COMPLETED"):
 
 
 @pytest.fixture
-def another():
-    with closing(Slurm(min_job_age=2)) as slurm:
+def another(installed):
+    with closing(Slurm(patience=2, min_job_age=2)) as slurm:
         yield slurm
 
 
@@ -89,7 +89,7 @@ def test_a_job_that_has_ended_is_forgotten_after_the_age_that_was_asked_for(anot
     until("it to be forgotten", lambda: another.state(job) is None)
 
 
-def test_a_closed_one_leaves_nothing():
+def test_a_closed_one_leaves_nothing(installed):
     slurm = Slurm()
     with closing(slurm):
         slurm.submit("sleep 4712", "--nodes=4")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import secrets
 import shutil
 import signal
@@ -20,6 +19,7 @@ import pytest
 
 from support.daemons import DEADLINE, Daemon, Trouble
 from support.netns import Network
+from support.slurm_conf import Node, configure, free_ports
 
 NAMES = ("n1", "n2", "n3", "n4")
 # What is needed, and the Debian package that brings it.
@@ -37,45 +37,6 @@ _PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 _NODE = """
 setpriv --pdeathsig KILL "$@" &
 wait $!
-"""
-_CONFIGURATION = """
-ClusterName=workbench
-SlurmctldHost={host}({address})
-SlurmctldPort={port}
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
-StateSaveLocation={folder}/state
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdSpoolDir={folder}/spool/%n
-SlurmdPidFile={folder}/spool/%n.pid
-# PMIx keeps its sockets there: nodes of one host must not share it
-TmpFS={folder}/tmp/%n
-MpiDefault=none
-EnforcePartLimits=ALL
-ReturnToService=2
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SwitchType=switch/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-PreemptType=preempt/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
-KillWait=3
-MinJobAge={min_job_age}
-SlurmdTimeout=5
-MessageTimeout=5
-GresTypes=gpu
-{nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-PartitionName=short Nodes=ALL MaxTime=00:05:00 State=UP
-PartitionName=small Nodes=n1 MaxTime=INFINITE State=UP
-PartitionName=down Nodes=ALL MaxTime=INFINITE State=DOWN
-PartitionName=closed Nodes=ALL MaxTime=INFINITE State=UP AllowAccounts=physics
 """
 
 
@@ -96,13 +57,15 @@ class Slurm:
         Nodes are hosts of their own, with addresses and names. Otherwise all are this host under four names.
     cpus
         CPUs of each node, whatever this host has.
+    patience
+        Seconds for which its parts wait for each other: a dead node is noticed after about three times as many.
     min_job_age
         Seconds for which the scheduler remembers a job that has ended.
     """
 
     nodes = NAMES
 
-    def __init__(self, *, namespaces: bool = False, cpus: int = 2, min_job_age: int = 300) -> None:
+    def __init__(self, *, namespaces: bool = False, cpus: int = 2, patience: int = 5, min_job_age: int = 300) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="wbslurm-", dir="/tmp"))
         self.folder.chmod(0o755)
         for name in ("log", "state", "spool", "munge", "tmp", *(f"tmp/{node}" for node in NAMES)):
@@ -112,12 +75,18 @@ class Slurm:
         self._surroundings = {**self.environment, "PATH": _PATH}
         self.network: Network | None = None
         self._daemons: dict[str, Daemon] = {}
-        self._ports = dict(zip(("slurmctld", *NAMES), _free_ports(1 + len(NAMES)), strict=True))
+        self._ports = dict(zip(("slurmctld", *NAMES), free_ports(1 + len(NAMES)), strict=True))
         try:
             self._start_munged()
             if namespaces:
                 self.network = Network(self.folder, NAMES, _this_host(), self._surroundings)
-            self._configure(cpus, min_job_age)
+            configure(
+                self.folder,
+                (_this_host(), self.network.gateway if self.network else "127.0.0.1", self._ports["slurmctld"]),
+                [self._node(name, cpus) for name in NAMES],
+                patience=patience,
+                min_job_age=min_job_age,
+            )
             self.start_controller()
             for name in NAMES:
                 self.start_node(name)
@@ -243,32 +212,14 @@ class Slurm:
         daemon = self._daemons["munged"] = Daemon(command, self.folder / "log" / "munged", self._surroundings)
         _wait("the socket of munged", daemon, (folder / "socket").exists)
 
+    def _node(self, name: str, cpus: int) -> Node:
+        host, address = (name, self.network.addresses[name]) if self.network else (_this_host(), "127.0.0.1")
+        return Node(name, host, address, self._ports[name], cpus)
+
     def _listens(self) -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self._ports["slurmctld"]), DEADLINE):
             return True
         return False
-
-    def _configure(self, cpus: int, min_job_age: int) -> None:
-        shape = f"CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=4000"
-        nodes = [
-            f"NodeName={name} NodeHostname={name if self.network else _this_host()}"
-            f" NodeAddr={self.network.addresses[name] if self.network else '127.0.0.1'} Port={self._ports[name]}"
-            f" {shape} Gres=gpu:2 Features={'odd' if number % 2 else 'even'}"
-            for number, name in enumerate(NAMES, start=1)
-        ]
-        text = _CONFIGURATION.format(
-            host=_this_host(),
-            address=self.network.gateway if self.network else "127.0.0.1",
-            port=self._ports["slurmctld"],
-            user=pwd.getpwuid(os.geteuid()).pw_name,
-            folder=self.folder,
-            min_job_age=min_job_age,
-            nodes="\n".join(nodes),
-        )
-        (self.folder / "slurm.conf").write_text(text)
-        for number in range(2):
-            (self.folder / f"gpu{number}").touch()  # it has to be there, and is never opened
-        (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
 
 
 def _wait(what: str, daemon: Daemon, condition: Callable[[], bool]) -> None:
@@ -282,17 +233,6 @@ def _wait(what: str, daemon: Daemon, condition: Callable[[], bool]) -> None:
 
 def _this_host() -> str:
     return socket.gethostname().partition(".")[0]
-
-
-def _free_ports(count: int) -> range:
-    """Return ports that nobody uses, below those which the system hands out by itself."""
-    while True:
-        first = 10_000 + secrets.randbelow(20_000)
-        with suppress(OSError):
-            for port in range(first, first + count):
-                with closing(socket.socket()) as probe:
-                    probe.bind(("", port))
-            return range(first, first + count)
 
 
 def _main() -> None:
