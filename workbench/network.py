@@ -32,9 +32,10 @@ def address(interface: str | None = None, *, peers: Iterable[str] | None = None)
     LaunchError
         If others have to reach this host, but it has only loopback.
     """
-    interface = interface or config.get("interface")
     if interface is not None:
-        return _of(str(interface))
+        return _of(interface, "interface")
+    if (setting := config.get("interface")) is not None:
+        return _of(setting, "the setting workbench.interface")
     if peers is None:
         return LOOPBACK
     # The way to another node of the job tells more than the way to anywhere, and that more than this host's name.
@@ -50,11 +51,11 @@ def address(interface: str | None = None, *, peers: Iterable[str] | None = None)
     )
 
 
-def _of(interface: str) -> str:
+def _of(interface: object, what: str) -> str:
     usable = _addresses()
-    if interface not in usable:
-        raise InvalidRequest(f"interface {interface!r} on {socket.gethostname()}: {did_you_mean(interface, usable)}")
-    return usable[interface]
+    if str(interface) not in usable:
+        raise InvalidRequest(f"{what} {interface!r} on {socket.gethostname()}: {did_you_mean(interface, usable)}")
+    return usable[str(interface)]
 
 
 def _addresses() -> dict[str, str]:

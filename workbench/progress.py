@@ -124,7 +124,7 @@ class Progress:
 
     def show(self, state: str, up: int, ranks: int | None = None) -> None:
         """Show that `up` ranks are there now, of as many as before or of `ranks`."""
-        state = re.sub(r"\bstarting$", "world starting", state)
+        state = re.sub(r"(?<!world )\bstarting$", "world starting", state)
         before, now = (self._state, self._up, self._ranks), (state, up, ranks or self._ranks)
         self._state, self._up, self._ranks = now
         changed = now != before or time.monotonic() - self._drawn > _TICK

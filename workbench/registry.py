@@ -21,7 +21,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import time
 import uuid
 from pathlib import Path
@@ -36,6 +35,7 @@ from workbench.errors import (
     RecordError,
     did_you_mean,
 )
+from workbench.private import check_private
 from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 
 __all__ = [
@@ -115,7 +115,7 @@ def create(record: Record) -> None:
     check_name(record.name)
     for folder in (clusters_folder(), logs_folder()):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_private(folder)
+        check_private(folder)
     if record.name in names():
         _forget_if_stale(record.name)
     # It takes its name with the record inside: a start that is killed here leaves no folder without one.
@@ -185,9 +185,9 @@ def read(name: str) -> Record:
     check_name(name)
     folder = clusters_folder() / name
     try:
-        _check_private(folder)
+        check_private(folder)
         path = folder / RECORD
-        _check_private(path)
+        check_private(path)
         content = path.read_bytes()
     except FileNotFoundError:
         known = names()
@@ -277,21 +277,6 @@ def _parse(content: bytes, name: str) -> Record:
     if values["name"] != name:
         raise ValueError(f"it names cluster {values['name']!r}")
     return from_dict(values)
-
-
-def _check_private(path: Path) -> None:
-    status = path.lstat()
-    if status.st_uid != os.geteuid():
-        raise RecordError(
-            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}). "
-            "Only records of your own are used; remove it or set JUPYTER_DATA_DIR to a folder of yours."
-        )
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
-        raise RecordError(
-            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it guards "
-            f"the cluster's key. Close it with: chmod {mode} '{path}'"
-        )
 
 
 def _forget_if_stale(name: str) -> bool:

@@ -51,7 +51,9 @@ def cells(tmp_path_factory):
 def text(outputs, kind=None):
     """Return what was shown, as text; of streams only those of a kind."""
     # A kernel cuts a stream into outputs wherever its timer falls, in the middle of a line as well.
-    stream = "".join(output.text for output in outputs if output.output_type == "stream" and kind in (None, output.name))
+    stream = "".join(
+        output.text for output in outputs if output.output_type == "stream" and kind in (None, output.name)
+    )
     shown = [output.data["text/plain"] for output in outputs if "data" in output and kind is None]
     return "\n".join([*([stream] if stream else []), *shown])
 

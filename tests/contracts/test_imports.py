@@ -30,7 +30,7 @@ RULES = [
     Rule("panel", anywhere=("dashboard",)),
     Rule("sklearn", anywhere=("ml", "bench", "demo.py")),
     Rule("jupyter_server", anywhere=("server",)),
-    Rule("dask_jobqueue", in_functions=("launch/slurm.py", "launch/pbs.py")),
+    Rule("dask_jobqueue", in_functions=("launch/site.py",)),
 ]
 
 

@@ -25,6 +25,10 @@ PRIVATE = re.compile(
 )
 
 
+# Outputs of another machine, as it gave them.
+RECORDED = ROOT / "tests" / "data"
+
+
 def tracked(pattern: str = "*") -> list[Path]:
     # Checkouts of another owner are common in containers, and reading names of files is harmless.
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z", pattern]
@@ -36,6 +40,7 @@ def test_no_file_names_a_private_folder_or_a_package_registry():
     offences = [
         f"{path.relative_to(ROOT)}:{number}: {found.group()}"
         for path in tracked()
+        if not path.is_relative_to(RECORDED)
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
         if (found := PRIVATE.search(line))
     ]

@@ -71,18 +71,3 @@ def test_the_defaults_outlive_a_setting_that_surrounded_their_first_use(monkeypa
         assert config.get("keep-logs") == 3
 
     assert config.get("keep-logs") == DEFAULTS["keep-logs"]
-
-
-def test_head_and_ranks_bind_loopback_or_the_address_of_the_interface_that_is_set():
-    assert config.address() == "127.0.0.1"
-    with dask.config.set({"workbench.interface": "lo"}):
-        assert config.address() == "127.0.0.1"
-
-
-@pytest.mark.parametrize("given", ["lo9", "", 0, ["lo"]])
-def test_an_interface_that_is_not_here_is_refused_with_those_that_are(given):
-    with (
-        dask.config.set({"workbench.interface": given}),
-        pytest.raises(InvalidRequest, match=r"^the setting workbench\.interface .*allowed: .*lo"),
-    ):
-        config.address()

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from support.processes import until
 
-from workbench import registry
+from workbench import ending, registry
 from workbench.ending import stop
 from workbench.errors import RecordError
 from workbench.job import Job
@@ -59,13 +59,13 @@ def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter(
     assert heads
     # This process, which the record names until then, runs on and is no obstacle.
     stop(start.record)
-    psutil.wait_procs(heads, timeout=job._END)
+    psutil.wait_procs(heads, timeout=ending._END)
     assert registry.names() == []
     assert not _heads("early")
 
 
 def test_a_stop_of_a_cluster_whose_head_never_speaks_names_no_innocent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "_END", 0.3)
+    monkeypatch.setattr(ending, "_END", 0.3)
     record = request(1, name="mute")
     registry.create(record)
     stop(record)

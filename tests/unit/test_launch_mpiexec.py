@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from workbench.launch.mpi import MPI
-from workbench.launch.mpiexec import Command, Geometry, available_cores, survives_lost_rank, world_command
+from workbench.launch.mpiexec import Command, Geometry, available_cores, has_ulfm, world_command
 
 OPENMPI_5 = MPI("openmpi", (5, 0, 11), "", "/opt/mpi/bin/mpiexec")
 OPENMPI_4 = MPI("openmpi", (4, 1, 4), "", "/opt/mpi/bin/mpiexec")
@@ -116,7 +116,7 @@ def test_nothing_of_the_command_is_read_as_an_option_or_by_a_shell(mpi):
 
 
 def test_only_open_mpi_from_5_on_survives_a_lost_rank():
-    assert [mpi for mpi in ALL if survives_lost_rank(mpi)] == [OPENMPI_5]
+    assert [mpi for mpi in ALL if has_ulfm(mpi)] == [OPENMPI_5]
 
 
 def test_settings_of_the_user_win_over_defaults_and_not_over_what_must_be():

@@ -18,7 +18,9 @@ from workbench import registry
 from workbench.errors import ClusterExists, InvalidRequest
 from workbench.launch import request as room
 from workbench.launch.mpiexec import available_cores
-from workbench.launch.request import dask_settings, job_spec, request, write_dask_settings
+from workbench.launch.job_spec import job_spec
+from workbench.launch.request import request
+from workbench.launch.settings import dask_settings, write_dask_settings
 from workbench.registry import Record
 
 ANYTHING = st.one_of(
@@ -149,7 +151,7 @@ def test_times_that_are_not_given_are_those_of_the_settings():
 @given(ANYTHING)
 @settings(deadline=None)
 def test_any_memory_and_any_time_is_above_zero_or_refused(value):
-    for make in (room._bytes, lambda given: room.config.time_span("timeout", given)):
+    for make in (lambda given: room._bytes(given, here=True), lambda given: room.config.time_span("timeout", given)):
         try:
             number = make(value)
         except InvalidRequest:
@@ -165,10 +167,9 @@ def test_any_memory_and_any_time_is_above_zero_or_refused(value):
 @pytest.mark.parametrize(
     ("choice", "hint"),
     [
-        ({"scheduler": "locl"}, r"scheduler 'locl': did you mean 'local'\? \(allowed: auto, local\)"),
-        ({"scheduler": "slurm"}, r"scheduler 'slurm': allowed: auto, local"),
+        ({"scheduler": "locl"}, r"scheduler 'locl': did you mean 'local'\? \(allowed: auto, local, here, slurm, pbs\)"),
+        ({"scheduler": "lsf"}, r"scheduler 'lsf': allowed: auto, local"),
         ({"scheduler": 5}, "scheduler 5: allowed: auto, local"),
-        ({"scheduler": None}, "scheduler None: allowed: auto, local"),
         ({"mpi": "opnmpi"}, r"mpi 'opnmpi': did you mean 'openmpi'\? \(allowed: auto, openmpi, mpich, intelmpi\)"),
         ({"mpi": "lam"}, "mpi 'lam': allowed: auto, openmpi, mpich, intelmpi"),
         ({"mpi": ["mpich"]}, r"mpi \['mpich'\]: "),

@@ -51,7 +51,9 @@ def test_what_is_told_can_be_written_as_json():
 
     told = json.loads(json.dumps(dataclasses.asdict(actions.listing())))
 
-    assert told["clusters"][0]["worlds"][1] == {"index": 1, "ranks": 1, "state": "starting", "up": 0, "starts": 1}
+    assert told["clusters"][0]["worlds"][1] == {
+        "index": 1, "ranks": 1, "state": "starting", "up": 0, "starts": 1, "job": None,
+    }  # fmt: skip
 
 
 def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
@@ -67,7 +69,7 @@ def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
     assert [broken.name for broken in listing.broken] == ["damaged"]
     assert listing.cleaned == ["ended"]
     text = show.listing_text(listing).splitlines()
-    assert text[0].split() == ["name", "state", "ranks", "MPI", "host", "age", "last", "event"]
+    assert text[0].split() == ["name", "state", "ranks", "MPI", "job", "age", "last", "event"]
     assert text[1].startswith(f"good  ready  2 of 3  Open MPI 5.0.11  {HERE.host}")
     assert text[2] == "ended: has ended, its record was removed"
     assert text[3].startswith("damaged: the record of cluster 'damaged' cannot be read")

@@ -23,6 +23,7 @@ BENCHES = {
     "apps": "transpose, merge and SVD on workers with mpi://, against ones with tcp://",
     "broadcast": "a large array to all ranks, against client.scatter",
     "idle": "CPU of a cluster that does nothing, with mpi:// against tcp://",
+    "submit": "a job handed to SLURM, against a bare sbatch of the same script",
 }
 """What can be measured, by the name of its module."""
 

@@ -169,7 +169,8 @@ def _candidates(flavour: str, library: str) -> Iterator[str]:
     # `mpiexec.openmpi` and the like: distributions install several side by side.
     names = ("mpiexec", f"mpiexec.{flavour}", "mpiexec.hydra")
     # Libraries lie in lib, in lib/release (Intel) or in lib/x86_64-linux-gnu/openmpi/lib (Debian).
-    folders = [str(parent / "bin") for parent in Path(os.path.realpath(library)).parents] if library else []
+    # `/bin` is beside everything, and on PATH where it is meant.
+    folders = [str(parent / "bin") for parent in Path(os.path.realpath(library)).parents[:-1]] if library else []
     folders += [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     seen = set()
     for folder in folders:

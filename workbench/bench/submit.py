@@ -1,0 +1,205 @@
+"""Cost of handing a cluster's job to SLURM, over a bare ``sbatch`` of the very same script.
+
+Every job is to start in an hour, and is cancelled as soon as it is submitted: nothing runs, nothing is left. CPU is
+that of the process that submits alone, its children left out, as they are the scheduler's own commands in all arms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench import plotting
+from workbench.bench.report import Report, alternate, machine, positive
+from workbench.errors import LaunchError
+from workbench.job import Job
+from workbench.launch import command, mpi, queued
+from workbench.launch.environment import scrub
+from workbench.launch.job_spec import job_spec
+from workbench.launch.request import request
+from workbench.launch.slurm import SlurmLauncher, available
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TARGET = 0.5
+"""Most CPU seconds of ours."""
+NEW, SAME, BARE = ARMS = ("new process", "same process", "sbatch")
+"""What is compared: a start in a terminal, one more in a notebook, and the reference."""
+POLL = "poll"
+"""What is measured besides: one question for a job's status."""
+# Seconds for a new process to submit its job and take it back.
+_DEADLINE = 120.0
+_LATER = "--begin=now+1hour"
+
+# What `workbench start` loads and does until its job is submitted. Its CPU counts from the start of the interpreter.
+_NEW_PROCESS = """
+import json, sys, time
+import workbench.cli, workbench.cluster
+imports = time.process_time()
+from workbench.job import Job
+from workbench.launch.request import request
+job = Job(request(**json.loads(sys.argv[1])), renamable=False)
+try:
+    job.submit()
+    print(json.dumps({"cpu": time.process_time(), "imports": imports, "submitted": time.monotonic()}))
+finally:
+    job.remove()
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this bench."""
+    parser.add_argument("--pairs", type=positive, default=10, help="measurements of each arm (default: 10)")
+    parser.add_argument("--ranks", type=positive, default=4, help="ranks of the job (default: 4)")
+    parser.add_argument("--queue", help="partition to submit to (default: the site's)")
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Measure all arms and return the report.
+
+    Raises
+    ------
+    LaunchError
+        If no SLURM is here that answers, or it does not take the job.
+    """
+    if not available():
+        raise LaunchError(
+            "bench submit: SLURM has to be here and answer (`sinfo` tells), since jobs are submitted to it, and "
+            "cancelled before they start. Run it on a login node of a system with SLURM."
+        )
+    asked = {
+        "ranks": options.ranks,
+        "queue": options.queue,
+        "name": f"bench-submit-{os.getpid()}",
+        "scheduler": "slurm",
+        "extra": [_LATER],
+    }
+    facts = machine(mpi.find()) | {"scheduler": command.ask(["sbatch", "--version"]).words, "ranks": options.ranks}
+    measure = dict(zip(ARMS, (_new_process, _same_process, _sbatch), strict=True))
+    rows = []
+    for pair, arm in alternate(ARMS, options.pairs):
+        measured = measure[arm](asked)
+        if pair:
+            rows += [{"pair": pair, **row} for row in measured]
+    return Report("submit", facts, rows, summarise(rows))
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return medians over all pairs: what ours takes over the reference in CPU and wall seconds, and what a poll does.
+
+    Returns
+    -------
+    summary : dict
+        ``cpu`` and ``wall`` are what a new process takes over the reference, its imports among it; ``warm_...`` what
+        one that has submitted before does.
+    """
+
+    def of(arm: str, key: str) -> list[float]:
+        return [row[key] for row in sorted(rows, key=lambda row: int(row["pair"])) if row["arm"] == arm]
+
+    def over(arm: str, key: str) -> float:
+        return statistics.median(ours - bare for ours, bare in zip(of(arm, key), of(BARE, key), strict=True))
+
+    return {
+        "cpu": over(NEW, "cpu"),
+        "target": TARGET,
+        "imports_cpu": statistics.median(of(NEW, "imports")),
+        "wall": over(NEW, "seconds"),
+        "warm_cpu": over(SAME, "cpu"),
+        "warm_wall": over(SAME, "seconds"),
+        "sbatch_wall": statistics.median(of(BARE, "seconds")),
+        "poll_cpu": statistics.median(of(POLL, "cpu")),
+        "poll_wall": statistics.median(of(POLL, "seconds")),
+    }
+
+
+def _new_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _NEW_PROCESS, json.dumps(asked)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        told, errors = process.communicate(timeout=_DEADLINE)
+    except BaseException:
+        # It takes its job back before it ends.
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        raise
+    if process.returncode:
+        last = (errors.strip().splitlines() or ["no message"])[-1]
+        raise LaunchError(f"bench submit: a process that submits a job has ended with {process.returncode}: {last}")
+    values = json.loads(told)
+    return [_row(NEW, values["submitted"] - begin, values["cpu"], values["imports"])]
+
+
+def _same_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    jobs = []
+
+    def submit() -> None:
+        jobs.append(Job(request(**asked), renamable=False))
+        jobs[0].submit()
+
+    try:
+        submitted = _timed(SAME, submit)
+        job = queued.job_id(jobs[0].record)
+        return [submitted, _timed(POLL, lambda: SlurmLauncher().statuses([str(job)]))]
+    finally:
+        for its in jobs:
+            its.remove()
+
+
+def _sbatch(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = job_spec(request(**asked))
+    environment, _ = scrub(os.environ)
+    with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
+        script = Path(folder) / "job.sh"
+        script.write_text(SlurmLauncher().script(spec), encoding="utf-8")
+        line = ["sbatch", "--parsable", str(script)]
+        try:
+            return [_timed(BARE, lambda: subprocess.run(line, env=environment, capture_output=True, check=True))]
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode(errors="replace").strip()
+            raise LaunchError(f"bench submit: sbatch does not take the job: {said}") from error
+        finally:
+            # By its name: its id is not known if this was interrupted.
+            command.ask(["scancel", f"--user={getpass.getuser()}", f"--name={spec.name}"])
+
+
+def _timed(arm: str, call: Callable[[], object]) -> dict[str, Any]:
+    cpu, begin = time.process_time(), time.monotonic()
+    call()
+    return _row(arm, time.monotonic() - begin, time.process_time() - cpu)
+
+
+def _row(arm: str, seconds: float, cpu: float, imports: float = 0.0) -> dict[str, Any]:
+    return {"arm": arm, "seconds": seconds, "cpu": cpu, "imports": imports}
+
+
+def plot(report: Report) -> Figure:
+    """Draw every measurement: own CPU of a new process and of one that goes on, and their wall time over sbatch's."""
+    title = f"Submitting a job of {report.machine['ranks']} ranks to SLURM: lower is better"
+    figure, panels = plotting.figure(report, title, 1, 2)
+
+    def of(arm: str, key: str) -> list[float]:
+        return [row[key] for row in report.rows if row["arm"] == arm]
+
+    cpu, wall = panels
+    plotting.strips(cpu, {arm: of(arm, "cpu") for arm in (NEW, SAME)}, "submitted by", "own CPU (s)")
+    cpu.axhline(TARGET, color=plotting.GREY, linestyle="--")
+    cpu.set_title(f"{report.summary['cpu']:.2f} s in a new process, at most {TARGET} s are allowed")
+    plotting.strips(wall, {arm: of(arm, "seconds") for arm in (SAME, BARE)}, "submitted by", "wall time (s)")
+    wall.set_title(f"{report.summary['warm_wall']:.2f} s over a bare sbatch of the same script")
+    return figure

@@ -1,0 +1,33 @@
+"""Folders and files that guard keys have to be the user's alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from workbench.errors import RecordError
+
+
+def check_private(path: Path) -> None:
+    """Return if `path` belongs to this user and nobody else can open it.
+
+    Raises
+    ------
+    RecordError
+        If it is not so.
+    FileNotFoundError
+        If there is none.
+    """
+    status = path.lstat()
+    if status.st_uid != os.geteuid():
+        raise RecordError(
+            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}). "
+            "Only records of your own are used; remove it or set JUPYTER_DATA_DIR to a folder of yours."
+        )
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
+        raise RecordError(
+            f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it guards "
+            f"the cluster's key. Close it with: chmod {mode} '{path}'"
+        )
