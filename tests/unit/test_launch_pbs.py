@@ -159,7 +159,7 @@ def test_no_recorded_refusal_is_left_out():
     [
         ("Batch job submission failed: Invalid partition name specified", "there is no queue 'nosuchq'"),
         ("Batch job submission failed: Requested time limit is invalid", "the walltime of 01:00:00 is longer"),
-        ("Batch job submission failed: Requested node configuration is not available", "not so many nodes"),
+        ("Batch job submission failed: Requested node configuration is not available", "it asks for 1 node"),
         ("Batch job submission failed: Invalid account or account/partition combination specified", "account None"),
         ("Batch job submission failed: Invalid feature specification", "no node has"),
         ("something else", "see its words (something else)"),

@@ -9,6 +9,7 @@ from workbench.launch import pbs_text
 from workbench.launch.command import Answer, ask
 from workbench.launch.time_text import clock
 from workbench.resources import Resources
+from workbench.words import count
 
 _NO_SERVER = (160, 162, 255)
 _VALUE = "it does not understand a directive; check --extra and jobqueue.yaml."
@@ -63,7 +64,8 @@ def _emulated(words: str, asked: Resources) -> str:
         return f"the walltime{length} is longer than its queue allows."
     if "node configuration" in words or "More processors" in words or "Node count" in words:
         return (
-            f"it has not so many nodes, or none with so many processors or so much memory; --nodes was {asked.nodes}."
+            f"it asks for {count(asked.nodes or 1, 'node')}, and there are fewer, or fewer with so many processors and "
+            "so much memory. Give another --nodes."
         )
     if "feature" in words:
         return f"no node has {asked.constraint!r}; check --constraint."
