@@ -35,7 +35,7 @@ help:
 	@echo 'make lab            set up, open JupyterLab on notebooks/'
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
 	@echo 'make lint           format, lint, types and layers only'
-	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast or idle'
+	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle or submit'
 	@echo 'make clean          remove the environments and everything that tools left'
 
 .PHONY: demo

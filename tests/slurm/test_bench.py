@@ -1,0 +1,46 @@
+"""What handing a job to SLURM costs, on a live one."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from workbench import registry
+from workbench.bench import submit
+from workbench.errors import LaunchError
+
+
+def _run(*words):
+    parser = argparse.ArgumentParser()
+    submit.add_options(parser)
+    return submit.run(parser.parse_args(words))
+
+
+def test_submit_costs_less_than_its_target_over_a_bare_sbatch_and_leaves_nothing(slurm):
+    before = list(registry.logs_folder().glob("*"))
+
+    report = _run("--pairs=2")
+
+    arms = [row["arm"] for row in report.rows]
+    assert [arms.count(arm) for arm in (*submit.ARMS, submit.POLL)] == [2, 2, 2, 2]
+    assert 0 < report.summary["cpu"] < submit.TARGET
+    assert report.summary["warm_cpu"] < submit.TARGET
+    assert slurm.jobs() == []
+    assert registry.names() == []
+    assert list(registry.logs_folder().glob("*")) == before
+
+
+def test_a_job_that_slurm_does_not_take_ends_the_bench_with_a_reason_and_leaves_nothing(slurm):
+    with pytest.raises(LaunchError, match="nowhere"):
+        _run("--pairs=1", "--queue=nowhere")
+
+    assert slurm.jobs() == []
+    assert registry.names() == []
+
+
+def test_without_a_slurm_that_answers_the_bench_says_where_to_run_it(slurm, monkeypatch):
+    monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
+
+    with pytest.raises(LaunchError, match="login node"):
+        _run("--pairs=1")
