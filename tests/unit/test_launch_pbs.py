@@ -173,6 +173,13 @@ def test_refusals_of_the_emulation_are_told_in_one_sentence(emulation, spec, wor
     assert told in str(refused.value)
 
 
+def test_an_emulation_without_its_controller_is_silent(emulation, spec):
+    words = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
+    emulation.answer(f"{QSUB} job.sh", code=1, out=EMULATION_REFUSED.format(words=words))
+    with pytest.raises(SchedulerSilent):
+        PBSLauncher().submit(spec)
+
+
 def test_a_submission_that_hangs_is_given_up_and_its_job_taken_back(pbs, spec):
     pbs.answer(f"{QSUB} job.sh", instead="echo 1.pbshead; exec sleep 60")
     pbs.answer("qdel 1.pbshead")
@@ -267,6 +274,8 @@ def test_an_emulation_that_fails_hides_no_job(emulation):
 
 def test_nobody_asks_for_no_jobs(pbs):
     assert PBSLauncher().statuses([]) == {}
+    # what is no id of a job is no option for qstat either
+    assert PBSLauncher().statuses(["-B", "", "workq"]) == dict.fromkeys(["-B", "", "workq"], UNKNOWN)
     assert pbs.calls == []
 
 

@@ -28,7 +28,7 @@ _WAYS = {
 }
 _OK, _FINISHED, _UNKNOWN_JOB = 0, 35, 153
 # Of a job that has ended, or is ending.
-_ENDED = (_FINISHED, _UNKNOWN_JOB, 168, 170)
+_ENDED = (_FINISHED, _UNKNOWN_JOB, 168)
 _NODE_DOWN = 222
 
 
@@ -92,13 +92,13 @@ class PBSLauncher(Launcher):
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
         """Return the status of each job by one ``qstat``, and one more for each that it tells nothing of."""
         told: dict[str, JobStatus] = {}
+        wanted = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
         with suppress(LaunchError):
-            flavour = _flavour()
-            if jobs:
-                told |= _ask(flavour, jobs)
-            for job in jobs if len(jobs) > 1 else ():
+            if wanted:
+                told |= _ask(_flavour(), wanted)
+            for job in wanted if len(wanted) > 1 else ():
                 if pbs_text.number(job) not in told:
-                    told |= _ask(flavour, [job])
+                    told |= _ask(_flavour(), [job])
         return {job: told.get(pbs_text.number(job), UNKNOWN) for job in jobs}
 
     def cancel(self, job: str) -> None:

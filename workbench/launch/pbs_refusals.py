@@ -24,7 +24,7 @@ _REASONS = {
 def refusal(answer: Answer, asked: Resources) -> LaunchError:
     """Return the error for a job that was not taken, with the scheduler's own words in parentheses."""
     words = _words(answer)
-    if answer.code in _NO_SERVER or "cannot connect" in answer.err:
+    if answer.code in _NO_SERVER or re.search("cannot connect|Unable to contact", f"{answer.err}{words}"):
         return SchedulerSilent(f"the PBS server does not answer ({words}). Try again later.")
     return JobRejected(f"PBS does not take the job: {_why(answer.code, words, asked)} ({words})")
 
