@@ -54,9 +54,10 @@ def test_they_find_each_other_by_name(slurm_hosts, output_of):
     ]  # fmt: skip
 
 
-def test_processes_and_shared_memory_of_one_are_not_seen_on_another(slurm_hosts, output_of):
-    assert output_of("touch /dev/shm/left; ls /dev/shm", "--nodelist=n1") == ["left"]
-    assert output_of("ls /dev/shm; ps -eo comm= | grep --count '^slurmd$'", "--nodelist=n2") == ["1"]
+def test_processes_and_shared_memory_and_temporary_files_of_one_are_not_seen_on_another(output_of):
+    leave = "touch /dev/shm/left $TMPDIR/too"
+    assert output_of(f"{leave}; ls /dev/shm; srun sh -c 'ls $TMPDIR'", "--nodelist=n1") == ["left", "too"]
+    assert output_of("ls /dev/shm $TMPDIR; ps -eo comm= | grep --count '^slurmd$'", "--nodelist=n2")[2:] == ["1"]
 
 
 @pytest.mark.parametrize("launcher", [f"srun --mpi={PMI[MPI]}", f"{Path(sys.executable).parent / 'mpiexec'} -n 8"])

@@ -1,6 +1,7 @@
 """Nodes that are hosts of their own: address, host name, processes and shared memory are theirs alone; needs root.
 
-Files are shared, with /tmp: as on a cluster, but for what should be local there.
+Files are shared, also those of /tmp, where the tests have theirs. What is temporary on a node goes to a folder of its
+own: processes of two nodes can have one number, and MPI names its temporary files for it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _NODE = """
 set -e
 hostname "$1"
 mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs "$5"
 mount --bind "$2" /etc/hosts
 ip link set lo up
 echo ready
@@ -35,7 +37,7 @@ read -r
 ip address add "$3" dev eth0
 ip link set eth0 up
 ip route add default via "$4"
-shift 4
+shift 5
 "$@" <&- >&2 &
 wait $!
 """
@@ -54,6 +56,9 @@ class Network:
         first, *others = _free_network().hosts()
         self.gateway = str(first)
         """The address of this host."""
+        self.local = folder / "local"
+        """The folder that is another one on each node."""
+        self.local.mkdir()
         self.addresses = {name: str(address) for name, address in zip(names, others[10:], strict=False)}
         """The addresses of the nodes, by name."""
         known = {"localhost": "127.0.0.1", host: self.gateway, **self.addresses}
@@ -78,7 +83,7 @@ class Network:
             [
                 *("unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
                 *("bash", "-c", _NODE, "node", name, str(self._hosts), f"{self.addresses[name]}/24", self.gateway),
-                *command,
+                *(str(self.local), *command),
             ],
             log,
             self._environment,

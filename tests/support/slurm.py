@@ -84,6 +84,7 @@ class Slurm:
                 self.folder,
                 (_this_host(), self.network.gateway if self.network else "127.0.0.1", self._ports["slurmctld"]),
                 [self._node(name, cpus) for name in NAMES],
+                local=self.network.local if self.network else None,
                 patience=patience,
                 min_job_age=min_job_age,
             )

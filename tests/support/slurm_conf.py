@@ -43,6 +43,7 @@ MinJobAge={min_job_age}
 SlurmdTimeout={patience}
 MessageTimeout={patience}
 GresTypes=gpu
+{prolog}
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=ALL MaxTime=00:05:00 State=UP
@@ -73,9 +74,21 @@ class Node:
 
 
 def configure(
-    folder: Path, controller: tuple[str, str, int], nodes: Sequence[Node], *, patience: int, min_job_age: int
+    folder: Path,
+    controller: tuple[str, str, int],
+    nodes: Sequence[Node],
+    *,
+    local: Path | None,
+    patience: int,
+    min_job_age: int,
 ) -> None:
-    """Write slurm.conf, and what it refers to, for a controller (host, address, port) and its nodes."""
+    """Write slurm.conf, and what it refers to, for a controller (host, address, port) and its nodes.
+
+    What jobs have of temporary files goes to `local`.
+    """
+    prolog = folder / "prolog"
+    prolog.write_text(f"#!/bin/sh\necho export TMPDIR={local}\n")
+    prolog.chmod(0o755)
     host, address, port = controller
     text = _CONFIGURATION.format(
         host=host,
@@ -83,6 +96,7 @@ def configure(
         port=port,
         user=pwd.getpwuid(os.geteuid()).pw_name,
         folder=folder,
+        prolog=f"TaskProlog={prolog}" if local else "",
         patience=patience,
         min_job_age=min_job_age,
         nodes="\n".join(node.line for node in nodes),
