@@ -140,8 +140,8 @@ class MPICluster(Cluster):
             queue=queue, account=account, constraint=constraint, reservation=reservation, gpus_per_rank=gpus_per_rank,
             extra=extra, preset=preset, interface=interface, fault_tolerant=fault_tolerant,
         )  # fmt: skip
-        self._note = offer(scheduler, record.scheduler) if self._owner else ""
-        self._job = Job(record, renamable=name is None)
+        self._note = _note(scheduler, record) if self._owner else ""
+        self._job = Job(record, renamable=name is None, attached=not self._owner)
         self._connection = HeadConnection(self._job, ssh_tunnel)
         self._ending = self._owner
         super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=record.name)
@@ -391,3 +391,10 @@ class MPICluster(Cluster):
 
     def _widget(self) -> Any:
         return cluster_html.widget(self)
+
+
+def _note(scheduler: str | None, record: Record) -> str:
+    """Return what its starter should know ahead of the start."""
+    if record.fault_tolerant and record.spread:
+        return "fault tolerant: between nodes the ranks' messages go by TCP, since ULFM has no faster network"
+    return offer(scheduler, record.scheduler)

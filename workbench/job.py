@@ -39,18 +39,20 @@ class Job:
         The cluster that is asked for, or one that runs already.
     renamable
         Whether another free name will do, if the one in `record` is taken meanwhile.
+    attached
+        Whether it was submitted already, and may wait in its queue.
 
     Notes
     -----
     All methods may block for a while: call them off the event loop.
     """
 
-    def __init__(self, record: Record, *, renamable: bool) -> None:
+    def __init__(self, record: Record, *, renamable: bool, attached: bool = False) -> None:
         self.record = record
         self.status = UNKNOWN
         """What the batch scheduler last told of the job."""
         self._renamable = renamable
-        self._id: str | None = None
+        self._id = queued.job_id(record) if attached and queued.is_batch(record) else None
         # A start can be given up while another thread is still submitting it.
         self._submitting = threading.Lock()
         self._given_up = False

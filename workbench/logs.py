@@ -8,7 +8,7 @@ from workbench import registry
 from workbench.errors import ClusterNotFound, InvalidRequest, did_you_mean
 from workbench.registry import Record
 
-_KINDS = ("head", "world", "rank")
+_KINDS = ("head", "job", "world", "rank")
 
 # How a rank that fails before its world is ready says so in the log of its world.
 FAILED = "failed while starting"

@@ -28,6 +28,8 @@ def main() -> int:
     parser.add_argument("name")
     # A shell starts background jobs with SIGINT ignored, and ranks would inherit that: no cell could be interrupted.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Sent ahead of the end of a walltime: until the head serves, it would end it without a word.
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     name = parser.parse_args().name
     # The import takes as long as the ranks' own, and looking for MPI waits for another process: side by side, not one

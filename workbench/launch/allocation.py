@@ -29,7 +29,7 @@ class Allocation:
     @property
     def leaves_this_host(self) -> bool:
         """Whether it has another node than the one that this process is on."""
-        return any(node not in _names_of_this_host() for node in self.nodes)
+        return any(_short(node) not in _names_of_this_host() for node in self.nodes)
 
     @property
     def words(self) -> str:
@@ -91,13 +91,18 @@ def peers() -> list[str]:
     """Return the names of the other nodes of this process's allocation."""
     around = enclosing()
     here = _names_of_this_host()
-    return [] if around is None else [node for node in around.nodes if node not in here]
+    return [] if around is None else [node for node in around.nodes if _short(node) not in here]
 
 
 def _names_of_this_host() -> set[str]:
     # SLURM may call a node otherwise than the node calls itself; on a login node the variable is not set.
     name = socket.gethostname()
-    return {name, name.partition(".")[0], os.environ.get("SLURMD_NODENAME", name)}
+    return {_short(name), _short(os.environ.get("SLURMD_NODENAME", name))}
+
+
+def _short(host: str) -> str:
+    """Return a host's name without its domain, which one names it with and another without."""
+    return host if host.replace(".", "").isdigit() else host.partition(".")[0]
 
 
 def expand(nodes: str) -> Iterator[str]:

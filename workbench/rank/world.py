@@ -75,8 +75,8 @@ def open_world(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     if everyone.size != ranks:
         raise LaunchError(
             f"the MPI world has {everyone.size} ranks, {ranks} were started: mpiexec and the library of mpi4py "
-            f"({library}) do not belong together, or the process manager does not speak its PMI. "
-            "Run: workbench doctor"
+            f"({library}) do not belong together, or what has started the ranks does not speak its interface (PMI). "
+            "Run: workbench doctor. In a job of SLURM, try the setting workbench.mpi.launcher: mpiexec"
         )
     node = everyone.Split_type(MPI.COMM_TYPE_SHARED)
     node_ranks = node.size

@@ -212,7 +212,9 @@ def attach(name: str, ssh_tunnel: str | None = None) -> MPICluster:
     """Return an object for a cluster that runs; raises what `workbench.MPICluster.attach` does."""
     from workbench.cluster import MPICluster
 
-    return MPICluster.attach(name, ssh_tunnel=ssh_tunnel)
+    # One that waits in its queue may do so for long.
+    quiet = registry.running(name).state != "submitted"
+    return MPICluster.attach(name, ssh_tunnel=ssh_tunnel, quiet=quiet)
 
 
 def logs(name: str | None, rank: str | None, bound: Record | None = None) -> str:

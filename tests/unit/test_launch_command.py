@@ -1,0 +1,103 @@
+"""Commands of a scheduler have a deadline, and what one answers to a submission outlives who asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import dask
+import pytest
+from support.processes import until
+
+from workbench.errors import LaunchError, SchedulerSilent
+from workbench.launch import command
+from workbench.launch.command import Answer, ask, settled
+
+ASK = """
+import os, sys
+from pathlib import Path
+from workbench.launch import command
+command.submit(["/bin/sh", "-c", sys.argv[2]], Path(sys.argv[1]), environment=os.environ, directory=Path("/"))
+"""
+
+
+def submit(receipt, program, **variables):
+    environment = {**os.environ, **variables}
+    return command.submit(["/bin/sh", "-c", program], receipt, environment=environment, directory=receipt.parent)
+
+
+def test_an_answer_has_code_output_and_errors():
+    assert ask(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"]) == Answer(3, "out\n", "err\n")
+
+
+def test_times_and_words_are_in_the_form_that_can_be_read(monkeypatch):
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    assert ask(["/bin/sh", "-c", "echo $LC_ALL $SLURM_TIME_FORMAT"]).out == "C standard\n"
+
+
+def test_bytes_that_are_no_text_are_an_answer_too():
+    assert ask(["/bin/sh", "-c", r"printf '\377\n'"]).out == "\N{REPLACEMENT CHARACTER}\n"
+
+
+def test_a_command_that_hangs_is_ended_and_told():
+    with (
+        dask.config.set({"workbench.scheduler-timeout": "0.2 s"}),
+        pytest.raises(SchedulerSilent, match=r"within 0.2 s"),
+    ):
+        ask([sys.executable, "-c", "import signal; signal.pause()"])
+
+
+def test_a_command_that_is_not_there_is_told():
+    with pytest.raises(LaunchError, match="cannot run no-such-qsub"):
+        ask(["no-such-qsub"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(1, "", "one\n  two  \n\n"), "two"),
+        (Answer(1, "out\n", ""), "out"),
+        (Answer(7, "\n", " \n"), "exit code 7 without a word"),
+    ],
+)
+def test_an_answer_in_words_is_its_last_line(answer, words):
+    assert answer.words == words
+
+
+def test_a_submission_runs_in_its_folder_and_leaves_what_it_said(tmp_path):
+    receipt = tmp_path / "job.job"
+    answer = submit(receipt, 'echo "$WB_X $PWD"; echo no >&2; exit 2', WB_X="17")
+    assert (answer.code, answer.out, answer.err) == (2, f"17 {tmp_path}\n", "no\n")
+    assert receipt.read_text() == answer.out
+    assert receipt.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_submission_that_hangs_is_ended_and_told(tmp_path):
+    with dask.config.set({"workbench.submit-timeout": "0.2 s"}), pytest.raises(SchedulerSilent, match=r"0\.2 s"):
+        submit(tmp_path / "job.job", "echo 17; exec sleep 100")
+    assert (tmp_path / "job.job").read_text() == "17\n"
+    assert settled(tmp_path / "job.job")
+
+
+def test_a_submission_goes_on_without_who_asked_and_is_not_settled_until_it_ends(tmp_path):
+    receipt, gate = tmp_path / "job.job", tmp_path / "gate"
+    os.mkfifo(gate)
+    program = f"echo started; read line < '{gate}'; echo 17"
+    asker = subprocess.Popen([sys.executable, "-c", ASK, str(receipt), program])
+    until("the command runs", lambda: receipt.exists() and receipt.read_text() == "started\n")
+    assert not settled(receipt)
+
+    asker.send_signal(signal.SIGKILL)
+    asker.wait(10)
+    assert not settled(receipt)
+    gate.write_text("go\n")
+
+    until("it has ended", lambda: settled(receipt))
+    assert receipt.read_text() == "started\n17\n"
+
+
+def test_what_was_never_submitted_is_settled(tmp_path):
+    assert settled(tmp_path / "none.job")

@@ -1,0 +1,98 @@
+"""One poller asks for all jobs, the less often the longer they wait, and forgets nothing that it knew."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from support.processes import until
+
+from workbench.launch import poller as room
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+
+QUEUED, RUNNING, DONE = (JobStatus(state) for state in (JobState.QUEUED, JobState.RUNNING, JobState.DONE))
+
+
+class Scheduler:
+    """Answers what it is told to, and keeps what it was asked."""
+
+    def __init__(self):
+        self.answers, self.asked, self.threads = {}, [], set()
+
+    def statuses(self, jobs):
+        self.asked.append(sorted(jobs))
+        self.threads.add(threading.current_thread().name)
+        return {job: self.answers[job] for job in jobs if job in self.answers}
+
+
+@pytest.fixture
+def scheduler(monkeypatch):
+    fake = Scheduler()
+    monkeypatch.setattr(room, "launcher", lambda _: fake)
+    monkeypatch.setattr(room, "_FIRST", 0.01)
+    monkeypatch.setattr(room, "_LONGEST", 0.05)
+    monkeypatch.setattr(room, "_FORGET", 0.5)
+    return fake
+
+
+@pytest.fixture
+def poller(scheduler):
+    made = room.Poller()
+    yield made
+    until("the thread of the poller ends", lambda: made._thread is None)
+
+
+def test_a_job_is_unknown_until_its_scheduler_has_answered(poller, scheduler):
+    scheduler.answers["1"] = QUEUED
+    assert poller.status("slurm", "1") is UNKNOWN
+    until("it is known", lambda: poller.status("slurm", "1") is QUEUED)
+
+
+def test_all_jobs_are_asked_for_at_once_by_one_thread(poller, scheduler):
+    scheduler.answers |= {"1": QUEUED, "2": RUNNING}
+    until("both", lambda: (poller.status("slurm", "1"), poller.status("slurm", "2")) == (QUEUED, RUNNING))
+    assert ["1", "2"] in scheduler.asked
+    assert scheduler.threads == {"job-poller"}
+
+
+def test_no_answer_changes_no_status(poller, scheduler):
+    scheduler.answers["1"] = RUNNING
+    until("it is known", lambda: poller.status("slurm", "1") is RUNNING)
+    scheduler.answers["1"] = UNKNOWN
+    before = len(scheduler.asked)
+    until("it was asked again", lambda: poller.status("slurm", "1") is RUNNING and len(scheduler.asked) > before + 2)
+    del scheduler.answers["1"]
+    before = len(scheduler.asked)
+    until("it was asked again", lambda: poller.status("slurm", "1") is RUNNING and len(scheduler.asked) > before + 2)
+
+
+@pytest.mark.parametrize("end", [DONE, JobStatus(JobState.UNKNOWN, forgotten=True)])
+def test_an_end_is_final_and_not_asked_for_again(end, poller, scheduler):
+    scheduler.answers |= {"1": end, "2": RUNNING}
+    until("its end", lambda: poller.status("slurm", "1") is end)
+    until("the other", lambda: poller.status("slurm", "2") is RUNNING)
+    scheduler.answers["1"] = RUNNING
+    before = len(scheduler.asked)
+    until("more was asked", lambda: poller.status("slurm", "2") and len(scheduler.asked) > before + 2)
+    assert poller.status("slurm", "1") is end
+    assert scheduler.asked[-1] == ["2"]
+
+
+def test_questions_become_fewer_and_begin_anew_with_a_change(poller, scheduler):
+    scheduler.answers["1"] = QUEUED
+
+    def interval():
+        poller.status("slurm", "1")
+        return poller._jobs["slurm", "1"].interval
+
+    until("the longest", lambda: interval() == room._LONGEST)
+    scheduler.answers["1"] = RUNNING
+    until("short again", lambda: interval() < room._LONGEST / 2)
+
+
+def test_a_job_that_nobody_looks_at_any_more_is_forgotten(poller, scheduler):
+    scheduler.answers["1"] = QUEUED
+    poller.status("slurm", "1")
+    until("the thread ends", lambda: poller._thread is None)
+    assert poller._jobs == {}
+    until("it starts again", lambda: poller.status("slurm", "1") is QUEUED)

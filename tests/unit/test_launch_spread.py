@@ -1,0 +1,197 @@
+"""The command line of a world on several nodes, as text, and who starts it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import dask
+import pytest
+
+from workbench.errors import InvalidRequest
+from workbench.launch import manager
+from workbench.launch.allocation import Allocation
+from workbench.launch.command import Answer
+from workbench.launch.manager import interfaces, spread_command
+from workbench.launch.mpi import MPI
+from workbench.launch.spread import Spread, interface_of, mpiexec_command, srun_command
+
+OPENMPI = MPI("openmpi", (5, 0, 11), "", "/mpi/bin/mpiexec")
+OPENMPI4 = MPI("openmpi", (4, 1, 6), "", "/mpi/bin/mpiexec")
+MPICH = MPI("mpich", (5, 0, 2), "", "/mpi/bin/mpiexec")
+INTELMPI = MPI("intelmpi", (2021, 13), "", "/mpi/bin/mpiexec")
+AROUND = Allocation("slurm", "17", ("n1", "n2", "n3", "n4"), (2, 2, 2, 2))
+SPREAD = Spread(ranks=8, threads=3, around=AROUND, per_node=2, directory="/data")
+SPOKEN = ["none", "pmi2", "pmix", "pmix_v4"]
+
+
+def changed(**fields):
+    return dataclasses.replace(SPREAD, **fields)
+
+
+@pytest.fixture
+def slurm(monkeypatch):
+    """SLURM is here as far as command lines go: srun is /bin/srun and speaks what is told, outside of any job."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(manager, "spoken", lambda: SPOKEN)
+
+
+def test_srun_puts_ranks_node_by_node_and_gives_rank_0_the_input():
+    command = srun_command("/bin/srun", "pmix", OPENMPI, SPREAD, ["python", "-m", "x"], extra=["--verbose"])
+    assert command.argv[:1] == ("/bin/srun",)
+    assert command.argv[-4:] == ("--verbose", "python", "-m", "x")
+    assert {
+        "--mpi=pmix", "--nodes=4", "--ntasks=8", "--ntasks-per-node=2", "--cpus-per-task=3", "--distribution=block",
+        "--input=0", "--kill-on-bad-exit=1", "--chdir=/data", "--cpu-bind=none",
+    } < set(command.argv)  # fmt: skip
+    assert "--overcommit" not in command.argv
+    assert command.environment["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.parametrize("slots", [(1, 1, 1, 1), (0, 0, 0, 0)])
+def test_more_ranks_than_a_node_is_meant_for_are_asked_for_loudly(slots):
+    around = dataclasses.replace(AROUND, slots=slots)
+    assert "--overcommit" in srun_command("srun", "pmix", OPENMPI, changed(around=around), ["x"]).argv
+    assert "ppr:2:node:oversubscribe" in mpiexec_command(OPENMPI, changed(around=around), ["x"]).argv
+
+
+def test_ranks_yield_their_cores_only_where_there_are_surely_too_few():
+    def defaults(slots):
+        spread = changed(around=dataclasses.replace(AROUND, slots=slots))
+        return mpiexec_command(OPENMPI, spread, ["x"]).defaults
+
+    assert defaults((1, 1, 1, 1))["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert "OMPI_MCA_mpi_yield_when_idle" not in defaults((0, 0, 0, 0)) | defaults((2, 2, 2, 2))
+
+
+def test_open_mpi_chooses_its_network_by_itself_on_several_nodes():
+    command = mpiexec_command(OPENMPI, SPREAD, ["x"])
+    assert command.argv == (
+        "/mpi/bin/mpiexec", "-n", "8", "--map-by", "ppr:2:node", "--bind-to", "none", "--wdir", "/data", "x",
+    )  # fmt: skip
+    assert "OMPI_MCA_btl" not in command.defaults
+
+
+def test_only_ranks_that_have_to_survive_each_other_get_ulfm():
+    assert "--with-ft" not in mpiexec_command(OPENMPI, SPREAD, ["x"]).argv
+    tolerant = mpiexec_command(OPENMPI, changed(fault_tolerant=True), ["x"])
+    assert tolerant.argv[tolerant.argv.index("--with-ft") + 1] == "ulfm"
+    assert tolerant.environment["PRTE_MCA_state_base_error_non_zero_exit"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("mpi", "names"),
+    [
+        (OPENMPI, ("PRTE_MCA_prte_if_include", "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte_tmpdir_base")),
+        (OPENMPI4, ("OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_plm_rsh_agent", "OMPI_MCA_orte_tmpdir_base")),
+    ],
+)
+def test_interface_agent_and_session_folder_reach_open_mpi_by_its_variables(mpi, names):
+    spread = changed(interface="ib0", agent="/bin/agent", session="/shm/w")
+    command = mpiexec_command(mpi, spread, ["x"])
+    variables = command.environment | command.defaults
+    assert [variables[name] for name in names] == ["ib0", "/bin/agent", "/shm/w"]
+    assert variables["OMPI_MCA_btl_tcp_if_include"] == "ib0"
+
+
+@pytest.mark.parametrize("mpi", [MPICH, INTELMPI])
+def test_interface_and_agent_reach_hydra_by_its_options(mpi):
+    command = mpiexec_command(mpi, changed(interface="ib0", agent="/bin/agent"), ["x"])
+    assert command.argv == (
+        "/mpi/bin/mpiexec", "-n", "8", "-ppn", "2", "-wdir", "/data", "-iface", "ib0", "-launcher", "rsh",
+        "-launcher-exec", "/bin/agent", "x",
+    )  # fmt: skip
+
+
+def test_root_tells_open_mpi_that_it_means_it():
+    assert "OMPI_ALLOW_RUN_AS_ROOT" in mpiexec_command(OPENMPI, changed(root=True), ["x"]).environment
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in mpiexec_command(OPENMPI, SPREAD, ["x"]).environment
+
+
+@pytest.mark.parametrize(
+    ("mpi", "spoken", "interface"),
+    [
+        (OPENMPI, SPOKEN, "pmix"),
+        (OPENMPI, ["none", "pmi2"], None),
+        (MPICH, SPOKEN, "pmi2"),
+        (MPICH, ["none"], None),
+        (INTELMPI, SPOKEN, "pmi2"),
+    ],
+)
+def test_srun_is_paired_with_the_interface_that_the_mpi_speaks(mpi, spoken, interface):
+    assert interface_of(mpi, spoken) == interface
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (
+            "MPI plugin types are...\n\tcray_shasta\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions: pmix_v4\n",
+            ["cray_shasta", "none", "pmi2", "pmix"],
+        ),
+        ("srun: MPI types are...\nsrun: pmix_v3\nsrun: pmi2\nsrun: none\nsrun: pmix\n",
+         ["pmix_v3", "pmi2", "none", "pmix"]),
+        ("", []),
+        ("srun: fatal: Could not establish a configuration source", []),
+    ],
+)  # fmt: skip
+def test_what_srun_speaks_is_read_from_what_it_lists(text, names):
+    assert interfaces(text) == names
+
+
+@pytest.mark.usefixtures("slurm")
+def test_in_a_job_of_slurm_srun_starts_the_ranks():
+    assert spread_command(OPENMPI, SPREAD, ["x"]).argv[:2] == ("/bin/srun", "--mpi=pmix")
+    assert spread_command(MPICH, SPREAD, ["x"]).argv[:2] == ("/bin/srun", "--mpi=pmi2")
+
+
+@pytest.mark.usefixtures("slurm")
+def test_mpiexec_does_where_srun_does_not_speak_the_interface(monkeypatch):
+    monkeypatch.setattr(manager, "spoken", lambda: ["none", "pmi2"])
+    assert spread_command(OPENMPI, SPREAD, ["x"]).argv[0] == "/mpi/bin/mpiexec"
+    with (
+        dask.config.set({"workbench.mpi.launcher": "srun"}),
+        pytest.raises(InvalidRequest, match="it speaks none, pmi"),
+    ):
+        spread_command(OPENMPI, SPREAD, ["x"])
+
+
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize(("code", "starts"), [(0, "/bin/srun"), (1, "/mpi/bin/mpiexec")])
+def test_an_interface_is_tried_in_the_job_since_srun_names_some_that_it_cannot_load(code, starts, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    asked = []
+    monkeypatch.setattr(manager, "ask", lambda line: asked.append(line) or Answer(code, "", ""))
+    assert spread_command(OPENMPI, SPREAD, ["x"]).argv[0] == starts
+    assert asked[0][:2] == ["/bin/srun", "--mpi=pmix"]
+
+
+@pytest.mark.usefixtures("slurm")
+def test_mpiexec_starts_what_has_to_survive_and_srun_is_refused_for_it():
+    assert spread_command(OPENMPI, changed(fault_tolerant=True), ["x"]).argv[0] == "/mpi/bin/mpiexec"
+    with dask.config.set({"workbench.mpi.launcher": "srun"}), pytest.raises(InvalidRequest, match="end together"):
+        spread_command(OPENMPI, changed(fault_tolerant=True), ["x"])
+
+
+@pytest.mark.usefixtures("slurm")
+def test_each_has_arguments_of_its_own():
+    with dask.config.set({"workbench.mpi.srun-args": ["--one"], "workbench.mpi.extra-args": ["--two"]}):
+        assert "--one" in spread_command(OPENMPI, SPREAD, ["x"]).argv
+        assert "--two" not in spread_command(OPENMPI, SPREAD, ["x"]).argv
+        with dask.config.set({"workbench.mpi.launcher": "mpiexec"}):
+            assert "--two" in spread_command(OPENMPI, SPREAD, ["x"]).argv
+
+
+@pytest.mark.usefixtures("slurm")
+def test_outside_of_slurm_it_is_mpiexec():
+    pbs = changed(around=dataclasses.replace(AROUND, scheduler="pbs"))
+    assert spread_command(OPENMPI, pbs, ["x"]).argv[0] == "/mpi/bin/mpiexec"
+
+
+def test_an_unknown_launcher_is_refused_with_those_there_are():
+    with (
+        dask.config.set({"workbench.mpi.launcher": "mpirun"}),
+        pytest.raises(InvalidRequest, match="auto, srun, mpiex"),
+    ):
+        spread_command(OPENMPI, SPREAD, ["x"])
