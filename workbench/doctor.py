@@ -10,14 +10,14 @@ import platform
 import socket
 import stat
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from workbench import __version__, config, network, registry, scratch
+from workbench import __version__, config, network, registry, scheduler_checks, scratch
 from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.finding import Finding, failure, skipped
 from workbench.launch.hello import Hello, say_hello
 from workbench.launch.mpi import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
@@ -25,26 +25,14 @@ from workbench.launch.mpiexec import available_cores
 if TYPE_CHECKING:
     from distributed import Client
 
+__all__ = ["Finding", "examine"]
+
 # Seconds for two ranks to say hello, and for all ranks of a cluster to tell their versions.
 _TIMEOUT = 60.0
 # The longest path that the address of a Unix socket holds.
 _SOCKET_PATH = 107
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 _PACKAGES = ("dask", "distributed", "mpi4py", "numpy")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one check has found."""
-
-    check: str
-    """What was looked at."""
-    verdict: Literal["ok", "warning", "failed"]
-    """``failed``: no cluster will start, or work, as it is."""
-    detail: str
-    """What was seen."""
-    remedy: str = ""
-    """What to do, as an order; empty where there is nothing to do."""
 
 
 def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[Finding]:
@@ -69,10 +57,14 @@ def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[Findin
     """
     check_choice(mpi)
     yield interpreter()
-    yield from _world(mpi)
+    yield (read := settings())
+    if read.verdict == "failed":
+        return  # nothing else can be asked for
+    found = yield from _world(mpi)
     yield oversubscription(_ranks(cluster), available_cores(), os.cpu_count() or 1)
     yield addresses()
     yield from folders()
+    yield from scheduler_checks.examine(found)
     yield versions_everywhere(cluster)
 
 
@@ -85,40 +77,43 @@ def interpreter() -> Finding:
     return Finding("interpreter", "warning", f"{detail}, not in an environment", remedy)
 
 
-def _world(choice: str) -> Iterator[Finding]:
-    """Check from mpi4py up to a world of two ranks, each check resting on those before it."""
+def settings() -> Finding:
+    """Look whether Dask's settings, with those of this package and of ``jobqueue.yaml``, can be read."""
+    try:
+        # Its import reads them as well.
+        import dask.config
+
+        files = [str(path) for path, _ in dask.config.collect_yaml(dask.config.paths, return_paths=True)]
+    except ValueError as error:
+        return Finding("settings", "failed", " ".join(str(error).split()), "Repair that file, or move it away.")
+    return Finding("settings", "ok", ", ".join(files) or "no file sets anything")
+
+
+def _world(choice: str) -> Generator[Finding, None, MPI | None]:
+    """Check from mpi4py up to a world of two ranks, each check resting on those before it; return the MPI."""
     library = found = None
     try:
         library = loaded_library()
         yield Finding("mpi4py", "ok", f"{library}, mpi4py {library.mpi4py}")
     except WorkbenchError as error:
-        yield _failure("mpi4py", error)
+        yield failure("mpi4py", error)
     yield wheels(installed())
     if library is None:
-        yield _skipped("mpiexec", "mpi4py")
+        yield skipped("mpiexec", "mpi4py")
     else:
         try:
             found = mpiexec_of(library, choice)
             yield Finding("mpiexec", "ok", f"{found.mpiexec} is of {found}")
         except WorkbenchError as error:
-            yield _failure("mpiexec", error)
+            yield failure("mpiexec", error)
     if found is None:
-        yield _skipped("two ranks", "mpiexec")
-        yield _skipped("thread level", "mpiexec")
-        return
+        yield skipped("two ranks", "mpiexec")
+        yield skipped("thread level", "mpiexec")
+        return None
     hello = say_hello(found, _TIMEOUT)
     yield (greeting := two_ranks(hello, found))
-    yield _skipped("thread level", "two ranks") if greeting.verdict == "failed" else thread_level(hello)
-
-
-def _failure(check: str, error: Exception) -> Finding:
-    # The last sentence of an error is what to do.
-    detail, _, remedy = str(error).rpartition(". ")
-    return Finding(check, "failed", detail or str(error), remedy if detail else "")
-
-
-def _skipped(check: str, failed: str) -> Finding:
-    return Finding(check, "warning", f"not checked, since the check of {failed} failed", f"See to {failed} first.")
+    yield skipped("thread level", "two ranks") if greeting.verdict == "failed" else thread_level(hello)
+    return found
 
 
 def installed() -> list[str]:
@@ -223,7 +218,7 @@ def folders() -> Iterator[Finding]:
     try:
         folder = scratch.sockets(name)
     except (OSError, WorkbenchError) as error:
-        yield _failure("sockets", error)
+        yield failure("sockets", error)
         return
     folder.rmdir()
     longest = len(str(folder.with_name("x" * 16) / f"rank-w99.{10**5}.sock"))
@@ -269,7 +264,7 @@ def versions_everywhere(cluster: str | None) -> Finding:
         with MPICluster.attach(cluster) as attached, attached.get_client() as client:
             found = _ask(client)
     except (WorkbenchError, OSError) as error:
-        return _failure("versions", error)
+        return failure("versions", error)
     return compare(here, found)
 
 

@@ -10,8 +10,8 @@ from workbench import doctor
 from workbench.launch import hello, mpi
 
 CHECKS = [
-    "interpreter", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "thread level", "cores", "addresses",
-    "records", "logs", "sockets", "versions",
+    "interpreter", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "thread level", "cores", "addresses",
+    "records", "logs", "sockets", "schedulers", "allocation", "ssh", "versions",
 ]  # fmt: skip
 
 

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench import scheduler_checks as checks
+from workbench.launch.allocation import Allocation
+from workbench.launch.manager import interfaces
+from workbench.launch.mpi import MPI
+from workbench.launch.site import Site
+from workbench.launch.spread import interface_of
+
+OPENMPI = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
+MPICH = MPI("mpich", (4, 3, 2), "/lib/libmpi.so", "/bin/mpiexec")
+# Of SLURM 22.05 as Debian builds it.
+MPI_LIST = """MPI plugin types are...
+\tcray_shasta
+\tpmi2
+\tpmix
+\tnone
+specific pmix plugin versions available: pmix_v4
+"""
+NAMED = interfaces(MPI_LIST)
+
+
+def site(**given) -> Site:
+    nothing = dict.fromkeys(("queue", "account", "walltime", "memory", "interface", "local_directory", "resource_spec"))
+    lines = dict.fromkeys(("prologue", "extra", "skip"), ())
+    return Site(**{"section": "slurm", "shebang": "#!/bin/sh", **nothing, **lines, **given})
+
+
+def test_a_host_without_a_scheduler_is_well():
+    finding = checks.schedulers({}, "local")
+
+    assert finding.verdict == "ok"
+    assert "takes local" in finding.detail
+
+
+def test_a_scheduler_that_does_not_answer_is_told_with_the_command_to_ask_it():
+    finding = checks.schedulers({"slurm": False, "pbs": True}, "pbs")
+
+    assert finding.verdict == "warning"
+    assert finding.detail == "SLURM does not answer, PBS answers; a start that names none takes pbs"
+    assert "`sinfo`" in finding.remedy
+
+
+def test_inside_of_a_job_its_nodes_and_the_scheduler_here_are_told():
+    finding = checks.allocation(Allocation("slurm", "7", ("n1", "n2"), (2, 2)), [])
+
+    assert finding.verdict == "ok"
+    assert "SLURM job 7 (2 nodes: n1, n2)" in finding.detail
+    assert "--scheduler here" in finding.detail
+
+
+def test_the_identity_of_an_enclosing_step_is_harmless_and_told_in_short():
+    finding = checks.allocation(None, ["PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST"])
+
+    assert finding.verdict == "ok"
+    assert "PMIX_RANK, SLURM_PROCID, SLURM_STEP_ID and 1 more" in finding.detail
+
+
+@pytest.mark.parametrize(("found", "wanted"), [(OPENMPI, "pmix"), (MPICH, "pmi2")], ids=["openmpi", "mpich"])
+def test_what_srun_starts_is_told_with_the_interface_and_whether_it_was_tried(found, wanted):
+    assert interface_of(found, NAMED) == wanted
+    outside = checks.pairing(found, NAMED, wanted, "srun", inside=False)
+    inside = checks.pairing(found, NAMED, wanted, "srun", inside=True)
+
+    assert (outside.verdict, inside.verdict) == ("ok", "ok")
+    assert f"srun --mpi={wanted}" in outside.detail
+    assert "inside of a job only" in outside.detail
+    assert "it was tried" in inside.detail
+
+
+def test_an_interface_that_srun_names_and_cannot_load_is_a_warning_that_says_what_it_looks_for():
+    finding = checks.pairing(OPENMPI, NAMED, "pmix", "mpiexec", inside=True)
+
+    assert finding.verdict == "warning"
+    assert "srun --mpi=pmix true" in finding.detail
+    assert "mpiexec" in finding.detail
+    assert "libpmix.so" in finding.remedy
+
+
+def test_without_a_common_interface_mpiexec_is_no_reason_to_worry():
+    named = ["none", "pmi2"]
+    finding = checks.pairing(OPENMPI, named, interface_of(OPENMPI, named), "mpiexec", inside=True)
+
+    assert finding.verdict == "ok"
+    assert "its own mpiexec; srun names none, pmi2" in finding.detail
+
+
+def test_the_sections_of_jobqueue_are_told_with_what_they_set():
+    read = {"slurm": site(walltime="00:30:00"), "bigmem": site(queue="big", account="physics")}
+
+    finding = checks.sections(read, [Path("/etc/dask/jobqueue.yaml")])
+
+    told = "/etc/dask/jobqueue.yaml; slurm: walltime 00:30:00; bigmem: queue big, account physics"
+    assert (finding.verdict, finding.detail) == ("ok", told)
+
+
+def test_an_interface_of_jobs_is_well_if_none_is_named_or_it_is_here():
+    assert checks.interface({"a": None, "b": None}, ["lo"], inside=True).verdict == "ok"
+    assert "ib0 (b)" in checks.interface({"a": None, "b": "ib0"}, ["lo", "ib0"], inside=True).detail
+
+
+@pytest.mark.parametrize(("inside", "place"), [(True, "this node"), (False, "this host")])
+def test_an_interface_that_is_not_here_is_told_with_those_that_are(inside, place):
+    finding = checks.interface({"a": "ib0", "b": "lo"}, ["lo", "eth0"], inside=inside)
+
+    assert finding.verdict == "warning"
+    assert f"a names ib0, which {place} does not have" in finding.detail
+    assert "eth0, lo are here" in finding.remedy
+
+
+MOUNTS = [("/", "ext4"), ("/ram", "tmpfs"), ("/shared", "nfs4"), ("/shared", "lustre"), ("/scratch", "xfs")]
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind", "verdict"),
+    [
+        ("/shared/me/data", "lustre", "ok"),
+        ("/shareds/me", "ext4", "ok"),
+        ("/ram/me", "tmpfs", "warning"),
+        ("/node/me", "ext4", "warning"),
+        ("/scratch/here/me", "xfs", "warning"),
+    ],
+    ids=["shared", "disk", "memory", "temporary", "own temporary"],
+)
+def test_a_folder_that_every_host_has_for_itself_is_a_warning(folder, kind, verdict):
+    assert checks.file_system(Path(folder), MOUNTS) == kind
+
+    finding = checks.shared_folder(Path(folder), kind, ["/node", "/scratch/here"])
+
+    assert finding.verdict == verdict
+    assert ("JUPYTER_DATA_DIR" in finding.remedy) == (verdict == "warning")
+
+
+def test_a_temporary_folder_on_a_shared_file_system_is_well():
+    assert checks.shared_folder(Path("/node/me"), "nfs4", ["/node"]).verdict == "ok"
+    assert checks.file_system(Path("/anywhere"), []) == ""
+
+
+def test_ssh_is_needed_by_nobody():
+    assert checks.tunnel("/usr/bin/ssh").verdict == checks.tunnel(None).verdict == "ok"
+    assert "no ssh" in checks.tunnel(None).detail
+
+
+def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_is_checked(tmp_path):
+    file = tmp_path / "jobqueue.yaml"
+    file.write_text("jobqueue: [slurm: {\n", encoding="utf-8")
+    command = [sys.executable, "-m", "workbench", "doctor", "--json"]
+    done = subprocess.run(
+        command,
+        env=os.environ | {"DASK_CONFIG": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    *_, last = json.loads(done.stdout)["findings"]
+    assert (last["check"], last["verdict"]) == ("settings", "failed")
+    assert str(file) in last["detail"]
+    assert done.stderr == ""
