@@ -45,9 +45,10 @@ def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
 
 def occupy(cluster_id: str, world: str) -> None:
     """Make the folder for the shared memory of a world on this node, and mark the cluster's folders as in use."""
-    (shared_memory(cluster_id) / world).mkdir(mode=0o700, exist_ok=True)
-    # Held to the end of the process, however it ends.
-    _marks[cluster_id] = mark = os.open(sockets(cluster_id) / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    memory = shared_memory(cluster_id)
+    (memory / world).mkdir(mode=0o700, exist_ok=True)
+    # Memory is the node's own wherever /tmp is. Held to the end of the process, however it ends.
+    _marks[cluster_id] = mark = os.open(memory / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(mark, fcntl.LOCK_SH)
 
 
