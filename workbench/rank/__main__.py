@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import faulthandler
+import functools
 import gc
 import os
 import secrets
@@ -54,6 +55,7 @@ def main() -> NoReturn:
     if not record.process.is_local:
         # Its own host is tidied by the head.
         scratch.occupy(record.id, f"world-{arguments.world}")
+        signal.signal(signal.SIGTERM, functools.partial(_end_tidily, record))
     try:
         finalize = _live(arguments, record)
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
@@ -64,6 +66,14 @@ def main() -> NoReturn:
     elif not record.process.is_local:
         scratch.vacate(record.id)
     _exit(finalize)
+
+
+def _end_tidily(record: Record, number: int, _: object) -> NoReturn:
+    """End by a signal: of a job that is cancelled nobody but its ranks tidies up the nodes without the head."""
+    scratch.vacate(record.id)
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
+    raise AssertionError("the signal ends this process")
 
 
 def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
