@@ -11,17 +11,16 @@ import pytest
 from workbench.errors import InvalidRequest
 from workbench.launch import manager
 from workbench.launch.allocation import Allocation
-from workbench.launch.command import Answer
 from workbench.launch.manager import interfaces, spread_command
 from workbench.launch.mpi import MPI
-from workbench.launch.spread import Spread, interface_of, mpiexec_command, srun_command
+from workbench.launch.spread import Spread, interface_of, mpiexec_command, shares, srun_command
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "", "/mpi/bin/mpiexec")
 OPENMPI4 = MPI("openmpi", (4, 1, 6), "", "/mpi/bin/mpiexec")
 MPICH = MPI("mpich", (5, 0, 2), "", "/mpi/bin/mpiexec")
 INTELMPI = MPI("intelmpi", (2021, 13), "", "/mpi/bin/mpiexec")
 AROUND = Allocation("slurm", "17", ("n1", "n2", "n3", "n4"), (2, 2, 2, 2))
-SPREAD = Spread(ranks=8, threads=3, around=AROUND, per_node=2, directory="/data")
+SPREAD = Spread(ranks=8, threads=3, around=AROUND, counts=(2, 2, 2, 2), directory="/data")
 SPOKEN = ["none", "pmi2", "pmix", "pmix_v4"]
 
 
@@ -32,7 +31,7 @@ def changed(**fields):
 @pytest.fixture
 def slurm(monkeypatch):
     """SLURM is here as far as command lines go: srun is /bin/srun and speaks what is told, outside of any job."""
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.delenv("I_MPI_PMI_LIBRARY", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(manager, "spoken", lambda: SPOKEN)
 
@@ -116,7 +115,7 @@ def test_root_tells_open_mpi_that_it_means_it():
         (OPENMPI, ["none", "pmi2"], None),
         (MPICH, SPOKEN, "pmi2"),
         (MPICH, ["none"], None),
-        (INTELMPI, SPOKEN, "pmi2"),
+        (INTELMPI, SPOKEN, None),
     ],
 )
 def test_srun_is_paired_with_the_interface_that_the_mpi_speaks(mpi, spoken, interface):
@@ -141,30 +140,54 @@ def test_what_srun_speaks_is_read_from_what_it_lists(text, names):
 
 
 @pytest.mark.usefixtures("slurm")
-def test_in_a_job_of_slurm_srun_starts_the_ranks():
-    assert spread_command(OPENMPI, SPREAD, ["x"]).argv[:2] == ("/bin/srun", "--mpi=pmix")
+def test_in_a_job_of_slurm_srun_starts_the_ranks_of_mpich():
     assert spread_command(MPICH, SPREAD, ["x"]).argv[:2] == ("/bin/srun", "--mpi=pmi2")
 
 
 @pytest.mark.usefixtures("slurm")
-def test_mpiexec_does_where_srun_does_not_speak_the_interface(monkeypatch):
-    monkeypatch.setattr(manager, "spoken", lambda: ["none", "pmi2"])
+def test_ranks_of_open_mpi_are_started_by_its_own_mpiexec_unless_srun_is_asked_for():
     assert spread_command(OPENMPI, SPREAD, ["x"]).argv[0] == "/mpi/bin/mpiexec"
-    with (
-        dask.config.set({"workbench.mpi.launcher": "srun"}),
-        pytest.raises(InvalidRequest, match="it speaks none, pmi"),
-    ):
-        spread_command(OPENMPI, SPREAD, ["x"])
+    with dask.config.set({"workbench.mpi.launcher": "srun"}):
+        assert spread_command(OPENMPI, SPREAD, ["x"]).argv[:2] == ("/bin/srun", "--mpi=pmix")
 
 
 @pytest.mark.usefixtures("slurm")
-@pytest.mark.parametrize(("code", "starts"), [(0, "/bin/srun"), (1, "/mpi/bin/mpiexec")])
-def test_an_interface_is_tried_in_the_job_since_srun_names_some_that_it_cannot_load(code, starts, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
-    asked = []
-    monkeypatch.setattr(manager, "ask", lambda line: asked.append(line) or Answer(code, "", ""))
-    assert spread_command(OPENMPI, SPREAD, ["x"]).argv[0] == starts
-    assert asked[0][:2] == ["/bin/srun", "--mpi=pmix"]
+def test_srun_starts_ranks_of_intel_mpi_where_they_are_told_its_library(monkeypatch):
+    assert spread_command(INTELMPI, SPREAD, ["x"]).argv[0] == "/mpi/bin/mpiexec"
+    monkeypatch.setenv("I_MPI_PMI_LIBRARY", "/usr/lib/libpmi2.so")
+    assert spread_command(INTELMPI, SPREAD, ["x"]).argv[:2] == ("/bin/srun", "--mpi=pmi2")
+
+
+def test_ranks_are_shared_out_so_that_no_node_is_left_empty():
+    assert shares(9, 4) == (3, 2, 2, 2)
+    assert shares(8, 3) == (3, 3, 2)
+    assert shares(2, 4) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("mpi", "options"),
+    [
+        (OPENMPI, ("--host", "n1:3,n2:2,n3:2,n4:2", "--map-by", "slot:oversubscribe")),
+        (MPICH, ("-hosts", "n1:3,n2:2,n3:2,n4:2")),
+    ],
+)
+def test_uneven_shares_are_told_node_by_node(mpi, options):
+    argv = mpiexec_command(mpi, changed(ranks=9, counts=(3, 2, 2, 2)), ["x"]).argv
+    assert options == argv[argv.index(options[0]) :][: len(options)]
+    srun = srun_command("srun", "pmi2", mpi, changed(ranks=9, counts=(3, 2, 2, 2)), ["x"]).argv
+    assert {"--nodes=4", "--ntasks=9"} < set(srun)
+    assert not any(word.startswith("--ntasks-per-node") for word in srun)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_mpiexec_does_where_srun_does_not_speak_the_interface(monkeypatch):
+    monkeypatch.setattr(manager, "spoken", lambda: ["none", "pmix"])
+    assert spread_command(MPICH, SPREAD, ["x"]).argv[0] == "/mpi/bin/mpiexec"
+    with (
+        dask.config.set({"workbench.mpi.launcher": "srun"}),
+        pytest.raises(InvalidRequest, match="it speaks none, pmix"),
+    ):
+        spread_command(MPICH, SPREAD, ["x"])
 
 
 @pytest.mark.usefixtures("slurm")
@@ -177,16 +200,15 @@ def test_mpiexec_starts_what_has_to_survive_and_srun_is_refused_for_it():
 @pytest.mark.usefixtures("slurm")
 def test_each_has_arguments_of_its_own():
     with dask.config.set({"workbench.mpi.srun-args": ["--one"], "workbench.mpi.extra-args": ["--two"]}):
-        assert "--one" in spread_command(OPENMPI, SPREAD, ["x"]).argv
-        assert "--two" not in spread_command(OPENMPI, SPREAD, ["x"]).argv
-        with dask.config.set({"workbench.mpi.launcher": "mpiexec"}):
-            assert "--two" in spread_command(OPENMPI, SPREAD, ["x"]).argv
+        assert "--one" in spread_command(MPICH, SPREAD, ["x"]).argv
+        assert "--two" not in spread_command(MPICH, SPREAD, ["x"]).argv
+        assert "--two" in spread_command(OPENMPI, SPREAD, ["x"]).argv
 
 
 @pytest.mark.usefixtures("slurm")
 def test_outside_of_slurm_it_is_mpiexec():
     pbs = changed(around=dataclasses.replace(AROUND, scheduler="pbs"))
-    assert spread_command(OPENMPI, pbs, ["x"]).argv[0] == "/mpi/bin/mpiexec"
+    assert spread_command(MPICH, pbs, ["x"]).argv[0] == "/mpi/bin/mpiexec"
 
 
 def test_an_unknown_launcher_is_refused_with_those_there_are():

@@ -57,10 +57,10 @@ def test_where_others_have_to_reach_it_it_is_never_loopback(peers):
 
 
 def test_a_host_with_loopback_alone_says_so(monkeypatch):
-    monkeypatch.setattr(network, "_towards", lambda peer: None)
-    monkeypatch.setattr(network, "_resolve", lambda name: "127.0.1.1")
+    monkeypatch.setattr(network, "_towards", lambda _: None)
+    monkeypatch.setattr(network, "_resolve", lambda _: "127.0.1.1")
     monkeypatch.setattr(network, "_addresses", lambda: {"lo": "127.0.0.1"})
-    with pytest.raises(LaunchError, match="no network address but loopback.*--interface"):
+    with pytest.raises(LaunchError, match=r"no network address but loopback.*--interface"):
         network.address(peers=["n2"])
 
 

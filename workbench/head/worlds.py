@@ -151,7 +151,8 @@ class Worlds:
         if world.ready and not world.stopping and not self._is_ending():
             where = f"rank {rank} of world {index} (pid {told.get('pid')} on {told.get('host')}) is gone"
             goes_on = goes_on_without_a_rank(self._record, world.mpi)
-            after = f"{len(world.present)} of {world.ranks} go on" if goes_on else "its world ends with it"
+            left = len(world.present)
+            after = f"{left} of {world.ranks} go on" if goes_on and left else "its world ends with it"
             self._say(f"{where}; {after}", notice=True)
         self._changed()
 

@@ -16,7 +16,7 @@ from workbench.launch.manager import agent, spread_command
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Command, Geometry, has_ulfm, world_command
 from workbench.launch.settings import dask_settings
-from workbench.launch.spread import Spread
+from workbench.launch.spread import Spread, shares
 from workbench.record import Record, data_folder
 
 
@@ -90,15 +90,15 @@ def world_line(
 
 
 def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation) -> Spread:
-    slots = min(around.slots)
-    # In an allocation that was made for something else: as many as it has slots for, else evenly.
-    evenly = math.ceil(ranks / len(around.nodes))
-    per_node = record.resources.ranks_per_node or max(slots, evenly)
+    nodes = len(around.nodes)
+    if record.scheduler == "here" and (slots := min(around.slots)):
+        # In an allocation that was made for something else: on as few nodes as have the slots.
+        nodes = min(nodes, math.ceil(ranks / slots))
     return Spread(
         ranks=ranks,
         threads=record.threads,
         around=around,
-        per_node=min(per_node, ranks),
+        counts=shares(ranks, nodes),
         root=os.geteuid() == 0,
         fault_tolerant=record.fault_tolerant,
         interface=record.interface or config.get("interface"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 
@@ -21,9 +20,11 @@ def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
 
     Notes
     -----
-    In a job of SLURM ``srun`` starts the ranks if it speaks an interface of this MPI (PMIx for Open MPI, PMI 2 for
-    MPICH), else the MPI's own ``mpiexec``. Ranks that have to survive one another are started by ``mpiexec`` always:
-    Open MPI does not support ULFM under ``srun``.
+    In a job of SLURM ``srun`` starts the ranks of MPICH, and of Intel MPI where ``I_MPI_PMI_LIBRARY`` names SLURM's
+    library, if it speaks PMI 2. All else is started by the MPI's own ``mpiexec``: ranks of Open MPI 5 under ``srun``
+    and PMIx die of a segmentation fault in one start of four (a peer's first message comes before the communicator
+    is there: open-mpi/ompi issues 12495 and 13559), and ULFM is not supported there. Who has an Open MPI that does
+    better sets ``workbench.mpi.launcher`` to ``srun``.
 
     Raises
     ------
@@ -39,27 +40,17 @@ def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
             "Set it to auto or mpiexec."
         )
     interface, srun = None, shutil.which("srun")
-    if manager != "mpiexec" and srun and spread.around.scheduler == "slurm" and not spread.fault_tolerant:
+    wanted = manager == "srun" or (manager == "auto" and mpi.flavour != "openmpi" and not spread.fault_tolerant)
+    if wanted and srun and spread.around.scheduler == "slurm":
         interface = interface_of(mpi, spoken())
     if manager == "srun" and interface is None:
         raise InvalidRequest(
             f"the setting workbench.mpi.launcher 'srun': it cannot start ranks of {mpi}; it speaks "
             f"{', '.join(spoken()) or 'nothing'}. Set it to mpiexec."
         )
-    if srun and interface and (manager == "srun" or _works(srun, interface)):
+    if srun and interface:
         return srun_command(srun, interface, mpi, spread, command, extra=config.get("mpi.srun-args"))
     return mpiexec_command(mpi, spread, command, extra=config.get("mpi.extra-args"))
-
-
-def _works(srun: str, interface: str) -> bool:
-    """Tell whether ``srun`` can load what it needs for an interface; it may name some that it cannot."""
-    if "SLURM_JOB_ID" not in os.environ:
-        return True  # nothing can be tried outside of a job
-    probe = [srun, f"--mpi={interface}", "--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "true"]
-    try:
-        return ask(probe).code == 0
-    except LaunchError:
-        return False
 
 
 def spoken() -> list[str]:

@@ -6,7 +6,7 @@ scheduler and the MPI speak, or the MPI's own ``mpiexec`` does, by daemons of it
 
 from __future__ import annotations
 
-import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ from workbench.launch.allocation import Allocation
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import OPENMPI_AS_ROOT, Command, has_ulfm, thread_variables, ulfm
 
-# The interfaces by which ranks of an MPI find each other, as srun calls them; the better one first.
-_INTERFACES = {"openmpi": ("pmix",), "mpich": ("pmi2", "pmix"), "intelmpi": ("pmi2",)}
+# The interface by which ranks of an MPI find each other, as srun calls it.
+_INTERFACES = {"openmpi": "pmix", "mpich": "pmi2", "intelmpi": "pmi2"}
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Spread:
     """Threads of every rank."""
     around: Allocation
     """The allocation."""
-    per_node: int
-    """Most ranks of a node."""
+    counts: tuple[int, ...]
+    """Ranks of each node, in the order of the allocation's; nodes at its end may have none."""
     root: bool = False
     """Whether the user is root."""
     fault_tolerant: bool = False
@@ -44,19 +44,41 @@ class Spread:
     """Working directory of the ranks."""
 
     @property
-    def nodes(self) -> int:
-        """Number of nodes that get ranks."""
-        return math.ceil(self.ranks / self.per_node)
+    def per_node(self) -> int:
+        """Most ranks of a node."""
+        return max(self.counts)
+
+    @property
+    def even(self) -> bool:
+        """Whether all nodes but the last get the same number."""
+        return len(set(self.counts[:-1])) <= 1
+
+    @property
+    def hosts(self) -> str:
+        """The nodes that get ranks, with their numbers."""
+        return ",".join(f"{node}:{n}" for node, n in zip(self.around.nodes, self.counts, strict=False))
 
     @property
     def oversubscribed(self) -> bool:
         """Whether a node surely gets more ranks than the scheduler means it for."""
-        return any(0 < slots < self.per_node for slots in self.around.slots[: self.nodes])
+        return any(0 < slots < n for slots, n in zip(self.around.slots, self.counts, strict=False))
 
     @property
     def unmeasured(self) -> bool:
         """Whether the scheduler does not say how many ranks a node is meant for."""
         return 0 in self.around.slots
+
+
+def shares(ranks: int, nodes: int) -> tuple[int, ...]:
+    """Return how many ranks each of the nodes gets, as evenly as possible.
+
+    Examples
+    --------
+    >>> shares(9, 4), shares(2, 4)
+    ((3, 2, 2, 2), (1, 1))
+    """
+    each, more = divmod(ranks, nodes)
+    return tuple(n for i in range(nodes) if (n := each + (i < more)))
 
 
 def interface_of(mpi: MPI, spoken: Sequence[str]) -> str | None:
@@ -72,7 +94,9 @@ def interface_of(mpi: MPI, spoken: Sequence[str]) -> str | None:
     >>> interface_of(MPI("openmpi", (5, 0, 11), "", "mpiexec"), ["none", "pmi2", "pmix", "pmix_v4"])
     'pmix'
     """
-    return next((name for name in _INTERFACES[mpi.flavour] if name in spoken), None)
+    if mpi.flavour == "intelmpi" and "I_MPI_PMI_LIBRARY" not in os.environ:
+        return None  # it would be n worlds of one rank
+    return _INTERFACES[mpi.flavour] if _INTERFACES[mpi.flavour] in spoken else None
 
 
 def srun_command(
@@ -91,9 +115,9 @@ def srun_command(
     """
     options = [
         f"--mpi={interface}",
-        f"--nodes={spread.nodes}",
+        f"--nodes={len(spread.counts)}",
         f"--ntasks={spread.ranks}",
-        f"--ntasks-per-node={spread.per_node}",
+        *([f"--ntasks-per-node={spread.per_node}"] if spread.even else []),
         f"--cpus-per-task={spread.threads}",
         # Rank by rank node after node: worker i is rank i, and neighbours share a node.
         "--distribution=block",
@@ -134,7 +158,11 @@ def _of_ranks(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict
 
 def _openmpi(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:
     many = ":oversubscribe" if spread.oversubscribed or spread.unmeasured else ""
-    options = ["-n", str(spread.ranks), "--map-by", f"ppr:{spread.per_node}:node{many}", "--bind-to", "none"]
+    if spread.even:
+        options = ["-n", str(spread.ranks), "--map-by", f"ppr:{spread.per_node}:node{many}", "--bind-to", "none"]
+    else:
+        slots = f"slot{many}" if many else "slot"
+        options = ["-n", str(spread.ranks), "--host", spread.hosts, "--map-by", slots, "--bind-to", "none"]
     options += ["--wdir", spread.directory]
     environment: dict[str, str] = {}
     defaults: dict[str, str] = {}
@@ -153,13 +181,16 @@ def _openmpi(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[
         environment[f"OMPI_MCA_btl_{'sm' if five else 'vader'}_backing_directory"] = spread.session
     if spread.agent:
         environment["PRTE_MCA_plm_ssh_agent" if five else "OMPI_MCA_plm_rsh_agent"] = spread.agent
+        # All daemons from the first node: on the others the agent may not work.
+        environment["PRTE_MCA_plm_ssh_no_tree_spawn" if five else "OMPI_MCA_plm_rsh_no_tree_spawn"] = "1"
     if spread.root:
         environment |= OPENMPI_AS_ROOT
     return options, environment, defaults
 
 
 def _hydra(_: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    options = ["-n", str(spread.ranks), "-ppn", str(spread.per_node), "-wdir", spread.directory]
+    options = ["-n", str(spread.ranks), *(["-ppn", str(spread.per_node)] if spread.even else ["-hosts", spread.hosts])]
+    options += ["-wdir", spread.directory]
     if spread.interface:
         options += ["-iface", spread.interface]
     if spread.agent:

@@ -79,7 +79,7 @@ async def serve(
         name=name,
         nthreads=record.threads,
         memory_limit=memory,
-        host=network.address(record.interface, peers=allocation.peers() if record.spread else None),
+        host=network.address(record.interface, peers=[_host(scheduler)] if record.spread else None),
         protocol="mpi" if comm.membership() else "tls",
         security=security,
         dashboard=False,
@@ -94,3 +94,8 @@ async def serve(
         ready.set()
         await worker.finished()
     return worker.finalize
+
+
+def _host(address: str) -> str:
+    """Return the host in an address such as ``tls://10.0.0.1:40001``."""
+    return address.partition("://")[2].rpartition(":")[0]

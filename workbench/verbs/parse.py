@@ -71,7 +71,7 @@ def parse(words: Sequence[str], place: str) -> Call:
     parser = _parser(known[name], place)
     if any(word in HELP for word in rest):
         return Call("help", {"text": parser.format_help().rstrip()})
-    options, left = parser.parse_known_args(rest)
+    options, left = parser.parse_known_args(_joined(rest, known[name]))
     if left:
         raise InvalidRequest(f"{parser.prog}: {_left_over(left, known[name], place)}")
     return Call(name, vars(options))
@@ -97,6 +97,18 @@ def _parser(verb: Verb, place: str) -> _Parser:
             names = (argument.name, *argument.aliases)
             parser.add_argument(*names, metavar=argument.metavar, help=argument.help, **repeat)
     return parser
+
+
+def _joined(words: Sequence[str], verb: Verb) -> list[str]:
+    """Return the words with `--extra --exclusive` as one: argparse takes no value that looks like an option."""
+    repeated = {argument.name for argument in verb.arguments if argument.many}
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in repeated:
+            joined[-1] = f"{joined[-1]}={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _left_over(left: Sequence[str], verb: Verb, place: str) -> str:
