@@ -60,6 +60,8 @@ class Record:
     """What the job of world 0 asks its scheduler for."""
     interface: str | None = None
     """Network interface that head and ranks bind; None: the setting's, or the one that leads to the other nodes."""
+    local_directory: str | None = None
+    """Folder of the nodes for what ranks write to disk, where variables stand for their values there; None: Dask's."""
     spread: bool = False
     """Whether other hosts have to reach head and ranks."""
     fault_tolerant: bool = False

@@ -115,7 +115,8 @@ def _sockets(cluster_id: str) -> Path:
 def _spill(cluster_id: str) -> Path:
     import dask
 
-    return _of_user(dask.config.get("temporary-directory") or tempfile.gettempdir()) / f"{cluster_id[:8]}-data"
+    base = os.path.expandvars(dask.config.get("temporary-directory") or tempfile.gettempdir())
+    return _of_user(base) / f"{cluster_id[:8]}-data"
 
 
 def _shared_memory(cluster_id: str) -> Path:

@@ -347,7 +347,7 @@ def test_the_sites_settings_are_what_is_not_given(pbs):
 
 def test_the_interface_is_the_sites(pbs):
     with dask.config.set({"jobqueue.mine": {"interface": "ib0"}}):
-        assert PBSLauncher().interface(Resources(preset="mine")) == "ib0"
+        assert PBSLauncher().on_nodes(Resources(preset="mine")).interface == "ib0"
 
 
 def test_chunk_resources_of_the_site_are_kept(pbs):

@@ -283,7 +283,7 @@ def test_what_the_site_leaves_out_cannot_be_asked_for_and_is_not_made_up(skip, a
 
 def test_the_interface_is_that_of_the_sites_settings():
     with settings(interface="ib0"):
-        assert SLURM.interface(Resources()) == "ib0"
+        assert SLURM.on_nodes(Resources()).interface == "ib0"
 
 
 def test_variables_that_contradict_the_script_are_named(tmp_path):

@@ -83,6 +83,16 @@ class JobStatus:
         return self.state.ended or self.forgotten
 
 
+@dataclass(frozen=True)
+class NodeSettings:
+    """What a site says of its nodes; None: nothing."""
+
+    interface: str | None = None
+    """Network interface that head and ranks bind."""
+    local_directory: str | None = None
+    """Folder for what ranks write to disk."""
+
+
 UNKNOWN = JobStatus(JobState.UNKNOWN)
 """What is said of a job while its scheduler does not answer, or what it answers cannot be read."""
 
@@ -147,9 +157,9 @@ class Launcher(abc.ABC):
             If the scheduler does not take it.
         """
 
-    def interface(self, resources: Resources) -> str | None:
-        """Return the network interface that the site's settings name, or None."""
-        return None
+    def on_nodes(self, resources: Resources) -> NodeSettings:
+        """Return what the site's settings say of the nodes of a job."""
+        return NodeSettings()
 
     def judge(self, spec: JobSpec) -> str:
         """Return what the scheduler says of the job without taking it; empty where it cannot be asked."""

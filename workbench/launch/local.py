@@ -16,6 +16,7 @@ from workbench.host import start_time
 from workbench.launch.allocation import enclosing
 from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
+from workbench.launch.script_file import write_script
 from workbench.resources import Resources
 from workbench.words import count
 
@@ -56,12 +57,8 @@ class LocalLauncher(Launcher):
     def submit(self, spec: JobSpec) -> str:
         """Write the script and run it in the current folder, away from the terminal's signals."""
         environment, removed = self._scrub(os.environ)
+        write_script(spec, self.script(spec), removed)
         try:
-            spec.script.write_text(self.script(spec), encoding="utf-8")
-            if removed:
-                note = "left out of the environment, since they belong to an enclosing job or rank:"
-                with open(spec.log, "a", encoding="utf-8") as log:
-                    log.write(f"{note} {', '.join(removed)}\n")
             # The shell's child becomes nobody's: it is no zombie of this process when it ends, and no warning
             # when this process ends first.
             done = subprocess.run(

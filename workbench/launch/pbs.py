@@ -11,9 +11,10 @@ from functools import lru_cache
 
 from workbench.errors import LaunchError, SchedulerSilent
 from workbench.launch import pbs_text
-from workbench.launch.command import Answer, ask, submit
+from workbench.launch.batch import BatchLauncher, Submission
+from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Launcher
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
 from workbench.launch.pbs_refusals import refusal
 from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, script_text
 from workbench.launch.pbs_settle import settled
@@ -32,7 +33,7 @@ _ENDED = (_FINISHED, _UNKNOWN_JOB, 168)
 _NODE_DOWN = 222
 
 
-class PBSLauncher(Launcher):
+class PBSLauncher(BatchLauncher):
     """Submits jobs by ``qsub``."""
 
     name = "pbs"
@@ -41,49 +42,21 @@ class PBSLauncher(Launcher):
         """Return what the job asks for: what was given, else the site's settings."""
         return settled(resources, site(self.name, resources.preset), _flavour(), ranks=ranks)
 
-    def interface(self, resources: Resources) -> str | None:
-        """Return the network interface that the site's settings name, or None."""
-        return site(self.name, resources.preset).interface
-
     def script(self, spec: JobSpec) -> str:
         """Return the text of the job's script."""
         return script_text(spec, site(self.name, spec.resources.preset), _flavour())
 
-    def submit(self, spec: JobSpec) -> str:
-        """Write the script and hand it to ``qsub``."""
-        text = self.script(spec)
+    def submission(self, spec: JobSpec, text: str) -> Submission:
+        """Return the line with ``qsub``."""
         environment, removed = scrub(os.environ)
         # With it the script's directives would be comments.
         environment.pop("PBS_DPREFIX", None)
-        try:
-            with open(
-                os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8"
-            ) as file:
-                file.write(text)
-            if removed:
-                with open(spec.log, "a", encoding="utf-8") as log:
-                    note = "left out of the environment, since they belong to an enclosing job or rank:"
-                    log.write(f"{note} {', '.join(removed)}\n")
-        except OSError as error:
-            raise LaunchError(f"cannot write {spec.script}: {error}. Check permissions, space and quota.") from error
         # By its name, in its folder: SLURM's emulation hands the path to a shell as it is.
-        argv = ["qsub", *SUBMIT_OPTIONS, spec.script.name]
-        try:
-            answer = submit(argv, spec.receipt, environment=environment, directory=spec.script.parent)
-        except SchedulerSilent:
-            self._take_back(spec)
-            raise
-        job = self.receipt(answer.out)
-        if answer.code == _OK and job is not None:
-            return job
-        self._take_back(spec)
-        raise refusal(answer, spec.resources)
+        return Submission(("qsub", *SUBMIT_OPTIONS, spec.script.name), environment, removed, spec.script.parent)
 
-    def _take_back(self, spec: JobSpec) -> None:
-        # Taken after all, although it was said otherwise or too late.
-        with suppress(OSError, LaunchError):
-            if job := self.receipt(spec.receipt.read_text(encoding="utf-8", errors="replace")):
-                self.cancel(job)
+    def refusal(self, answer: Answer, spec: JobSpec) -> LaunchError:
+        """Return the error that says in one sentence why PBS does not take a job."""
+        return refusal(answer, spec.resources)
 
     def receipt(self, text: str) -> str | None:
         """Return the job's id in what ``qsub`` has printed."""

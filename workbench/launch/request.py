@@ -110,6 +110,7 @@ def request(
     choice = mpi_choice.check_choice(mpi)
     if fault_tolerant:
         _check_fault_tolerance(choice)
+    its_nodes = starts.on_nodes(settled)
     spread = starts.batch or is_spread(starts.name)
     if not spread:
         network.address(interface)
@@ -125,7 +126,8 @@ def request(
         mpi=choice,
         scheduler=starts.name,
         resources=settled,
-        interface=interface or starts.interface(settled),
+        interface=interface or its_nodes.interface,
+        local_directory=its_nodes.local_directory,
         spread=spread,
         fault_tolerant=fault_tolerant,
         directory=_directory(),

@@ -25,6 +25,8 @@ def write_dask_settings(record: Record) -> None:
     with_files: dict[str, Any] = {}
     dask.config.refresh(with_files, env={})
     changes = [_changes(dask.config.config, usual) for usual in (defaults, with_files)]
+    if record.local_directory and dask.config.get("temporary-directory", None) is None:
+        changes.append({"temporary-directory": record.local_directory})
     dask_settings(record).write_text(yaml.safe_dump(dask.config.merge(*changes)), encoding="utf-8")
 
 

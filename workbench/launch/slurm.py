@@ -11,8 +11,9 @@ from contextlib import suppress
 from workbench import config
 from workbench.errors import JobRejected, LaunchError, SchedulerSilent
 from workbench.launch import command
+from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Launcher
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
 from workbench.launch.site import site
 from workbench.launch.slurm_answers import (
     ACCOUNT_FORMAT,
@@ -39,7 +40,7 @@ _EARLY = 60
 _FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
 
 
-class SlurmLauncher(Launcher):
+class SlurmLauncher(BatchLauncher):
     """Submits the job's script by sbatch; a job id is SLURM's number."""
 
     name = "slurm"
@@ -47,10 +48,6 @@ class SlurmLauncher(Launcher):
     def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Return what the job asks for: what was given, else the user's ``SBATCH_...`` variables, else the site's."""
         return settled(resources, site(self.name, resources.preset), os.environ, ranks=ranks, memory=memory)
-
-    def interface(self, resources: Resources) -> str | None:
-        """Return the network interface that the site's settings name, or None."""
-        return site(self.name, resources.preset).interface
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head, with directives for sbatch."""
@@ -60,40 +57,14 @@ class SlurmLauncher(Launcher):
         timely = limit is not None and limit > 2 * notice
         return script(spec, site(self.name, spec.resources.preset), notice if timely else None)
 
-    def submit(self, spec: JobSpec) -> str:
-        """Write the script and hand it to sbatch, without what belongs to an enclosing job or contradicts it."""
-        text = self.script(spec)
+    def submission(self, spec: JobSpec, text: str) -> Submission:
+        """Return the line with sbatch, without variables that belong to an enclosing job or contradict the script."""
         environment, removed = _environment(text)
-        try:
-            descriptor = os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            if removed:
-                note = "left out of the environment, since they belong to an enclosing job or contradict the script:"
-                with open(spec.log, "a", encoding="utf-8") as log:
-                    log.write(f"{note} {', '.join(removed)}\n")
-        except OSError as error:
-            where = error.filename or spec.script
-            raise LaunchError(
-                f"cannot write {where}: {error.strerror}. Check its permissions and your quota."
-            ) from error
-        line = ["sbatch", "--parsable", str(spec.script)]
-        try:
-            answer = command.submit(line, spec.receipt, environment=environment, directory=spec.directory)
-        except SchedulerSilent:
-            self._withdraw(spec)
-            raise
-        job = self.receipt(answer.out)
-        if answer.code == 0 and job is not None:
-            return job
-        self._withdraw(spec)
-        raise _refusal(answer.err or answer.out, spec)
+        return Submission(("sbatch", "--parsable", str(spec.script)), environment, removed, spec.directory)
 
-    def _withdraw(self, spec: JobSpec) -> None:
-        # Taken after all, although it was said otherwise or too late.
-        with suppress(OSError, LaunchError):
-            if job := self.receipt(spec.receipt.read_text(encoding="utf-8", errors="replace")):
-                self.cancel(job)
+    def refusal(self, answer: command.Answer, spec: JobSpec) -> LaunchError:
+        """Return the error that says in one sentence why SLURM does not take a job."""
+        return _refusal(answer.err or answer.out, spec)
 
     def receipt(self, text: str) -> str | None:
         """Return the job's number; ``--parsable`` writes it alone, or with a cluster's name behind it."""
