@@ -134,4 +134,6 @@ def tidy(record: Record) -> None:
     with contextlib.suppress(OSError):
         registry.remove(record)
     if record.process.is_local:
-        scratch.remove(record.id)
+        # On a full disk Python finds no folder for temporary files.
+        with contextlib.suppress(OSError):
+            scratch.remove(record.id)

@@ -121,6 +121,8 @@ class Job:
     def _read(self) -> None:
         with contextlib.suppress(ClusterNotFound):  # a network file system may show it late
             self.record = registry.read(self.record.name)
+        if self._id is None and self._launcher.batch:
+            self._id = queued.job_id(self.record)  # another process has submitted it
 
     @property
     def _launcher(self) -> Launcher:

@@ -50,9 +50,11 @@ def alive(record: Record) -> bool | None:
     process = record.alive()
     if not is_batch(record) or (record.state != "submitted" and process is not None):
         return process
+    # In this order: a command that ends in between has written the id.
+    submitted = settled(_receipt(record))
     if job_id(record) is None:
         # Either its starter is about to submit it, or was killed before it could, or has failed to.
-        return record.process.alive() if settled(_receipt(record)) else None
+        return record.process.alive() if submitted else None
     told = status(record)
     if told.over:
         return False
