@@ -1,0 +1,268 @@
+"""Whatever goes wrong with a job is one clear sentence, and leaves neither job nor process nor record."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+
+import dask
+import pytest
+from support.batch import command, nothing_is_left, one_job, starting
+from support.daemons import Trouble
+from support.processes import until
+from support.slurm import Slurm
+
+from workbench import MPICluster, registry
+from workbench.ending import stop
+from workbench.errors import HeadUnreachable, InvalidRequest, JobRejected, SchedulerSilent, StartError
+from workbench.verbs import actions
+
+NAME = "troubled"
+HELD = ["--hold"]
+NONSENSE = "printf '\\377\\000 Guru Meditation #8200\\n'"
+ACCOUNT = "may not use partition closed, or there is no such account"
+
+
+@pytest.fixture(scope="module")
+def slurm(installed):
+    with closing(Slurm(patience=2)) as slurm, slurm.in_environment():
+        yield slurm
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(slurm, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    # What runs without a record ends by itself after this time.
+    monkeypatch.setenv("DASK_WORKBENCH__RECORD_TIMEOUT", "1 s")
+    yield
+    nothing_is_left(slurm, NAME)
+
+
+def refused(kind, **options):
+    """Return the sentence in which a start is refused."""
+    with pytest.raises(kind) as caught:
+        MPICluster(2, **{"name": NAME, "scheduler": "slurm", "nodes": 1, "quiet": True, **options})
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+def failure(start):
+    """Return in which words a start has failed, without the end of the log."""
+    with pytest.raises(StartError) as caught:
+        start.result()
+    return str(caught.value).partition("\n")[0]
+
+
+def stuck(folder):
+    """Let rank 1 hang just before its worker registers."""
+    file = folder / "preload.py"
+    file.write_text("import time\n\ndef dask_setup(worker):\n    if worker.name == 1:\n        time.sleep(600)\n")
+    return dask.config.set({"distributed.worker.preload": [str(file)]})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"queue": "debgu"}, "--queue 'debgu' is no partition; did you mean 'debug'?"),
+        ({"queue": "closed"}, "partition closed takes jobs of certain accounts only; name yours by --account"),
+        ({"queue": "closed", "account": "phisics"}, "--account 'phisics' " + ACCOUNT),
+        ({"queue": "short", "walltime": "01:00:00"}, "partition short allows at most 00:05:00"),
+        ({"nodes": 5, "ranks": 5}, "5 nodes cannot be had: partition debug has 4 nodes"),
+        ({"nodes": 9, "ranks": 9}, "9 ranks (1 thread each) on 9 nodes do not fit: partition debug has 4 nodes"),
+        ({"memory": "100 GiB"}, "2 ranks (1 thread, 100.00 GiB each) on 1 node do not fit: partition debug has"),
+        ({"constraint": "od"}, "--constraint 'od'; did you mean 'odd'?"),
+        ({"reservation": "nix"}, "--reservation 'nix' is none of yours"),
+        ({"gpus_per_rank": 5}, "no nodes can give 2 ranks (1 thread, 5 GPUs each) on 1 node"),
+        ({"extra": ["--no-such-option"]}, "a directive of --extra or of jobqueue.yaml is wrong"),
+    ],
+)
+def test_what_the_scheduler_cannot_give(options, sentence):
+    options = {"ranks": 2, "name": NAME, "scheduler": "slurm", "nodes": 1, "quiet": True, **options}
+    with pytest.raises(JobRejected) as caught:
+        MPICluster(**options)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"walltime": "soon"}, "walltime 'soon': allowed is a time above zero as HH:MM:SS"),
+        ({"walltime": "90"}, "SLURM would read minutes and PBS seconds"),
+        ({"memory": "much"}, "memory 'much': allowed is a size above zero"),
+        ({"nodes": "some"}, "nodes 'some': allowed is a whole number"),
+        ({"nodes": 3}, "--nodes 3"),
+        ({"queue": "debug\nrm"}, "--queue 'debug\\nrm': no job script can carry a line break"),
+        ({"preset": "nix"}, "preset 'nix': allowed"),
+    ],
+)
+def test_what_is_malformed_reaches_no_scheduler(options, sentence, tmp_path):
+    with command(tmp_path, "sbatch", "exit 99"):
+        assert sentence in refused(InvalidRequest, **options)
+
+
+def test_a_scheduler_that_is_down(slurm):
+    slurm.stop_controller()
+    try:
+        sentence = refused(SchedulerSilent)
+    finally:
+        slurm.start_controller()
+    assert sentence.startswith("SLURM does not answer (Unable to contact slurm controller")
+
+
+def test_a_scheduler_that_is_frozen(slurm):
+    slurm.freeze_controller()
+    try:
+        with dask.config.set({"workbench.submit-timeout": "1 s", "workbench.scheduler-timeout": "1 s"}):
+            sentence = refused(SchedulerSilent)
+    finally:
+        slurm.start_controller()
+    assert sentence.startswith("sbatch did not answer within 1 s. The scheduler is down or busy")
+
+
+def test_while_the_scheduler_is_away_a_job_is_neither_forgotten_nor_given_up(slurm):
+    start = starting(NAME, extra=HELD)
+    job = one_job(slurm, "PENDING")
+    slurm.stop_controller()
+    try:
+        assert [cluster.name for cluster in actions.listing().clusters] == [NAME]
+        with pytest.raises(SchedulerSilent, match=f"job {job} is not cancelled"):
+            stop(registry.read(NAME))
+        assert registry.names() == [NAME]
+    finally:
+        slurm.start_controller()
+    slurm.wait_up()
+    slurm.run("scontrol", "release", job)
+    start.result().close()
+
+
+def test_sbatch_answers_garbage(tmp_path):
+    with command(tmp_path, "sbatch", NONSENSE):
+        assert "Guru Meditation #8200" in refused(JobRejected)
+
+
+def test_a_cluster_comes_up_although_squeue_answers_garbage(tmp_path):
+    with command(tmp_path, "squeue", NONSENSE):
+        cluster = MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True)
+        status = actions.status(cluster.record)
+    with cluster:
+        assert (status.state, status.up) == ("ready", 2)
+
+
+def test_a_job_that_somebody_cancels_in_the_queue(slurm):
+    start = starting(NAME, extra=HELD)
+    job = one_job(slurm, "PENDING")
+    slurm.run("scancel", job)
+    assert failure(start) == f"cluster '{NAME}' did not start: its job {job} has ended: CANCELLED"
+
+
+def test_a_job_that_is_held_says_so_and_comes_when_it_is_released(slurm):
+    start = starting(NAME, extra=HELD)
+    job = one_job(slurm, "PENDING")
+    status = actions.status(registry.read(NAME))
+    assert (status.state, status.jobs) == ("queued", [job])
+    assert status.message == "QUEUED: held by the user: scontrol release lets it go"
+    slurm.run("scontrol", "release", job)
+    with start.result() as cluster:
+        assert cluster.record.job == job
+
+
+@pytest.mark.parametrize("end", ["TERM", "KILL", "TIMEOUT"])
+def test_a_job_that_is_ended_while_it_runs(slurm, end):
+    cluster = MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True)
+    job = cluster.record.job
+    if end == "TIMEOUT":
+        slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now")
+    else:
+        slurm.run("scancel", "--full", f"--signal={end}", job)
+    until("the job to end", lambda: not slurm.jobs())
+    with pytest.raises(HeadUnreachable, match=r"has ended|does not answer any more"):
+        cluster.refresh()
+    actions.listing()
+    assert registry.names() == []
+    cluster.close()
+
+
+def test_a_job_that_is_killed_while_it_starts(slurm, tmp_path):
+    with stuck(tmp_path):
+        start = starting(NAME)
+        job = one_job(slurm, "RUNNING")
+        until("the world to start", lambda: registry.read(NAME).state == "starting")
+        slurm.run("scancel", "--full", "--signal=KILL", job)
+        assert f"its job {job} has ended: " in failure(start)
+
+
+def test_a_job_whose_node_fails_while_it_starts(slurm, tmp_path):
+    with stuck(tmp_path):
+        start = starting(NAME, extra=["--nodelist=n2"])
+        job = one_job(slurm, "RUNNING")
+        until("the world to start", lambda: registry.read(NAME).state == "starting")
+        slurm.kill_node("n2")
+        try:
+            assert failure(start).endswith(f"its job {job} has ended: FAILED: a node failed")
+        finally:
+            slurm.start_node("n2")
+            slurm.wait_up("n2")
+
+
+def test_a_job_that_is_put_back_into_the_queue_ends_by_itself(slurm):
+    cluster = MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True)
+    job = cluster.record.job
+    with pytest.raises(Trouble, match="disabled"):
+        slurm.run("scontrol", "requeue", job)
+    # Only who runs the site can do this.
+    slurm.run("scontrol", "update", f"JobId={job}", "Requeue=1")
+    slurm.run("scontrol", "requeue", job)
+    until("the job to wait again", lambda: slurm.state(job) == "PENDING")
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    until("the job to have ended again", lambda: not slurm.jobs())
+    with pytest.raises(HeadUnreachable):
+        cluster.refresh()
+    cluster.close()
+
+
+def test_a_working_directory_that_the_node_does_not_have(slurm, tmp_path, monkeypatch):
+    folder = tmp_path / "it's gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    start = starting(NAME, extra=HELD)
+    job = one_job(slurm, "PENDING")
+    folder.rmdir()
+    slurm.run("scontrol", "release", job)
+    with pytest.raises(StartError, match=f"workbench: {folder} does not exist on .*: the job's folder has to be on a"):
+        start.result()
+
+
+def test_a_python_that_the_node_does_not_have(slurm, tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    start = starting(NAME, extra=HELD)
+    job = one_job(slurm, "PENDING")
+    python.unlink()
+    slurm.run("scontrol", "release", job)
+    with pytest.raises(StartError, match=f"workbench: {python} does not exist on .*: the Python of the cluster has to"):
+        start.result()
+
+
+def test_a_home_that_the_node_does_not_have(slurm, tmp_path):
+    start = starting(NAME, extra=HELD)
+    job = one_job(slurm, "PENDING")
+    (tmp_path / "jupyter").rename(tmp_path / "elsewhere")
+    slurm.run("scontrol", "release", job)
+    assert "its first node may have no access to the folder of its output" in failure(start)
+
+
+@pytest.mark.parametrize(
+    ("kibibytes", "sentence"),
+    [(0, "has to be a folder that you can write to, with room"), (1, "job.sh: File too large")],
+)
+def test_a_file_system_without_room(kibibytes, sentence):
+    start = f"{sys.executable} -m workbench start 2 --name {NAME} --scheduler slurm --nodes 1"
+    line = f"ulimit -f {kibibytes}; exec {start}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
