@@ -186,3 +186,12 @@ async def test_a_scheduler_that_stumbles_is_asked_again(monkeypatch):
     assert said[0].startswith("walltime: 16 s left, the job ends at ")
     assert said[-1] == "drain: its walltime is up"
     assert set(ends) == {ends_at}
+
+
+@pytest.mark.parametrize(
+    ("left", "foreseen"), [(None, False), (3600.0, False), (60.0 + walltime.ANNOUNCED, True), (5.0, True)]
+)
+def test_a_signal_announces_the_end_of_the_walltime_only_shortly_before_it(left, foreseen):
+    its = walltime.Walltime(None, grace=60, learned=print, say=print, drain=print)
+    its.countdown.learn(None if left is None else 1000.0 + left, 1000.0)
+    assert its.foresees(1000.0) is foreseen

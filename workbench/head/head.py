@@ -88,7 +88,7 @@ class Head:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.end, f"{number.name} was received")
         # Ahead of the end, where the scheduler can be asked for it: SLURM's --signal.
-        loop.add_signal_handler(signal.SIGUSR1, self.drain, "the scheduler asked it to end (SIGUSR1)")
+        loop.add_signal_handler(signal.SIGUSR1, self._announced)
         await self._open_scheduler()
         for duty in (
             self._write_record(),
@@ -110,6 +110,13 @@ class Head:
         """End the cluster in order."""
         if not self._end.done():
             self._end.set_result(reason)
+
+    def _announced(self) -> None:
+        # Preemption comes at any time; the end of the walltime is counted down to anyway, with more patience.
+        if self.walltime.foresees(time.time()):
+            logger.info("SIGUSR1: the end of the walltime is near, as is known")
+        else:
+            self.drain("the scheduler asked it to end (SIGUSR1)")
 
     def drain(self, reason: str) -> None:
         """Take no more work, and end the cluster in order when what runs has ended, or has had its time."""

@@ -21,6 +21,9 @@ logger = logging.getLogger("workbench.head")
 WARNINGS = (600.0, 300.0, 60.0)
 # Seconds kept for the end itself: ranks are asked, then their mpiexec gets two signals, then clients are told.
 LAST = 15.0
+# Seconds before the grace at which a signal may announce the end: it is asked for a minute ahead, and SLURM sends it up
+# to another minute early.
+ANNOUNCED = 150.0
 # Seconds between two questions to the scheduler: it is asked by many, and limits change seldom.
 _ASK = 60.0
 # Seconds by which an end has to move to be another one; schedulers round, and count the start differently.
@@ -138,7 +141,13 @@ class Walltime:
         drain: Callable[[str], None],
     ) -> None:
         self._end, self._learned, self._say, self._drain = end, learned, say, drain
+        self._announced = grace + ANNOUNCED
         self.countdown = Countdown(grace)
+
+    def foresees(self, now: float) -> bool:
+        """Tell whether an end that a signal announces now is the one that is counted down to."""
+        ends = self.countdown.ends
+        return ends is not None and ends - now <= self._announced
 
     async def watch(self) -> None:
         """Warn, and drain when it is time; without an end, return at once."""
