@@ -59,13 +59,17 @@ class Slurm:
         CPUs of each node, whatever this host has.
     patience
         Seconds for which its parts wait for each other: a dead node is noticed after about three times as many.
+    kill_wait
+        Seconds between the two signals that end a job.
     min_job_age
         Seconds for which the scheduler remembers a job that has ended.
     """
 
     nodes = NAMES
 
-    def __init__(self, *, namespaces: bool = False, cpus: int = 2, patience: int = 5, min_job_age: int = 300) -> None:
+    def __init__(
+        self, *, namespaces: bool = False, cpus: int = 2, patience: int = 5, kill_wait: int = 3, min_job_age: int = 300
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="wbslurm-", dir="/tmp"))
         self.folder.chmod(0o755)
         for name in ("log", "state", "spool", "munge", "tmp", *(f"tmp/{node}" for node in NAMES)):
@@ -86,6 +90,7 @@ class Slurm:
                 [self._node(name, cpus) for name in NAMES],
                 local=self.network.local if self.network else None,
                 patience=patience,
+                kill_wait=kill_wait,
                 min_job_age=min_job_age,
             )
             self.start_controller()

@@ -38,7 +38,7 @@ PreemptType=preempt/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
-KillWait=3
+KillWait={kill_wait}
 MinJobAge={min_job_age}
 SlurmdTimeout={patience}
 MessageTimeout={patience}
@@ -80,6 +80,7 @@ def configure(
     *,
     local: Path | None,
     patience: int,
+    kill_wait: int,
     min_job_age: int,
 ) -> None:
     """Write slurm.conf, and what it refers to, for a controller (host, address, port) and its nodes.
@@ -98,6 +99,7 @@ def configure(
         folder=folder,
         prolog=f"TaskProlog={prolog}" if local else "",
         patience=patience,
+        kill_wait=kill_wait,
         min_job_age=min_job_age,
         nodes="\n".join(node.line for node in nodes),
     )

@@ -1,0 +1,232 @@
+"""Clusters through a live SLURM, whose four nodes are this host under four names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, closing
+
+import dask.array as da
+import nbformat
+import numpy as np
+import pytest
+from distributed import Client
+from nbclient import NotebookClient
+from sklearn.linear_model import LogisticRegression
+from support.daemons import running
+from support.processes import DEADLINE, until
+from support.remains import numbers, remains
+from support.slurm import NAMES, Slurm
+from support.training import place, weights_by_ranks
+
+from workbench import MPICluster, cli, registry
+from workbench import place as spread_out
+from workbench.launch import mpi
+
+CLI = [sys.executable, "-m", "workbench"]
+
+
+@pytest.fixture(scope="module")
+def slurm(installed):
+    """Nodes that have room for more than one cluster."""
+    with closing(Slurm(cpus=4)) as slurm, slurm.in_environment():
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def ending(slurm):
+    """A cluster whose job has the shortest walltime that SLURM knows."""
+    with MPICluster(1, nodes=1, scheduler="slurm", walltime="1 minute", quiet=True) as cluster:
+        yield cluster
+
+
+def test_a_job_says_when_it_ends(slurm, ending):
+    record = ending.refresh()
+    until("the end is known", lambda: ending.refresh().ends is not None)
+    ends = slurm.run("squeue", "--noheader", "--format=%e", f"--jobs={record.job}").strip()
+    assert ending.record.ends == time.mktime(time.strptime(ends, "%Y-%m-%dT%H:%M:%S"))
+    assert "s left, the job ends at" in ending.logs()
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, scheduler, capsys):
+    cluster = MPICluster(8, nodes=4, scheduler=scheduler, quiet=True)
+    with cluster, Client(cluster) as client:
+        assert cluster.record.state == "ready"
+        assert [rank["name"] for rank in cluster.ranks] == list(range(8))
+        told = client.run(place)
+        found = [told[rank["address"]] for rank in cluster.ranks]
+        assert found == [(rank, rank, 8, NAMES[rank // 2]) for rank in range(8)]
+
+        generator = np.random.default_rng(4)
+        X = generator.normal(size=(800, 3))
+        y = np.where(X @ [1.0, -2.0, 0.5] + generator.normal(size=800) > 0, 1.0, -1.0)
+        weights = weights_by_ranks(client, *spread_out(da.from_array(X, chunks=(100, 3)), da.from_array(y, chunks=100)))
+        alone = LogisticRegression(fit_intercept=False, tol=1e-8).fit(X, y)
+        np.testing.assert_allclose(weights, alone.coef_[0], atol=1e-4)
+
+        batch = slurm.run("scontrol", "write", "batch_script", *numbers(cluster.record), "-")
+        assert batch.rstrip("\n") == cluster.script().rstrip("\n")
+
+        cluster.scale(12)
+        assert [rank["name"] for rank in cluster.ranks][8:] == ["w1.0", "w1.1", "w1.2", "w1.3"]
+        jobs = numbers(cluster.record)
+        assert len(jobs) == 2
+        assert jobs <= set(slurm.jobs())
+        kept = client.submit(place, workers=["w1.3"], allow_other_workers=True, pure=False)
+        assert kept.result(DEADLINE)[:3] == (3, 3, 4)
+        cluster.scale(8)
+        assert kept.result(DEADLINE)[:3] == (3, 3, 4)
+        assert len(jobs & set(slurm.jobs())) == 1
+
+        assert cli.main(["stop", cluster.name]) == 0
+        assert cluster.name in capsys.readouterr().out
+        assert remains(slurm, cluster.record, jobs) == []
+
+
+@pytest.fixture
+def script_in_a_job(slurm, tmp_path):
+    """Run a line of shell on this host in an allocation of two nodes, until its standard input is closed."""
+    with ExitStack() as ends:
+
+        def run(line, *options):
+            command = ["salloc", "--nodes=2", "--ntasks=4", *options, "sh", "-c", line]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            ends.callback(process.communicate, timeout=DEADLINE)
+            return process
+
+        yield run
+
+
+def test_inside_a_job_a_cluster_takes_its_nodes_and_goes_on_without_a_rank(slurm, script_in_a_job):
+    before = set(slurm.jobs())
+    holder = script_in_a_job(f"{shlex.join(CLI)} start --scheduler here --fault-tolerant --name held; cat")
+    assert holder.stdout.readline().startswith("cluster 'held' is ready: 4 of 4 ranks")
+    (job,) = set(slurm.jobs()) - before
+    with MPICluster.attach("held") as cluster, Client(cluster) as client:
+        told = client.run(place)
+        assert [told[rank["address"]] for rank in cluster.ranks] == [
+            (rank, rank, 4, NAMES[rank // 2]) for rank in range(4)
+        ]
+        os.kill(cluster.ranks[3]["pid"], signal.SIGKILL)
+        until("the loss is noticed", lambda: cluster.refresh().state == "degraded")
+        assert len(client.run(place)) == 3
+        assert "rank 3 of world 0" in cluster.logs()
+        assert set(slurm.jobs()) - before == {job}
+        cluster.close(shutdown=True)
+    assert remains(slurm, cluster.record, set()) == []
+    assert set(slurm.jobs()) - before == {job}
+
+
+@pytest.fixture
+def partition_down(slurm):
+    """A partition that takes jobs, and starts them once it is let."""
+    yield lambda: slurm.run("scontrol", "update", "PartitionName=down", "State=UP")
+    slurm.run("scontrol", "update", "PartitionName=down", "State=DOWN")
+
+
+@pytest.mark.mpi_flavour
+def test_a_start_waits_in_the_queue_and_a_lost_world_is_started_again_in_the_same_job(slurm, partition_down, tmp_path):
+    told = tmp_path / "told"
+    with told.open("w") as errors:
+        command = [*CLI, "start", "4", "--nodes", "2", "--scheduler", "slurm", "--queue", "down", "--name", "queued"]
+        start = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        until("it says why it waits", lambda: "QUEUED: " in told.read_text())
+        assert registry.read("queued").state == "submitted"
+        assert cli.main(["list"]) == 0
+        partition_down()
+        assert start.wait(DEADLINE) == 0
+    lines = told.read_text()
+    assert "QUEUED: the partition is down" in lines
+    assert "RUNNING on n[1-2]" in lines
+    with MPICluster.attach("queued") as cluster, Client(cluster) as client:
+        job = cluster.record.job
+        for lost in (True, False):
+            told = client.run(place)
+            found = [told[rank["address"]] for rank in cluster.ranks]
+            assert found == [(rank, rank, 4, NAMES[rank // 2]) for rank in range(4)]
+            if lost:
+                os.kill(cluster.ranks[3]["pid"], signal.SIGKILL)
+                until("the world is there again", lambda: _starts(cluster) == 2 and cluster.refresh().state == "ready")
+        assert numbers(cluster.record) == {job}
+        cluster.close(shutdown=True)
+    assert remains(slurm, cluster.record, {job}) == []
+
+
+def _starts(cluster):
+    return cluster.refresh().worlds[0].starts
+
+
+def test_ctrl_c_in_the_queue_leaves_nothing_and_auto_has_told_of_the_job_around(slurm, script_in_a_job):
+    before = set(slurm.jobs())
+    options = "2 --nodes 2 --queue down --scheduler auto --name given-up"
+    starter = script_in_a_job(f"exec {shlex.join(CLI)} start {options}")
+    told = []
+    while not told or "QUEUED: " not in told[-1]:
+        told.append(starter.stderr.readline())
+    assert "To use that job: --scheduler here" in "".join(told)
+    record = registry.read("given-up")
+    jobs = numbers(record)
+    assert jobs < set(slurm.jobs()) - before
+    (process,) = [process for process in running("given-up") if process.name().startswith("python")]
+    process.send_signal(signal.SIGINT)
+    starter.communicate(timeout=DEADLINE)
+    assert starter.returncode == 130
+    assert remains(slurm, record, jobs) == []
+
+
+def test_a_dry_run_shows_the_script_and_what_slurm_says_and_starts_nothing(slurm, capsys):
+    before = slurm.jobs()
+    assert cli.main(["start", "8", "--nodes", "4", "--scheduler", "slurm", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "#SBATCH --nodes=4\n#SBATCH --ntasks=8\n" in shown
+    assert "# slurm says: would start at" in shown
+    assert slurm.jobs() == before
+
+
+@pytest.mark.mpi_flavour
+def test_ranks_that_go_on_without_one_another_are_started_by_mpiexec_or_refused_in_words(slurm, capsys):
+    words = ["start", "4", "--nodes", "2", "--scheduler", "slurm", "--fault-tolerant", "--dry-run"]
+    code, shown = cli.main(words), capsys.readouterr()
+    if mpi.find().flavour == "openmpi":
+        assert code == 0
+        assert "/mpiexec -n 4 --map-by ppr:2:node --bind-to none" in shown.out
+        assert "--with-ft ulfm" in shown.out
+    else:
+        assert code == 2
+        assert "cannot go on when one of them dies; Open MPI from version 5 can" in shown.err
+
+
+CELLS = (
+    "%load_ext workbench\nfrom support.training import place",
+    "%mpicluster start 4 --nodes 2 --scheduler slurm --name noted",
+    "sorted(client.run(place).values())",
+    "%mpicluster stop",
+)
+
+
+def test_a_notebook_starts_and_stops_one(slurm):
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=dict(os.environ))
+    _, started, told, stopped = [str(cell.outputs) for cell in cells]
+    assert re.search(r"job \d+ RUNNING on n\[1-2\] · ready · 4 of 4 ranks", started)
+    assert str([(rank, rank, 4, NAMES[rank // 2]) for rank in range(4)]) in told.replace("\\n", "")
+    assert "cluster 'noted' has ended" in stopped
+    assert not running("noted")
+
+
+def test_it_ends_in_order_before_the_scheduler_ends_it(slurm, ending):
+    record = ending.record
+    until("its job has ended", lambda: record.job not in slurm.jobs(), within=75)
+    assert slurm.state(record.job) == "COMPLETED"
+    assert time.time() < record.ends
+    assert "ending the cluster: its walltime is up" in ending.logs()
+    assert remains(slurm, record, {record.job}) == []

@@ -1,0 +1,123 @@
+"""Clusters through a live SLURM, whose four nodes are hosts of their own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import numpy as np
+import pytest
+from distributed import Client
+from support.daemons import running
+from support.processes import DEADLINE, until
+from support.remains import numbers, remains
+from support.slurm import NAMES, Slurm
+from support.training import listening, place, received_by_mpi
+
+from workbench import MPICluster
+from workbench.verbs import actions
+
+MEGABYTES = 8
+
+
+@pytest.fixture(scope="module")
+def slurm(namespaces):
+    # Time for a head to end in order when SLURM cancels its job, as it has by default.
+    with closing(Slurm(namespaces=True, cpus=4, patience=2, kill_wait=30)) as slurm, slurm.in_environment():
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm):
+    with MPICluster(8, nodes=4, scheduler="slurm", quiet=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with Client(cluster) as client:
+        yield client
+
+
+def files_on_nodes(slurm, record):
+    """Return what is left of a cluster on nodes in memory and in folders for temporary files, which are their own."""
+    line = f'find /dev/shm "$TMPDIR" -name "{record.id[:8]}*" | sed "s/^/$(hostname):/"'
+    return slurm.run("srun", "--nodes=4", "--ntasks-per-node=1", "sh", "-c", line).split()
+
+
+def test_each_rank_is_on_the_node_that_its_number_tells(cluster, client):
+    told = client.run(place)
+    assert [told[rank["address"]] for rank in cluster.ranks] == [(rank, rank, 8, NAMES[rank // 2]) for rank in range(8)]
+    assert [rank["host"] for rank in cluster.ranks] == [NAMES[rank // 2] for rank in range(8)]
+
+
+def test_head_and_ranks_bind_the_addresses_of_their_nodes(slurm, cluster, client):
+    its = slurm.network.addresses
+    head = cluster.record.process.host
+    assert head == "n1"
+    assert cluster.record.address.startswith(f"tls://{its[head]}:")
+    assert client.run_on_scheduler(listening) == [its[head]]
+    bound = client.run(listening)
+    for rank in cluster.ranks:
+        assert rank["address"].startswith(f"mpi://{its[rank['host']]}:")
+        assert its[rank["host"]] in bound[rank["address"]]
+
+
+def test_the_host_of_the_controller_attaches_and_tells_where_the_head_is(cluster):
+    assert cluster.record.process.host != socket.gethostname()
+    command = [sys.executable, "-m", "workbench", "status", cluster.name, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=True)
+    assert json.loads(done.stdout)["host"] == "n1"
+    with MPICluster.attach(cluster.name) as other, Client(other, set_as_default=False) as client:
+        assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+
+
+def test_blocks_go_from_node_to_node_by_mpi(cluster, client):
+    last = cluster.ranks[7]["address"]
+    before = client.run(received_by_mpi, 0, workers=[last])[last]
+    block = client.submit(np.ones, MEGABYTES * 125_000, workers=[0])
+    assert client.submit(np.sum, block, workers=[7]).result(DEADLINE) == MEGABYTES * 125_000
+    assert client.run(received_by_mpi, 0, workers=[last])[last] - before >= MEGABYTES * 1_000_000
+
+
+def test_stop_leaves_nothing_on_any_host(slurm, cluster):
+    jobs = numbers(cluster.record)
+    assert actions.stop(actions.targets(cluster.name, everything=False)).stopped == [cluster.name]
+    assert remains(slurm, cluster.record, jobs) == []
+    assert files_on_nodes(slurm, cluster.record) == []
+
+
+def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_nothing(slurm):
+    clusters = [
+        MPICluster(2, nodes=2, scheduler="slurm", extra=[f"--nodelist={nodes}"], name=name, quiet=True)
+        for name, nodes in (("dying", "n1,n2"), ("cut-off", "n3,n4"))
+    ]
+    slurm.kill_node("n2")
+    slurm.network.cut_off("n4")
+    try:
+        until("the loss is told", lambda: "on n2) is gone; its world ends with it" in clusters[0].refresh().message, 10)
+        for cluster in clusters:
+            until("its record is gone", lambda folder=cluster.record.folder: not folder.exists())
+            until("its job is over", lambda job=cluster.record.job: slurm.state(job) == "NODE_FAIL")
+            assert "DUE TO NODE FAILURE" in cluster.logs()
+    finally:
+        slurm.start_node("n2")
+        slurm.network.mend("n4")
+        slurm.wait_up()
+    for cluster in clusters:
+        cluster.close()
+        until("its processes have ended", lambda name=cluster.name: not running(name))
+        assert remains(slurm, cluster.record, {cluster.record.job}) == []
+        assert files_on_nodes(slurm, cluster.record) == []
+
+
+def test_a_job_that_is_cancelled_from_outside_leaves_nothing_either(slurm):
+    with MPICluster(4, nodes=2, scheduler="slurm", name="cancelled", quiet=True) as cluster:
+        slurm.run("scancel", cluster.record.job)
+        until("its record is gone", lambda: not cluster.record.folder.exists())
+        until("its job is over", lambda: slurm.state(cluster.record.job) == "CANCELLED")
+    assert remains(slurm, cluster.record, {cluster.record.job}) == []
+    assert files_on_nodes(slurm, cluster.record) == []
