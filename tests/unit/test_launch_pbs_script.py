@@ -19,7 +19,7 @@ NASTY = 'it\'s $HOME "quoted" `date` \\n; exit 3'
 MIB = 2**20
 
 
-def spec(folder=Path("/home/user1"), *, ranks=4, threads=1, memory=None, command=("/bin/true",), **asked):
+def spec(folder=Path("/data/user1"), *, ranks=4, threads=1, memory=None, command=("/bin/true",), **asked):
     return JobSpec(
         name="mpi", ranks=ranks, threads=threads, memory=memory, command=command, log=folder / "head.log",
         script=folder / "job.sh", environment=(("NASTY", NASTY),), resources=Resources(**asked), directory=folder,
@@ -105,7 +105,7 @@ def test_the_script_says_what_is_asked_for():
         "#PBS -l walltime=36:00:00",
         "#PBS -m n",
     ]
-    assert lines.index("module load mpi") > lines.index("exec >>/home/user1/head.log 2>&1 </dev/null")
+    assert lines.index("module load mpi") > lines.index("exec >>/data/user1/head.log 2>&1 </dev/null")
 
 
 def test_a_reservation_is_a_queue():
