@@ -34,6 +34,7 @@ help:
 	@echo 'make demo           set up, train on the flights data on an MPI world of this machine'
 	@echo 'make lab            set up, open JupyterLab on notebooks/'
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
+	@echo 'make test-long      what is too long for every day: starts on a live SLURM that are killed at 20 moments'
 	@echo 'make lint           format, lint, types and layers only'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle or submit'
 	@echo 'make clean          remove the environments and everything that tools left'
@@ -50,6 +51,10 @@ lab: .venv/.lab
 test: lint .venv/.test .venv-mpich/.test
 	.venv/bin/python -m pytest
 	.venv-mpich/bin/python -m pytest -m mpi_flavour
+
+.PHONY: test-long
+test-long: .venv/.test
+	WORKBENCH_CYCLES=20 .venv/bin/python -m pytest -o faulthandler_timeout=600 tests/slurm/test_orphans.py
 
 .PHONY: lint
 lint: .venv/.test
