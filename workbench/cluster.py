@@ -13,10 +13,9 @@ from distributed.deploy.cluster import Cluster
 from workbench import cluster_html, config, logs, registry
 from workbench.broadcasting import broadcast
 from workbench.connection import HeadConnection
-from workbench.errors import HeadUnreachable, StartError
+from workbench.errors import HeadUnreachable
 from workbench.job import LOOK, Job, submitted_script
 from workbench.launch.allocation import offer
-from workbench.launch.queued import is_batch
 from workbench.launch.request import rank_count, request
 from workbench.progress import Progress
 from workbench.registry import Record
@@ -305,21 +304,7 @@ class MPICluster(Cluster):
     async def _change(self, asked: Awaitable[None], what: str) -> None:
         from distributed.objects import SchedulerInfo
 
-        # The head gives a world this time to hand over its results, and this time to come up.
-        patience = 2 * self._job.record.ready_within + config.seconds("close-timeout")
-        if is_batch(self._job.record):
-            patience += config.seconds("queue-timeout")  # more ranks are another job's
-        try:
-            async with asyncio.timeout(patience):
-                await asked
-        except StartError:
-            raise  # of which some are timeouts too
-        except TimeoutError as error:
-            raise HeadUnreachable(
-                f"cluster {self._job.record.name!r}: {what} was not done after {patience:.0f} s. "
-                f"Look at its logs in {self._job.record.logs}, or stop it."
-            ) from error
-        await self._connection.ask()
+        await self._connection.change(asked, what, quiet=self.quiet)
         self.scheduler_info = SchedulerInfo(await self._head.identity())
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:

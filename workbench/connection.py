@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from distributed.core import rpc
@@ -10,10 +11,14 @@ from distributed.core import rpc
 from workbench import certificates, config, registry
 from workbench.errors import HeadUnreachable, StartError
 from workbench.job import Job
+from workbench.launch.queued import is_batch
+from workbench.progress import Progress
 from workbench.tunnel import Tunnel
 
 # Seconds between two looks at what has become of the job while the head is asked.
 _LOOK = 0.2
+# Seconds between two looks at a change of the worlds.
+_NEWS = 1.0
 
 
 class HeadConnection:
@@ -117,6 +122,48 @@ class HeadConnection:
             await asking
         finally:
             asking.cancel()
+
+    async def change(self, asked: Awaitable[None], what: str, *, quiet: bool) -> None:
+        """Wait until the head has changed its worlds, and show how it goes where that may take long.
+
+        Parameters
+        ----------
+        asked
+            The call to the head.
+        what
+            What it does, in words.
+        quiet
+            Show nothing.
+
+        Raises
+        ------
+        HeadUnreachable
+            If it is not done in the time that the head gives itself.
+        """
+        record, batch = self._job.record, is_batch(self._job.record)
+        # The head gives a world this time to hand over its results, and this time to come up ...
+        patience = 2 * record.ready_within + config.seconds("close-timeout")
+        if batch:
+            patience += config.seconds("queue-timeout")  # ... and more ranks are another job's
+        asking = asyncio.ensure_future(asked)
+        try:
+            async with asyncio.timeout(patience):
+                with Progress(record.total, quiet=quiet or not batch) as progress:
+                    while not (await asyncio.wait({asking}, timeout=_NEWS))[0]:
+                        await self.ask()
+                        now = self._job.record
+                        progress.show(now.message, now.up, now.total)
+                    await asking
+        except StartError:
+            raise  # of which some are timeouts too
+        except TimeoutError as error:
+            raise HeadUnreachable(
+                f"cluster {record.name!r}: {what} was not done after {patience:.0f} s. "
+                f"Look at its logs in {record.logs}, or stop it."
+            ) from error
+        finally:
+            asking.cancel()
+        await self.ask()
 
     async def ask_to_end(self) -> None:
         """Ask the head to end the cluster; return when it has said yes, or is gone."""

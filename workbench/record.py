@@ -29,7 +29,8 @@ class World:
     ranks: int
     """Size of its MPI world."""
     state: str = "starting"
-    """``starting``, ``ready``, ``degraded`` (ranks died, the others go on) or ``restarting``."""
+    """``queued`` (its own job waits), ``starting``, ``ready``, ``degraded`` (ranks died, the others go on) or
+    ``restarting``."""
     up: int = 0
     """Ranks that are workers of the scheduler now."""
     starts: int = 1

@@ -21,7 +21,7 @@ from workbench.head.collectives import Collectives
 from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.walltime import Walltime, job_end
-from workbench.head.world import MPIWorld, WorldProcess
+from workbench.head.world import WorldProcess
 from workbench.head.worlds import Worlds
 from workbench.launch import allocation
 from workbench.registry import Record, World
@@ -252,7 +252,7 @@ class Head:
 
     def _refresh(self) -> None:
         """Bring the record's worlds and state up to date."""
-        worlds = tuple(World(w.index, w.ranks, _state(w), len(w.present), w.starts, w.job) for w in self.worlds)
+        worlds = tuple(World(w.index, w.ranks, w.state, len(w.present), w.starts, w.job) for w in self.worlds)
         states = {world.state for world in worlds}
         order = ("restarting", "starting", "degraded", "ready")
         state = next(state for state in order if state in states or state == "ready")
@@ -296,9 +296,3 @@ class Head:
             else:
                 registry.remove(self.record)
         return 1 if state == "failed" else 0
-
-
-def _state(world: MPIWorld) -> str:
-    if not world.ready:
-        return "starting" if world.starts <= 1 else "restarting"
-    return "degraded" if world.lost else "ready"

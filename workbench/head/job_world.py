@@ -40,6 +40,12 @@ class JobWorld(MPIWorld):
         self._say = say
         self._launcher = launcher(record.scheduler)
         self._emptied = asyncio.Event()
+        self._queued = False
+
+    @property
+    def state(self) -> str:
+        """As of `MPIWorld`; ``queued`` while its job waits."""
+        return "queued" if self._queued else super().state
 
     async def start(self, timeout: float, address: str) -> None:
         """Submit the job and wait until it runs; the keeper finds the address in the record.
@@ -55,11 +61,18 @@ class JobWorld(MPIWorld):
         self._emptied.clear()
         spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks)
         self.job = await asyncio.to_thread(self._launcher.submit, spec)
+        self._queued = True
+        try:
+            await self._await_run(str(spec.log))
+        finally:
+            self._queued = False
+
+    async def _await_run(self, log: str) -> None:
         said, deadline = "", time.monotonic() + config.seconds("queue-timeout")
         for pause in _pauses():
             status = await self._status()
             if status.over:
-                raise StartError(f"{self._end(status)} before it ran. See {spec.log}")
+                raise StartError(f"{self._end(status)} before it ran. See {log}")
             if status.state not in (JobState.QUEUED, JobState.UNKNOWN):
                 self._say(f"world {self.index}: job {self.job} {words(status)}")
                 return

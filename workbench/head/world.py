@@ -44,6 +44,13 @@ class MPIWorld(abc.ABC):
         self._changed = asyncio.Event()
 
     @property
+    def state(self) -> str:
+        """As of `workbench.record.World`."""
+        if not self.ready:
+            return "starting" if self.starts <= 1 else "restarting"
+        return "degraded" if self.lost else "ready"
+
+    @property
     def log(self) -> Path:
         """File with the output of ``mpiexec`` and of ranks that failed while starting."""
         return self.record.logs / f"world-{self.index}.log"
