@@ -19,9 +19,9 @@ from distributed import Client
 from nbclient import NotebookClient
 from sklearn.linear_model import LogisticRegression
 from support.daemons import running
+from support.nodes import numbers, places, remains, two_on_each
 from support.processes import DEADLINE, until
-from support.remains import numbers, remains
-from support.slurm import NAMES, Slurm
+from support.slurm import Slurm
 from support.training import place, weights_by_ranks
 
 from workbench import MPICluster, cli, registry
@@ -45,11 +45,16 @@ def ending(slurm):
         yield cluster
 
 
+def end(slurm, job):
+    """Return when SLURM ends a job, or has seen it end, in seconds since the epoch."""
+    text = slurm.run("squeue", "--noheader", "--states=all", "--format=%e", f"--jobs={job}").strip()
+    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+
+
 def test_a_job_says_when_it_ends(slurm, ending):
     record = ending.refresh()
     until("the end is known", lambda: ending.refresh().ends is not None)
-    ends = slurm.run("squeue", "--noheader", "--format=%e", f"--jobs={record.job}").strip()
-    assert ending.record.ends == time.mktime(time.strptime(ends, "%Y-%m-%dT%H:%M:%S"))
+    assert ending.record.ends == end(slurm, record.job)
     assert "s left, the job ends at" in ending.logs()
 
 
@@ -59,9 +64,7 @@ def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, scheduler, caps
     with cluster, Client(cluster) as client:
         assert cluster.record.state == "ready"
         assert [rank["name"] for rank in cluster.ranks] == list(range(8))
-        told = client.run(place)
-        found = [told[rank["address"]] for rank in cluster.ranks]
-        assert found == [(rank, rank, 8, NAMES[rank // 2]) for rank in range(8)]
+        assert places(cluster, client) == two_on_each(8)
 
         generator = np.random.default_rng(4)
         X = generator.normal(size=(800, 3))
@@ -90,15 +93,14 @@ def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, scheduler, caps
 
 
 @pytest.fixture
-def script_in_a_job(slurm, tmp_path):
+def script_in_a_job(slurm):
     """Run a line of shell on this host in an allocation of two nodes, until its standard input is closed."""
     with ExitStack() as ends:
 
-        def run(line, *options):
-            command = ["salloc", "--nodes=2", "--ntasks=4", *options, "sh", "-c", line]
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
+        def run(line):
+            command = ["salloc", "--nodes=2", "--ntasks=4", "sh", "-c", line]
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+            process = subprocess.Popen(command, text=True, **pipes)
             ends.callback(process.communicate, timeout=DEADLINE)
             return process
 
@@ -111,10 +113,7 @@ def test_inside_a_job_a_cluster_takes_its_nodes_and_goes_on_without_a_rank(slurm
     assert holder.stdout.readline().startswith("cluster 'held' is ready: 4 of 4 ranks")
     (job,) = set(slurm.jobs()) - before
     with MPICluster.attach("held") as cluster, Client(cluster) as client:
-        told = client.run(place)
-        assert [told[rank["address"]] for rank in cluster.ranks] == [
-            (rank, rank, 4, NAMES[rank // 2]) for rank in range(4)
-        ]
+        assert places(cluster, client) == two_on_each(4)
         os.kill(cluster.ranks[3]["pid"], signal.SIGKILL)
         until("the loss is noticed", lambda: cluster.refresh().state == "degraded")
         assert len(client.run(place)) == 3
@@ -148,20 +147,14 @@ def test_a_start_waits_in_the_queue_and_a_lost_world_is_started_again_in_the_sam
     assert "RUNNING on n[1-2]" in lines
     with MPICluster.attach("queued") as cluster, Client(cluster) as client:
         job = cluster.record.job
-        for lost in (True, False):
-            told = client.run(place)
-            found = [told[rank["address"]] for rank in cluster.ranks]
-            assert found == [(rank, rank, 4, NAMES[rank // 2]) for rank in range(4)]
-            if lost:
-                os.kill(cluster.ranks[3]["pid"], signal.SIGKILL)
-                until("the world is there again", lambda: _starts(cluster) == 2 and cluster.refresh().state == "ready")
+        assert places(cluster, client) == two_on_each(4)
+        os.kill(cluster.ranks[3]["pid"], signal.SIGKILL)
+        until("the world is lost", lambda: cluster.refresh().worlds[0].starts == 2)
+        until("the world is there again", lambda: cluster.refresh().state == "ready")
+        assert places(cluster, client) == two_on_each(4)
         assert numbers(cluster.record) == {job}
         cluster.close(shutdown=True)
     assert remains(slurm, cluster.record, {job}) == []
-
-
-def _starts(cluster):
-    return cluster.refresh().worlds[0].starts
 
 
 def test_ctrl_c_in_the_queue_leaves_nothing_and_auto_has_told_of_the_job_around(slurm, script_in_a_job):
@@ -218,7 +211,7 @@ def test_a_notebook_starts_and_stops_one(slurm):
     NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=dict(os.environ))
     _, started, told, stopped = [str(cell.outputs) for cell in cells]
     assert re.search(r"job \d+ RUNNING on n\[1-2\] · ready · 4 of 4 ranks", started)
-    assert str([(rank, rank, 4, NAMES[rank // 2]) for rank in range(4)]) in told.replace("\\n", "")
+    assert str(two_on_each(4)) in told.replace("\\n", "")
     assert "cluster 'noted' has ended" in stopped
     assert not running("noted")
 
@@ -227,6 +220,6 @@ def test_it_ends_in_order_before_the_scheduler_ends_it(slurm, ending):
     record = ending.record
     until("its job has ended", lambda: record.job not in slurm.jobs(), within=75)
     assert slurm.state(record.job) == "COMPLETED"
-    assert time.time() < record.ends
+    assert end(slurm, record.job) < record.ends
     assert "ending the cluster: its walltime is up" in ending.logs()
     assert remains(slurm, record, {record.job}) == []

@@ -1,12 +1,29 @@
-"""What is left of a cluster of jobs after its end."""
+"""Clusters on several nodes: where their ranks are, and what is left of them after their end."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from support.daemons import running
-from support.slurm import Slurm
-from workbench import scratch
+from support.slurm import NAMES, Slurm
+from support.training import place
+from workbench import MPICluster, scratch
 from workbench.launch import queued
 from workbench.record import Record
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def places(cluster: MPICluster, client: Client) -> list[tuple[int, int, int, str]]:
+    """Return what `place` tells on the workers, in their order."""
+    told = client.run(place)
+    return [told[rank["address"]] for rank in cluster.ranks]
+
+
+def two_on_each(ranks: int) -> list[tuple[int, int, int, str]]:
+    """Return what `places` has to be where rank i is worker i, and each node has two."""
+    return [(rank, rank, ranks, NAMES[rank // 2]) for rank in range(ranks)]
 
 
 def numbers(record: Record) -> set[str]:
