@@ -30,7 +30,7 @@ SUBMISSION = 10.0
 
 @pytest.fixture(scope="module")
 def slurm(installed):
-    with closing(Slurm(patience=2, min_job_age=2)) as slurm, slurm.in_environment():
+    with closing(Slurm(min_job_age=2)) as slurm, slurm.in_environment():
         yield slurm
 
 

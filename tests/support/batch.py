@@ -48,9 +48,15 @@ def starting(name: str, **options: Any) -> Doing:
     return Doing(lambda: MPICluster(2, **given))
 
 
-def one_job(slurm: Slurm, state: str) -> str:
-    """Wait until there is one job, in this state, and return its id."""
-    until(f"a job to be {state}", lambda: [slurm.state(job) for job in slurm.jobs()] == [state])
+def one_job(slurm: Slurm, state: str, start: Doing | None = None) -> str:
+    """Wait until there is one job, in this state, and return its id; a start that has ended is not waited for."""
+
+    def is_there() -> bool:
+        if start is not None and not start.is_alive():
+            start.result()
+        return [slurm.state(job) for job in slurm.jobs()] == [state]
+
+    until(f"a job to be {state}", is_there)
     return slurm.jobs()[0]
 
 
