@@ -16,7 +16,7 @@ from workbench.connection import HeadConnection
 from workbench.errors import HeadUnreachable
 from workbench.job import LOOK, Job, submitted_script
 from workbench.launch.allocation import offer
-from workbench.launch.request import rank_count, request
+from workbench.launch.request import rank_count
 from workbench.progress import Progress
 from workbench.registry import Record
 
@@ -127,20 +127,20 @@ class MPICluster(Cluster):
         asynchronous: bool = False,
         loop: Any = None,
         quiet: bool = False,
-        _attach: Record | None = None,
+        _job: Job | None = None,
     ) -> None:
         # Before anything that __del__ or __repr__ may look at.
         self.status = Status.closed
         self.security: Any = None
-        self._owner = _attach is None
-        record = _attach or request(
+        self._job = _job or Job.of(
             ranks, name=name, scheduler=scheduler, threads=threads, memory=memory, mpi=mpi, protocol=protocol,
             timeout=timeout, idle_timeout=idle_timeout, nodes=nodes, ranks_per_node=ranks_per_node, walltime=walltime,
             queue=queue, account=account, constraint=constraint, reservation=reservation, gpus_per_rank=gpus_per_rank,
             extra=extra, preset=preset, interface=interface, fault_tolerant=fault_tolerant,
         )  # fmt: skip
+        record = self._job.record
+        self._owner = not self._job.attached
         self._note = _note(scheduler, record) if self._owner else ""
-        self._job = Job(record, renamable=name is None, attached=not self._owner)
         self._connection = HeadConnection(self._job, ssh_tunnel)
         self._ending = self._owner
         super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=record.name)
@@ -177,9 +177,8 @@ class MPICluster(Cluster):
         HeadUnreachable
             If its head does not answer from this host.
         """
-        return cls(
-            _attach=registry.running(name), ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet
-        )
+        job = Job(registry.running(name), renamable=False, attached=True)
+        return cls(_job=job, ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet)
 
     def __await__(self) -> Any:
         async def start() -> MPICluster:

@@ -7,8 +7,6 @@ import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from distributed.core import rpc
-
 from workbench import certificates, config, registry, scratch
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.launch import queued
@@ -55,6 +53,7 @@ def stop(record: Record) -> None:
 
 def _ask(record: Record) -> bool:
     """Ask the head to end the cluster; False if it does not answer."""
+    from distributed.core import rpc
 
     async def ask() -> None:
         if record.address is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from typing import Any, Self
 
 from workbench import certificates, logs, registry
 from workbench.ending import end_jobs, has_ended, tidy
@@ -20,6 +21,7 @@ from workbench.launch.choose import launcher
 from workbench.launch.interface import UNKNOWN, Launcher
 from workbench.launch.job_spec import job_spec
 from workbench.launch.poller import poller
+from workbench.launch.request import request
 from workbench.launch.settings import write_dask_settings
 from workbench.registry import Record
 
@@ -52,13 +54,20 @@ class Job:
         self.status = UNKNOWN
         """What the batch scheduler last told of the job."""
         self._renamable = renamable
+        self.attached = attached
+        self._submitted = attached
         self._id = queued.job_id(record) if attached and queued.is_batch(record) else None
         # A start can be given up while another thread is still submitting it.
         self._submitting = threading.Lock()
         self._given_up = False
 
+    @classmethod
+    def of(cls, ranks: Any = None, **options: Any) -> Self:
+        """Return the job of a cluster that is asked for as of `request`, not submitted yet."""
+        return cls(request(ranks, **options), renamable=options.get("name") is None)
+
     def submit(self) -> None:
-        """Make the cluster's folder and key, and hand its job to the launcher.
+        """Make the cluster's folder and key, and hand its job to the launcher; once.
 
         Raises
         ------
@@ -70,7 +79,7 @@ class Job:
             If the folder cannot be written.
         """
         with self._submitting:
-            if self._given_up:
+            if self._given_up or self._submitted:
                 return
             try:
                 self._make_folder()
@@ -83,6 +92,7 @@ class Job:
                     "Make it so, or set JUPYTER_DATA_DIR to another folder."
                 ) from error
             self._id = self._launcher.submit(job_spec(self.record))
+            self._submitted = True
 
     def _make_folder(self) -> None:
         while True:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+from itertools import pairwise
 
 import dask
 import pytest
@@ -13,6 +15,7 @@ from workbench.launch import manager
 from workbench.launch.allocation import Allocation
 from workbench.launch.manager import interfaces, spread_command
 from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import thread_variables
 from workbench.launch.spread import Spread, interface_of, mpiexec_command, shares, srun_command
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "", "/mpi/bin/mpiexec")
@@ -101,6 +104,22 @@ def test_interface_and_agent_reach_hydra_by_its_options(mpi):
         "/mpi/bin/mpiexec", "-n", "8", "-ppn", "2", "-wdir", "/data", "-iface", "ib0", "-launcher", "rsh",
         "-launcher-exec", "/bin/agent", "x",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("agent", [None, "/bin/agent"])
+def test_open_mpi_hands_on_in_a_job_of_pbs_what_is_neither_the_nodes_own_nor_its_own(monkeypatch, agent):
+    given = {"DASK_CONFIG", "LD_LIBRARY_PATH", "BASH_FUNC_ml%%", "HOSTNAME", "TMPDIR", "PBS_NODEFILE", "PRTE_MCA_x"}
+    monkeypatch.setattr(os, "environ", dict.fromkeys(given, "1"))
+    pbs = changed(around=dataclasses.replace(AROUND, scheduler="pbs"), agent=agent)
+
+    def handed_on(mpi, spread):
+        argv = mpiexec_command(mpi, spread, ["x"]).argv
+        return {name for option, name in pairwise(argv) if option == "-x"}
+
+    threads = set(thread_variables(3))
+    assert handed_on(OPENMPI, pbs) == handed_on(OPENMPI4, pbs) == {"DASK_CONFIG", "LD_LIBRARY_PATH"} | threads
+    # Hydra hands on everything, and so does SLURM to the daemons of Open MPI.
+    assert handed_on(MPICH, pbs) == handed_on(INTELMPI, pbs) == handed_on(OPENMPI, SPREAD) == set()
 
 
 def test_root_tells_open_mpi_that_it_means_it():

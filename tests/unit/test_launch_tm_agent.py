@@ -85,8 +85,8 @@ def test_mpi_starts_one_world_on_the_nodes_of_a_job_by_it(hosts, tmp_path):
     nodefile = tmp_path / "nodes"
     nodefile.write_text("".join(f"{node}\n" for node in nodes), encoding="utf-8")
     spread = Spread(
-        ranks=2, threads=1, around=Allocation("pbs", "1.pbshead", nodes, (1, 1)), per_node=1, root=os.geteuid() == 0,
-        agent=agent_path(), directory=str(tmp_path),
+        ranks=2, threads=1, around=Allocation("pbs", "1.pbshead", nodes, (1, 1)), counts=(1, 1),
+        root=os.geteuid() == 0, agent=agent_path(), directory=str(tmp_path),
     )  # fmt: skip
     program = (sys.executable, "-c", "from mpi4py import MPI; print('size', MPI.COMM_WORLD.size)")
     command = mpiexec_command(find(), spread, program)

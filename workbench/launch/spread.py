@@ -7,7 +7,7 @@ scheduler and the MPI speak, or the MPI's own ``mpiexec`` does, by daemons of it
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from workbench.launch.allocation import Allocation
@@ -16,6 +16,9 @@ from workbench.launch.mpiexec import OPENMPI_AS_ROOT, Command, has_ulfm, thread_
 
 # The interface by which ranks of an MPI find each other, as srun calls it.
 _INTERFACES = {"openmpi": "pmix", "mpich": "pmi2", "intelmpi": "pmi2"}
+# Variables that each node or rank has its own of, or that Open MPI hands on by itself.
+_NODES_OWN = frozenset({"HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR", "PWD", "OLDPWD", "SHLVL", "_"})
+_OTHERS = ("PBS_", "OMPI_", "PRTE_", "PMIX_")
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,23 @@ def mpiexec_command(mpi: MPI, spread: Spread, command: Sequence[str], *, extra: 
         More arguments for ``mpiexec``.
     """
     options, environment, defaults = _of_ranks(mpi, spread)
+    if mpi.flavour == "openmpi" and spread.around.scheduler == "pbs":
+        # Its daemons get there by ssh or an agent, with an environment of their own, which ranks would have.
+        options += exports(os.environ | environment)
     return Command((mpi.mpiexec, *options, *extra, *command), environment, defaults)
+
+
+def exports(names: Iterable[str]) -> list[str]:
+    """Return the options by which Open MPI gives ranks on all nodes the variables of these names, as others do unasked.
+
+    Examples
+    --------
+    >>> exports(["PBS_NODEFILE", "OMP_NUM_THREADS", "BASH_FUNC_module%%", "TMPDIR"])
+    ['-x', 'OMP_NUM_THREADS']
+    """
+    # Functions of a shell are left out: their names are none for -x.
+    wanted = (name for name in names if name.isidentifier() and name not in _NODES_OWN and not name.startswith(_OTHERS))
+    return [word for name in sorted(wanted) for word in ("-x", name)]
 
 
 def _of_ranks(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:

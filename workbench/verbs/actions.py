@@ -203,9 +203,19 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
         from workbench.preview import preview
 
         return preview(**given)
-    from workbench.cluster import MPICluster
+    from workbench.job import Job
 
-    return MPICluster(quiet=quiet, **given)
+    here = {"quiet": quiet, "ssh_tunnel": given.pop("ssh_tunnel", None), "scheduler": given.get("scheduler")}
+    job = Job.of(**given)
+    try:
+        # While Dask is loaded it may be waiting, or starting.
+        job.submit()
+        from workbench.cluster import MPICluster
+
+        return MPICluster(_job=job, **here)
+    except BaseException:
+        job.remove()
+        raise
 
 
 def attach(name: str, ssh_tunnel: str | None = None) -> MPICluster:
