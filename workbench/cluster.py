@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from distributed.core import Status
 from distributed.deploy.cluster import Cluster
+from tornado.ioloop import PeriodicCallback
 
 from workbench import cluster_html, config, logs, registry
 from workbench.broadcasting import broadcast
@@ -19,6 +20,9 @@ from workbench.launch.allocation import offer
 from workbench.launch.request import rank_count
 from workbench.progress import Progress
 from workbench.registry import Record
+
+# Milliseconds between two looks whether the cluster is still there.
+_WATCH = 3000
 
 
 class MPICluster(Cluster):
@@ -206,6 +210,15 @@ class MPICluster(Cluster):
             await self._await_ready(progress)
         self._cluster_info["name"] = self._job.record.name
         await super()._start()
+        watch = PeriodicCallback(self._close_if_gone, _WATCH)
+        self.periodic_callbacks["cluster-end"] = watch
+        watch.start()
+
+    async def _close_if_gone(self) -> None:
+        # Whoever has ended it: Dask would try to reach its scheduler, and complain.
+        if not await asyncio.to_thread(self._job.runs) and self.status == Status.running:
+            self._ending = False
+            await self._close()
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:
@@ -243,7 +256,7 @@ class MPICluster(Cluster):
             try:
                 # A head that is stopped or stuck keeps its connections.
                 async with asyncio.timeout(config.seconds("connect-timeout")):
-                    await self._connection.ask()
+                    await self._connection.ask_if_it_runs()
             except HeadUnreachable:
                 raise
             except OSError as error:

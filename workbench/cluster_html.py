@@ -49,7 +49,7 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
         "job": f"{escape.escape(record.scheduler)}{job} on {escape.escape(record.process.host)}, since {since}",
         "last event": escape.escape(record.message),
     }
-    if state == "closed":
+    if state in ("closed", "gone"):
         # Nobody tells of them any more.
         del rows["ranks"], rows["last event"]
         rows.pop("walltime", None)

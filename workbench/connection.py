@@ -165,15 +165,31 @@ class HeadConnection:
             asking.cancel()
         await self.ask()
 
+    async def ask_if_it_runs(self) -> None:
+        """Have the head tell how the cluster is, unless it is gone.
+
+        Raises
+        ------
+        HeadUnreachable
+            If it is.
+        """
+        if not await self._done_while_it_runs(self.ask()):
+            raise self.lost()
+
     async def ask_to_end(self) -> None:
         """Ask the head to end the cluster; return when it has said yes, or is gone."""
-        asking = asyncio.ensure_future(self.head.workbench_close(reason="the user has closed it"))
+        # A head that is stopped or stuck keeps its connections.
+        async with asyncio.timeout(config.seconds("connect-timeout")):
+            await self._done_while_it_runs(self.head.workbench_close(reason="the user has closed it"))
+
+    async def _done_while_it_runs(self, call: Awaitable[None]) -> bool:
+        """Await a call, but no longer than the cluster is there: Dask would try to connect for as long as it may."""
+        asking = asyncio.ensure_future(call)
         try:
-            # A head that is stopped or stuck keeps its connections.
-            async with asyncio.timeout(config.seconds("connect-timeout")):
-                while not (await asyncio.wait({asking}, timeout=_LOOK))[0]:
-                    if not await asyncio.to_thread(self._job.runs):
-                        return  # it has ended meanwhile, and Dask would try to connect for as long as it may
-                await asking
+            while not (await asyncio.wait({asking}, timeout=_LOOK))[0]:
+                if not await asyncio.to_thread(self._job.runs):
+                    return False
+            await asking
         finally:
             asking.cancel()
+        return True

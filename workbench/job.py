@@ -18,7 +18,7 @@ from workbench.errors import (
 )
 from workbench.launch import queued
 from workbench.launch.choose import launcher
-from workbench.launch.interface import UNKNOWN, Launcher
+from workbench.launch.interface import UNKNOWN, JobState, Launcher
 from workbench.launch.job_spec import job_spec
 from workbench.launch.poller import poller
 from workbench.launch.request import request
@@ -93,6 +93,9 @@ class Job:
                 ) from error
             self._id = self._launcher.submit(job_spec(self.record))
             self._submitted = True
+            if self._launcher.batch and not registry.owns_lease(self.record):
+                # Somebody has stopped it meanwhile, and could not know of the job.
+                self._launcher.cancel(self._id)
 
     def _make_folder(self) -> None:
         while True:
@@ -123,7 +126,7 @@ class Job:
             if self.record.state != "failed":
                 raise self.failure(end)
         if self.record.state == "failed":
-            raise self.failure(self.record.message)
+            raise self.failure(self._cut_short() or self.record.message)
         if self.record.address is None and time.time() > self.record.deadline + _GRACE:
             raise self.failure(f"its head was not ready after its deadline, state {self.record.state!r}")
         return self.record
@@ -161,6 +164,12 @@ class Job:
         state = "" if self.record.state == "submitted" else f" · {self.record.state}"
         told = "submitted" if self.status is UNKNOWN else queued.words(self.status)
         return f"job {self._id or self.record.job} {told}{state}"
+
+    def _cut_short(self) -> str:
+        """Return in words that the scheduler has ended the job, of which the head sees only that its ranks die."""
+        told = queued.status(self.record) if self._launcher.batch else UNKNOWN
+        by_scheduler = told.state in (JobState.TIMEOUT, JobState.CANCELLED)
+        return f"its job {self._id} has ended: {queued.words(told)}" if by_scheduler else ""
 
     def failure(self, reason: str) -> StartError:
         """Return the error that says why the cluster did not start."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
+import threading
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import (
@@ -152,9 +154,20 @@ class ClusterMagics(Magics):
             self._unbind()
             if before.id != cluster.record.id:
                 _tell_what_became_of(before)
-        client.subscribe_topic("workbench", _notify)
+        client.subscribe_topic("workbench", functools.partial(self._notify, cluster.record.id))
         self.shell.push({"cluster": cluster, "client": client})
         display(cluster)
+
+    def _notify(self, cluster: str, event: tuple[float, dict[str, Any]]) -> None:
+        """Print what users have to see at once, wherever they are in their notebook: ranks lost, the end that comes."""
+        _, told = event
+        bound = self._record
+        if bound is None or bound.id != cluster or not told.get("notice"):
+            return
+        print(f"cluster {told['cluster']!r}: {told['message']}")
+        if told.get("ending"):
+            # Of a scheduler that is gone Dask would complain for minutes. This is its thread, which must not wait.
+            threading.Thread(target=self._unbind, name="unbind", daemon=True).start()
 
     def _unbind(self) -> None:
         """Close the user's ``cluster`` and the ``client`` of it, and take the names away; the cluster goes on."""
@@ -164,13 +177,6 @@ class ClusterMagics(Magics):
         if getattr(names.get("client"), "cluster", None) is cluster:
             names.pop("client").close()
         names.pop("cluster").detach()
-
-
-def _notify(event: tuple[float, dict[str, Any]]) -> None:
-    """Print what users have to see at once, wherever they are in their notebook: the end that comes, ranks lost."""
-    _, told = event
-    if told.get("notice"):
-        print(f"cluster {told['cluster']!r}: {told['message']}")
 
 
 def _tell_what_became_of(record: Record) -> None:

@@ -94,7 +94,7 @@ def test_a_start_that_fails_shows_the_end_of_the_log_and_leaves_nothing():
     out, err = run("start", "1", "--name", "broken", "--json", code=1, **variables)
 
     assert out == ""
-    assert err.startswith("cluster 'broken' did not start: world 0 ended while starting (exit code")
+    assert err.startswith("cluster 'broken' did not start: world 0 ended while starting (mpiexec ended with exit code")
     assert "no-such-option" in err
     assert "Traceback" not in err
     assert "broken" not in registry.names()

@@ -188,7 +188,7 @@ def test_an_unknown_choice_gets_the_closest_one_and_all(choice, hint, root):
 
 
 @pytest.mark.parametrize("mpi", ["auto", "openmpi", "mpich", "intelmpi"])
-@pytest.mark.parametrize("scheduler", ["auto", "local"])
+@pytest.mark.parametrize("scheduler", [None, "local"])
 def test_every_known_choice_is_taken(mpi, scheduler):
     record = request(2, mpi=mpi, scheduler=scheduler, name="a")
     assert (record.mpi, record.scheduler, record.name) == (mpi, "local", "a")

@@ -108,7 +108,7 @@ def answers(tmp_path, monkeypatch):
 def test_a_script_asks_for_the_geometry_of_the_world(tmp_path):
     assert directives(SLURM.script(spec_in(tmp_path))) == [
         "--job-name=mpi",
-        "--comment=workbench",
+        "--comment=workbench:",
         f"--output={tmp_path}/head.log",
         "--open-mode=append",
         "--nodes=4",

@@ -70,7 +70,7 @@ def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
     assert listing.cleaned == ["ended"]
     text = show.listing_text(listing).splitlines()
     assert text[0].split() == ["name", "state", "ranks", "MPI", "job", "age", "last", "event"]
-    assert text[1].startswith(f"good  ready  2 of 3  Open MPI 5.0.11  {HERE.host}")
+    assert text[1].startswith(f"good  ready  2 of 3  Open MPI 5.0.11  local on {HERE.host}")
     assert text[2] == "ended: has ended, its record was removed"
     assert text[3].startswith("damaged: the record of cluster 'damaged' cannot be read")
     assert registry.names() == ["damaged", "good"]

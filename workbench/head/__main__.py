@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import importlib
 import logging
@@ -41,8 +42,8 @@ def main() -> int:
     if launcher(record.scheduler).batch and (around := enclosing()):
         # It may have waited in its queue for days: the time to be ready counts from now.
         record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
-    registry.write(record)
     try:
+        registry.write(record)
         found = mpi.mpiexec_of(library.result(), record.mpi)
         record = record.replace(mpi=str(found))
         world = WorldProcess(record, found, index=0, ranks=record.ranks)
@@ -73,7 +74,8 @@ async def _serve(record: Record, world: WorldProcess) -> int:
 
 def _fail(record: Record, message: str) -> int:
     logging.getLogger("workbench.head").error(message)
-    registry.write(record.replace(state="failed", message=message))
+    with contextlib.suppress(OSError):  # a full disk, most likely: the log says so, if anything does
+        registry.write(record.replace(state="failed", message=message))
     certificates.remove(record.folder)
     return 1
 

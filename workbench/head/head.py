@@ -150,6 +150,10 @@ class Head:
     # -- what clients ask for ----------------------------------------------------------------------------------
 
     async def _rpc_status(self) -> dict[str, Any]:
+        if self.record.state == "ready" and self._changed.is_set():
+            # Who is told so may look at the record next.
+            self._changed.clear()
+            await asyncio.to_thread(self._save)
         return dataclasses.asdict(self.record)
 
     async def _rpc_close(self, reason: str) -> None:
@@ -274,6 +278,8 @@ class Head:
 
     async def _close(self, state: str, reason: str) -> int:
         logger.info("ending the cluster: %s", reason)
+        ending = {"cluster": self.record.name, "message": f"it ends: {reason}", "notice": True, "ending": True}
+        self.scheduler.log_event("workbench", ending)
         for task in self._tasks:
             task.cancel()
         self.record = self.record.replace(state=state, message=reason)

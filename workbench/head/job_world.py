@@ -72,7 +72,7 @@ class JobWorld(MPIWorld):
         for pause in _pauses():
             status = await self._status()
             if status.over:
-                raise StartError(f"{self._end(status)} before it ran. See {log}")
+                raise StartError(f"{self._end_words(status)} before it ran. See {log}")
             if status.state not in (JobState.QUEUED, JobState.UNKNOWN):
                 self._say(f"world {self.index}: job {self.job} {words(status)}")
                 return
@@ -88,7 +88,7 @@ class JobWorld(MPIWorld):
         job = str(self.job)
         return (await asyncio.to_thread(self._launcher.statuses, [job]))[job]
 
-    def _end(self, status: JobStatus) -> str:
+    def _end_words(self, status: JobStatus) -> str:
         return f"its job {self.job} has ended: {words(status)}"
 
     def left(self, rank: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class JobWorld(MPIWorld):
         for pause in _pauses():
             status = await self._status()
             if status.over:
-                return self._end(status)
+                return self._end_words(status)
             near = self._emptied.is_set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SOON if near else pause):
@@ -115,6 +115,11 @@ class JobWorld(MPIWorld):
         self.stopping = True
         if self.job is None:
             return
+        await self._end(ask)
+        # Its job is over: nobody has to look for it any more.
+        self.record.folder.joinpath(f"world-{self.index}.job").unlink(missing_ok=True)
+
+    async def _end(self, ask: Callable[[], Awaitable[None]]) -> None:
         if self.ready:  # else there is somebody who cannot be asked
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):

@@ -54,6 +54,9 @@ class BatchLauncher(Launcher):
         if answer.code == 0 and job is not None:
             return job
         self._withdraw(spec)
+        if not self.doubtful(answer):
+            # Without it nobody looks for a job that never was.
+            spec.receipt.unlink(missing_ok=True)
         raise self.refusal(answer, spec)
 
     def _withdraw(self, spec: JobSpec) -> None:
@@ -65,6 +68,10 @@ class BatchLauncher(Launcher):
     @abc.abstractmethod
     def submission(self, spec: JobSpec, text: str) -> Submission:
         """Return the command that hands over the script with this text, once it is in its file."""
+
+    def doubtful(self, answer: command.Answer) -> bool:
+        """Tell whether the job may have been taken although the command says otherwise."""
+        return False
 
     @abc.abstractmethod
     def refusal(self, answer: command.Answer, spec: JobSpec) -> LaunchError:

@@ -85,22 +85,31 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
     """
     timeout = config.seconds("submit-timeout")
     try:
-        with open(os.open(receipt, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            _lock(file.fileno())
+        file = open(os.open(receipt, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise LaunchError(f"cannot write {receipt}: {error.strerror}. Check its folder and your quota.") from error
+    # Read by this descriptor too: the folder may be removed meanwhile by somebody who stops the cluster.
+    with file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
             # A session of its own: a signal that ends this process, or the terminal's Ctrl-C, leaves it alone.
             process = subprocess.Popen(
                 argv, env=_plain(environment), cwd=directory, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
             )  # fmt: skip
-    except OSError as error:
-        raise LaunchError(f"cannot run {argv[0]} in {directory}: {error}. Is this a host of the scheduler?") from error
-    try:
-        _, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired as error:
-        process.kill()
-        process.communicate()
-        raise _silent(argv, timeout) from error
-    return Answer(process.returncode, receipt.read_text(encoding="utf-8", errors="replace"), errors)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot run {argv[0]} in {directory}: {error}. Is this a host of the scheduler?"
+            ) from error
+        try:
+            _, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.communicate()
+            raise _silent(argv, timeout) from error
+        file.seek(0)
+        return Answer(process.returncode, file.read().decode(errors="replace"), errors)
 
 
 def settled(receipt: Path) -> bool:
@@ -113,11 +122,6 @@ def settled(receipt: Path) -> bool:
     except OSError:
         pass  # there is none, or the file system has no locks
     return True
-
-
-def _lock(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:

@@ -36,6 +36,9 @@ class JobSpec:
     directory: Path = Path("/")
     """Folder that the job runs in."""
 
+    identity: str = ""
+    """Words by which the job can be told from all others, where the scheduler keeps such."""
+
     @property
     def receipt(self) -> Path:
         """File that takes what the scheduler answers to the submission: the job's id."""
@@ -160,6 +163,16 @@ class Launcher(abc.ABC):
     def on_nodes(self, resources: Resources) -> NodeSettings:
         """Return what the site's settings say of the nodes of a job."""
         return NodeSettings()
+
+    def find(self, identity: str) -> str | None:
+        """Return the id of the job with an identity: of one that was submitted, but whose id was never heard.
+
+        Raises
+        ------
+        SchedulerSilent
+            If the scheduler does not answer.
+        """
+        return None
 
     def judge(self, spec: JobSpec) -> str:
         """Return what the scheduler says of the job without taking it; empty where it cannot be asked."""

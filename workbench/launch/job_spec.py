@@ -36,6 +36,11 @@ def world_job_spec(record: Record, index: int, ranks: int) -> JobSpec:
     return dataclasses.replace(spec, resources=settled)
 
 
+def identity(record: Record, stem: str) -> str:
+    """Return the words by which a scheduler knows a job of the cluster: whose, and which of its jobs."""
+    return f"{record.id}:{stem}"
+
+
 def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, ...]) -> JobSpec:
     return JobSpec(
         name=record.name,
@@ -52,6 +57,7 @@ def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, .
         ),
         resources=record.resources,
         directory=Path(record.directory),
+        identity=identity(record, stem),
     )
 
 

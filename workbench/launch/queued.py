@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from workbench.errors import LaunchError
 from workbench.launch.choose import launcher
 from workbench.launch.command import settled
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.launch.job_spec import identity
 from workbench.record import Record
 from workbench.words import clock
 
@@ -22,8 +24,22 @@ def job_id(record: Record) -> str | None:
     return record.job or _read(record, _receipt(record))
 
 
-def all_jobs(record: Record) -> list[str]:
-    """Return the ids of all jobs of a cluster that are known, also of those that were submitted a moment ago."""
+def all_jobs(record: Record, *, certain: bool = False) -> list[str]:
+    """Return the ids of all jobs of a cluster that are known, also of those that were submitted a moment ago.
+
+    Parameters
+    ----------
+    certain
+        Have the scheduler look for jobs whose id was never heard.
+
+    Raises
+    ------
+    LaunchError
+        With `certain`, if it does not answer.
+    """
+    if certain:
+        for receipt in record.folder.glob("*.job"):
+            _recover(record, receipt)
     known = [record.job, *(world.job for world in record.worlds)]
     receipts = sorted(record.folder.glob("*.job"))
     return list(dict.fromkeys(job for job in (*known, *(_read(record, path) for path in receipts)) if job))
@@ -54,7 +70,14 @@ def alive(record: Record) -> bool | None:
     submitted = settled(_receipt(record))
     if job_id(record) is None:
         # Either its starter is about to submit it, or was killed before it could, or has failed to.
-        return record.process.alive() if submitted else None
+        starter = record.process.alive()
+        if starter or not submitted:
+            return starter or None
+        try:
+            if not all_jobs(record, certain=True):
+                return starter
+        except LaunchError:
+            return None
     told = status(record)
     if told.over:
         return False
@@ -90,7 +113,7 @@ def cancel(record: Record) -> None:
         If the scheduler does not take it.
     """
     its = launcher(record.scheduler)
-    for job in all_jobs(record):
+    for job in all_jobs(record, certain=True):
         its.cancel(job)
 
 
@@ -107,6 +130,14 @@ def await_over(record: Record, timeout: float) -> list[str]:
             time.sleep(pause)
             pause = min(1.4 * pause, 2.0)
     return left
+
+
+def _recover(record: Record, receipt: Path) -> None:
+    """Look for the job of a submission that nobody heard the end of, and note its id where it belongs."""
+    if settled(receipt) and _read(record, receipt) is None:
+        job = launcher(record.scheduler).find(identity(record, receipt.stem))
+        if job is not None:
+            receipt.write_text(f"{job}\n", encoding="utf-8")
 
 
 def _receipt(record: Record) -> Path:

@@ -14,6 +14,7 @@ from workbench.launch.allocation import enclosing
 from workbench.launch.choose import choose, launcher
 from workbench.launch.interface import Launcher
 from workbench.launch.mpiexec import available_cores, has_ulfm
+from workbench.launch.time_text import walltime as seconds_of
 from workbench.record import Record
 from workbench.resources import Resources
 
@@ -94,7 +95,7 @@ def request(
     asked = Resources(
         nodes=_optional("nodes", nodes),
         ranks_per_node=_optional("ranks-per-node", ranks_per_node),
-        walltime=walltime,
+        walltime=None if walltime is None else seconds_of(walltime),
         queue=queue,
         account=account,
         constraint=constraint,

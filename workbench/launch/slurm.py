@@ -31,7 +31,7 @@ from workbench.launch.slurm_answers import (
     unreachable,
 )
 from workbench.launch.slurm_settle import settled
-from workbench.launch.slurm_text import overriding, script
+from workbench.launch.slurm_text import comment, overriding, script
 from workbench.resources import Resources
 
 # SLURM sends its signal up to a minute early.
@@ -73,6 +73,19 @@ class SlurmLauncher(BatchLauncher):
             if number.isascii() and number.isdigit():
                 return number
         return None
+
+    def find(self, identity: str) -> str | None:
+        """Return the number of the job that carries `identity` in its comment, or None if there is none."""
+        line = ["squeue", "--noheader", "--me", f"--format=%i{SEPARATOR}%k"]
+        answer = command.ask(line, environment=_unfiltered())
+        if answer.code:
+            raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}). Try again.")
+        jobs = dict(reversed(line.strip().partition(SEPARATOR)[::2]) for line in answer.out.splitlines())
+        return jobs.get(comment(identity))
+
+    def doubtful(self, answer: command.Answer) -> bool:
+        """Tell whether the job may have been taken although sbatch says otherwise."""
+        return "timed out" in answer.err.lower()
 
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
         """Return the status of each job: what the queue says, and of those it has forgotten the accounting."""

@@ -111,6 +111,11 @@ def script(spec: JobSpec, site: Site, notice: int | None) -> str:
     return "\n".join(lines)
 
 
+def comment(identity: str) -> str:
+    """Return the comment of a job, by which it can be counted, and found if its number was never heard."""
+    return f"workbench:{identity}"
+
+
 def _missing(test: str, path: object, what: str) -> Iterator[str]:
     sentence = f"workbench: {path} does not exist on "
     rest = f": {what} has to be on a file system that the nodes share."
@@ -122,7 +127,7 @@ def _directives(spec: JobSpec, site: Site, notice: int | None) -> Iterator[str]:
     asked = spec.resources
     settings: list[tuple[str, object]] = [
         ("--job-name", spec.name),
-        ("--comment", "workbench"),
+        ("--comment", comment(spec.identity)),
         ("--output", _file_name(str(spec.log))),
         ("--open-mode", "append"),
         ("--nodes", asked.nodes),
