@@ -95,6 +95,8 @@ def test_interface_agent_and_session_folder_reach_open_mpi_by_its_variables(mpi,
     variables = command.environment | command.defaults
     assert [variables[name] for name in names] == ["ib0", "/bin/agent", "/shm/w"]
     assert variables["OMPI_MCA_btl_tcp_if_include"] == "ib0"
+    assert "--leave-session-attached" in command.argv
+    assert "--leave-session-attached" not in mpiexec_command(mpi, SPREAD, ["x"]).argv
 
 
 @pytest.mark.parametrize("mpi", [MPICH, INTELMPI])

@@ -202,6 +202,8 @@ def _openmpi(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[
         environment["PRTE_MCA_plm_ssh_agent" if five else "OMPI_MCA_plm_rsh_agent"] = spread.agent
         # All daemons from the first node: on the others the agent may not work.
         environment["PRTE_MCA_plm_ssh_no_tree_spawn" if five else "OMPI_MCA_plm_rsh_no_tree_spawn"] = "1"
+        # Daemons in sessions of their own would be no part of the job: not counted, and not ended with it.
+        options.append("--leave-session-attached")
     if spread.root:
         environment |= OPENMPI_AS_ROOT
     return options, environment, defaults
