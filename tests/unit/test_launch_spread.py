@@ -110,16 +110,16 @@ def test_interface_and_agent_reach_hydra_by_its_options(mpi):
 
 @pytest.mark.parametrize("agent", [None, "/bin/agent"])
 def test_open_mpi_hands_on_in_a_job_of_pbs_what_is_neither_the_nodes_own_nor_its_own(monkeypatch, agent):
-    given = {"DASK_CONFIG", "LD_LIBRARY_PATH", "BASH_FUNC_ml%%", "HOSTNAME", "TMPDIR", "PBS_NODEFILE", "PRTE_MCA_x"}
-    monkeypatch.setattr(os, "environ", dict.fromkeys(given, "1"))
+    wanted = {"DASK_CONFIG", "LD_LIBRARY_PATH"}
+    others = {"BASH_FUNC_ml%%", "HOSTNAME", "TMPDIR", "CUDA_VISIBLE_DEVICES", "PBS_NODEFILE", "PRTE_MCA_x"}
+    monkeypatch.setattr(os, "environ", dict.fromkeys(wanted | others, "1"))
     pbs = changed(around=dataclasses.replace(AROUND, scheduler="pbs"), agent=agent)
 
     def handed_on(mpi, spread):
         argv = mpiexec_command(mpi, spread, ["x"]).argv
         return {name for option, name in pairwise(argv) if option == "-x"}
 
-    threads = set(thread_variables(3))
-    assert handed_on(OPENMPI, pbs) == handed_on(OPENMPI4, pbs) == {"DASK_CONFIG", "LD_LIBRARY_PATH"} | threads
+    assert handed_on(OPENMPI, pbs) == handed_on(OPENMPI4, pbs) == wanted | set(thread_variables(3))
     # Hydra hands on everything, and so does SLURM to the daemons of Open MPI.
     assert handed_on(MPICH, pbs) == handed_on(INTELMPI, pbs) == handed_on(OPENMPI, SPREAD) == set()
 

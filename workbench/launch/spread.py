@@ -17,7 +17,12 @@ from workbench.launch.mpiexec import OPENMPI_AS_ROOT, Command, has_ulfm, thread_
 # The interface by which ranks of an MPI find each other, as srun calls it.
 _INTERFACES = {"openmpi": "pmix", "mpich": "pmi2", "intelmpi": "pmi2"}
 # Variables that each node or rank has its own of, or that Open MPI hands on by itself.
-_NODES_OWN = frozenset({"HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR", "PWD", "OLDPWD", "SHLVL", "_"})
+_NODES_OWN = frozenset(
+    {
+        *("HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR", "PWD", "OLDPWD", "SHLVL", "_"),
+        *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+    }
+)
 _OTHERS = ("PBS_", "OMPI_", "PRTE_", "PMIX_")
 
 
