@@ -152,13 +152,13 @@ class MPICluster(Cluster):
             self._loop_runner.start()
             try:
                 self.sync(self._start)
-            except BaseException:
-                # Ctrl-C in the middle leaves a job that nobody has asked for.
-                if self._owner:
-                    self._job.remove()
+            except BaseException as error:
                 self.status = Status.closed
                 self._loop_runner.stop()
-                raise
+                if not self._owner:
+                    raise
+                # Ctrl-C in the middle leaves a job that nobody has asked for.
+                self._job.abandon(error)
 
     @classmethod
     def attach(
@@ -189,11 +189,11 @@ class MPICluster(Cluster):
             if self.status == Status.created:
                 try:
                     await self._start()
-                except BaseException:
-                    if self._owner:
-                        await asyncio.to_thread(self._job.remove)
+                except BaseException as error:
                     self.status = Status.closed
-                    raise
+                    if not self._owner:
+                        raise
+                    await asyncio.to_thread(self._job.abandon, error)
             return self
 
         return start().__await__()

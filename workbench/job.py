@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from workbench import certificates, logs, registry
 from workbench.ending import end_jobs, has_ended, tidy
 from workbench.errors import (
     ClusterExists,
     ClusterNotFound,
+    LaunchError,
     RecordError,
+    SchedulerSilent,
     StartError,
     StartTimeout,
 )
@@ -189,6 +191,24 @@ class Job:
         """Return when nothing is left of the cluster; after a deadline, see to it."""
         if not has_ended(self.record):
             self.remove()
+
+    def abandon(self, error: BaseException) -> NoReturn:
+        """Leave nothing of the cluster, and raise the error for which it is given up.
+
+        Raises
+        ------
+        SchedulerSilent
+            Instead, if the scheduler does not answer: the record stays then, since there may be a job.
+        """
+        try:
+            self.remove()
+        except LaunchError as silence:
+            raise SchedulerSilent(
+                f"{error or type(error).__name__}. Its job may have been taken, and could not be cancelled: when the "
+                f"scheduler answers again, look for it with %mpicluster list, and end it with %mpicluster stop "
+                f"{self.record.name}."
+            ) from silence
+        raise error
 
     def remove(self) -> None:
         """Leave nothing of the cluster: job, record, key, sockets."""

@@ -113,16 +113,21 @@ def test_a_scheduler_that_is_down(slurm):
     assert sentence.startswith("SLURM does not answer (Unable to contact slurm controller")
 
 
-def test_a_scheduler_that_is_frozen(slurm):
+def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
     slurm.freeze_controller()
     try:
         with dask.config.set({"workbench.submit-timeout": "1 s", "workbench.scheduler-timeout": "1 s"}):
-            sentence = refused(SchedulerSilent)
+            sentence = refused(SchedulerSilent, extra=HELD)
     finally:
         slurm.start_controller()
-    # Then it has seen what was sent to it meanwhile, too.
-    slurm.wait_up()
     assert sentence.startswith("sbatch did not answer within 1 s. The scheduler is down or busy")
+    assert f"%mpicluster stop {NAME}" in sentence
+
+    # Now it sees what was sent to it meanwhile, and the job is known by its comment.
+    slurm.wait_up()
+    until("the job to be taken", slurm.jobs)
+    assert [(cluster.name, cluster.state) for cluster in actions.listing().clusters] == [(NAME, "queued")]
+    assert actions.stop(actions.targets(NAME, everything=False)).stopped == [NAME]
 
 
 def test_while_the_scheduler_is_away_a_job_is_neither_forgotten_nor_given_up(slurm):

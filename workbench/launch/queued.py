@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -53,6 +54,10 @@ def is_being_submitted(record: Record) -> bool:
 def status(record: Record) -> JobStatus:
     """Return what the scheduler tells of the job that holds head and world 0, asked now."""
     job = job_id(record)
+    if job is None and _receipt(record).exists():
+        with suppress(LaunchError):
+            _recover(record, _receipt(record))
+            job = job_id(record)
     return UNKNOWN if job is None else launcher(record.scheduler).statuses([job]).get(job, UNKNOWN)
 
 

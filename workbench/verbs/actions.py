@@ -213,9 +213,8 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
         from workbench.cluster import MPICluster
 
         return MPICluster(_job=job, **here)
-    except BaseException:
-        job.remove()
-        raise
+    except BaseException as error:  # noqa: BLE001  (it is raised again)
+        job.abandon(error)
 
 
 def attach(name: str, ssh_tunnel: str | None = None) -> MPICluster:
