@@ -15,6 +15,8 @@ from workbench.registry import Record
 
 # Seconds between two looks at a cluster that is ending.
 _LOOK = 0.05
+# Seconds between two questions to a scheduler in that time.
+_ASK = 1.0
 # Seconds for the end of a cluster: its ranks are asked, then its mpiexec, then both are killed.
 _END = 15.0
 # Seconds for a scheduler to end a job that is cancelled: by default SLURM gives its processes 30.
@@ -94,9 +96,14 @@ def _once_it_has_spoken(record: Record) -> Record:
 def has_ended(record: Record) -> bool:
     """Wait until neither lease nor head nor jobs are there; False if they outlast the deadline."""
     deadline = time.monotonic() + _END
+    ask_again = 0.0
     while time.monotonic() < deadline:
         # A head that has not spoken ends as soon as it finds no record.
         alive = False if record.state == "submitted" else record.process.alive()
+        if alive is None and queued.is_batch(record) and time.monotonic() > ask_again:
+            # It is on another host, and was killed maybe: its scheduler knows.
+            alive = False if queued.status(record).over else None
+            ask_again = time.monotonic() + _ASK
         if alive is False:
             tidy(record)  # nothing is left to do if the head has ended in order, but it may have been killed
         with contextlib.suppress(OSError):

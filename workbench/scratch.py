@@ -23,6 +23,8 @@ _MPICH_FILES = (("/dev/shm", "mpich_shm_*"), ("/tmp", "hydra_hwloc_xmlfile_*")) 
 # Of a node's folders: locked by every process that uses them.
 _MARK = "in-use"
 _marks: dict[str, int] = {}
+# Seconds from its creation until it is locked for sure.
+_BEING_MARKED = 10.0
 # Seconds from a segment's creation until its maker has certainly mapped it.
 _BEING_MADE = 0.2
 
@@ -46,10 +48,20 @@ def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
 def occupy(cluster_id: str, world: str) -> None:
     """Make the folder for the shared memory of a world on this node, and mark the cluster's folders as in use."""
     memory = shared_memory(cluster_id)
+    _remove_forsaken(memory.parent, but=memory.name)
     (memory / world).mkdir(mode=0o700, exist_ok=True)
     # Memory is the node's own wherever /tmp is. Held to the end of the process, however it ends.
     _marks[cluster_id] = mark = os.open(memory / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(mark, fcntl.LOCK_SH)
+
+
+def _remove_forsaken(parent: Path, *, but: str) -> None:
+    """Remove the folders of clusters whose processes on this node were all killed at once, and could not do so."""
+    for mark in parent.glob(f"*/{_MARK}"):
+        with contextlib.suppress(OSError), open(mark, "rb") as file:
+            if mark.parent.name != but and time.time() - os.fstat(file.fileno()).st_mtime > _BEING_MARKED:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove(mark.parent.name)
 
 
 def vacate(cluster_id: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -175,3 +177,49 @@ def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_us
     finally:
         for path in (orphan, used, fresh):
             path.unlink(missing_ok=True)
+
+
+HOLD = """
+import sys
+from workbench import scratch
+scratch.occupy(sys.argv[1], "world-0")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_killed_processes_have_left_on_a_node_goes_with_the_next_cluster_there(monkeypatch):
+    monkeypatch.setattr(scratch, "_BEING_MARKED", 0.0)
+    killed, running, other = "ab" * 16, "cd" * 16, "ef" * 16
+    with (
+        subprocess.Popen([sys.executable, "-c", HOLD, killed], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as dead,
+        subprocess.Popen([sys.executable, "-c", HOLD, running], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as alive,
+    ):
+        assert dead.stdout.readline() == alive.stdout.readline() == b"held\n"
+        left = [scratch.shared_memory(killed), scratch.sockets(killed), scratch.spill(killed)]
+        used = [scratch.shared_memory(running), scratch.sockets(running), scratch.spill(running)]
+        dead.kill()
+        dead.wait(10)
+
+        scratch.occupy(other, "world-0")
+
+        assert not any(folder.exists() for folder in left)
+        assert all(folder.exists() for folder in used)
+        alive.stdin.close()
+        alive.wait(10)
+    scratch.vacate(other)
+    assert not scratch.shared_memory(other, make=False).exists()
+    scratch.remove(running)
+
+
+def test_a_node_is_vacated_by_the_last_process_alone():
+    cluster = "ba" * 16
+    with subprocess.Popen([sys.executable, "-c", HOLD, cluster], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
+        assert peer.stdout.readline() == b"held\n"
+        scratch.occupy(cluster, "world-0")
+        scratch.vacate(cluster)
+        assert scratch.shared_memory(cluster, make=False).exists()
+        peer.stdin.close()
+        peer.wait(10)
+    scratch.vacate(cluster)
+    assert not scratch.shared_memory(cluster, make=False).exists()

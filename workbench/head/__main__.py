@@ -13,7 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench import certificates, registry
+from workbench import certificates, registry, scratch
 from workbench.errors import WorkbenchError
 from workbench.head.world import WorldProcess
 from workbench.host import ProcessId
@@ -42,6 +42,8 @@ def main() -> int:
     if launcher(record.scheduler).batch and (around := enclosing()):
         # It may have waited in its queue for days: the time to be ready counts from now.
         record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
+        # If it is killed the next job on this node removes what it leaves.
+        scratch.occupy(record.id, "world-0")
     try:
         registry.write(record)
         found = mpi.mpiexec_of(library.result(), record.mpi)

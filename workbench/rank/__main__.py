@@ -158,6 +158,8 @@ def _abort(error: BaseException, said: int, record: Record) -> NoReturn:
     rc.initialize = False
     from mpi4py import MPI
 
+    if not record.process.is_local:
+        scratch.vacate(record.id)
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(1)
     # Not a rank yet, so MPI knows of no loss: the daemon that started this process has to end the world.
