@@ -130,7 +130,8 @@ class Job:
         if self.record.state == "failed":
             raise self.failure(self._cut_short() or self.record.message)
         if self.record.address is None and time.time() > self.record.deadline + _GRACE:
-            raise self.failure(f"its head was not ready after its deadline, state {self.record.state!r}")
+            waited = f"job {self._id} {queued.words(self.status)}" if self._launcher.batch else self.record.state
+            raise self.failure(f"its head was not ready after its deadline ({waited})")
         return self.record
 
     def _read(self) -> None:

@@ -18,7 +18,7 @@ from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, pr
 from workbench import MPICluster, job, registry, scratch
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.launch import mpi
-from workbench.launch.mpiexec import survives_lost_rank
+from workbench.launch.mpiexec import has_ulfm
 
 
 @pytest.mark.mpi_flavour
@@ -82,7 +82,7 @@ def test_after_a_killed_rank_the_others_go_on_or_their_world_starts_again() -> N
         victim = cluster.ranks[2]
         others = {rank["pid"] for rank in cluster.ranks} - {victim["pid"]}
         kill(victim["pid"])
-        if survives_lost_rank(mpi.find()):
+        if has_ulfm(mpi.find()):
             until("the loss is seen", lambda: cluster.refresh().state == "degraded")
             assert set(client.run(os.getpid).values()) == others
             lost = f"rank 2 of world 0 (pid {victim['pid']} on {victim['host']}) is gone; 3 of 4 go on"
@@ -124,7 +124,7 @@ def test_a_world_that_is_lost_too_often_is_given_up_with_everything() -> None:
 
 
 def test_a_rank_that_a_task_ends_is_one_rank_less() -> None:
-    if not survives_lost_rank(mpi.find()):
+    if not has_ulfm(mpi.find()):
         pytest.fail("this test is for the environment with Open MPI 5")
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
         future = client.submit(os._exit, 3, workers=[1], pure=False, retries=0)
