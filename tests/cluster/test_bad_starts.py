@@ -184,7 +184,8 @@ def test_a_record_that_appears_late_is_waited_for() -> None:
     # As on a home on a network: the job runs before its node sees the record.
     head = subprocess.Popen([sys.executable, "-m", "workbench.head", NAME])
     until("the head runs", lambda: _processes() == [head.pid])
-    from workbench.launch.request import request, write_dask_settings
+    from workbench.launch.request import request
+    from workbench.launch.settings import write_dask_settings
 
     record = request(1, name=NAME)
     registry.create(record)

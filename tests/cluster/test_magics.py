@@ -106,7 +106,8 @@ def test_what_the_head_refuses_is_a_usage_error(cells):
 def test_a_start_that_fails_shows_the_end_of_the_log_and_no_traceback(cells):
     failure = text(cells["broken"], "stderr")
 
-    assert failure.startswith("UsageError: cluster 'broken' did not start: world 0 ended while starting (mpiexec ended with exit code")
+    why = "world 0 ended while starting (mpiexec ended with exit code"
+    assert failure.startswith(f"UsageError: cluster 'broken' did not start: {why}")
     assert "world-0.log" in failure
     assert "no-such-option" in failure
     assert all(output.output_type != "error" for output in cells["broken"])

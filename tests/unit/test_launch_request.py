@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from workbench import registry
 from workbench.errors import ClusterExists, InvalidRequest
 from workbench.launch import request as room
-from workbench.launch.mpiexec import available_cores
 from workbench.launch.job_spec import job_spec
+from workbench.launch.mpiexec import available_cores
 from workbench.launch.request import request
 from workbench.launch.settings import dask_settings, write_dask_settings
 from workbench.registry import Record

