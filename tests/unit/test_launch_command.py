@@ -101,3 +101,8 @@ def test_a_submission_goes_on_without_who_asked_and_is_not_settled_until_it_ends
 
 def test_what_was_never_submitted_is_settled(tmp_path):
     assert settled(tmp_path / "none.job")
+
+
+def test_a_job_inherits_the_words_and_times_of_its_user(tmp_path):
+    answer = submit(tmp_path / "job.job", 'echo "$LC_ALL,$SLURM_TIME_FORMAT"', LC_ALL="de_DE.UTF-8")
+    assert answer.out == "de_DE.UTF-8,\n"

@@ -95,7 +95,7 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
         try:
             # A session of its own: a signal that ends this process, or the terminal's Ctrl-C, leaves it alone.
             process = subprocess.Popen(
-                argv, env=_plain(environment), cwd=directory, stdin=subprocess.DEVNULL, stdout=file,
+                argv, env=dict(environment), cwd=directory, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -125,7 +125,7 @@ def settled(receipt: Path) -> bool:
 
 
 def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:
-    # Words in another language, or times in another form, could not be read.
+    # Words in another language, or times in another form, could not be read. (Jobs inherit what submits them: not there.)
     return {**(os.environ if environment is None else environment), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
