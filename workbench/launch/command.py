@@ -125,7 +125,7 @@ def settled(receipt: Path) -> bool:
 
 
 def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:
-    # Words in another language, or times in another form, could not be read. Only to ask: jobs inherit what submits them.
+    # Words in another language, or times in another form, could not be read. Only here: jobs inherit what submits them.
     return {**(os.environ if environment is None else environment), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
