@@ -16,7 +16,6 @@ from workbench.broadcasting import broadcast
 from workbench.connection import HeadConnection
 from workbench.errors import HeadUnreachable
 from workbench.job import LOOK, Job, submitted_script
-from workbench.launch.allocation import offer
 from workbench.launch.request import rank_count
 from workbench.progress import Progress
 from workbench.registry import Record
@@ -144,7 +143,7 @@ class MPICluster(Cluster):
         )  # fmt: skip
         record = self._job.record
         self._owner = not self._job.attached
-        self._note = _note(scheduler, record) if self._owner else ""
+        self._note = self._job.note(scheduler)
         self._connection = HeadConnection(self._job, ssh_tunnel)
         self._ending = self._owner
         super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=record.name)
@@ -216,9 +215,13 @@ class MPICluster(Cluster):
 
     async def _close_if_gone(self) -> None:
         # Whoever has ended it: Dask would try to reach its scheduler, and complain.
-        if not await asyncio.to_thread(self._job.runs) and self.status == Status.running:
-            self._ending = False
-            await self._close()
+        if self.status != Status.running or await asyncio.to_thread(self._job.runs):
+            return None
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(_WATCH / 1000):
+                return await self._connection.ask()  # its folder is out of sight, but it is there
+        self._ending = False
+        await self._close()
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:
@@ -388,10 +391,3 @@ class MPICluster(Cluster):
 
     def _widget(self) -> Any:
         return cluster_html.widget(self)
-
-
-def _note(scheduler: str | None, record: Record) -> str:
-    """Return what its starter should know ahead of the start."""
-    if record.fault_tolerant and record.spread:
-        return "fault tolerant: between nodes the ranks' messages go by TCP, since ULFM has no faster network"
-    return offer(scheduler, record.scheduler)

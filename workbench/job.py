@@ -19,6 +19,7 @@ from workbench.errors import (
     StartTimeout,
 )
 from workbench.launch import queued
+from workbench.launch.allocation import offer
 from workbench.launch.choose import launcher
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
 from workbench.launch.job_spec import job_spec
@@ -67,6 +68,14 @@ class Job:
     def of(cls, ranks: Any = None, **options: Any) -> Self:
         """Return the job of a cluster that is asked for as of `request`, not submitted yet."""
         return cls(request(ranks, **options), renamable=options.get("name") is None)
+
+    def note(self, asked: str | None) -> str:
+        """Return what its starter, who has asked for a certain scheduler or for none, should know ahead of the start."""
+        if self.attached:
+            return ""
+        if self.record.fault_tolerant and self.record.spread:
+            return "fault tolerant: between nodes the ranks' messages go by TCP, since ULFM has no faster network"
+        return offer(asked, self.record.scheduler)
 
     def submit(self) -> None:
         """Make the cluster's folder and key, and hand its job to the launcher; once.

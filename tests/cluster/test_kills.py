@@ -15,7 +15,7 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, processes_of, until
 
-from workbench import MPICluster, job, registry, scratch
+from workbench import MPICluster, ending, registry, scratch
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.launch import mpi
 from workbench.launch.mpiexec import has_ulfm
@@ -199,7 +199,7 @@ def test_the_record_of_a_killed_head_is_recognised_and_cleaned() -> None:
 def test_a_head_that_is_stopped_is_told_and_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     import dask
 
-    monkeypatch.setattr(job, "_END", 0.5)
+    monkeypatch.setattr(ending, "_END", 0.5)
     cluster = MPICluster(1, quiet=True)
     processes = processes_of(cluster)
     os.kill(cluster.record.process.pid, signal.SIGSTOP)
