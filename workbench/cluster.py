@@ -216,10 +216,11 @@ class MPICluster(Cluster):
     async def _close_if_gone(self) -> None:
         # Whoever has ended it: Dask would try to reach its scheduler, and complain.
         if self.status != Status.running or await asyncio.to_thread(self._job.runs):
-            return None
+            return
         with contextlib.suppress(OSError):
             async with asyncio.timeout(_WATCH / 1000):
-                return await self._connection.ask()  # its folder is out of sight, but it is there
+                await self._connection.ask()
+            return  # its folder is out of sight, but it is there
         self._ending = False
         await self._close()
 

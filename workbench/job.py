@@ -70,7 +70,7 @@ class Job:
         return cls(request(ranks, **options), renamable=options.get("name") is None)
 
     def note(self, asked: str | None) -> str:
-        """Return what its starter, who has asked for a certain scheduler or for none, should know ahead of the start."""
+        """Return what its starter, who has asked for this scheduler or for none, should know ahead of the start."""
         if self.attached:
             return ""
         if self.record.fault_tolerant and self.record.spread:
