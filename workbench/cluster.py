@@ -202,11 +202,15 @@ class MPICluster(Cluster):
     async def _start(self) -> None:
         if self._owner:
             await asyncio.to_thread(self._job.submit)
-        with Progress(self._job.record.ranks, quiet=self.quiet, note=self._note) as progress:
-            await self._await_address(progress)
-            await self._connection.open()
-            self.scheduler_comm, self.security = self._connection.rpc, self._connection.security
-            await self._await_ready(progress)
+        try:
+            with Progress(self._job.record.ranks, quiet=self.quiet, note=self._note) as progress:
+                await self._await_address(progress)
+                await self._connection.open()
+                self.scheduler_comm, self.security = self._connection.rpc, self._connection.security
+                await self._await_ready(progress)
+        except BaseException:
+            await self._connection.close()
+            raise
         self._cluster_info["name"] = self._job.record.name
         await super()._start()
         watch = PeriodicCallback(self._close_if_gone, _WATCH)

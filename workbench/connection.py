@@ -63,7 +63,6 @@ class HeadConnection:
         except StartError:
             raise
         except (OSError, TimeoutError) as error:
-            await self.close()
             host, _, port = str(record.address).partition("://")[2].rpartition(":")
             way = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
             raise HeadUnreachable(

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from workbench import certificates, config, registry, scratch
-from workbench.errors import ClusterNotFound, HeadUnreachable
+from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerSilent
 from workbench.launch import queued
 from workbench.launch.interface import JobState
 from workbench.registry import Record
@@ -105,7 +105,10 @@ def has_ended(record: Record) -> bool:
             alive = False if queued.status(record).over else None
             ask_again = time.monotonic() + _ASK
         if alive is False:
-            tidy(record)  # nothing is left to do if the head has ended in order, but it may have been killed
+            # Nothing is left to do if the head has ended in order, but it may have been killed.
+            if queued.is_batch(record):
+                end_jobs(record)
+            tidy(record)
         with contextlib.suppress(OSError):
             if not alive and not registry.owns_lease(record):
                 left = deadline - time.monotonic()
@@ -125,7 +128,12 @@ def end_jobs(record: Record) -> None:
         If the scheduler does not take it.
     """
     deadline = time.monotonic() + config.seconds("submit-timeout")
-    while queued.is_being_submitted(record) and time.monotonic() < deadline:
+    while queued.is_being_submitted(record):
+        if time.monotonic() > deadline:
+            raise SchedulerSilent(
+                f"cluster {record.name!r}: the command that submits its job has not ended yet. Stop it again when the "
+                "scheduler answers."
+            )
         time.sleep(_LOOK)
     queued.cancel(record)
     if left := queued.await_over(record, _CANCELLED):

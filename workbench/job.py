@@ -214,8 +214,8 @@ class Job:
             self.remove()
         except LaunchError as silence:
             raise SchedulerSilent(
-                f"{error or type(error).__name__}. Its job may have been taken, and could not be cancelled: when the "
-                f"scheduler answers again, look for it with %mpicluster list, and end it with %mpicluster stop "
+                f"{str(error) or type(error).__name__} Its job may have been taken, and could not be cancelled: when "
+                f"the scheduler answers again, look for it with %mpicluster list, and end it with %mpicluster stop "
                 f"{self.record.name}."
             ) from silence
         raise error

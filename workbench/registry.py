@@ -20,8 +20,6 @@ import json
 import os
 import re
 import shutil
-import socket
-import time
 import uuid
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,7 +40,6 @@ __all__ = [
     "RECORD",
     "Record",
     "World",
-    "await_record",
     "check_name",
     "clean",
     "clusters_folder",
@@ -244,28 +241,6 @@ def _alive(record: Record) -> bool | None:
     from workbench.launch import queued
 
     return queued.alive(record)
-
-
-def await_record(name: str) -> Record:
-    """Return the record of cluster `name`, waiting for it to appear: homes on a network are late.
-
-    Raises
-    ------
-    ClusterNotFound
-        If it has not appeared after ``workbench.record-timeout``.
-    """
-    timeout = config.seconds("record-timeout")
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            return read(name)
-        except ClusterNotFound as error:
-            if time.monotonic() > deadline:
-                raise ClusterNotFound(
-                    f"{error} Waited {timeout:.0f} s for {clusters_folder() / name / RECORD} on {socket.gethostname()} "
-                    "(workbench.record-timeout)."
-                ) from None
-        time.sleep(0.05)
 
 
 def _parse(content: bytes, name: str) -> Record:

@@ -113,6 +113,16 @@ def test_a_scheduler_that_is_down(slurm):
     assert sentence.startswith("SLURM does not answer (Unable to contact slurm controller")
 
 
+def test_a_job_is_known_though_its_number_gets_lost_on_the_way(slurm, tmp_path):
+    with command(tmp_path, "sbatch", '"$REAL" "$@" >/dev/null; echo accepted'):
+        start = starting(NAME, extra=HELD)
+        job = one_job(slurm, "PENDING", start)
+        assert [cluster.jobs for cluster in actions.listing().clusters] == [[job]]
+        assert actions.stop(actions.targets(NAME, everything=False)).stopped == [NAME]
+    with pytest.raises(StartError):
+        start.result()
+
+
 def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
     slurm.freeze_controller()
     try:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from workbench import registry
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.host import ProcessId
+from workbench.late_record import await_record
 from workbench.registry import Record, World
 
 HERE = ProcessId.here()
@@ -537,7 +538,7 @@ def test_a_record_that_appears_late_is_awaited():
     late = threading.Timer(0.2, registry.create, [record])
     late.start()
     try:
-        assert registry.await_record("a") == record
+        assert await_record("a") == record
     finally:
         late.join()
 
@@ -547,7 +548,7 @@ def test_a_record_that_never_appears_is_told_with_path_host_and_time():
         dask.config.set({"workbench.record-timeout": "100 ms"}),
         pytest.raises(ClusterNotFound, match=r"no cluster named 'a'.* Waited .*workbench\.record-timeout") as caught,
     ):
-        registry.await_record("a")
+        await_record("a")
     assert str(registry.clusters_folder() / "a" / "record.json") in str(caught.value)
     assert socket.gethostname() in str(caught.value)
 
@@ -557,7 +558,7 @@ def test_a_record_that_is_refused_is_not_awaited():
     record.folder.chmod(0o755)
     started = time.monotonic()
     with pytest.raises(RecordError):
-        registry.await_record("a")
+        await_record("a")
     assert time.monotonic() - started < 5
 
 
@@ -701,3 +702,13 @@ def _write_often(record):
         registry.write(record)
         read = registry.read(record.name).message
     return read
+
+
+def test_a_job_that_waited_long_takes_no_other_cluster_of_its_name_for_its_own(monkeypatch):
+    record = cluster()
+    assert await_record("a", record.id) == record
+    with (
+        dask.config.set({"workbench.record-timeout": "0.2 s"}),
+        pytest.raises(ClusterNotFound, match=f"'a' is another one now, with the id {record.id}"),
+    ):
+        await_record("a", "0" * 32)

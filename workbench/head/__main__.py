@@ -13,12 +13,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench import certificates, registry, scratch
+from workbench import certificates, network, registry, scratch
 from workbench.errors import WorkbenchError
 from workbench.head.world import WorldProcess
 from workbench.host import ProcessId
+from workbench.late_record import await_record
 from workbench.launch import mpi
-from workbench.launch.allocation import enclosing
+from workbench.launch.allocation import enclosing, peers
 from workbench.launch.choose import launcher
 from workbench.registry import Record
 
@@ -27,24 +28,26 @@ def main() -> int:
     """Run the cluster NAME to its end; return the exit code."""
     parser = argparse.ArgumentParser(prog="workbench.head")
     parser.add_argument("name")
+    parser.add_argument("id", nargs="?", help="of the very cluster that is meant; default: whichever has the name")
     # A shell starts background jobs with SIGINT ignored, and ranks would inherit that: no cell could be interrupted.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Sent ahead of the end of a walltime: until the head serves, it would end it without a word.
     signal.signal(signal.SIGUSR1, lambda *_: None)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
-    name = parser.parse_args().name
+    arguments = parser.parse_args()
     # The import takes as long as the ranks' own, and looking for MPI waits for another process: side by side, not one
     # after the other. mpiexec is started from this thread, since its life is tied to the thread that starts it.
     side = ThreadPoolExecutor()
     library, importing = side.submit(mpi.loaded_library), side.submit(_import)
-    record = registry.await_record(name)
+    record = await_record(arguments.name, arguments.id)
     record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
-    if launcher(record.scheduler).batch and (around := enclosing()):
-        # It may have waited in its queue for days: the time to be ready counts from now.
-        record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
-        # If it is killed the next job on this node removes what it leaves.
-        scratch.occupy(record.id, "world-0")
     try:
+        if launcher(record.scheduler).batch and (around := enclosing()):
+            # It may have waited in its queue for days: the time to be ready counts from now.
+            record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
+            # If it is killed the next job on this node removes what it leaves.
+            scratch.occupy(record.id, "world-0")
+        address = network.address(record.interface, peers=peers() if record.spread else None)
         registry.write(record)
         found = mpi.mpiexec_of(library.result(), record.mpi)
         record = record.replace(mpi=str(found))
@@ -53,7 +56,7 @@ def main() -> int:
     except (WorkbenchError, OSError) as error:
         return _fail(record, str(error))
     importing.result()
-    return asyncio.run(_serve(record, world))
+    return asyncio.run(_serve(record, world, address))
 
 
 def _import() -> None:
@@ -64,14 +67,14 @@ def _import() -> None:
     gc.enable()
 
 
-async def _serve(record: Record, world: WorldProcess) -> int:
+async def _serve(record: Record, world: WorldProcess, address: str) -> int:
     import dask
 
     from workbench.head.head import Head
     from workbench.head.scheduler import SETTINGS
 
     dask.config.set(SETTINGS)
-    return await Head(record, world).run()
+    return await Head(record, world, address).run()
 
 
 def _fail(record: Record, message: str) -> int:

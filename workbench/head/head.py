@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from workbench import certificates, config, network, registry, scratch
-from workbench.errors import StartError, WorkbenchError
+from workbench import certificates, config, registry, scratch
+from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.head.broadcasting import Broadcasts
 from workbench.head.collectives import Collectives
 from workbench.head.pinned import fail_orphans
@@ -23,7 +23,7 @@ from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world import WorldProcess
 from workbench.head.worlds import Worlds
-from workbench.launch import allocation
+from workbench.launch import queued
 from workbench.registry import Record, World
 
 logger = logging.getLogger("workbench.head")
@@ -43,6 +43,8 @@ class Head:
         The cluster's record, from now on written by the head alone.
     world
         World 0, whose ``mpiexec`` is running already: ranks start while the scheduler does.
+    address
+        That the scheduler binds.
     end
         Tells when the scheduler will end the job, in seconds since the epoch, or None while it cannot; may block.
         Default: the scheduler is asked, if it ends jobs at all.
@@ -52,12 +54,14 @@ class Head:
     Everything happens on one event loop in the main thread.
     """
 
-    def __init__(self, record: Record, world: WorldProcess, end: Callable[[], float | None] | None = None) -> None:
+    def __init__(
+        self, record: Record, world: WorldProcess, address: str, end: Callable[[], float | None] | None = None
+    ) -> None:
         self.record = record
         self.scheduler = HeadScheduler(
             http_socket=scratch.sockets(record.id) / "head.sock",
             local_directory=scratch.spill(record.id),
-            host=network.address(record.interface, peers=allocation.peers() if record.spread else None),
+            host=address,
             security=certificates.security(record.folder),
         )
         self._changed = asyncio.Event()
@@ -295,6 +299,8 @@ class Head:
             # Dask's own stumbles over connections to hosts that are gone: files and record must go all the same.
             logger.exception("the scheduler did not close in order")
         scratch.remove(self.record.id)
+        if not await asyncio.to_thread(self._ends_other_jobs):
+            return 1
         with contextlib.suppress(OSError):
             if state == "failed":
                 # The record stays for whoever waits for the start; the key does not.
@@ -302,3 +308,14 @@ class Head:
             else:
                 registry.remove(self.record)
         return 1 if state == "failed" else 0
+
+    def _ends_other_jobs(self) -> bool:
+        """Cancel what jobs of later worlds there may be; False if the scheduler does not take it."""
+        try:
+            if queued.is_batch(self.record):
+                queued.cancel(self.record, but=self.record.job)
+        except LaunchError:
+            # The record stays: whoever looks at it next ends them.
+            logger.exception("jobs of this cluster may be left in their queue")
+            return False
+        return True

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from workbench import config
@@ -41,6 +42,7 @@ class JobWorld(MPIWorld):
         self._launcher = launcher(record.scheduler)
         self._emptied = asyncio.Event()
         self._queued = False
+        self._submitting: asyncio.Future[str] | None = None
 
     @property
     def state(self) -> str:
@@ -59,8 +61,11 @@ class JobWorld(MPIWorld):
         """
         self.begin()
         self._emptied.clear()
-        spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks)
-        self.job = await asyncio.to_thread(self._launcher.submit, spec)
+        self.job = None
+        spec = await asyncio.to_thread(world_job_spec, self.record, self.index, self.ranks, self.starts)
+        # It goes on whoever stops waiting for it: a job that is not known could not be cancelled.
+        self._submitting = asyncio.ensure_future(asyncio.to_thread(self._launcher.submit, spec))
+        self.job = await asyncio.shield(self._submitting)
         self._queued = True
         try:
             await self._await_run(str(spec.log))
@@ -100,36 +105,46 @@ class JobWorld(MPIWorld):
 
     async def exited(self) -> str:
         """Wait for the end of the job and return in words how it came."""
+        last = _SOON
         for pause in _pauses():
             status = await self._status()
             if status.over:
                 return self._end_words(status)
-            near = self._emptied.is_set()
+            if self._emptied.is_set():
+                # Asked ever less often while processes of the job linger.
+                await asyncio.sleep(last := min(1.4 * last, _LATE))
+                continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(_SOON if near else pause):
-                    await (asyncio.sleep(_LATE) if near else self._emptied.wait())
+                async with asyncio.timeout(pause):
+                    await self._emptied.wait()
         raise AssertionError("pauses never end")
 
     async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Ask the ranks to end, then cancel the job."""
         self.stopping = True
-        if self.job is None:
-            return
-        await self._end(ask)
-        # Its job is over: nobody has to look for it any more.
-        self.record.folder.joinpath(f"world-{self.index}.job").unlink(missing_ok=True)
+        if self.job is None and self._submitting is not None:
+            with suppress(LaunchError):
+                self.job = await self._submitting
+        if self.job is not None and await self._ends(ask):
+            # Nobody has to look for it any more.
+            await asyncio.to_thread(self._receipt().unlink, missing_ok=True)
 
-    async def _end(self, ask: Callable[[], Awaitable[None]]) -> None:
+    def _receipt(self) -> Path:
+        return self.record.folder / f"world-{self.index}-{self.starts}.job"
+
+    async def _ends(self, ask: Callable[[], Awaitable[None]]) -> bool:
         if self.ready:  # else there is somebody who cannot be asked
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
                     await ask()
                     await self.exited()
-                    return
+                    return True
         await self._cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self.exited()
+                return True
+        return False
 
     async def _cancel(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""``python -m workbench.head.keeper NAME WORLD RANKS``: the first process of a job that holds one more world."""
+"""``python -m workbench.head.keeper NAME ID WORLD RANKS``: the first process of a job that holds one more world."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from workbench import config, registry, scratch
 from workbench.errors import WorkbenchError
 from workbench.head.world import WorldProcess
+from workbench.late_record import await_record
 from workbench.launch import mpi
 from workbench.registry import Record
 
@@ -21,13 +22,14 @@ def main() -> int:
     """Start the world WORLD of cluster NAME, keep it to its end, and return the exit code."""
     parser = argparse.ArgumentParser(prog="workbench.head.keeper")
     parser.add_argument("name")
+    parser.add_argument("id")
     parser.add_argument("world", type=int)
     parser.add_argument("ranks", type=int)
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     try:
-        record = registry.await_record(arguments.name)
+        record = await_record(arguments.name, arguments.id)
         world = WorldProcess(record, mpi.find(), arguments.world, arguments.ranks)
         return asyncio.run(_keep(record, world))
     except WorkbenchError as error:
@@ -37,8 +39,12 @@ def main() -> int:
 
 async def _keep(record: Record, world: WorldProcess) -> int:
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in (signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, asked.set)
+    # Ahead of the end of the walltime: that of world 0 comes first, and is seen to by the head.
+    loop.add_signal_handler(signal.SIGUSR1, logger.info, "SIGUSR1: the end of the walltime is near")
+    if not record.process.is_local:
+        scratch.occupy(record.id, f"world-{world.index}")
     await world.start(record.ready_within, str(record.address))
     ended = asyncio.ensure_future(world.exited())
     others = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(_lease_lost(record))]
@@ -50,7 +56,7 @@ async def _keep(record: Record, world: WorldProcess) -> int:
         await world.stop(ask=_nobody)
     logger.info("%s", await ended)
     if not record.process.is_local:
-        scratch.remove(record.id)
+        scratch.vacate(record.id)
     return 0
 
 

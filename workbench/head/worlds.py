@@ -29,7 +29,7 @@ class Worlds:
     record
         The cluster's record; of it only what never changes is used.
     first
-        MPIWorld 0, whose ``mpiexec`` is running already.
+        World 0, whose ``mpiexec`` is running already.
     scheduler
         The scheduler that the ranks register with.
     say
@@ -57,6 +57,7 @@ class Worlds:
         self._say, self._changed, self._run, self._is_ending = say, changed, run, is_ending
         self._first = first
         self._worlds: dict[int, MPIWorld] = {first.index: first}
+        self._indices = itertools.count(first.index + 1)
         # Several clients may ask at once: one change of the worlds after the other.
         self._resizing = asyncio.Lock()
 
@@ -150,7 +151,7 @@ class Worlds:
         told = world.left(rank)
         if world.ready and not world.stopping and not self._is_ending():
             where = f"rank {rank} of world {index} (pid {told.get('pid')} on {told.get('host')}) is gone"
-            goes_on = goes_on_without_a_rank(self._record, world.mpi)
+            goes_on = goes_on_without_a_rank(self._record, world.mpi, world.ranks, own_job=world.job is not None)
             left = len(world.present)
             after = f"{left} of {world.ranks} go on" if goes_on and left else "its world ends with it"
             self._say(f"{where}; {after}", notice=True)
@@ -196,10 +197,11 @@ class Worlds:
             )
 
     async def _add_world(self, ranks: int) -> None:
-        index, found = max(self._worlds) + 1, self._first.mpi
+        # Never used again: the job of a world that was given up may be there yet.
+        index, found = next(self._indices), self._first.mpi
         world: MPIWorld = WorldProcess(self._record, found, index, ranks)
         if launcher(self._record.scheduler).batch:
-            # MPIWorld 0 has the nodes of the first job: more ranks are another job's.
+            # World 0 has the nodes of the first job: more ranks are another job's.
             world = JobWorld(self._record, found, index, ranks, say=self._say)
         self._worlds[world.index] = world
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -67,7 +67,12 @@ def offer(asked: str | None, taken: str) -> str:
     taken
         The one that was taken.
     """
-    around = enclosing() if asked in (None, "auto") and taken != "here" else None
+    if asked not in (None, "auto") or taken == "here":
+        return ""
+    try:
+        around = enclosing()
+    except LaunchError:
+        around = None  # a hint is no reason to fail
     if around is None:
         return ""
     how = "in a job of its own" if taken != "local" else "on this host alone"
@@ -125,6 +130,8 @@ def _expand_one(part: str) -> Iterator[str]:
     inside, _, after = rest.partition("]")
     for numbers in inside.split(","):
         first, _, last = numbers.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            raise LaunchError(f"the list of nodes {part!r} cannot be read, which SLURM has given to this job.")
         for number in range(int(first), int(last or first) + 1):
             for end in _expand_one(after):
                 yield f"{before}{number:0{len(first)}d}{end}"

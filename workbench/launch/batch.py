@@ -51,10 +51,13 @@ class BatchLauncher(Launcher):
             self._withdraw(spec)
             raise
         job = self.receipt(answer.out)
+        if answer.code == 0 and job is None:
+            # Something between the command and its output has swallowed the id, or the disk is full.
+            job = self.find(spec.identity)
         if answer.code == 0 and job is not None:
             return job
         self._withdraw(spec)
-        if not self.doubtful(answer):
+        if answer.code and not self.doubtful(answer):
             # Without it nobody looks for a job that never was.
             spec.receipt.unlink(missing_ok=True)
         raise self.refusal(answer, spec)

@@ -22,17 +22,17 @@ from workbench.record import Record, data_folder
 
 def job_spec(record: Record) -> JobSpec:
     """Return the job that holds head and world 0 of a cluster."""
-    return _spec(record, "job", "head", record.ranks, ("-m", "workbench.head", record.name))
+    return _spec(record, "job", "head", record.ranks, ("-m", "workbench.head", record.name, record.id))
 
 
-def world_job_spec(record: Record, index: int, ranks: int) -> JobSpec:
-    """Return the job that holds one more world of a cluster, `index`, of so many ranks."""
-    command = ("-m", "workbench.head.keeper", record.name, str(index), str(ranks))
+def world_job_spec(record: Record, index: int, ranks: int, start: int = 1) -> JobSpec:
+    """Return the job that holds one more world of a cluster, `index`, of so many ranks, for a certain start of it."""
+    command = ("-m", "workbench.head.keeper", record.name, record.id, str(index), str(ranks))
     # As many ranks on a node as in world 0, on as many nodes as these take.
     most = record.resources.ranks_per_node
     asked = dataclasses.replace(record.resources, nodes=None, ranks_per_node=min(most, ranks) if most else None)
     settled = launcher(record.scheduler).settle(asked, ranks=ranks, threads=record.threads, memory=record.memory)
-    spec = _spec(record, f"world-{index}", f"job-{index}", ranks, command)
+    spec = _spec(record, f"world-{index}-{start}", f"job-{index}", ranks, command)
     return dataclasses.replace(spec, resources=settled)
 
 
@@ -86,7 +86,7 @@ def world_line(
     around
         The allocation whose nodes the world has; None: this host alone.
     """
-    rank = [sys.executable, "-m", "workbench.rank", record.name]
+    rank = [sys.executable, "-m", "workbench.rank", record.name, record.id]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
     if around is None or not around.leaves_this_host:
         return world_command(
@@ -114,10 +114,14 @@ def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation)
     )
 
 
-def goes_on_without_a_rank(record: Record, found: MPI) -> bool:
-    """Tell, in the head of a cluster, whether the other ranks of a world go on when one dies."""
+def goes_on_without_a_rank(record: Record, found: MPI, ranks: int, *, own_job: bool) -> bool:
+    """Tell, in the head of a cluster, whether the others of so many ranks of a world go on when one dies."""
+    if not has_ulfm(found) or record.fault_tolerant:
+        return has_ulfm(found)
+    if own_job:
+        return ranks <= (record.resources.ranks_per_node or 1)
     around = allocation_of(record)
-    return has_ulfm(found) and (record.fault_tolerant or around is None or not around.leaves_this_host)
+    return around is None or not around.leaves_this_host
 
 
 def allocation_of(record: Record) -> Allocation | None:

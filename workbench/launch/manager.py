@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import cache
 
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError, did_you_mean
@@ -53,6 +54,7 @@ def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
     return mpiexec_command(mpi, spread, command, extra=config.get("mpi.extra-args"))
 
 
+@cache
 def spoken() -> list[str]:
     """Return the process management interfaces that ``srun`` speaks here; empty without SLURM."""
     if shutil.which("srun") is None:

@@ -109,8 +109,8 @@ def words(told: JobStatus) -> str:
     return text
 
 
-def cancel(record: Record) -> None:
-    """Cancel all jobs of a cluster, in whatever state they are.
+def cancel(record: Record, but: str | None = None) -> None:
+    """Cancel all jobs of a cluster but one, in whatever state they are.
 
     Raises
     ------
@@ -119,7 +119,8 @@ def cancel(record: Record) -> None:
     """
     its = launcher(record.scheduler)
     for job in all_jobs(record, certain=True):
-        its.cancel(job)
+        if job != but:
+            its.cancel(job)
 
 
 def await_over(record: Record, timeout: float) -> list[str]:
@@ -142,7 +143,10 @@ def _recover(record: Record, receipt: Path) -> None:
     if settled(receipt) and _read(record, receipt) is None:
         job = launcher(record.scheduler).find(identity(record, receipt.stem))
         if job is not None:
-            receipt.write_text(f"{job}\n", encoding="utf-8")
+            try:
+                receipt.write_text(f"{job}\n", encoding="utf-8")
+            except OSError as error:
+                raise LaunchError(f"job {job} was found, but cannot be noted in {receipt}: {error}.") from error
 
 
 def _receipt(record: Record) -> Path:

@@ -86,7 +86,7 @@ def _check_extra(line: str) -> None:
         raise InvalidRequest(
             f"--extra {line!r}: allowed is one option of sbatch on one line, e.g. --extra '--qos=high'."
         )
-    name = option(line)
+    name = _unabbreviated(option(line))
     instead = "--memory" if same(name, MEMORY) else OURS.get(name)
     if field := OPTIONS.get(name):
         instead = f"--{_typed(field)}"
@@ -94,6 +94,13 @@ def _check_extra(line: str) -> None:
         raise InvalidRequest(f"--extra {line!r}: the workbench decides on {name} itself. Leave it out.")
     if instead is not None:
         raise InvalidRequest(f"--extra {line!r}: use {instead} of the workbench for that, outside of --extra.")
+
+
+def _unabbreviated(name: str) -> str:
+    """Return the option of ours that sbatch takes a shortened one for, or the name as it is."""
+    ours = (*OURS, *OPTIONS, MEMORY)
+    longer = next((known for known in ours if name.startswith("--") and known.startswith(name)), name)
+    return name if name in ours else longer
 
 
 def _check_skipped(resources: Resources, memory: int | None, site: Site) -> None:

@@ -22,9 +22,10 @@ import traceback
 from concurrent.futures import Future
 from typing import NoReturn
 
-from workbench import comm, logs, registry, scratch, tether
+from workbench import comm, logs, scratch, tether
 from workbench import rank as rank_room
 from workbench.host import ProcessId
+from workbench.late_record import await_record
 from workbench.rank import world
 from workbench.rank.spmd_thread import SpmdThread
 from workbench.registry import Record
@@ -39,6 +40,7 @@ def main() -> NoReturn:
     """Run this rank to its end."""
     parser = argparse.ArgumentParser(prog="workbench.rank")
     parser.add_argument("name")
+    parser.add_argument("id")
     parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--timeout", type=float, required=True, help="seconds until the world has to be ready")
@@ -51,7 +53,7 @@ def main() -> NoReturn:
     said = os.dup(2)
     # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
     gc.disable()
-    record = registry.await_record(arguments.name)
+    record = await_record(arguments.name, arguments.id)
     if not record.process.is_local:
         # Its own host is tidied by the head.
         scratch.occupy(record.id, f"world-{arguments.world}")

@@ -204,17 +204,20 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
 
         return preview(**given)
     from workbench.job import Job
+    from workbench.tunnel import Tunnel
 
     here = {"quiet": quiet, "ssh_tunnel": given.pop("ssh_tunnel", None), "scheduler": given.get("scheduler")}
+    if here["ssh_tunnel"] is not None:
+        Tunnel(here["ssh_tunnel"])  # what is no host is refused ahead of the submission
     job = Job.of(**given)
     try:
         # While Dask is loaded it may be waiting, or starting.
         job.submit()
         from workbench.cluster import MPICluster
-
-        return MPICluster(_job=job, **here)
     except BaseException as error:  # noqa: BLE001  (it is raised again)
         job.abandon(error)
+    # From here on it sees to its job itself.
+    return MPICluster(_job=job, **here)
 
 
 def attach(name: str, ssh_tunnel: str | None = None) -> MPICluster:

@@ -1,0 +1,88 @@
+"""A world in a job of its own leaves no job behind, at whichever moment it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from support.processes import until
+
+from workbench.errors import LaunchError
+from workbench.head import job_world
+from workbench.head.job_world import JobWorld
+from workbench.launch.interface import JobState, JobStatus
+from workbench.launch.mpi import MPI
+from workbench.record import Record
+
+
+class Scheduler:
+    """Takes a job when `gate` opens, and ends it when it is cancelled."""
+
+    batch = True
+
+    def __init__(self):
+        self.gate, self.taken, self.cancelled = threading.Event(), [], []
+        self.refuses = False
+        self.gate.set()
+
+    def submit(self, spec):
+        assert self.gate.wait(20)
+        spec.receipt.write_text("77\n")
+        self.taken.append("77")
+        return "77"
+
+    def statuses(self, jobs):
+        state = JobState.CANCELLED if self.cancelled else JobState.QUEUED
+        return {job: JobStatus(state) for job in jobs}
+
+    def cancel(self, job):
+        if self.refuses:
+            raise LaunchError("scancel does not answer")
+        self.cancelled.append(job)
+
+
+@pytest.fixture
+def scheduler(monkeypatch):
+    fake = Scheduler()
+    monkeypatch.setattr(job_world, "launcher", lambda _: fake)
+    monkeypatch.setattr(job_world, "_PATIENCE", 0.3)
+    monkeypatch.setattr(job_world, "_SOON", 0.01)
+    return fake
+
+
+@pytest.fixture
+def world(scheduler, monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    record = Record(name="a", ranks=2, scheduler="slurm")
+    record.folder.mkdir(parents=True)
+    spec = job_world.world_job_spec.__globals__["_spec"](record, "world-1-1", "job-1", 2, ())
+    monkeypatch.setattr(job_world, "world_job_spec", lambda *_: spec)
+    return JobWorld(record, MPI("openmpi", (5, 0), "", "mpiexec"), 1, 2, say=lambda _: None)
+
+
+async def nobody():
+    pass
+
+
+async def test_a_stop_while_the_job_is_being_submitted_waits_for_its_number_and_cancels_it(world, scheduler):
+    scheduler.gate.clear()
+    starting = asyncio.ensure_future(world.start(10, "tls://x:1"))
+    await asyncio.to_thread(until, "the submission", lambda: world._submitting)
+    starting.cancel()
+    stopping = asyncio.ensure_future(world.stop(nobody))
+    await asyncio.sleep(0.05)
+    assert not stopping.done()
+    scheduler.gate.set()
+    await stopping
+    assert scheduler.taken == scheduler.cancelled == ["77"]
+    assert not list(world.record.folder.glob("*.job"))
+
+
+async def test_a_job_that_cannot_be_cancelled_keeps_its_receipt(world, scheduler):
+    starting = asyncio.ensure_future(world.start(10, "tls://x:1"))
+    await asyncio.to_thread(until, "the job is taken", lambda: world.job)
+    scheduler.refuses = True
+    await world.stop(nobody)
+    assert [path.read_text() for path in world.record.folder.glob("*.job")] == ["77\n"]
+    starting.cancel()
