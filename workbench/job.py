@@ -104,6 +104,7 @@ class Job:
                 ) from error
             self._id = self._launcher.submit(job_spec(self.record))
             self._submitted = True
+            poller.forget(self.record.scheduler, self._id)
             if self._launcher.batch and not registry.owns_lease(self.record):
                 # Somebody has stopped it meanwhile, and could not know of the job.
                 self._launcher.cancel(self._id)

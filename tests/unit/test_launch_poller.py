@@ -96,3 +96,11 @@ def test_a_job_that_nobody_looks_at_any_more_is_forgotten(poller, scheduler):
     until("the thread ends", lambda: poller._thread is None)
     assert poller._jobs == {}
     until("it starts again", lambda: poller.status("slurm", "1") is QUEUED)
+
+
+def test_an_id_that_comes_again_is_another_job(poller, scheduler):
+    scheduler.answers["1"] = DONE
+    until("its end", lambda: poller.status("slurm", "1") is DONE)
+    scheduler.answers["1"] = QUEUED
+    poller.forget("slurm", "1")
+    until("the other", lambda: poller.status("slurm", "1") is QUEUED)

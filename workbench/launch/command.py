@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ class Answer:
         return lines[-1] if lines else f"exit code {self.code} without a word"
 
 
-def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Answer:
+def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, within: float | None = None) -> Answer:
     """Run a command of a scheduler and return what it answers.
 
     Parameters
@@ -41,15 +42,17 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None) ->
         Words of the command line.
     environment
         Its variables; None: those of this process.
+    within
+        Seconds for it to answer, at most; None: ``workbench.scheduler-timeout``.
 
     Raises
     ------
     SchedulerSilent
-        If it does not answer within ``workbench.scheduler-timeout``.
+        If it does not answer in time.
     LaunchError
         If there is no such command.
     """
-    timeout = config.seconds("scheduler-timeout")
+    timeout = min(config.seconds("scheduler-timeout"), within or math.inf)
     try:
         done = subprocess.run(
             argv, env=_plain(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",

@@ -51,6 +51,11 @@ class Poller:
                 self._thread.start()
             return watched.status
 
+    def forget(self, scheduler: str, job: str) -> None:
+        """Know nothing of a job that has just been submitted: an earlier one may have had its id."""
+        with self._changed:
+            self._jobs.pop((scheduler, job), None)
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -73,7 +78,9 @@ class Poller:
         now = time.monotonic()
         with self._changed:
             for job in jobs:
-                watched = self._jobs[scheduler, job]
+                watched = self._jobs.get((scheduler, job))
+                if watched is None:
+                    continue
                 answer = answers.get(job, UNKNOWN)
                 known = answer.over or answer.state is not JobState.UNKNOWN
                 if known and answer.state is not watched.status.state:

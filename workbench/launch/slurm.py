@@ -36,6 +36,8 @@ from workbench.resources import Resources
 
 # SLURM sends its signal up to a minute early.
 _EARLY = 60
+# Seconds after which a scheduler that nobody has asked for by name counts as absent.
+_AVAILABLE = 5.0
 # Variables by which a command that asks would leave out jobs, or ask back.
 _FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
 
@@ -128,7 +130,8 @@ def available() -> bool:
     if shutil.which("sbatch") is None:
         return False
     try:
-        return command.ask(["sinfo", "--noheader", "--format=%P"], environment=_unfiltered()).code == 0
+        line = ["sinfo", "--noheader", "--format=%P"]
+        return command.ask(line, environment=_unfiltered(), within=_AVAILABLE).code == 0
     except LaunchError:
         return False
 
