@@ -15,7 +15,7 @@ from workbench import config, registry
 from workbench.errors import WorkbenchError
 from workbench.finding import Finding, failure, skipped
 from workbench.launch.allocation import Allocation, enclosing
-from workbench.launch.choose import choose, launcher
+from workbench.launch.choose import COMMANDS, answers, choose, launcher
 from workbench.launch.environment import scrub_rank
 from workbench.launch.manager import agent, spoken, spread_command
 from workbench.launch.mpi import MPI
@@ -24,7 +24,6 @@ from workbench.launch.spread import Spread
 from workbench.resources import Resources
 
 _TITLES = {"slurm": "SLURM", "pbs": "PBS"}
-_SUBMIT = {"slurm": "sbatch", "pbs": "qsub"}
 _ASK = {"slurm": "sinfo", "pbs": "qstat -B"}
 # File systems that no other host can see, ...
 _LOCAL = ("tmpfs", "ramfs", "devtmpfs", "overlay")
@@ -43,11 +42,11 @@ def examine(found: MPI | None) -> Iterator[Finding]:
     found
         The MPI of this environment; None: there is none that works.
     """
-    answers = {name: _available(name) for name, command in _SUBMIT.items() if shutil.which(command)}
+    present = {name: answers(name) for name, command in COMMANDS.items() if shutil.which(command)}
     taken, around = "local", None
     try:
         taken = choose()
-        yield schedulers(answers, taken)
+        yield schedulers(present, taken)
     except WorkbenchError as error:
         yield failure("schedulers", error)
     try:
@@ -55,7 +54,7 @@ def examine(found: MPI | None) -> Iterator[Finding]:
         yield allocation(around, scrub_rank(os.environ)[1])
     except WorkbenchError as error:
         yield failure("allocation", error)
-    ready = [name for name, good in answers.items() if good]
+    ready = [name for name, good in present.items() if good]
     batch = around.scheduler if around else next((name for name in (taken, *ready) if name in _TITLES), None)
     if batch is not None:
         yield _world(found, batch, around)
@@ -65,22 +64,22 @@ def examine(found: MPI | None) -> Iterator[Finding]:
     yield tunnel(shutil.which("ssh"))
 
 
-def schedulers(answers: Mapping[str, bool], taken: str) -> Finding:
+def schedulers(present: Mapping[str, bool], taken: str) -> Finding:
     """Judge which schedulers can be used.
 
     Parameters
     ----------
-    answers
+    present
         Whether each that is installed answers.
     taken
         The one that a start takes if none is named.
     """
     default = f"a start that names none takes {taken}"
-    if not answers:
+    if not present:
         return Finding("schedulers", "ok", f"no batch scheduler is on this host; {default}")
-    words = [f"{_TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in answers.items()]
+    words = [f"{_TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in present.items()]
     detail = f"{', '.join(words)}; {default}"
-    silent = [name for name, good in answers.items() if not good]
+    silent = [name for name, good in present.items() if not good]
     if not silent:
         return Finding("schedulers", "ok", detail)
     commands = " and ".join(f"`{_ASK[name]}`" for name in silent)
@@ -215,14 +214,6 @@ def tunnel(ssh: str | None) -> Finding:
     """Tell whether there is what ``--ssh-tunnel`` needs."""
     detail = f"{ssh} is here, for --ssh-tunnel" if ssh else "there is no ssh here: no --ssh-tunnel"
     return Finding("ssh", "ok", detail)
-
-
-def _available(name: str) -> bool:
-    if name == "slurm":
-        from workbench.launch.slurm import available
-    else:
-        from workbench.launch.pbs import available
-    return available()
 
 
 def _world(found: MPI | None, scheduler: str, around: Allocation | None) -> Finding:

@@ -530,3 +530,11 @@ def test_slurm_is_there_when_it_answers(answers, monkeypatch, tmp_path):
     assert not available()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not available()
+
+
+@pytest.mark.parametrize(
+    "line", ["--outp=/dev/null", "--nod=9", "--ntasks-per-n=1", "--tim=1", "--part=x", "--job-n=x"]
+)
+def test_a_shortened_option_of_ours_is_refused_as_the_whole_one(line):
+    with pytest.raises(InvalidRequest, match=r"of the workbench|decides on"):
+        SLURM.settle(Resources(extra=(line,)), ranks=1, threads=1, memory=None)

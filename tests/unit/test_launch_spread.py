@@ -16,7 +16,7 @@ from workbench.launch.allocation import Allocation
 from workbench.launch.manager import interfaces, spread_command
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import thread_variables
-from workbench.launch.spread import Spread, interface_of, mpiexec_command, shares, srun_command
+from workbench.launch.spread import Spread, filled, interface_of, mpiexec_command, shares, srun_command
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "", "/mpi/bin/mpiexec")
 OPENMPI4 = MPI("openmpi", (4, 1, 6), "", "/mpi/bin/mpiexec")
@@ -183,6 +183,11 @@ def test_ranks_are_shared_out_so_that_no_node_is_left_empty():
     assert shares(9, 4) == (3, 2, 2, 2)
     assert shares(8, 3) == (3, 3, 2)
     assert shares(2, 4) == (1, 1)
+
+
+def test_an_allocation_of_somebody_elses_is_filled_node_by_node():
+    assert filled(5, (4, 1)) == (4, 1)
+    assert filled(3, (2, 2, 2)) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,6 @@ class Submission:
 class BatchLauncher(Launcher):
     """Submits scripts to a scheduler whose jobs wait in a queue."""
 
-    batch = True
-
     def on_nodes(self, resources: Resources) -> NodeSettings:
         """Return what the site's settings say of the nodes."""
         its = site(self.name, resources.preset)

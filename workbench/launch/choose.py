@@ -10,7 +10,8 @@ from workbench.launch.interface import Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
 
 SCHEDULERS = ("auto", "local", "here", "slurm", "pbs")
-_COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
+COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
+"""The command by which each batch scheduler is known, in the order in which ``auto`` asks them."""
 
 
 def launcher(scheduler: str) -> Launcher:
@@ -57,18 +58,19 @@ def choose(scheduler: str | None = None) -> str:
     if wanted not in SCHEDULERS:
         raise InvalidRequest(f"scheduler {wanted!r}: {did_you_mean(wanted, SCHEDULERS)}")
     if wanted == "auto":
-        return next((name for name in _COMMANDS if _answers(name)), "local")
-    if wanted in _COMMANDS and shutil.which(_COMMANDS[wanted]) is None:
+        return next((name for name in COMMANDS if answers(name)), "local")
+    if wanted in COMMANDS and shutil.which(COMMANDS[wanted]) is None:
         raise LaunchError(
-            f"scheduler {wanted!r}: there is no {_COMMANDS[wanted]} on this host. "
+            f"scheduler {wanted!r}: there is no {COMMANDS[wanted]} on this host. "
             "Start from a login node of the system, or use --scheduler local for this host alone."
         )
     return str(wanted)
 
 
-def _answers(name: str) -> bool:
+def answers(name: str) -> bool:
+    """Tell whether a batch scheduler is here and answers."""
     # Without its command there is nothing to load and nobody to ask.
-    if shutil.which(_COMMANDS[name]) is None:
+    if shutil.which(COMMANDS[name]) is None:
         return False
     if name == "slurm":
         from workbench.launch.slurm import available

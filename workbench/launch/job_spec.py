@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from workbench.launch.manager import agent, spread_command
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Command, Geometry, has_ulfm, world_command
 from workbench.launch.settings import dask_settings
-from workbench.launch.spread import Spread, shares
+from workbench.launch.spread import Spread, filled, shares
 from workbench.record import Record, data_folder
 
 
@@ -96,15 +95,15 @@ def world_line(
 
 
 def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation) -> Spread:
-    nodes = len(around.nodes)
-    if record.scheduler == "here" and (slots := min(around.slots)):
-        # In an allocation that was made for something else: on as few nodes as have the slots.
-        nodes = min(nodes, math.ceil(ranks / slots))
+    counts = shares(ranks, len(around.nodes))
+    if record.scheduler == "here" and min(around.slots) and ranks <= sum(around.slots):
+        # In an allocation that was made for something else: node by node, as far as each has slots.
+        counts = filled(ranks, around.slots)
     return Spread(
         ranks=ranks,
         threads=record.threads,
         around=around,
-        counts=shares(ranks, nodes),
+        counts=counts,
         root=os.geteuid() == 0,
         fault_tolerant=record.fault_tolerant,
         interface=record.interface or config.get("interface"),

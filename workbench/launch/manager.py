@@ -16,6 +16,25 @@ from workbench.launch.spread import Spread, interface_of, mpiexec_command, srun_
 MANAGERS = ("auto", "srun", "mpiexec")
 
 
+def check(*, fault_tolerant: bool) -> str:
+    """Return who is to start ranks on several nodes, as ``workbench.mpi.launcher`` says.
+
+    Raises
+    ------
+    InvalidRequest
+        If there is nobody of that name, or ranks that it starts cannot survive one another.
+    """
+    manager = config.get("mpi.launcher")
+    if manager not in MANAGERS:
+        raise InvalidRequest(f"the setting workbench.mpi.launcher {manager!r}: {did_you_mean(manager, MANAGERS)}")
+    if fault_tolerant and manager == "srun":
+        raise InvalidRequest(
+            "--fault-tolerant and the setting workbench.mpi.launcher 'srun': ranks that srun starts end together. "
+            "Set it to auto or mpiexec."
+        )
+    return str(manager)
+
+
 def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
     """Return the command line that starts `command` on every rank of a new world on several nodes.
 
@@ -32,14 +51,7 @@ def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
     InvalidRequest
         If ``workbench.mpi.launcher`` is set to something that is not there, or does not go together with the rest.
     """
-    manager = config.get("mpi.launcher")
-    if manager not in MANAGERS:
-        raise InvalidRequest(f"the setting workbench.mpi.launcher {manager!r}: {did_you_mean(manager, MANAGERS)}")
-    if spread.fault_tolerant and manager == "srun":
-        raise InvalidRequest(
-            "--fault-tolerant and the setting workbench.mpi.launcher 'srun': ranks that srun starts end together. "
-            "Set it to auto or mpiexec."
-        )
+    manager = check(fault_tolerant=spread.fault_tolerant)
     interface, srun = None, shutil.which("srun")
     wanted = manager == "srun" or (manager == "auto" and mpi.flavour != "openmpi" and not spread.fault_tolerant)
     if wanted and srun and spread.around.scheduler == "slurm":

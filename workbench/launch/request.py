@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench import config, network, registry
 from workbench.errors import InvalidRequest, did_you_mean
+from workbench.launch import manager
 from workbench.launch import mpi as mpi_choice
 from workbench.launch.allocation import enclosing
 from workbench.launch.choose import choose, launcher
@@ -91,6 +92,7 @@ def request(
     # Head and ranks would stumble over them later.
     config.size("comm.threshold")
     config.fraction("comm.pool")
+    manager.check(fault_tolerant=fault_tolerant)
     starts = launcher(choose(scheduler))
     asked = Resources(
         nodes=_optional("nodes", nodes),

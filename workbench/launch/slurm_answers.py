@@ -271,7 +271,7 @@ def _geometry(spec: JobSpec) -> str:
 
 def expectation(words: str, now: float | None = None) -> str:
     """Return in words what ``sbatch --test-only`` expects of a job; what is not understood as it is."""
-    found = re.search(r"to start at (\S+) using (\d+) processors on nodes (\S+)", words)
+    found = re.search(r"to start at (\S+) using (\d{1,18}) processors on nodes (\S+)", words)
     start = _time(found[1]) if found else None
     if found is None or start is None:
         return said(words)

@@ -6,6 +6,7 @@ scheduler and the MPI speak, or the MPI's own ``mpiexec`` does, by daemons of it
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,18 @@ def shares(ranks: int, nodes: int) -> tuple[int, ...]:
     """
     each, more = divmod(ranks, nodes)
     return tuple(n for i in range(nodes) if (n := each + (i < more)))
+
+
+def filled(ranks: int, slots: Sequence[int]) -> tuple[int, ...]:
+    """Return how many ranks each of the nodes gets, one full after the other.
+
+    Examples
+    --------
+    >>> filled(5, (4, 1)), filled(3, (2, 2, 2))
+    ((4, 1), (2, 1))
+    """
+    before = [0, *itertools.accumulate(slots)]
+    return tuple(min(n, ranks - full) for n, full in zip(slots, before, strict=False) if full < ranks)
 
 
 def interface_of(mpi: MPI, spoken: Sequence[str]) -> str | None:

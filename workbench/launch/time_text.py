@@ -16,6 +16,8 @@ _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 _UNIT = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 # Ten years: what is longer is a slip, and a number that no scheduler takes.
 _LONGEST = 10 * 366 * 86400
+# Characters: Python itself refuses to read thousands of digits.
+_WORDY = 60
 
 
 def walltime(given: Any) -> int:
@@ -42,9 +44,7 @@ def walltime(given: Any) -> int:
         raise InvalidRequest(
             f"walltime {given!r}: SLURM would read minutes and PBS seconds. Say '{text} minutes' or '{text} seconds'."
         )
-    seconds = _clock_seconds(text)
-    if seconds is None:
-        seconds = _span_seconds(text)
+    seconds = (_clock_seconds(text) or _span_seconds(text)) if len(text) <= _WORDY else None
     if seconds is None or not 0 < seconds <= _LONGEST:
         raise InvalidRequest(
             f"walltime {given!r}: allowed is a time above zero as HH:MM:SS, D-HH:MM:SS or with units, "
