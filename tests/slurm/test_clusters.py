@@ -98,7 +98,7 @@ def script_in_a_job(slurm):
     with ExitStack() as ends:
 
         def run(line):
-            command = ["salloc", "--nodes=2", "--ntasks=4", "sh", "-c", line]
+            command = ["salloc", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "sh", "-c", line]
             pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
             process = subprocess.Popen(command, text=True, **pipes)
             ends.callback(process.communicate, timeout=DEADLINE)
