@@ -16,6 +16,7 @@ from typing import Any
 
 from workbench import certificates, config, registry, scratch
 from workbench.errors import LaunchError, StartError, WorkbenchError
+from workbench.head import lease
 from workbench.head.broadcasting import Broadcasts
 from workbench.head.collectives import Collectives
 from workbench.head.pinned import fail_orphans
@@ -207,16 +208,8 @@ class Head:
         await asyncio.sleep(_FETCH)
 
     async def _watch_lease(self) -> None:
-        missed = 0
-        while True:
-            await asyncio.sleep(config.seconds("lease-interval") / (1 if not missed else 4))
-            try:
-                owned = await asyncio.to_thread(registry.owns_lease, self.record)
-            except OSError:
-                continue  # the file server does not answer: that says nothing
-            missed = 0 if owned else missed + 1
-            if missed == 2:  # a second look: network file systems replace files less atomically than they say
-                self.end("its record was removed or belongs to another cluster")
+        await lease.lost(self.record)
+        self.end("its record was removed or belongs to another cluster")
 
     async def _watch_orphans(self) -> None:
         while True:
@@ -313,7 +306,7 @@ class Head:
         """Cancel what jobs of later worlds there may be; False if the scheduler does not take it."""
         try:
             if queued.is_batch(self.record):
-                queued.cancel(self.record, but=self.record.job)
+                queued.cancel(self.record, later=True)
         except LaunchError:
             # The record stays: whoever looks at it next ends them.
             logger.exception("jobs of this cluster may be left in their queue")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -105,19 +105,16 @@ class JobWorld(MPIWorld):
 
     async def exited(self) -> str:
         """Wait for the end of the job and return in words how it came."""
-        last = _SOON
-        for pause in _pauses():
-            status = await self._status()
-            if status.over:
-                return self._end_words(status)
+        pauses = _pauses()
+        while not (status := await self._status()).over:
             if self._emptied.is_set():
-                # Asked ever less often while processes of the job linger.
-                await asyncio.sleep(last := min(1.4 * last, _LATE))
+                await asyncio.sleep(next(pauses))
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(next(pauses)):
                     await self._emptied.wait()
-        raise AssertionError("pauses never end")
+                pauses = _pauses()  # its end is near
+        return self._end_words(status)
 
     async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Ask the ranks to end, then cancel the job."""
@@ -153,7 +150,7 @@ class JobWorld(MPIWorld):
             self._say(f"world {self.index}: job {self.job} could not be cancelled: {error}")
 
 
-def _pauses() -> Any:
+def _pauses() -> Iterator[float]:
     pause = _SOON
     while True:
         yield pause

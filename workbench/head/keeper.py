@@ -8,8 +8,9 @@ import logging
 import signal
 import sys
 
-from workbench import config, registry, scratch
+from workbench import scratch
 from workbench.errors import WorkbenchError
+from workbench.head import lease
 from workbench.head.world import WorldProcess
 from workbench.late_record import await_record
 from workbench.launch import mpi
@@ -47,7 +48,7 @@ async def _keep(record: Record, world: WorldProcess) -> int:
         scratch.occupy(record.id, f"world-{world.index}")
     await world.start(record.ready_within, str(record.address))
     ended = asyncio.ensure_future(world.exited())
-    others = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(_lease_lost(record))]
+    others = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(lease.lost(record))]
     await asyncio.wait({ended, *others}, return_when=asyncio.FIRST_COMPLETED)
     for other in others:
         other.cancel()
@@ -62,17 +63,6 @@ async def _keep(record: Record, world: WorldProcess) -> int:
 
 async def _nobody() -> None:
     pass
-
-
-async def _lease_lost(record: Record) -> None:
-    missed = 0
-    while missed < 2:  # a second look, as the head does
-        await asyncio.sleep(config.seconds("lease-interval"))
-        try:
-            owned = await asyncio.to_thread(registry.owns_lease, record)
-        except OSError:
-            continue  # the file server does not answer: that says nothing
-        missed = 0 if owned else missed + 1
 
 
 if __name__ == "__main__":

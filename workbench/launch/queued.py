@@ -109,8 +109,8 @@ def words(told: JobStatus) -> str:
     return text
 
 
-def cancel(record: Record, but: str | None = None) -> None:
-    """Cancel all jobs of a cluster but one, in whatever state they are.
+def cancel(record: Record, *, later: bool = False) -> None:
+    """Cancel all jobs of a cluster, or only those of `later` worlds, in whatever state they are.
 
     Raises
     ------
@@ -118,8 +118,10 @@ def cancel(record: Record, but: str | None = None) -> None:
         If the scheduler does not take it.
     """
     its = launcher(record.scheduler)
+    # Inside of a job its id may be spelled otherwise than it was when it was submitted.
+    kept = {record.job, _read(record, _receipt(record))} if later else set()
     for job in all_jobs(record, certain=True):
-        if job != but:
+        if job not in kept:
             its.cancel(job)
 
 
