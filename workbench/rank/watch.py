@@ -1,0 +1,79 @@
+"""What a thread does in MPI right now, and the order to stop."""
+
+from __future__ import annotations
+
+import time
+
+
+class CallEnded(BaseException):
+    """The call that this rank takes part in was ended from outside.
+
+    Notes
+    -----
+    A `BaseException`, as `KeyboardInterrupt` is, so that ``except Exception`` in the code of a user lets it through.
+    """
+
+
+class Watch:
+    """What a thread does in MPI right now, and whether it is to stop.
+
+    There is one for each call or cell; a communicator shares it with all that are made from it.
+
+    Attributes
+    ----------
+    operation : str or None
+        Where the thread is, as ``"Allreduce"``; None while it is in the code of the user.
+    since : float
+        Of `time.monotonic`: when it entered that operation, or left the last one.
+    count : int
+        Operations begun so far: as long as it grows, the call makes progress.
+    ended : str or None
+        The reason, once the call was ended.
+
+    Notes
+    -----
+    `end` may be called from any thread, and the attributes read from any; the thread that is watched does the rest.
+    """
+
+    __slots__ = ("count", "ended", "operation", "since")
+
+    def __init__(self) -> None:
+        self.operation: str | None = None
+        self.since = time.monotonic()
+        self.count = 0
+        self.ended: str | None = None
+
+    def end(self, reason: str) -> None:
+        """End the call: the operation in progress and all later ones raise `CallEnded`. The first reason stays."""
+        if self.ended is None:
+            self.ended = reason
+
+    def check(self) -> None:
+        """Return as long as the call goes on.
+
+        Raises
+        ------
+        CallEnded
+            With the reason, once it was ended.
+        """
+        if self.ended is not None:
+            raise CallEnded(self.ended)
+
+    def enter(self, operation: str) -> None:
+        """Note that an operation begins.
+
+        Raises
+        ------
+        CallEnded
+            If the call was ended before.
+        """
+        if self.ended is not None:
+            raise CallEnded(self.ended)
+        self.operation = operation
+        self.count += 1
+        self.since = time.monotonic()
+
+    def leave(self) -> None:
+        """Note that the operation is over, however it went."""
+        self.operation = None
+        self.since = time.monotonic()
