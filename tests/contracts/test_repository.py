@@ -68,7 +68,9 @@ def test_no_module_is_longer_than_400_lines():
     assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
-@pytest.mark.parametrize("target", ["help", "demo", "lab", "test", "lint", "bench-startup", "bench-transport", "clean"])
+@pytest.mark.parametrize(
+    "target", ["help", "demo", "lab", "test", "test-heat", "lint", "bench-startup", "bench-transport", "clean"]
+)
 def test_make_knows_its_targets(target):
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
 

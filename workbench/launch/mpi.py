@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,7 +167,11 @@ def _candidates(flavour: str, library: str) -> Iterator[str]:
         yield str(configured)
         return
     # `mpiexec.openmpi` and the like: distributions install several side by side.
-    names = ("mpiexec", f"mpiexec.{flavour}", "mpiexec.hydra")
+    yield from programs(library, ("mpiexec", f"mpiexec.{flavour}", "mpiexec.hydra"))
+
+
+def programs(library: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the paths of programs of these names, those beside a library first, then those on PATH; each once."""
     # Libraries lie in lib, in lib/release (Intel) or in lib/x86_64-linux-gnu/openmpi/lib (Debian).
     # `/bin` is beside everything, and on PATH where it is meant.
     folders = [str(parent / "bin") for parent in Path(os.path.realpath(library)).parents[:-1]] if library else []
