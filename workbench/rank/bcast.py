@@ -6,14 +6,13 @@ takes part does not answer.
 
 from __future__ import annotations
 
-import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workbench.comm.pool import whole_lines
 from workbench.errors import CollectiveFailed
+from workbench.rank.waiting import abandon, complete
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -24,11 +23,6 @@ _PIECE = 16 << 20
 _DEPTH = 4
 # Bytes below which frames are packed together, since a message of its own costs more than a copy.
 _SMALL = 1 << 16
-# Seconds to test without a pause.
-_SPIN = 0.001
-
-# Requests that broke off, and their buffers: MPI may write to them until the process ends.
-_abandoned: list[Any] = []
 
 
 def layout(sizes: Sequence[int]) -> tuple[list[int], int, int]:
@@ -106,7 +100,7 @@ def bcast(communicator: MPI.Intracomm, buffers: Sequence[memoryview], check: Cal
         while under_way:
             _complete(under_way, check)
     except BaseException as error:
-        _abandoned.append((under_way, buffers))
+        abandon(under_way, buffers)
         if isinstance(error, MPI.Exception):
             raise CollectiveFailed(f"MPI_Bcast failed: {error}") from error
         raise
@@ -119,14 +113,6 @@ def _pieces(buffers: Sequence[memoryview]) -> Iterator[memoryview]:
 
 
 def _complete(under_way: deque[MPI.Request], check: Callable[[], None]) -> None:
-    """Wait for the first of them: at once, then with pauses of a twentieth of what it has taken so far."""
-    began = time.monotonic()
     check()
-    while not under_way[0].Test():
-        waited = time.monotonic() - began
-        if waited < _SPIN:
-            os.sched_yield()
-        else:
-            check()
-            time.sleep(min(waited / 20, 0.001))
+    complete(under_way[0], check)
     under_way.popleft()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 
 
 class CallEnded(BaseException):
@@ -77,3 +79,12 @@ class Watch:
         """Note that the operation is over, however it went."""
         self.operation = None
         self.since = time.monotonic()
+
+    @contextlib.contextmanager
+    def doing(self, operation: str) -> Iterator[None]:
+        """Enter an operation, and leave it at the end of the block."""
+        self.enter(operation)
+        try:
+            yield
+        finally:
+            self.leave()

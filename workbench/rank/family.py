@@ -1,0 +1,187 @@
+"""Communicators that are made from one another, and who frees them."""
+# ruff: noqa: D102, N802  (names and documentation are mpi4py's)
+
+from __future__ import annotations
+
+import functools
+import time
+from array import array
+from typing import Any, ClassVar, NoReturn, Self, cast
+
+from mpi4py import MPI
+
+from workbench.errors import CollectiveFailed, InvalidRequest
+from workbench.rank.request import watched
+from workbench.rank.waiting import abandon, until
+from workbench.rank.watch import Watch
+from workbench.rank.watched import F, Watched, operation
+
+# Seconds that a rank waits on, once it is told to stop, for the others to come to where they cannot be stopped.
+_GRACE = 0.2
+
+
+class Family(Watched):
+    """A communicator, and what is made from it: all share a watch, and each can be ended."""
+
+    _kinds: ClassVar[dict[type[MPI.Comm], type[Family]]] = {}
+    """What takes over a communicator of each of mpi4py's classes."""
+    _offspring: list[MPI.Comm]
+    """What was made from the communicator of the call, at however many removes."""
+    _made_here = False
+
+    def __new__(cls, comm: MPI.Comm | None = None, watch: Watch | None = None) -> Self:
+        """Take over the handle of a communicator."""
+        # not super(): that of a topology is not the one whose memory layout Python has chosen for the class
+        self = MPI.Intracomm.__new__(cls, comm)
+        self.watch = watch or Watch()
+        self._offspring = []
+        return self
+
+    def _adopted(self, made: Any) -> Any:
+        """Take a communicator that was made from this one into the family."""
+        if not isinstance(made, Family):
+            made = self._kinds[type(made)](made)
+        made._join(self)  # noqa: SLF001  (one family)
+        return made
+
+    def _join(self, founder: Family) -> None:
+        self.watch, self._offspring, self._made_here = founder.watch, founder._offspring, True
+        self._offspring.append(self)
+
+    def free_offspring(self) -> None:
+        """Free the communicators that were made from this one, and are not freed yet; collective."""
+        while self._offspring:
+            comm = self._offspring.pop()
+            if comm != MPI.COMM_NULL:
+                MPI.Comm.Free(comm)
+
+    def Free(self) -> None:
+        """Free a communicator that was made from the one of the call.
+
+        Raises
+        ------
+        InvalidRequest
+            For the communicator of the call itself.
+        """
+        self._leave_family("Free")
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """Disconnect a communicator that was made from the one of the call; raises as `Free`."""
+        self._leave_family("Disconnect")
+        self.Barrier()
+        super().Disconnect()
+
+    def _leave_family(self, how: str) -> None:
+        if not self._made_here:
+            raise InvalidRequest(
+                f"comm.{how}() was called on the communicator of the call, which ends with the call. Only those that "
+                "you make from it, by Dup, Split and so on, can be freed"
+            )
+        self._offspring[:] = [comm for comm in self._offspring if comm is not self]
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        """End the call on all ranks, but not the world.
+
+        Raises
+        ------
+        CollectiveFailed
+            Always.
+        """
+        raise CollectiveFailed(
+            f"comm.Abort({errorcode}) was called on rank {self.rank}: it ends the call on all ranks, not the world"
+        )
+
+    @operation
+    def Dup(self, info: MPI.Info | None = None) -> Self:
+        return self._duplicate(info)
+
+    @operation
+    def Dup_with_info(self, info: MPI.Info) -> Self:
+        return self._duplicate(info)
+
+    @operation
+    def Clone(self) -> Self:
+        return self._duplicate(None)
+
+    def _duplicate(self, info: MPI.Info | None) -> Self:
+        made, request = MPI.Comm.Idup(self, info)
+        return cast("Self", self._completed(made, request))
+
+    def _completed(self, made: Any, request: MPI.Request) -> Any:
+        self._wait_for(made, request)
+        return self._adopted(made)
+
+    def _wait_for(self, made: MPI.Comm, request: MPI.Request) -> None:
+        try:
+            self._wait(request)
+        except BaseException:
+            abandon(made)  # MPI may write its handle
+            raise
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
+        self.watch.check()
+        made, request = super().Idup(info)
+        return self._adopted(made), watched(request, self.watch)
+
+    def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
+        return self.Idup(info)
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> MPI.Intracomm:
+        """Make a communicator of a group, whose ranks alone call this. The wait for them cannot be ended."""
+        self.watch.check()
+        return cast("MPI.Intracomm", self._adopted(super().Create_group(group, tag)))
+
+    @operation
+    def Agree(self, flag: int) -> int:
+        flags = array("i", [flag])
+        self._wait(MPI.Comm.Iagree(self, flags))
+        return flags[0]
+
+    @operation
+    def Shrink(self) -> MPI.Comm:
+        made, request = MPI.Comm.Ishrink(self)
+        return cast("MPI.Comm", self._completed(made, request))
+
+    def Ishrink(self) -> tuple[MPI.Comm, MPI.Request]:
+        self.watch.check()
+        made, request = super().Ishrink()
+        return self._adopted(made), watched(request, self.watch)
+
+    def _meet(self) -> BaseException | None:
+        """Wait for all ranks, before an operation that cannot be ended; return what is to be raised after it.
+
+        A rank that is told to stop may have been seen here by others, who go on: then it has to go on as well. So it
+        stops only if somebody is missing some time later.
+        """
+        request = MPI.Comm.Ibarrier(self)
+        try:
+            until(request.Test, self.watch.check)
+        except BaseException as error:
+            deadline = time.monotonic() + _GRACE
+            while not request.Test():
+                if time.monotonic() > deadline:
+                    abandon(request)
+                    raise
+                time.sleep(0.001)
+            return error
+        return None
+
+
+def meeting(method: F) -> F:
+    """Return an operation without a non-blocking twin that makes a communicator: the ranks meet first."""
+
+    @functools.wraps(method)
+    def make(self: Family, *args: Any, **options: Any) -> Any:
+        ended = self._meet()
+        made = self._adopted(method(self, *args, **options))
+        if ended is not None:
+            raise ended
+        return made
+
+    return cast("F", operation(make))
+
+
+for _name in ("Create", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
+              "Create_dist_graph_adjacent"):  # fmt: skip
+    setattr(Family, _name, meeting(getattr(MPI.Intracomm, _name)))

@@ -1,0 +1,125 @@
+"""Operations of all ranks on pickled objects, that can be ended from outside."""
+# ruff: noqa: D102  (names and documentation are mpi4py's)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from workbench.rank.watched import Watched, operation
+
+_Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Pickled(Watched):
+    """Blocking collective operations on pickled objects: first the bytes of each are told, then they are sent."""
+
+    @operation
+    def barrier(self) -> None:
+        self._wait(MPI.Comm.Ibarrier(self))
+
+    @operation
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        return self._bcast(obj, root)
+
+    def _bcast(self, obj: Any, root: int) -> Any:
+        data = MPI.pickle.dumps(obj) if self.rank == root else b""
+        size = _counts(1, len(data))
+        self._wait(MPI.Comm.Ibcast(self, size, root))
+        buffer = data if self.rank == root else bytearray(int(size[0]))
+        self._wait(MPI.Comm.Ibcast(self, [buffer, MPI.BYTE], root))
+        return obj if self.rank == root else MPI.pickle.loads(buffer)
+
+    @operation
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        data = MPI.pickle.dumps(sendobj)
+        counts = _counts(self.size) if self.rank == root else None
+        self._wait(MPI.Comm.Igather(self, _counts(1, len(data)), counts, root))
+        if counts is None:
+            self._wait(MPI.Comm.Igatherv(self, [data, MPI.BYTE], None, root))
+            return None
+        parts = _Parts(counts)
+        self._wait(MPI.Comm.Igatherv(self, [data, MPI.BYTE], parts.message, root))
+        return parts.objects()
+
+    @operation
+    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        size, outgoing, counts = _counts(1), None, None
+        if self.rank == root:
+            data = _pickled(sendobj, self.size)
+            counts = np.array([len(each) for each in data], dtype=np.int64)
+            outgoing = _Parts(counts, b"".join(data)).message
+        self._wait(MPI.Comm.Iscatter(self, counts, size, root))
+        buffer = bytearray(int(size[0]))
+        self._wait(MPI.Comm.Iscatterv(self, outgoing, [buffer, MPI.BYTE], root))
+        return MPI.pickle.loads(buffer)
+
+    @operation
+    def allgather(self, sendobj: Any) -> list[Any]:
+        data = MPI.pickle.dumps(sendobj)
+        counts = _counts(self.size)
+        self._wait(MPI.Comm.Iallgather(self, _counts(1, len(data)), counts))
+        parts = _Parts(counts)
+        self._wait(MPI.Comm.Iallgatherv(self, [data, MPI.BYTE], parts.message))
+        return parts.objects()
+
+    @operation
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        data = _pickled(sendobj, self.size)
+        sizes, counts = np.array([len(each) for each in data], dtype=np.int64), _counts(self.size)
+        self._wait(MPI.Comm.Ialltoall(self, sizes, counts))
+        parts = _Parts(counts)
+        self._wait(MPI.Comm.Ialltoallv(self, _Parts(sizes, b"".join(data)).message, parts.message))
+        return parts.objects()
+
+
+class PickledNeighbours(Watched, MPI.Topocomm):
+    """Blocking collective operations of the neighbours in a topology, on pickled objects."""
+
+    @operation
+    def neighbor_allgather(self, sendobj: Any) -> list[Any]:
+        data = MPI.pickle.dumps(sendobj)
+        counts = _counts(self.indegree)
+        self._wait(MPI.Topocomm.Ineighbor_allgather(self, _counts(1, len(data)), counts))
+        parts = _Parts(counts)
+        self._wait(MPI.Topocomm.Ineighbor_allgatherv(self, [data, MPI.BYTE], parts.message))
+        return parts.objects()
+
+    @operation
+    def neighbor_alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        data = _pickled(sendobj, self.outdegree)
+        sizes, counts = np.array([len(each) for each in data], dtype=np.int64), _counts(self.indegree)
+        self._wait(MPI.Topocomm.Ineighbor_alltoall(self, sizes, counts))
+        parts = _Parts(counts)
+        self._wait(MPI.Topocomm.Ineighbor_alltoallv(self, _Parts(sizes, b"".join(data)).message, parts.message))
+        return parts.objects()
+
+
+class _Parts:
+    """Pickled objects one after the other in one buffer."""
+
+    def __init__(self, counts: _Counts, buffer: bytes | None = None) -> None:
+        self._ends = list(accumulate(counts.tolist(), initial=0))
+        self._buffer = bytearray(self._ends[-1]) if buffer is None else buffer
+        self.message = [self._buffer, (counts, self._ends[:-1]), MPI.BYTE]
+
+    def objects(self) -> list[Any]:
+        whole = memoryview(self._buffer)
+        bounds = zip(self._ends, self._ends[1:], strict=False)
+        # nothing: there is no neighbour
+        return [MPI.pickle.loads(whole[begin:end]) if end > begin else None for begin, end in bounds]
+
+
+def _counts(number: int, value: int = 0) -> _Counts:
+    return np.full(number, value, dtype=np.int64)
+
+
+def _pickled(objects: Sequence[Any] | None, number: int) -> list[bytes]:
+    items = [None] * number if objects is None else list(objects)
+    if len(items) != number:
+        raise ValueError(f"expecting {number} items, got {len(items)}")
+    return [MPI.pickle.dumps(item) for item in items]

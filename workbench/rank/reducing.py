@@ -1,0 +1,105 @@
+"""Reductions of pickled objects, that can be ended from outside: in pairs of ranks, in as many rounds as mpi4py."""
+# ruff: noqa: D102  (names and documentation are mpi4py's)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from workbench.rank.family import Family
+from workbench.rank.pickled import Pickled
+from workbench.rank.request import unpickled
+from workbench.rank.waiting import abandon
+from workbench.rank.watched import operation
+
+_Op = Callable[[Any, Any], Any]
+
+
+class Reducing(Pickled, Family):
+    """Blocking reductions of pickled objects, by messages on a communicator that nobody else speaks on."""
+
+    _private = MPI.COMM_NULL
+    """Where reductions speak, once there has been one."""
+
+    @operation
+    def reduce(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM, root: int = 0) -> Any | None:
+        if not 0 <= root < self.size:
+            raise MPI.Exception(MPI.ERR_ROOT)
+        return self._reduce(sendobj, op, root)
+
+    @operation
+    def allreduce(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM) -> Any:
+        return self._bcast(self._reduce(sendobj, op, 0), 0)
+
+    @operation
+    def scan(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM) -> Any:
+        return self._scan(sendobj, op, inclusive=True)
+
+    @operation
+    def exscan(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM) -> Any:
+        return self._scan(sendobj, op, inclusive=False)
+
+    def _reduce(self, sendobj: Any, op: MPI.Op | _Op, root: int) -> Any:
+        self._meet_in_private()
+        result, distance = _copy(sendobj), 1
+        while distance < self.size:
+            if self.rank & distance:
+                self._give(result, self.rank & ~distance)
+                break
+            if self.rank | distance < self.size:
+                result = op(result, self._take(self.rank | distance))
+            distance <<= 1
+        if root != 0:
+            if self.rank == 0:
+                self._give(result, root)
+            elif self.rank == root:
+                result = self._take(0)
+        return result if self.rank == root else None
+
+    def _scan(self, sendobj: Any, op: MPI.Op | _Op, *, inclusive: bool) -> Any:
+        self._meet_in_private()
+        block = _copy(sendobj)
+        results = [block] if inclusive else []
+        distance = 1
+        while distance < self.size:
+            partner = self.rank ^ distance
+            if partner < self.size:
+                received = self._exchange(block, partner)
+                if self.rank > partner:
+                    block = op(received, block)
+                    results = [op(received, result) for result in results] or [received]
+                else:
+                    block = op(block, received)
+            distance <<= 1
+        return results[0] if results else None
+
+    def _meet_in_private(self) -> None:
+        if self._private == MPI.COMM_NULL:
+            private, request = MPI.Intracomm(self).Idup()
+            self._wait_for(private, request)
+            self._private = private
+            self._offspring.append(private)
+
+    def _give(self, obj: Any, dest: int) -> None:
+        self._wait(self._private.isend(obj, dest))
+
+    def _take(self, source: int) -> Any:
+        message = self._until(lambda: self._private.improbe(source))
+        return unpickled(message.irecv(), self.watch.check)
+
+    def _exchange(self, obj: Any, partner: int) -> Any:
+        sending = self._private.isend(obj, partner)
+        try:
+            received = self._take(partner)
+        except BaseException:
+            abandon(sending)
+            raise
+        self._wait(sending)
+        return received
+
+
+def _copy(obj: Any) -> Any:
+    # the operation may change what it is given
+    return MPI.pickle.loads(MPI.pickle.dumps(obj))

@@ -1,0 +1,147 @@
+"""Requests and matched messages whose waiting can be ended from outside."""
+# ruff: noqa: D102, N802  (names and documentation are mpi4py's)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self, cast
+
+from mpi4py import MPI
+
+from workbench.rank.waiting import abandon, complete, until
+from workbench.rank.watch import Watch
+
+
+def unpickled(request: MPI.Request, check: Callable[[], None], status: MPI.Status | None = None) -> Any:
+    """Wait for a request as `complete` does, and return the object that it brings."""
+
+    def attempt() -> Any:
+        done, found = request.test(status)
+        return (found,) if done else None
+
+    try:
+        return until(attempt, check)[0]
+    except BaseException:
+        abandon(request)
+        raise
+
+
+class Request(MPI.Request):
+    """A request of a `Communicator`: its waits can be ended from outside.
+
+    Notes
+    -----
+    So can those of several requests, called on this class or on a request: ``request.Waitall(requests)``,
+    ``type(request).Waitall(requests)``. What cannot be ended is ``MPI.Request.Waitall(requests)``, that is a method
+    of mpi4py's own class, which hands the requests to MPI without asking them, and which no subclass can replace.
+    """
+
+    watch: Watch
+
+    def __new__(cls, request: MPI.Request | None = None, watch: Watch | None = None) -> Self:
+        """Take over a request of mpi4py."""
+        self = super().__new__(cls, request)
+        self.watch = watch or Watch()
+        return self
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        with self.watch.doing("Wait"):
+            complete(self, self.watch.check, status)
+        return True
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        with self.watch.doing("wait"):
+            return unpickled(self, self.watch.check, status)
+
+    @classmethod
+    def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
+        def attempt() -> Any:
+            index, done = MPI.Request.Testany(requests, status)
+            return (index,) if done else None
+
+        return cast("int", _several("Waitany", requests, attempt)[0])
+
+    @classmethod
+    def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
+        _several("Waitall", requests, lambda: MPI.Request.Testall(requests, statuses))
+        return True
+
+    @classmethod
+    def Waitsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
+        def attempt() -> Any:
+            # None: there is nothing to wait for; an empty list: none is complete yet
+            found = MPI.Request.Testsome(requests, statuses)
+            return None if found == [] else (found,)
+
+        return cast("list[int] | None", _several("Waitsome", requests, attempt)[0])
+
+    @classmethod
+    def waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, Any]:
+        def attempt() -> Any:
+            index, done, found = MPI.Request.testany(requests, status)
+            return (index, found) if done else None
+
+        return cast("tuple[int, Any]", _several("waitany", requests, attempt))
+
+    @classmethod
+    def waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[Any]:
+        def attempt() -> Any:
+            done, found = MPI.Request.testall(requests, statuses)
+            return (found,) if done else None
+
+        return cast("list[Any]", _several("waitall", requests, attempt)[0])
+
+    @classmethod
+    def waitsome(
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        def attempt() -> Any:
+            found = MPI.Request.testsome(requests, statuses)
+            return None if found[0] == [] else found
+
+        return cast("tuple[list[int] | None, list[Any] | None]", _several("waitsome", requests, attempt))
+
+
+class Prequest(Request, MPI.Prequest):
+    """A persistent request of a `Communicator`: as `Request`."""
+
+
+def watched(request: MPI.Request, watch: Watch) -> Request:
+    """Return a request of mpi4py as one that can be ended from outside."""
+    return (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch)
+
+
+def _several(operation: str, requests: Sequence[MPI.Request], attempt: Callable[[], Any]) -> Any:
+    watch = next((request.watch for request in requests if isinstance(request, Request)), None) or Watch()
+    with watch.doing(operation):
+        try:
+            return until(attempt, watch.check)
+        except BaseException:
+            abandon(*requests)
+            raise
+
+
+class Message(MPI.Message):
+    """A matched message of a `Communicator`: receiving it can be ended from outside."""
+
+    watch: Watch
+
+    def __new__(cls, message: MPI.Message | None = None, watch: Watch | None = None) -> Self:
+        """Take over a message of mpi4py."""
+        self = super().__new__(cls, message)
+        self.watch = watch or Watch()
+        return self
+
+    def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
+        with self.watch.doing("Recv"):
+            complete(MPI.Message.Irecv(self, buf), self.watch.check, status)
+
+    def recv(self, status: MPI.Status | None = None) -> Any:
+        with self.watch.doing("recv"):
+            return unpickled(MPI.Message.irecv(self), self.watch.check, status)
+
+    def Irecv(self, buf: Any) -> MPI.Request:
+        return Request(super().Irecv(buf), self.watch)
+
+    def irecv(self) -> MPI.Request:
+        return Request(super().irecv(), self.watch)

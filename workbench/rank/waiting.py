@@ -1,0 +1,67 @@
+"""Wait for MPI in a way that can be called off and holds no core for long."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+T = TypeVar("T")
+
+# Seconds to test without a pause.
+_SPIN = 0.001
+# Seconds of the longest pause.
+_PAUSE = 0.001
+
+# Requests that were given up, and their buffers: MPI may write to them until the process ends.
+_abandoned: list[Any] = []
+
+
+def abandon(*things: Any) -> None:
+    """Keep requests that are given up, and what they write to, until the process ends."""
+    _abandoned.append(things)
+
+
+def until(attempt: Callable[[], T], check: Callable[[], None]) -> T:
+    """Attempt again and again, and return the first result that is true.
+
+    At once for a millisecond, then with pauses of a twentieth of what it has taken so far, at most a millisecond.
+
+    Parameters
+    ----------
+    check
+        Called between attempts; raises to break off.
+    """
+    began = time.monotonic()
+    while not (result := attempt()):
+        check()
+        waited = time.monotonic() - began
+        if waited < _SPIN:
+            os.sched_yield()
+        else:
+            time.sleep(min(waited / 20, _PAUSE))
+    return result
+
+
+def complete(request: MPI.Request, check: Callable[[], None], status: MPI.Status | None = None) -> None:
+    """Wait for a request.
+
+    Parameters
+    ----------
+    check
+        Called again and again while it waits; raises to break off. The request is abandoned then, and the
+        communicator is of no use for operations of this kind.
+    status
+        Filled in when it is complete.
+    """
+    if request.Test(status):
+        return
+    try:
+        until(lambda: request.Test(status), check)
+    except BaseException:
+        abandon(request)
+        raise
