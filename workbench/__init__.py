@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.broadcasting import broadcast
     from workbench.cluster import MPICluster
+    from workbench.on_ranks import run_on_ranks, spmd
     from workbench.placement import blocks, map_blocks, place
     from workbench.reduction import reduce
 
@@ -23,9 +24,21 @@ _HOME = {
     "map_blocks": "workbench.placement",
     "place": "workbench.placement",
     "reduce": "workbench.reduction",
+    "run_on_ranks": "workbench.on_ranks",
+    "spmd": "workbench.on_ranks",
 }
 
-__all__ = ["MPICluster", "__version__", "blocks", "broadcast", "map_blocks", "place", "reduce"]
+__all__ = [
+    "MPICluster",
+    "__version__",
+    "blocks",
+    "broadcast",
+    "map_blocks",
+    "place",
+    "reduce",
+    "run_on_ranks",
+    "spmd",
+]
 
 
 def __getattr__(name: str) -> Any:

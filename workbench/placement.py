@@ -7,18 +7,20 @@ blocks and `map_blocks` calls a function on each of them where it lies.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import PlacementError
-from workbench.placing import pinning, rows, source
+from workbench.placing import alike, pinning, rows, source
+from workbench.placing.alike import blocks
 from workbench.placing.pinning import Call, Pin
+
+__all__ = ["blocks", "map_blocks", "place"]
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
 
-def place(X: Any, *others: Any, per: str = "rank", client: Client | None = None) -> Any:
+def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, client: Client | None = None) -> Any:
     """Make one block per rank of a collection, pinned to its rank, in rank order.
 
     Rows are split evenly, as `numpy.array_split` does; all columns stay together. Blocks of arrays are
@@ -32,6 +34,9 @@ def place(X: Any, *others: Any, per: str = "rank", client: Client | None = None)
         More of them with as many rows: row i of each lies on the rank where row i of ``X`` lies.
     per
         ``"rank"`` for one block per rank, ``"node"`` for one per node, on the lowest rank there.
+    world
+        Index of the MPI world whose ranks get the blocks. Default: those of all worlds; a call on all ranks
+        (`run_on_ranks`) runs within one.
     client
         Default: the current client.
 
@@ -43,7 +48,7 @@ def place(X: Any, *others: Any, per: str = "rank", client: Client | None = None)
     Raises
     ------
     PlacementError
-        If this cannot be: no client or no ranks, an unknown kind of collection, unknown chunks, an empty
+        If this cannot be: no client, no ranks or no such world, an unknown kind of collection, unknown chunks, an empty
         collection, fewer rows than blocks, collections of different lengths, blocks over the memory limit
         of their rank. Nothing is kept on the ranks then.
 
@@ -59,6 +64,7 @@ def place(X: Any, *others: Any, per: str = "rank", client: Client | None = None)
     81234
     """
     client = pinning.connected(client)
+    per = pinning.of_world(per, world)
     ranks = pinning.targets(client, per)
     names = ["X", *(f"others[{number}]" for number in range(len(others)))]
     sources = [source.examine(name, given) for name, given in zip(names, (X, *others), strict=True)]
@@ -69,19 +75,6 @@ def place(X: Any, *others: Any, per: str = "rank", client: Client | None = None)
     pins = [Pin(rank.address, size) for rank, size in zip(ranks, sizes, strict=True)]
     placed = tuple(source.assemble(client, one, pins, per) for one in sources)
     return placed if others else placed[0]
-
-
-def blocks(X: Any) -> list[Future[Any]]:
-    """Return the futures of the blocks of a placed collection, in rank order.
-
-    Raises
-    ------
-    PlacementError
-        If the collection was not placed.
-    """
-    if source.placed_per(X) is None:
-        raise PlacementError(f"{source.describe(X)} that is not placed was given: use what place(...) returned")
-    return source.futures_in(X)
 
 
 def map_blocks(
@@ -119,9 +112,9 @@ def map_blocks(
 
     futures = blocks(X)
     client = pinning.connected(client or futures[0].client)
-    pins = _pins(client, X, futures)
-    columns = [futures, *(_per_block(client, value, pins) for value in others_or_values)]
-    named = {name: _per_block(client, value, pins) for name, value in kwargs.items()}
+    pins = alike.pins(client, X, futures)
+    columns = [futures, *(alike.per_block(client, value, pins) for value in others_or_values)]
+    named = {name: alike.per_block(client, value, pins) for name, value in kwargs.items()}
     name = f"{funcname(fn)}-{uuid.uuid4().hex}"
     calls = [
         Call(
@@ -134,29 +127,3 @@ def map_blocks(
         for number, pin in enumerate(pins)
     ]
     return pinning.submit(client, calls, [call.key for call in calls])
-
-
-def _per_block(client: Client, value: Any, pins: Sequence[Pin]) -> Sequence[Any]:
-    """Return what each call gets of an argument."""
-    from dask.base import is_dask_collection
-
-    if not is_dask_collection(value):
-        return [value] * len(pins)
-    futures = blocks(value)
-    its_pins = _pins(client, value, futures)
-    if its_pins != pins:
-        raise PlacementError(
-            f"{source.describe(value)} is placed in {_layout(its_pins)}, X in {_layout(pins)}: both have to lie alike, "
-            "place them in one call, X, y = place(X, y)"
-        )
-    return futures
-
-
-def _pins(client: Client, X: Any, futures: Sequence[Future[Any]]) -> list[Pin]:
-    pins = [pin for future in futures if (pin := pinning.recall(future))]
-    return pins if len(pins) == len(futures) else pinning.find(client, futures, str(source.placed_per(X)))
-
-
-def _layout(pins: Sequence[Pin]) -> str:
-    listed = ", ".join(f"{pin.rows} on {pin.address}" for pin in pins[:4])
-    return f"{len(pins)} blocks (rows: {listed}{', ...' * (len(pins) > 4)})"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost, WorkbenchError
+from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
+from workbench.head.asking import Asking, all_of, most_telling
 from workbench.head.collectives import Collectives, require_complete
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Broadcasts:
     """
 
     def __init__(self, scheduler: Scheduler, worlds: Worlds, collectives: Collectives) -> None:
-        self._scheduler, self._worlds, self._collectives = scheduler, worlds, collectives
+        self.scheduler, self.worlds, self.collectives = scheduler, worlds, collectives
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "workbench_broadcast_begin": self.begin,
             "workbench_broadcast_upload": self.upload,
@@ -48,13 +49,13 @@ class Broadcasts:
 
     async def begin(self, key: Key, client: str) -> str:
         """Note that a client wants `key`, before there is data for it; return the address of the rank to upload to."""
-        worlds = list(self._worlds)
+        worlds = list(self.worlds)
         for world in worlds:
             require_complete(world)
         # The client's interest comes first: when it is gone, even in the middle of its upload, so is the key.
-        self._scheduler.new_task(key, None, "released")
-        self._scheduler.client_desires_keys(keys=[key], client=client)
-        return self._worlds.addresses(worlds[0])[0]
+        self.scheduler.new_task(key, None, "released")
+        self.scheduler.client_desires_keys(keys=[key], client=client)
+        return self.worlds.addresses(worlds[0])[0]
 
     async def upload(self, key: Key, value: Any, root: str) -> None:
         """Pass an upload on to rank 0, for a client that cannot reach it.
@@ -65,18 +66,18 @@ class Broadcasts:
             If it is rank 0 that is gone.
         """
         try:
-            if root not in self._scheduler.workers:  # a connection to it would be tried for long
+            if root not in self.scheduler.workers:  # a connection to it would be tried for long
                 raise ConnectionError(f"{root} has left")
-            await self._scheduler.rpc(root).workbench_broadcast_upload(key=key, value=value)
+            await self.scheduler.rpc(root).workbench_broadcast_upload(key=key, value=value)
         except OSError as error:
             raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
 
     async def uploaded(self, key: Key, address: str, nbytes: int) -> None:
         """Note that rank 0 has the object."""
-        if key in self._scheduler.tasks:
-            self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes})
+        if key in self.scheduler.tasks:
+            self.scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes})
         else:  # nobody wants it any more, and it is dropped again
-            self._scheduler.add_keys(worker=address, keys=[key])
+            self.scheduler.add_keys(worker=address, keys=[key])
 
     async def broadcast(self, key: Key, client: str, timeout: float) -> None:
         """Send the object from rank 0 to all other ranks of all worlds.
@@ -91,34 +92,26 @@ class Broadcasts:
             If it was not done in time.
         """
         deadline = asyncio.get_running_loop().time() + timeout
-        parts = [_Part(self._scheduler, self._worlds.addresses, world, key, deadline) for world in self._worlds]
-        calls = [self._collectives.run(part.world, client, part.run, deadline) for part in parts]
-        if error := _most_telling(await asyncio.gather(*calls, return_exceptions=True)):
+        parts = [_Part(self, world, key, deadline) for world in self.worlds]
+        calls = [self.collectives.run(part.world, client, part.run, deadline) for part in parts]
+        if error := most_telling(await asyncio.gather(*calls, return_exceptions=True)):
             raise error
 
 
 class _Part:
     """The part of a broadcast in one world."""
 
-    ranks: list[str]
-    """Addresses in rank order."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        addresses: Callable[[MPIWorld], list[str]],
-        world: MPIWorld,
-        key: Key,
-        deadline: float,
-    ) -> None:
-        self._scheduler, self._addresses, self.world, self._key = scheduler, addresses, world, key
-        self._deadline = deadline
+    def __init__(self, broadcasts: Broadcasts, world: MPIWorld, key: Key, deadline: float) -> None:
+        self._scheduler, self._collectives = broadcasts.scheduler, broadcasts.collectives
+        self._worlds, self.world, self._key, self._deadline = broadcasts.worlds, world, key, deadline
         self._call = uuid.uuid4().hex
 
     async def run(self) -> None:
         """Have all ranks of the world hold the object; to be called when it is its turn."""
-        self.ranks = self._addresses(self.world)
-        start = self.world.starts
+        members = self._worlds.members(self.world)
+        self._ranks = Asking(self._scheduler, self.world.index, members, "a broadcast")
+        self.ranks = list(members.values())
+        serial = self._collectives.communicator(self.world, list(members))
         try:
             async with asyncio.timeout_at(self._deadline):
                 await self._fetch()
@@ -126,7 +119,7 @@ class _Part:
                     return
                 told = {"key": self._key, "timeout": self._left() + _GRACE}
                 sizes = await self._ask(0, "offer", **told)
-                await _all_of(self._ask(rank, "take", sizes=sizes, **told) for rank in range(1, len(self.ranks)))
+                await all_of(self._ask(rank, "take", sizes=sizes, **told) for rank in range(1, len(self.ranks)))
         except BaseException as error:
             self._cancel()
             if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
@@ -136,7 +129,7 @@ class _Part:
                 ) from None
             raise
         # All are ready. From here on it is brought to an end, also without its client: all ranks take part or none.
-        sending = asyncio.ensure_future(self._send(start))
+        sending = asyncio.ensure_future(self._send(serial))
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:
@@ -153,8 +146,8 @@ class _Part:
         if root not in holders and await self._scheduler.gather_on_worker(root, {self._key: holders}):
             raise CollectiveFailed(f"rank 0 of world {self.world.index} could not get the object from {holders[0]}")
 
-    async def _send(self, start: int) -> None:
-        going = [asyncio.ensure_future(self._go(rank)) for rank in range(len(self.ranks))]
+    async def _send(self, serial: int) -> None:
+        going = [asyncio.ensure_future(self._go(rank, serial)) for rank in range(len(self.ranks))]
         ended: list[asyncio.Task[None]] = []  # in this order, which tells who was lost first
         for task in going:
             task.add_done_callback(ended.append)
@@ -163,16 +156,16 @@ class _Part:
         if not late and not failed:
             return
         # The others cannot come to an end without the one that failed or is late.
-        if self.world.starts == start:
-            self.world.broken = f"a broadcast of {self._key!r}"
+        self._collectives.abandon(self.world, serial)
         self._cancel()
         _, silent = await asyncio.wait(going, timeout=_GRACE)
-        for task in silent:
-            task.cancel()
-        error = _most_telling(task.exception() for task in ended)
+        ranks = [str(rank) for rank, task in enumerate(going) if task in silent]
+        if silent:
+            who = f"rank {ranks[0]} does" if len(ranks) == 1 else f"ranks {', '.join(ranks)} do"
+            self._collectives.wait_for(self.world, silent, f"{who} not come back from a broadcast of {self._key!r}")
+        error = most_telling(task.exception() for task in ended)
         if error and (failed or isinstance(error, RankLost)):
             raise error
-        ranks = [str(rank) for rank, task in enumerate(going) if task in silent]
         raise CollectiveTimeout(
             f"a broadcast among the ranks of world {self.world.index} did not end in time"
             f"{', and these do not answer: ' * bool(ranks)}{', '.join(ranks)}. Look at their logs."
@@ -182,46 +175,13 @@ class _Part:
         """Return the seconds until the deadline."""
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
 
-    async def _go(self, rank: int) -> None:
-        await self._ask(rank, "go")
+    async def _go(self, rank: int, serial: int) -> None:
+        await self._ask(rank, "go", serial=serial)
         # If nobody wants it any more, the scheduler has the rank drop it again.
         self._scheduler.add_keys(worker=self.ranks[rank], keys=[self._key])
 
     async def _ask(self, rank: int, step: str, **told: Any) -> Any:
-        ask = getattr(self._scheduler.rpc(self.ranks[rank]), f"workbench_broadcast_{step}")
-        try:
-            return await ask(call=self._call, **told)
-        except WorkbenchError as error:
-            # Its class says what has happened, and this who says so.
-            raise type(error)(f"rank {rank} of world {self.world.index}: {error}") from None
-        except OSError as error:
-            raise RankLost(
-                f"rank {rank} of world {self.world.index} was lost during a broadcast; the object is not on all ranks"
-            ) from error
-        except Exception as error:
-            raise CollectiveFailed(
-                f"rank {rank} of world {self.world.index} cannot take part in a broadcast: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        return await self._ranks.ask(rank, f"workbench_broadcast_{step}", call=self._call, **told)
 
     def _cancel(self) -> None:
-        # By the stream, which waits for nobody: one of them may be stuck.
-        for address in self.ranks:
-            if address in self._scheduler.stream_comms:
-                self._scheduler.worker_send(address, {"op": "workbench_broadcast_cancel", "call": self._call})
-
-
-async def _all_of(calls: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Wait for all of them; at the first error raise it, and leave none of the others running."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _most_telling(results: Iterable[Any]) -> BaseException | None:
-    """Return the first error of a rank that is gone, since others follow from it; else the first of any kind."""
-    errors = [result for result in results if isinstance(result, BaseException)]
-    return next((error for error in errors if isinstance(error, RankLost)), errors[0] if errors else None)
+        self._ranks.tell("workbench_broadcast_cancel", call=self._call)

@@ -1,20 +1,23 @@
 """Calls on all ranks of a world: one at a time, in the order in which clients asked for them.
 
 MPI pairs the collective calls of a communicator by their order, so two calls that reach the ranks in different
-orders would take each other's messages. All of them pass through this queue.
+orders would take each other's messages. All of them pass through this queue. When one breaks off, messages of it may be
+left on its communicator: the next call gets a fresh one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
+from workbench.head.asking import AGAIN
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -22,8 +25,6 @@ if TYPE_CHECKING:
     from workbench.head.world import MPIWorld
 
 T = TypeVar("T")
-
-_AGAIN = "Start the ranks again: cluster.restart() or %mpicluster restart; results that lie on them are lost by it."
 
 
 class Collectives(SchedulerPlugin):
@@ -39,14 +40,24 @@ class Collectives(SchedulerPlugin):
     def __init__(self) -> None:
         self._turns: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
         self._calls: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        # Of the communicators in order, for the ranks of a start of a world.
+        self._serials: WeakKeyDictionary[MPIWorld, dict[tuple[int, ...], int]] = WeakKeyDictionary()
+        self._next = itertools.count(1)
 
-    async def run(self, world: MPIWorld, client: str, call: Callable[[], Awaitable[T]], deadline: float) -> T:
+    async def run(
+        self,
+        world: MPIWorld,
+        client: str,
+        call: Callable[[], Awaitable[T]],
+        deadline: float,
+        ranks: Collection[int] | None = None,
+    ) -> T:
         """Run a call when it is its turn, and return its result.
 
         Parameters
         ----------
         world
-            The world whose ranks take part, all of them.
+            The world whose ranks take part.
         client
             Identity of the client that has asked. When it goes, the call is cancelled; one that may not be
             cut off in the middle shields that part.
@@ -54,6 +65,8 @@ class Collectives(SchedulerPlugin):
             Asks the ranks. It has to end at the deadline by itself.
         deadline
             Time of the event loop until which to wait for the turn.
+        ranks
+            Those that take part, where it is not all.
 
         Raises
         ------
@@ -67,7 +80,7 @@ class Collectives(SchedulerPlugin):
         calls = self._calls[client]
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         calls.add(gone)
-        running = asyncio.ensure_future(self._in_turn(world, call, deadline))
+        running = asyncio.ensure_future(self._in_turn(world, call, deadline, ranks))
         gone.add_done_callback(lambda _: running.cancel())
         try:
             return await running
@@ -80,7 +93,9 @@ class Collectives(SchedulerPlugin):
             if not calls:
                 self._calls.pop(client, None)
 
-    async def _in_turn(self, world: MPIWorld, call: Callable[[], Awaitable[T]], deadline: float) -> T:
+    async def _in_turn(
+        self, world: MPIWorld, call: Callable[[], Awaitable[T]], deadline: float, ranks: Collection[int] | None
+    ) -> T:
         turn = self._turns.setdefault(world, asyncio.Lock())
         try:
             async with asyncio.timeout_at(deadline):
@@ -91,7 +106,7 @@ class Collectives(SchedulerPlugin):
                 "end of that is over. Allow more with timeout=, or ask again later."
             ) from None
         try:
-            require_complete(world)
+            require_complete(world, ranks)
             return await call()
         finally:
             turn.release()
@@ -102,27 +117,66 @@ class Collectives(SchedulerPlugin):
             if not gone.done():
                 gone.set_result(None)
 
+    def communicator(self, world: MPIWorld, ranks: Sequence[int]) -> int:
+        """Return the number of the communicator for a call on these ranks of a world."""
+        serials = self._serials.setdefault(world, {})
+        key = (world.starts, *ranks)
+        if key not in serials:
+            serials[key] = next(self._next)
+        return serials[key]
 
-def require_complete(world: MPIWorld) -> None:
-    """Refuse a call on all ranks of a world that cannot make it.
+    def abandon(self, world: MPIWorld, serial: int) -> None:
+        """Have the next call get a fresh communicator, since messages may be left on this one."""
+        serials = self._serials.setdefault(world, {})
+        for key in [key for key, its in serials.items() if its == serial]:
+            del serials[key]
+
+    def wait_for(self, world: MPIWorld, stuck: Collection[asyncio.Future[Any]], reason: str) -> None:
+        """Make no calls on a world until ranks that do not come back from one have done so.
+
+        Parameters
+        ----------
+        stuck
+            Each is done when its rank is back, or gone.
+        reason
+            Who does not come back from what.
+        """
+        world.broken = reason
+        start, left = world.starts, set(stuck)
+
+        def back(future: asyncio.Future[Any]) -> None:
+            left.discard(future)
+            if not future.cancelled():
+                future.exception()
+            if not left and world.starts == start:
+                world.broken = None
+
+        for future in stuck:
+            future.add_done_callback(back)
+
+
+def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> None:
+    """Refuse a call on ranks of a world that cannot make it.
+
+    Parameters
+    ----------
+    ranks
+        Those that take part. Default: all.
 
     Raises
     ------
     RankLost
         If a rank is gone.
     CollectiveFailed
-        If the world is being started or ended, or an earlier call broke off in the middle.
+        If the world is being started or ended, or ranks do not come back from an earlier call.
     """
     if world.stopping or not world.ready:
         raise CollectiveFailed(
             f"world {world.index} is just being {'ended' if world.stopping else 'started'}, and a call on all ranks "
             "needs every one. Ask again when the cluster is ready."
         )
-    if missing := world.missing():
-        ranks = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
-        raise RankLost(f"{ranks} gone from world {world.index}, and a call on all ranks needs every one. {_AGAIN}")
+    if missing := [rank for rank in world.missing() if ranks is None or rank in ranks]:
+        gone = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
+        raise RankLost(f"{gone} gone from world {world.index}, and a call on all ranks needs every one. {AGAIN}")
     if world.broken:
-        raise CollectiveFailed(
-            f"an earlier call on all ranks of world {world.index} broke off in the middle ({world.broken}), and what "
-            f"is left of it could be taken for a part of the next. {_AGAIN}"
-        )
+        raise CollectiveFailed(f"{world.broken}. Until then no other call on all ranks can be made. {AGAIN}")

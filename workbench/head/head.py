@@ -21,6 +21,7 @@ from workbench.head.broadcasting import Broadcasts
 from workbench.head.collectives import Collectives
 from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance, HeadScheduler
+from workbench.head.spmd import SpmdCalls
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world import WorldProcess
 from workbench.head.worlds import Worlds
@@ -140,7 +141,10 @@ class Head:
 
     async def _open_scheduler(self) -> None:
         self.scheduler.restart_worlds = self.worlds.restart
+        spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives)
+        self.scheduler.stream_handlers |= spmd.stream_handlers
         self.scheduler.handlers |= {
+            **spmd.handlers,
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             "workbench_status": self._rpc_status,
             "workbench_scale": self.worlds.scale,

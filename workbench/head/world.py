@@ -36,7 +36,7 @@ class MPIWorld(abc.ABC):
         self.stopping = False
         """Whether its end was asked for."""
         self.broken: str | None = None
-        """The call on all ranks that broke off in the middle, after which no other can be made in this start."""
+        """Who does not come back from a call on all ranks; until then no other can be made."""
         self.restart_asked = False
         """Whether it is to be started again after that end."""
         self.job: str | None = None

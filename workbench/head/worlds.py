@@ -164,9 +164,13 @@ class Worlds:
 
     def addresses(self, world: MPIWorld) -> list[str]:
         """Return the addresses of the workers of a world, in rank order."""
+        return list(self.members(world).values())
+
+    def members(self, world: MPIWorld) -> dict[int, str]:
+        """Return the address of each rank of a world that is there, in rank order."""
         told = ((state.extra.get("workbench", {}), address) for address, state in self._scheduler.workers.items())
         ranks = {facts["rank"]: address for facts, address in told if facts.get("world") == world.index}
-        return [address for _, address in sorted(ranks.items())]
+        return dict(sorted(ranks.items()))
 
     async def scale(self, n: int) -> None:
         """Have `n` ranks in total, by whole worlds.

@@ -105,21 +105,43 @@ def rank_order(name: int | str) -> tuple[int, int, int, str]:
     return 2, 0, 0, name
 
 
+def world_of(name: int | str) -> int:
+    """Return the index of the MPI world of a worker of this name; -1 for any other worker."""
+    kind, world, _, _ = rank_order(name)
+    return -1 if kind == 2 else world
+
+
+def of_world(per: str, world: int | None) -> str:
+    """Return what blocks are for, in the ranks of one world: ``"rank_1"``; of all worlds for None: ``"rank"``.
+
+    Raises
+    ------
+    PlacementError
+        If `per` or `world` cannot be.
+    """
+    if per not in PER:
+        raise PlacementError(f"per={per!r} cannot be: {did_you_mean(str(per), PER)}")
+    if world is None:
+        return per
+    if isinstance(world, bool) or not isinstance(world, int) or world < 0:
+        raise PlacementError(f"world={world!r} cannot be: it is the index of an MPI world, 0 for the first")
+    return f"{per}_{world}"
+
+
 def targets(client: Client, per: str) -> list[Rank]:
     """Return the ranks that get a block each, in rank order.
 
     Parameters
     ----------
     per
-        ``"rank"``: all of them; ``"node"``: the lowest on each host.
+        As `of_world` returned it: all ranks, or the lowest on each host.
 
     Raises
     ------
     PlacementError
-        If there is no rank, or ``per`` is something else.
+        If there is no such rank.
     """
-    if per not in PER:
-        raise PlacementError(f"per={per!r} cannot be: {did_you_mean(str(per), PER)}")
+    per, _, world = per.partition("_")
     # client.scheduler_info may show no workers: every two seconds the client overwrites it without them
     scheduler: Any = client.scheduler
     workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
@@ -134,6 +156,12 @@ def targets(client: Client, per: str) -> list[Rank]:
             "the cluster has no ranks now, at least one is needed: wait for them (client.wait_for_workers(n)) "
             "or look why there are none (%mpicluster logs)"
         )
+    if world:
+        of_it = [rank for rank in ranks if world_of(rank.name) == int(world)]
+        if not of_it:
+            worlds = sorted({world_of(rank.name) for rank in ranks} - {-1})
+            raise PlacementError(f"world={world}: there is none; allowed: {', '.join(map(str, worlds))}")
+        ranks = of_it
     return select(ranks, per)
 
 

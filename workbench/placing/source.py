@@ -72,6 +72,21 @@ def placed_per(collection: Any) -> str | None:
     return match[1] if match else None
 
 
+def placed_name(per: str, number: int, which: int) -> str:
+    """Return a name for a placed collection.
+
+    Parameters
+    ----------
+    per
+        What it has its blocks for.
+    number
+        One that no other has, of 128 bits.
+    which
+        Of the collections with this number.
+    """
+    return f"{_PREFIX}-{per}-{(number + which) % 2**128:032x}"
+
+
 def examine(name: str, collection: Any) -> Source:
     """Look at a collection without computing anything.
 
@@ -183,7 +198,7 @@ def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> A
         source = replace(source, chunks=sizes, futures=_scatter(client, source.collection, pins))
     is_array = isinstance(source.meta, np.ndarray)
     own, cut_out = (rows.own_array, rows.cut_array) if is_array else (rows.own_frame, rows.cut_frame)
-    name = f"{_PREFIX}-{per}-{uuid.uuid4().hex}"
+    name = placed_name(per, uuid.uuid4().int, 0)
     other_axes = source.meta.ndim - 1 if is_array else 0
     keys = [(name, number, *(0,) * other_axes) for number in range(len(pins))]
 
@@ -200,7 +215,7 @@ def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> A
         calls.append(Call(key, own, (pieces,), pin=pin))
     # Urgent: what has come together makes room before more is read.
     futures = submit(client, calls, keys, priority=1)
-    return _collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
+    return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
 
 
 def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]]:
@@ -215,7 +230,20 @@ def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]
     return futures
 
 
-def _collection(meta: Any, name: str, graph: dict[Any, Future[Any]], sizes: Sequence[int]) -> Any:
+def collection(meta: Any, name: str, graph: dict[Any, Future[Any]], sizes: Sequence[int]) -> Any:
+    """Return the collection of blocks that lie on ranks already.
+
+    Parameters
+    ----------
+    meta
+        An array or frame of its type without rows.
+    name
+        As `placed_name` returned it.
+    graph
+        The futures of the blocks by their keys, in the order of the blocks.
+    sizes
+        Rows of each block.
+    """
     import dask.array as da
     from dask.dataframe import from_graph
 

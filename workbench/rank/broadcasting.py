@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Worker
 
+    from workbench.rank.communicators import Communicators
     from workbench.rank.world import RankContext
 
 
@@ -50,6 +51,8 @@ class Broadcasts:
         The rank's worker, which keeps the objects; it gets the handlers.
     context
         The rank.
+    communicators
+        Those of the rank's SPMD thread.
 
     Notes
     -----
@@ -57,8 +60,8 @@ class Broadcasts:
     thread level of MPI matter.
     """
 
-    def __init__(self, worker: Worker, context: RankContext) -> None:
-        self._worker, self._context = worker, context
+    def __init__(self, worker: Worker, context: RankContext, communicators: Communicators) -> None:
+        self._worker, self._context, self._communicators = worker, context, communicators
         self._calls: dict[str, _Call] = {}
         worker.handlers |= {
             "workbench_broadcast_upload": self.upload,
@@ -101,20 +104,23 @@ class Broadcasts:
         ready = self._expect(call, key, timeout)
         ready.buffers, ready.frames = buffers, frames
 
-    async def go(self, call: str) -> None:
-        """Send or receive; return when the object is kept here."""
+    async def go(self, call: str, serial: int) -> None:
+        """Send or receive by the communicator of this number; return when the object is kept here."""
         from distributed.utils import offload
 
         ready = self._calls.get(call)
         if ready is None:
             raise CollectiveFailed("the broadcast was called off")
         try:
-            sending = self._context.spmd_thread.submit(bcast, self._context.spmd, ready.buffers, ready.check)
-            await asyncio.wrap_future(sending)
+            await asyncio.wrap_future(self._context.spmd_thread.submit(self._bcast, ready, serial))
         finally:
             self._calls.pop(call, None)
         if ready.frames is not None:
             self._worker.update_data({ready.key: await offload(_from_frames, ready.frames)})
+
+    def _bcast(self, ready: _Call, serial: int) -> None:
+        communicator = self._communicators.get(serial, range(self._context.size), ready.check)
+        bcast(communicator, ready.buffers, ready.check)
 
     def cancel(self, call: str) -> None:
         """Call it off, wherever it is."""

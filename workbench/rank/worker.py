@@ -12,6 +12,7 @@ from workbench import certificates, comm, network, scratch
 from workbench.http_socket import UnixHTTP
 from workbench.launch import allocation
 from workbench.rank.broadcasting import Broadcasts
+from workbench.rank.spmd import SpmdCalls
 from workbench.rank.world import RankContext, facts
 from workbench.registry import Record
 
@@ -69,6 +70,9 @@ async def serve(
     """
     from distributed.system import MEMORY_LIMIT
 
+    # It needs MPI, which is there by now.
+    from workbench.rank.communicators import Communicators
+
     name = worker_name(context.world, context.rank)
     of_node = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
     memory = record.memory or allocation.memory_of_rank(record.threads) or of_node // context.node_ranks
@@ -89,7 +93,9 @@ async def serve(
         startup_information={"workbench": lambda _: facts(context)},
         metrics={"transport": lambda _: comm.summary()},
     )
-    Broadcasts(worker, context)
+    communicators = Communicators(context.spmd)
+    Broadcasts(worker, context, communicators)
+    SpmdCalls(worker, context, communicators)
     async with worker:
         ready.set()
         await worker.finished()

@@ -1,0 +1,151 @@
+"""The way of a request to the head and back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from workbench import config, where_words
+from workbench.calling import answer
+from workbench.calling.request import Request
+from workbench.errors import HeadUnreachable, InvalidRequest
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# Seconds for the ranks to end an interrupted call, which take two at most.
+_END = 3.0
+
+# Calls of one client run in the order in which they were made. For the event loop of the client.
+_turns: WeakKeyDictionary[Client, asyncio.Lock] = WeakKeyDictionary()
+
+
+class Call:
+    """A request on its way.
+
+    Attributes
+    ----------
+    future : concurrent.futures.Future
+        Of the result; to cancel it ends the call on all ranks.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
+        self._sent = False
+        self._news: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.future: Future[Any] = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+        self.future.add_done_callback(lambda _: self._news.put(None))
+
+    def result(self) -> Any:
+        """Wait for the result and return it; print what there is to tell. Ctrl-C ends the call on all ranks."""
+        try:
+            # Printed by this thread, so that it stands below the cell that waits.
+            while (line := self._news.get()) is not None:
+                print(line, flush=True)  # noqa: T201  (for whoever waits)
+            return self.future.result()
+        except KeyboardInterrupt as interrupt:
+            if (left := self._interrupt()) is not None:
+                interrupt.add_note(left)
+            raise
+
+    def _interrupt(self) -> str | None:
+        """End the call, and return what is to be told of it."""
+        if not self._sent:
+            self.future.cancel()
+            return None
+        self._loop.call_soon_threadsafe(self._cancel)
+        try:
+            self.future.result(_END)
+        except TimeoutError:
+            self.future.cancel()
+            return "The head does not tell whether the call has ended on all ranks."
+        except (Exception, CancelledError) as error:  # noqa: BLE001  (it had failed by itself, most often)
+            return str(error)
+        return None
+
+    def _cancel(self) -> None:
+        request = self._request
+        request.client._send_to_scheduler({"op": "workbench_spmd_cancel", "call": request.call})  # noqa: SLF001
+
+    async def _run(self) -> Any:
+        client = self._request.client
+        async with _turns.setdefault(client, asyncio.Lock()):
+            await self._computed()
+            telling = asyncio.ensure_future(self._tell())
+            try:
+                told = await self._send()
+            except asyncio.CancelledError:
+                self._cancel()
+                raise
+            finally:
+                telling.cancel()
+        return answer.read(self._request, told)
+
+    async def _computed(self) -> None:
+        from distributed.client import _wait
+
+        needs = self._request.needs
+        if any(future.status == "pending" for future in needs):
+            await _wait(needs)
+        for future in needs:
+            if future.status != "finished":
+                await future._result()  # noqa: SLF001  (its error)
+
+    async def _send(self) -> dict[str, Any]:
+        request = self._request
+        self._sent = True
+        try:
+            told: dict[str, Any] | None = await self._head.workbench_spmd(
+                call=request.call,
+                client=request.client.id,
+                name=request.name,
+                contents=request.contents,
+                keys=request.keys,
+                addresses=request.addresses,
+                world=request.world,
+                root=request.result == "root",
+                limit=request.limit,
+                timeout=request.timeout,
+            )
+        except OSError as error:
+            raise HeadUnreachable(
+                f"the head of the cluster was lost during {request.name}: the cluster has ended, or is cut off from "
+                "here. %mpicluster list tells which clusters there are"
+            ) from error
+        if told is None:  # so Dask answers what it does not know
+            raise InvalidRequest(
+                f"the client is of the cluster at {self._head.address}, which is no MPICluster: calls on all ranks "
+                "need one"
+            )
+        return told
+
+    async def _tell(self) -> None:
+        """Tell where the ranks are when the call makes no progress for some time."""
+        patience = config.seconds("spmd.watchdog")
+        before: dict[int, int] = {}
+        while True:
+            await asyncio.sleep(patience)
+            with contextlib.suppress(OSError):
+                places = await self._where()
+                counts = {rank: told["count"] for rank, told in places.items() if "count" in told}
+                if counts and counts == before:
+                    self._news.put(f"{self._request.name}: {where_words.words(places)}")
+                before = counts
+
+    async def _where(self) -> dict[int, dict[str, Any]]:
+        """Return where the ranks of this call are."""
+        worlds = await self._head.workbench_where()
+        its = self._request.call
+        for places in worlds.values():
+            if any(told and told.get("call") == its for told in places.values()):
+                return {rank: told for rank, told in places.items() if told}
+        return {}
+
+    @property
+    def _head(self) -> Any:
+        return self._request.client.scheduler

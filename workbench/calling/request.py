@@ -1,0 +1,145 @@
+"""What is asked of the ranks: a function with its arguments, packed, and what is to become of the results."""
+
+from __future__ import annotations
+
+import functools
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench import config
+from workbench.broadcasting import broadcast
+from workbench.errors import InvalidRequest, did_you_mean
+from workbench.placing import alike, made, pinning, rows, source
+from workbench.rank import parcel
+from workbench.rank.parcel import Slot
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Client, Future
+
+RESULTS = ("ranks", "root", "blocks")
+"""What can become of the results."""
+# Bytes of a plain argument from which it goes to one rank, and from there to all by MPI.
+_LARGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """An SPMD call that can be sent."""
+
+    client: Client
+    """Of the cluster."""
+    name: str
+    """What messages call it."""
+    contents: bytes
+    """Parcel of function and arguments."""
+    keys: list[list[Key]]
+    """For each rank, what the slots among the arguments stand for; for all ranks the same if there is one item."""
+    addresses: list[str] | None
+    """Ranks that hold the blocks; None: all of the world."""
+    world: int
+    """Index of the world."""
+    result: str
+    """One of `RESULTS`."""
+    limit: int | None
+    """Bytes that may travel back; None for any number."""
+    timeout: float | None
+    """Seconds for all of it; None for as long as it takes."""
+    needs: list[Future[Any]]
+    """What has to be computed before; and to be kept until the end."""
+    call: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Identity of the call."""
+
+
+def request(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    client: Client | None,
+    result: str,
+    world: int,
+    limit: float | str | None,
+    timeout: float | str | None,
+) -> Request:
+    """Return the request for a call, as `workbench.run_on_ranks` was asked for it.
+
+    Raises
+    ------
+    InvalidRequest
+        If an option cannot be, or the function or an argument cannot be sent.
+    PlacementError
+        If a collection is not placed, or two lie differently.
+    """
+    from dask.base import is_dask_collection
+    from dask.utils import funcname
+
+    name = funcname(function)
+    if not callable(function):
+        raise InvalidRequest(f"{function!r} was given to run on the ranks: a function is needed, fn(comm, ...)")
+    if result not in RESULTS:
+        raise InvalidRequest(f"result={result!r} cannot be: {did_you_mean(str(result), RESULTS)}")
+    arguments = [*args, *kwargs.values()]
+    collections = [argument for argument in arguments if is_dask_collection(argument)]
+    client = pinning.connected(client or (alike.blocks(collections[0])[0].client if collections else None))
+    pins = alike.pins(client, collections[0], alike.blocks(collections[0])) if collections else None
+    per = str(source.placed_per(collections[0])) if collections else pinning.of_world("rank", world)
+    columns: list[Sequence[Future[Any]]] = []
+    filled = [_slot(client, argument, pins, columns) for argument in arguments]
+    to_blocks = functools.partial(made.blocks, per=per, collection=uuid.uuid4().int) if result == "blocks" else None
+    # Contiguous and aligned, each array among the arguments.
+    ready = functools.partial(rows.call, function)
+    named = dict(zip(kwargs, filled[len(args) :], strict=True))
+    try:
+        contents = parcel.pack((ready, filled[: len(args)], named, to_blocks))
+    except Exception as error:
+        raise InvalidRequest(
+            f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. What it uses has "
+            "to be picklable: open files, locks and connections inside the function"
+        ) from error
+    return Request(
+        client=client,
+        name=name,
+        contents=contents,
+        keys=[[column[number].key for column in columns] for number in range(len(pins or [None]))],
+        addresses=[pin.address for pin in pins] if pins else None,
+        world=world,
+        result=result,
+        limit=_limit(limit),
+        timeout=None if timeout is None else config.time_span("timeout", timeout),
+        needs=[future for column in columns for future in dict.fromkeys(column)],
+    )
+
+
+def _slot(client: Client, argument: Any, pins: Sequence[Any] | None, columns: list[Sequence[Future[Any]]]) -> Any:
+    """Return what stands for an argument in the parcel; what lies on the ranks is added to the columns."""
+    from dask.base import is_dask_collection
+    from dask.sizeof import sizeof
+    from distributed import Future
+
+    if is_dask_collection(argument):
+        column = alike.per_block(client, argument, pins or ())
+    elif isinstance(argument, Future):
+        column = [argument] * len(pins or [None])
+    elif sizeof(argument) > _LARGE:
+        column = [broadcast(client, argument)] * len(pins or [None])
+    else:
+        return argument
+    columns.append(column)
+    return Slot(len(columns) - 1)
+
+
+def _limit(given: float | str | None) -> int | None:
+    from dask.utils import parse_bytes
+
+    if given is None:
+        return config.size("spmd.result-limit")
+    if given == math.inf:
+        return None
+    number = config.above_zero(given, parse_bytes)
+    if number is None:
+        raise InvalidRequest(f'limit={given!r}: allowed is a size above zero, e.g. "2 GiB", or math.inf for any size')
+    return int(number)

@@ -1,0 +1,83 @@
+"""Asks one rank for its part in a call on all ranks, and says who it was if that fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.errors import CollectiveFailed, RankLost, WorkbenchError
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
+
+T = TypeVar("T")
+
+AGAIN = "Start the ranks again: cluster.restart() or %mpicluster restart; results that lie on them are lost by it."
+"""What to do when nothing else helps."""
+
+
+class Asking:
+    """Asks the ranks that take part in a call.
+
+    Parameters
+    ----------
+    scheduler
+        Has the connections.
+    world
+        Index of the world.
+    ranks
+        Address of each rank that takes part.
+    what
+        Noun for messages, with its article: ``"a broadcast"``.
+    """
+
+    def __init__(self, scheduler: Scheduler, world: int, ranks: dict[int, str], what: str) -> None:
+        self._scheduler, self._world, self.ranks, self._what = scheduler, world, ranks, what
+
+    async def ask(self, rank: int, operation: str, **told: Any) -> Any:
+        """Ask a rank, and return its answer.
+
+        Raises
+        ------
+        RankLost
+            If the rank is gone, or goes meanwhile.
+        WorkbenchError
+            If it refuses.
+        CollectiveFailed
+            If it fails otherwise.
+        """
+        who = f"rank {rank} of world {self._world}"
+        try:
+            return await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**told)
+        except WorkbenchError as error:
+            # Its class says what has happened, and this who says so.
+            raise type(error)(f"{who}: {error}") from None
+        except OSError as error:
+            raise RankLost(f"{who} was lost during {self._what}. {AGAIN}") from error
+        except Exception as error:
+            raise CollectiveFailed(
+                f"{who} cannot take part in {self._what}: {type(error).__name__}: {error}"
+            ) from error
+
+    def tell(self, operation: str, **told: Any) -> None:
+        """Tell all of them something, by the stream, which waits for nobody: one of them may be stuck."""
+        for address in self.ranks.values():
+            if address in self._scheduler.stream_comms:
+                self._scheduler.worker_send(address, {"op": operation, **told})
+
+
+async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Wait for all of them, and return their results; at the first error raise it, and leave none of them running."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def most_telling(results: Iterable[Any]) -> BaseException | None:
+    """Return the first error of a rank that is gone, since others follow from it; else the first of any kind."""
+    errors = [result for result in results if isinstance(result, BaseException)]
+    return next((error for error in errors if isinstance(error, RankLost)), errors[0] if errors else None)

@@ -1,0 +1,161 @@
+"""SPMD calls that clients ask for: where they run, one after the other, and who may end them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import CollectiveFailed, InvalidRequest, RankLost
+from workbench.head.asking import Asking
+from workbench.head.collectives import Collectives
+from workbench.head.spmd_run import Run, whereabouts
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Scheduler
+
+    from workbench.head.world import MPIWorld
+    from workbench.head.worlds import Worlds
+
+# Seconds that a client has to take back the blocks of a call that ended as it was cancelled.
+_TAKE_BACK = 60.0
+
+
+class SpmdCalls:
+    """Answers what clients ask for SPMD calls.
+
+    Parameters
+    ----------
+    scheduler
+        Knows the ranks, and keeps account of the blocks that calls make.
+    worlds
+        All worlds of the cluster.
+    collectives
+        Their queues.
+    """
+
+    def __init__(self, scheduler: Scheduler, worlds: Worlds, collectives: Collectives) -> None:
+        self._scheduler, self._worlds, self._collectives = scheduler, worlds, collectives
+        self._runs: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self._made: dict[str, list[Key]] = {}
+        self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "workbench_spmd": self.call,
+            "workbench_where": self.where,
+        }
+        self.stream_handlers: dict[str, Callable[..., None]] = {"workbench_spmd_cancel": self.cancel}
+
+    async def call(
+        self,
+        *,
+        call: str,
+        client: str,
+        name: str,
+        contents: bytes,
+        keys: Sequence[Sequence[Key]],
+        addresses: Sequence[str] | None,
+        world: int,
+        root: bool,
+        limit: int | None,
+        timeout: float | None,
+    ) -> dict[str, Any]:
+        """Run a call on all ranks that take part, and return how it went.
+
+        Parameters
+        ----------
+        call, client
+            Identities of the call and of who has asked for it.
+        name
+            What messages call it.
+        contents
+            Parcel for the ranks.
+        keys
+            For each rank: what stands for the slots among its arguments.
+        addresses
+            The ranks that take part, where the first argument lies on them; None: all of the world.
+        world
+            Index of the world; for `addresses` it does not matter.
+        root
+            Whether only the first rank tells its value.
+        limit
+            Bytes that may travel to the client; None for any number.
+        timeout
+            Seconds for waiting and running; None for as long as it takes.
+
+        Returns
+        -------
+        told : dict
+            As of `Run.run`.
+
+        Raises
+        ------
+        InvalidRequest
+            If there is no such world, or the ranks belong to several.
+        RankLost
+            If a rank is gone, or goes meanwhile.
+        CollectiveFailed
+            If a rank cannot take part, or the call was cancelled.
+        CollectiveTimeout
+            If it was not done in time.
+        """
+        its, ranks = self._place(addresses, world)
+        deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
+        members = Asking(self._scheduler, its.index, ranks, f"the call {name}")
+        run = Run(
+            self._scheduler, self._collectives, its, members, call=call, name=name, client=client, deadline=deadline
+        )
+        turn = self._collectives.run(its, client, lambda: run.run(contents, keys, root, limit), deadline, ranks)
+        self._runs[call] = running = asyncio.ensure_future(turn)
+        try:
+            answer = await running
+        except asyncio.CancelledError:
+            if not running.cancelled():
+                raise
+            # By its client, which is told so when the ranks have ended.
+            raise CollectiveFailed(f"{name} was cancelled{run.left}") from None
+        finally:
+            self._runs.pop(call, None)
+        if "blocks" in answer:
+            self._made[call] = answer.pop("keys")
+            asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
+        return answer
+
+    def _place(self, addresses: Sequence[str] | None, world: int) -> tuple[MPIWorld, dict[int, str]]:
+        """Return the world and the ranks of a call."""
+        worlds = {its.index: its for its in self._worlds}
+        if addresses is None:
+            if world not in worlds:
+                raise InvalidRequest(f"world={world}: there is none; allowed: {', '.join(map(str, worlds))}")
+            return worlds[world], self._worlds.members(worlds[world])
+        places = {address: (its, rank) for its in self._worlds for rank, address in self._worlds.members(its).items()}
+        if gone := [number for number, address in enumerate(addresses) if address not in places]:
+            raise RankLost(
+                f"block {gone[0]} of {len(addresses)} lay on {addresses[gone[0]]}, and that rank is gone. Place the "
+                "data again: X = place(X)"
+            )
+        if len({places[address][0].index for address in addresses}) > 1:
+            listed = ", ".join(f"block {n} on world {places[a][0].index}" for n, a in enumerate(addresses[:64]))
+            raise InvalidRequest(
+                f"the blocks lie on several MPI worlds ({listed}), and a call runs within one: place the data on one "
+                "of them, X = place(X, world=0)"
+            )
+        return places[addresses[0]][0], {places[address][1]: address for address in addresses}
+
+    def cancel(self, call: str, client: str) -> None:
+        """End a call for the client that has asked for it, wherever it is."""
+        if running := self._runs.get(call):
+            running.cancel()
+        elif made := self._made.pop(call, None):
+            self._scheduler.client_releases_keys(keys=made, client=client)
+
+    async def where(self, world: int | None = None) -> dict[int, dict[int, Any]]:
+        """Return of each rank of each world (or of one) where it is: a dict, None where idle, or why it is not known.
+
+        Returns
+        -------
+        places : dict
+            By index of the world, then by rank; see `workbench.rank.whereabouts`.
+        """
+        asked = [its for its in self._worlds if world in (None, its.index)]
+        return {its.index: await whereabouts(self._scheduler, its.index, self._worlds.members(its)) for its in asked}

@@ -1,0 +1,255 @@
+"""One SPMD call, when it is its turn: all ranks get ready, all run, and all end when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dask.utils import format_bytes
+
+from workbench import where_words
+from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
+from workbench.head.asking import Asking, all_of, most_telling
+from workbench.head.collectives import Collectives
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Scheduler
+
+    from workbench.head.world import MPIWorld
+
+_Going = dict[int, asyncio.Task[dict[str, Any]]]
+
+# Seconds for the ranks to come back when a call is ended; see workbench.rank.spmd_call.
+_GRACE = 1.2
+# Seconds for a rank to say where it is; and for the ranks that do not come back.
+_WHERE, _WHERE_STUCK = 2.0, 0.3
+
+
+class Run:
+    """A call on ranks of a world.
+
+    Parameters
+    ----------
+    scheduler
+        Keeps account of the blocks that are made.
+    collectives
+        Has the communicators.
+    world
+        The world.
+    members
+        The ranks that take part.
+    call, client
+        Identities of the call and of who has asked for it.
+    name
+        What messages call it.
+    deadline
+        Time of the event loop at which it is ended.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        collectives: Collectives,
+        world: MPIWorld,
+        members: Asking,
+        *,
+        call: str,
+        name: str,
+        client: str,
+        deadline: float,
+    ) -> None:
+        self._scheduler, self._collectives, self._world, self._members = scheduler, collectives, world, members
+        self._call, self._name, self._client, self._deadline = call, name, client, deadline
+        self._stopped = asyncio.Event()
+        self.left = ""
+        """What is to be told of ranks that did not come back."""
+
+    async def run(
+        self, contents: bytes, keys: Sequence[Sequence[Key]], root: bool, limit: int | None
+    ) -> dict[str, Any]:
+        """Run it, and return how it went.
+
+        Returns
+        -------
+        told : dict
+            ``values`` in the order of the ranks; or ``blocks`` in this order, their ``keys`` and the ``addresses`` of
+            the ranks; or the ``error`` of a ``rank``, with what is to be told of the ``others``.
+
+        Raises
+        ------
+        RankLost, CollectiveFailed, CollectiveTimeout
+            As of `workbench.head.spmd.SpmdCalls.call`.
+        """
+        ranks = list(self._members.ranks)
+        self._serial = self._collectives.communicator(self._world, ranks)
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                failed = await self._reserve(contents, keys)
+        except BaseException as error:
+            self._end("it was called off")
+            if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
+                raise self._late("and had not begun") from None
+            raise
+        if failed is not None:
+            self._end("it was called off")
+            return {**failed, "world": self._world.index}
+        going: _Going = {rank: asyncio.ensure_future(self._ask(rank, "go", root=root, limit=limit)) for rank in ranks}
+        attending = asyncio.ensure_future(self._attend(going, limit))
+        try:
+            answer = await asyncio.shield(attending)
+        except asyncio.CancelledError:
+            self._stopped.set()
+            await asyncio.gather(attending, return_exceptions=True)
+            raise
+        return {**answer, "world": self._world.index, "addresses": list(self._members.ranks.values())}
+
+    async def _reserve(self, contents: bytes, keys: Sequence[Sequence[Key]]) -> dict[str, Any] | None:
+        told = {"name": self._name, "serial": self._serial, "ranks": list(self._members.ranks), "contents": contents}
+        # Without blocks all ranks need the same.
+        each = keys if len(keys) == len(self._members.ranks) else [keys[0]] * len(self._members.ranks)
+        needs = dict(zip(self._members.ranks, each, strict=True))
+        answers = await all_of(self._get_ready(rank, its, told) for rank, its in needs.items())
+        for rank, answer in zip(self._members.ranks, answers, strict=True):
+            if "error" in answer:
+                return {"error": answer["error"], "rank": rank, "others": ""}
+        return None
+
+    async def _get_ready(self, rank: int, keys: Sequence[Key], told: dict[str, Any]) -> dict[str, Any]:
+        answer = await self._ask(rank, "reserve", keys=keys, **told)
+        if missing := answer.get("missing"):
+            tasks = [self._scheduler.tasks.get(key) for key in missing]
+            holders = {task.key: [worker.address for worker in task.who_has or ()] for task in tasks if task}
+            lost = [key for key in missing if not holders.get(key)]
+            if lost or await self._scheduler.gather_on_worker(self._members.ranks[rank], holders):
+                raise CollectiveFailed(
+                    f"{(lost or missing)[0]!r}, an argument of {self._name}, is on no rank any more: place the data "
+                    "again, X = place(X), or broadcast it again"
+                )
+            answer = await self._ask(rank, "reserve", keys=keys, **told)
+        return dict(answer)
+
+    async def _attend(self, going: _Going, limit: int | None) -> dict[str, Any]:
+        """Wait for all ranks, or until one fails; leave none of them in it."""
+        loop = asyncio.get_running_loop()
+        order: list[int] = []  # in which they end, which tells who failed first
+        for rank, its in going.items():
+            its.add_done_callback(lambda _, rank=rank: order.append(rank))  # type: ignore[misc]
+        stopping = asyncio.ensure_future(self._stopped.wait())
+        try:
+            waiting: set[asyncio.Task[Any]] = {stopping, *going.values()}
+            while len(waiting) > 1 and not stopping.done() and not any(map(_failed, going.values())):
+                left = self._deadline - loop.time()
+                done, waiting = await asyncio.wait(waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+        finally:
+            stopping.cancel()
+        answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
+        if len(answers) == len(going) and not any(map(_failed, going.values())):
+            return await self._finish(list(answers.values()), limit)
+        first = next((rank for rank in order if _failed(going[rank])), None)
+        why = "the call was cancelled" if self._stopped.is_set() else "its time is over"
+        self._end(why if first is None else f"rank {first} of world {self._world.index} failed")
+        await self._await_back(going)
+        return self._failure(going, order)
+
+    async def _finish(self, answers: list[dict[str, Any]], limit: int | None) -> dict[str, Any]:
+        if "blocks" not in answers[0]:
+            values = [answer["value"] for answer in answers if "value" in answer]
+            total = sum(map(len, values)) + sum(answer.get("nbytes", 0) for answer in answers)
+            if limit is not None and total > limit:
+                raise CollectiveFailed(
+                    f"{self._name} returned {format_bytes(total)}, and {format_bytes(limit)} may travel to the notebook"
+                    ' (workbench.spmd.result-limit): return less, keep it on the ranks with result="blocks", or ask '
+                    f'for it with limit="{format_bytes(2 * total)}"'
+                )
+            return {"values": values}
+        keys = [key for answer in answers for key in answer["keys"]]
+        try:
+            kept = await all_of(self._ask(rank, "keep") for rank in self._members.ranks)
+            self._require_client()
+        except BaseException:
+            self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
+            raise
+        for address, blocks in zip(self._members.ranks.values(), kept, strict=True):
+            for key, nbytes in blocks:
+                self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
+                # Pinned to its rank, as any other block.
+                self._scheduler.tasks[key].worker_restrictions = {address}
+        return {"blocks": [answer["blocks"] for answer in answers], "keys": keys}
+
+    def _require_client(self) -> None:
+        if self._stopped.is_set() or self._client not in self._scheduler.clients:
+            raise CollectiveFailed("the client that asked for a call on all ranks has gone")
+
+    async def _await_back(self, going: _Going) -> None:
+        """Give the ranks time to come back; make no more calls as long as one has not."""
+        waiting = [its for its in going.values() if not its.done()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=_GRACE)
+        stuck = {rank: its for rank, its in going.items() if not its.done()}
+        if stuck:
+            members = {rank: self._members.ranks[rank] for rank in stuck}
+            places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
+            reason = f"{where_words.words(places)}, and cannot be ended from outside"
+            self._collectives.wait_for(self._world, list(stuck.values()), f"{reason}: {self._name} was to end")
+            self.left = f". But {reason}: until that ends by itself no other call on all ranks can be made"
+
+    def _failure(self, going: _Going, order: Sequence[int]) -> dict[str, Any]:
+        """Return the error of the rank that failed first, or raise what else has happened."""
+        refused = most_telling(going[rank].exception() for rank in order)
+        answered = {rank: going[rank].result() for rank in order if not going[rank].exception()}
+        failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
+        if refused and (not failed or isinstance(refused, RankLost)):
+            raise type(refused)(f"{refused}{self.left}") from refused
+        if not failed:
+            if self._stopped.is_set():
+                raise CollectiveFailed(f"{self._name} was cancelled{self.left}")
+            raise self._late("and was ended")
+        (rank, error), *further = failed.items()
+        others = "".join(f"; rank {other} failed, too: {told['words'][:200]}" for other, told in further[:8])
+        return {"error": error, "rank": rank, "others": others + self.left}
+
+    def _late(self, how: str) -> CollectiveTimeout:
+        return CollectiveTimeout(
+            f"{self._name} was not done in time on the ranks of world {self._world.index}, {how}{self.left}. Allow "
+            "more with timeout=."
+        )
+
+    async def _ask(self, rank: int, step: str, **told: Any) -> Any:
+        return await self._members.ask(rank, f"workbench_spmd_{step}", call=self._call, **told)
+
+    def _end(self, reason: str) -> None:
+        self._collectives.abandon(self._world, self._serial)
+        self._members.tell("workbench_spmd_end", call=self._call, serial=self._serial, reason=reason)
+
+
+def _failed(going: asyncio.Future[dict[str, Any]]) -> bool:
+    return going.done() and bool(going.exception() or not going.result().keys().isdisjoint(("error", "ended")))
+
+
+async def whereabouts(
+    scheduler: Scheduler, world: int, members: dict[int, str], timeout: float = _WHERE
+) -> dict[int, dict[str, Any] | None]:
+    """Return where ranks of a world are, as `workbench.rank.whereabouts` tells; of one that is idle None.
+
+    Parameters
+    ----------
+    members
+        Addresses by rank.
+    timeout
+        Seconds; of a rank that does not answer by then, or is gone, ``{"silent": True}`` is returned.
+    """
+    asking = Asking(scheduler, world, members, "a look at where it is")
+
+    async def ask(rank: int) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(timeout):
+                told: dict[str, Any] | None = await asking.ask(rank, "workbench_spmd_where")
+                return told
+        except (TimeoutError, RuntimeError):
+            return {"silent": True}
+
+    return dict(zip(members, await asyncio.gather(*map(ask, members)), strict=True))

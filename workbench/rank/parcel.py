@@ -1,0 +1,90 @@
+"""What travels between a client and the ranks of an SPMD call: function and arguments, results, errors.
+
+The head passes parcels on and does not open them: it need not have what they are made of.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from distributed.protocol import pickle
+
+from workbench.errors import CollectiveFailed
+
+_PACKAGE = str(Path(__file__).parents[1]) + "/"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Stands for an argument that lies on the ranks: the one of this number."""
+
+    number: int
+
+
+def pack(thing: Any) -> bytes:
+    """Return a parcel; whatever makes that impossible is raised."""
+    parcel: bytes = pickle.dumps(thing)
+    return parcel
+
+
+def unpack(parcel: bytes) -> Any:
+    """Return what is in a parcel; whatever makes that impossible is raised."""
+    return pickle.loads(parcel)
+
+
+def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Put values into the slots among the arguments."""
+
+    def filled(argument: Any) -> Any:
+        return values[argument.number] if isinstance(argument, Slot) else argument
+
+    return [filled(argument) for argument in args], {name: filled(value) for name, value in kwargs.items()}
+
+
+def pack_error(error: BaseException) -> dict[str, Any]:
+    """Return an error that was caught for its journey: as itself, and in words for those who cannot read that.
+
+    Of its traceback the frames of this package that called the user's code are left out.
+    """
+    import tblib.pickling_support
+
+    stack = error.__traceback__
+    while stack and stack.tb_next and stack.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        stack = stack.tb_next
+    error.__traceback__ = stack
+    words = "".join(traceback.format_exception_only(error)).strip()
+    told = {"words": words, "stack": "".join(traceback.format_exception(error)), "parcel": None}
+    try:
+        tblib.pickling_support.install(*_chain(error))
+        parcel = pack((error, stack))
+        unpack(parcel)
+    except Exception:  # noqa: BLE001  (whatever it is made of: then the words have to do)
+        return told
+    return told | {"parcel": parcel}
+
+
+def unpack_error(told: Mapping[str, Any], note: str) -> BaseException:
+    """Return an error that came from a rank, with a note; one that cannot be made here as `CollectiveFailed`."""
+    error: BaseException
+    try:
+        error, stack = unpack(told["parcel"])
+        error = error.with_traceback(stack if isinstance(stack, TracebackType) else None)
+    except Exception:  # noqa: BLE001  (not there, or of a module that is not here)
+        error = CollectiveFailed(f"{note}: {told['words']}")
+        error.add_note(f"The traceback of that rank:\n{told['stack']}")
+        return error
+    error.add_note(note)
+    return error
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found

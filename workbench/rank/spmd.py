@@ -1,0 +1,155 @@
+"""What a rank does for SPMD calls: gets ready, joins in, tells how it went, keeps the blocks that were made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import CollectiveFailed
+from workbench.rank import parcel
+from workbench.rank.quiet import quiet
+from workbench.rank.spmd_call import SpmdCall
+from workbench.rank.watch import CallEnded
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Worker
+
+    from workbench.rank.communicators import Communicators
+    from workbench.rank.world import RankContext
+
+
+class SpmdCalls:
+    """Answers what the head asks a rank for an SPMD call.
+
+    Parameters
+    ----------
+    worker
+        The rank's worker, which holds the blocks; it gets the handlers.
+    context
+        The rank.
+    communicators
+        Those of the rank's SPMD thread.
+
+    Notes
+    -----
+    Runs on the worker's event loop; the function of the user, and MPI, on the rank's SPMD thread alone. So neither
+    busy task slots nor the thread level of MPI matter.
+    """
+
+    def __init__(self, worker: Worker, context: RankContext, communicators: Communicators) -> None:
+        self._worker, self._context, self._communicators = worker, context, communicators
+        self._calls: dict[str, SpmdCall] = {}
+        worker.handlers |= {
+            "workbench_spmd_reserve": self.reserve,
+            "workbench_spmd_go": self.go,
+            "workbench_spmd_keep": self.keep,
+            "workbench_spmd_where": self.where,
+        }
+        worker.stream_handlers["workbench_spmd_end"] = self.end
+
+    async def reserve(
+        self, *, call: str, name: str, serial: int, ranks: Sequence[int], contents: bytes, keys: Sequence[Key]
+    ) -> dict[str, Any]:
+        """Get ready for a call.
+
+        Parameters
+        ----------
+        call
+            Identity of the call.
+        name
+            What messages call it.
+        serial, ranks
+            The communicator: its number, and the ranks of the world that it has.
+        contents
+            Parcel with function, arguments and keyword arguments, and what turns the value into blocks, or None.
+        keys
+            Of what the slots among the arguments stand for.
+
+        Returns
+        -------
+        told : dict
+            ``missing``: keys that this rank does not hold; ``error``: why it cannot be done; empty if it is ready.
+        """
+        data = self._worker.data
+        if missing := [key for key in keys if key not in data]:
+            return {"missing": missing}
+        unpacking = self._context.spmd_thread.submit(parcel.unpack, contents)
+        try:
+            function, args, kwargs, to_blocks = await asyncio.wrap_future(unpacking)
+        except Exception as error:  # noqa: BLE001  (a module that is not here, most often: whatever it is, it is told)
+            return {"error": parcel.pack_error(error)}
+        args, kwargs = parcel.fill(args, kwargs, [data[key] for key in keys])
+        self._calls[call] = SpmdCall(
+            name, serial, tuple(ranks), lambda comm: function(comm, *args, **kwargs), to_blocks
+        )
+        return {}
+
+    async def go(self, call: str, root: bool, limit: int | None) -> dict[str, Any]:
+        """Join in; return how it went: a ``value``, ``blocks``, an ``error``, or that it was ``ended``.
+
+        Parameters
+        ----------
+        root
+            Whether only the first rank tells its value.
+        limit
+            Bytes that a value may have; None for any number.
+        """
+        ready = self._calls.get(call)
+        if ready is None:
+            raise CollectiveFailed("the call was called off")
+        try:
+            with quiet(self._worker):
+                told = await asyncio.wrap_future(self._context.spmd_thread.submit(self._run, ready, root, limit))
+        finally:
+            if not ready.made:
+                self._calls.pop(call, None)
+        return told
+
+    def _run(self, ready: SpmdCall, root: bool, limit: int | None) -> dict[str, Any]:
+        number = ready.ranks.index(self._context.rank)
+        try:
+            value = ready.run(self._communicators)
+            if ready.to_blocks is not None:
+                ready.made = ready.to_blocks(value, number)
+                made = [told for told, _ in ready.made]
+                return {"blocks": parcel.pack(made), "keys": [its.key for its in made]}
+            return {} if root and number else _told(value, limit)
+        except CallEnded as error:
+            return {"ended": str(error)}
+        except BaseException as error:  # noqa: BLE001  (SystemExit of the user's code, too)
+            return {"error": parcel.pack_error(error)}
+
+    async def keep(self, call: str) -> list[tuple[Key, int]]:
+        """Keep the blocks that were made; return their keys, and how many bytes each has."""
+        blocks = {made.key: block for made, block in self._calls.pop(call).made}
+        return list(self._worker.update_data(blocks)["nbytes"].items())
+
+    def end(self, call: str, serial: int, reason: str) -> None:
+        """Call it off, wherever it is; its communicator is not used again."""
+        self._communicators.abandon(serial)
+        if ready := self._calls.get(call):
+            ready.end(reason, asyncio.get_running_loop().call_later)
+            if not ready.running:
+                del self._calls[call]
+
+    async def where(self) -> dict[str, Any] | None:
+        """Return where the call is that this rank is in; None if it is in none."""
+        from workbench.rank.whereabouts import whereabouts
+
+        for call, ready in self._calls.items():
+            if ready.running and ready.thread is not None:
+                return {"call": call, "name": ready.name, **whereabouts(ready.watch, ready.thread, ready.started)}
+        return None
+
+
+def _told(value: Any, limit: int | None) -> dict[str, Any]:
+    """Return what is told of a value: the value itself, or how many bytes it has where these are too many."""
+    try:
+        contents = parcel.pack(value)
+    except Exception as error:
+        error.add_note("What was returned cannot be sent to the notebook.")
+        raise
+    too_large = limit is not None and len(contents) > limit
+    return {"nbytes": len(contents)} if too_large else {"value": contents}

@@ -1,0 +1,132 @@
+"""One SPMD call on one rank: a function of the user that runs on the rank's SPMD thread, and can be ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from workbench.rank.watch import CallEnded, Watch
+
+if TYPE_CHECKING:
+    from workbench.rank.communicator import Communicator
+    from workbench.rank.communicators import Communicators
+
+ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
+"""Returns of a value on the rank of this number what is told of each block, and the block."""
+
+# Seconds from the order to stop until Python code that makes no MPI call is interrupted, and until C code that waits
+# in MPI is, where MPI can do that.
+INTERRUPT, REVOKE = 0.1, 0.5
+
+
+class SpmdCall:
+    """A call that this rank is ready for, or in.
+
+    Parameters
+    ----------
+    name
+        What messages call it.
+    serial, ranks
+        Of its communicator; see `workbench.rank.communicators`.
+    function
+        Of the user, with all arguments but the communicator, its first.
+    to_blocks
+        Turns the value into blocks to keep; None: it is to be sent.
+
+    Notes
+    -----
+    `run` is for the SPMD thread, everything else for the event loop of the worker.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serial: int,
+        ranks: tuple[int, ...],
+        function: Callable[..., Any],
+        to_blocks: ToBlocks | None,
+    ) -> None:
+        self.name, self.ranks, self.to_blocks = name, ranks, to_blocks
+        self.watch = Watch()
+        self.thread: int | None = None
+        """Identity of the thread that runs it."""
+        self.started = time.monotonic()
+        self.running = False
+        self.made: list[tuple[Any, Any]] = []
+        """Blocks that are to be kept, as `to_blocks` returned them."""
+        self._serial, self._function = serial, function
+        self._comm: Communicator | None = None
+        self._lock = threading.Lock()
+
+    def run(self, communicators: Communicators) -> Any:
+        """Call the function, and return what it returns; collective.
+
+        Raises
+        ------
+        CallEnded
+            If it was ended from outside.
+        """
+        from workbench.rank.communicator import Communicator
+
+        try:
+            self.thread, self.started, self.running = threading.get_ident(), time.monotonic(), True
+            shared = communicators.get(self._serial, self.ranks, self.watch.check)
+            self._comm = comm = Communicator(shared, self.watch)
+            self.watch.check()
+            value = self._function(comm)
+            comm.free_offspring()
+            return value
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        # An interrupt may come until the lock is taken; there is one at most.
+        try:
+            with self._lock:
+                self.running = False
+        except CallEnded:
+            self.running = False
+        _interrupt(self.thread, None)
+        # What it holds may be large.
+        del self._function
+
+    def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+        """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.
+
+        Parameters
+        ----------
+        reason
+            What `CallEnded` will say.
+        call_later
+            Runs a function after so many seconds.
+        """
+        if self.watch.ended is not None:
+            return
+        self.watch.end(reason)
+        call_later(INTERRUPT, self._interrupt)
+        call_later(REVOKE, self._revoke)
+
+    def _interrupt(self) -> None:
+        with self._lock:
+            # In an MPI call of ours it sees for itself that it was ended, and is not to be cut off in the middle of it.
+            if self.running and self.watch.operation is None:
+                _interrupt(self.thread, CallEnded)
+
+    def _revoke(self) -> None:
+        from mpi4py import MPI
+
+        if self.running and self._comm is not None:
+            # Without ULFM it does nothing, or there is none.
+            with contextlib.suppress(MPI.Exception, NotImplementedError):
+                self._comm.Revoke()
+
+
+def _interrupt(thread: int | None, error: type[BaseException] | None) -> None:
+    """Have a thread raise an error at its next instruction of Python; None takes that back."""
+    if thread is not None:
+        asked = ctypes.py_object(error) if error is not None else None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), asked)
