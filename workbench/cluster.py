@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from distributed.core import Status
@@ -146,6 +146,8 @@ class MPICluster(Cluster):
         self._note = self._job.note(scheduler)
         self._connection = HeadConnection(self._job, ssh_tunnel)
         self._ending = self._owner
+        self.on_gone: Callable[[], None] = lambda: None
+        """Called on the loop when the cluster was found to have ended, and this object is closed."""
         super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=record.name)
         if not self.called_from_running_loop:
             self._loop_runner.start()
@@ -219,14 +221,9 @@ class MPICluster(Cluster):
 
     async def _close_if_gone(self) -> None:
         # Whoever has ended it: Dask would try to reach its scheduler, and complain.
-        if self.status != Status.running or await asyncio.to_thread(self._job.runs):
-            return
-        with contextlib.suppress(OSError):
-            async with asyncio.timeout(_WATCH / 1000):
-                await self._connection.ask()
-            return  # its folder is out of sight, but it is there
-        self._ending = False
-        await self._close()
+        if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
+            await self.detach()
+            self.on_gone()
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:
@@ -372,6 +369,7 @@ class MPICluster(Cluster):
         if self.status in (Status.closing, Status.closed):
             return
         if self._ending and self.scheduler_comm is not None:
+            self.status = Status.closing
             with contextlib.suppress(OSError):
                 await self._connection.ask_to_end()
         await super()._close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from typing import Any
 
@@ -19,6 +20,8 @@ from workbench.tunnel import Tunnel
 _LOOK = 0.2
 # Seconds between two looks at a change of the worlds.
 _NEWS = 1.0
+# Seconds for a head to answer whose lease is out of sight.
+_ANSWER = 3.0
 
 
 class HeadConnection:
@@ -174,6 +177,16 @@ class HeadConnection:
         """
         if not await self._done_while_it_runs(self.ask()):
             raise self.lost()
+
+    async def gone(self) -> bool:
+        """Tell whether the cluster has ended, whoever has ended it."""
+        if await asyncio.to_thread(self._job.runs):
+            return False
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(_ANSWER):
+                await self.ask()
+            return False  # its folder is out of sight, but it is there
+        return True
 
     async def ask_to_end(self) -> None:
         """Ask the head to end the cluster; return when it has said yes, or is gone."""

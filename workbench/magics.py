@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
+import logging
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from workbench.verbs.parse import complete, parse, split
 from workbench.verbs.table import NOTEBOOK, overview
 
 if TYPE_CHECKING:
+    from distributed import Client
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.cluster import MPICluster
@@ -154,29 +157,63 @@ class ClusterMagics(Magics):
             self._unbind()
             if before.id != cluster.record.id:
                 _tell_what_became_of(before)
-        client.subscribe_topic("workbench", functools.partial(self._notify, cluster.record.id))
+        client.subscribe_topic("workbench", functools.partial(self._notify, cluster))
+        gone = f"it has ended: its head is gone. Its logs are in {cluster.record.logs}"
+        cluster.on_gone = functools.partial(self._part, cluster, gone)
         self.shell.push({"cluster": cluster, "client": client})
         display(cluster)
 
-    def _notify(self, cluster: str, event: tuple[float, dict[str, Any]]) -> None:
+    async def _notify(self, cluster: MPICluster, event: tuple[float, dict[str, Any]]) -> None:
         """Print what users have to see at once, wherever they are in their notebook: ranks lost, the end that comes."""
         _, told = event
-        bound = self._record
-        if bound is None or bound.id != cluster or not told.get("notice"):
+        # Of an object that is being closed here they know.
+        if cluster.status.name != "running" or not told.get("notice"):
             return
-        print(f"cluster {told['cluster']!r}: {told['message']}")
         if told.get("ending"):
-            # Of a scheduler that is gone Dask would complain for minutes. This is its thread, which must not wait.
-            threading.Thread(target=self._unbind, name="unbind", daemon=True).start()
+            await cluster.detach()
+            self._part(cluster, told["message"])
+        else:
+            _tell(cluster, told["message"])
+
+    def _part(self, cluster: MPICluster, message: str) -> None:
+        """Tell that a cluster ends without the user's doing here, and take its names away."""
+        _tell(cluster, message)
+        # Of a scheduler that is gone Dask would complain for minutes. This is its thread, which must not wait.
+        threading.Thread(target=self._release, args=[cluster], name="release", daemon=True).start()
 
     def _unbind(self) -> None:
-        """Close the user's ``cluster`` and the ``client`` of it, and take the names away; the cluster goes on."""
-        names, cluster = self.shell.user_ns, self._cluster
-        if cluster is None:
-            return
-        if getattr(names.get("client"), "cluster", None) is cluster:
-            names.pop("client").close()
-        names.pop("cluster").detach()
+        """Let go of the cluster in the user's name ``cluster``."""
+        cluster = self._cluster
+        if cluster is not None:
+            self._release(cluster)
+
+    def _release(self, cluster: MPICluster) -> None:
+        """Close a cluster and the user's ``client`` of it, and take the names away; the cluster goes on."""
+        names, client = self.shell.user_ns, self.shell.user_ns.get("client")
+        if getattr(client, "cluster", None) is cluster:
+            del names["client"]
+            _close(client)
+        if names.get("cluster") is cluster:
+            del names["cluster"]
+        cluster.detach()
+
+
+def _close(client: Client) -> None:
+    # Dask reports it as an error, with a traceback, that a client gives up to reach a scheduler that is gone.
+    logger = logging.getLogger("distributed.client")
+    logger.addFilter(_no_cancellation)
+    try:
+        client.close()
+    finally:
+        logger.removeFilter(_no_cancellation)
+
+
+def _no_cancellation(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+
+def _tell(cluster: MPICluster, message: str) -> None:
+    print(f"cluster {cluster.record.name!r}: {message}")
 
 
 def _tell_what_became_of(record: Record) -> None:

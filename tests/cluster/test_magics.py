@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 
 import nbformat
 import pytest
+from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
+from workbench import registry
+from workbench.ending import stop
 from workbench.verbs import actions
 
 CELLS = {
@@ -118,3 +123,81 @@ def test_stop_ends_the_cluster_in_use_and_takes_its_names_away(cells):
     assert text(cells["names"]) == "set()\n"
     assert text(cells["stop all"]) == "cluster 'mpi' has ended\n"
     assert text(cells["end"]) == "no cluster runs"
+
+
+class Kernel:
+    """A kernel that shows what it prints whether or not a cell runs."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def run(self, source):
+        """Return what is printed until a cell has run, by whomever."""
+        cell = self.client.execute(source)
+        return self._printed(
+            lambda message, _: (
+                message["parent_header"]["msg_id"] == cell and message["content"].get("execution_state") == "idle"
+            )
+        )
+
+    def line(self):
+        """Return what is printed until a line is complete."""
+        return self._printed(lambda _, printed: printed.endswith("\n"))
+
+    def _printed(self, complete):
+        printed = ""
+        while True:
+            message = self.client.get_iopub_msg(timeout=60)
+            assert message["msg_type"] != "error", message["content"]["evalue"]
+            if message["msg_type"] == "stream":
+                printed += message["content"]["text"]
+            if complete(message, printed):
+                return printed
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    """A kernel whose `cluster` has two ranks, and is kept with its `client` by another name as well."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=60)
+    try:
+        kernel = Kernel(client)
+        assert kernel.run("%load_ext workbench\n%mpicluster start 2 --name mine\nkept = cluster, client") == ""
+        yield kernel
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        actions.stop(actions.targets(None, everything=True))
+
+
+def _kill_the_head(record):
+    os.kill(record.process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (stop, r"cluster 'mine': it ends: the user has stopped it\n"),
+        (_kill_the_head, r"cluster 'mine': it has ended: its head is gone\. Its logs are in \S+/mine-\w+\n"),
+    ],
+    ids=["stopped", "killed"],
+)
+def test_a_cluster_that_is_ended_elsewhere_says_so_in_one_line_and_takes_its_names_away(kernel, end, told):
+    end(registry.running("mine"))
+
+    assert re.fullmatch(told, kernel.line())
+    taken = "import time\nwhile {'cluster', 'client'} & set(globals()):\n    time.sleep(0.01)"
+    assert kernel.run(taken) == ""
+    # So that Dask does not go on trying to reach it.
+    assert kernel.run("print(kept[0].status.name, kept[1].status)") == "closed closed\n"
+
+
+def test_a_cluster_that_is_closed_in_the_notebook_does_not_tell_of_its_end(kernel):
+    assert kernel.run("cluster.close()") == ""
+    assert kernel.run("print(kept[0].status.name)") == "closed\n"
+
+
+def test_a_rank_that_is_lost_is_told_though_no_cell_runs(kernel):
+    os.kill(int(kernel.run("print(cluster.ranks[1]['pid'])")), signal.SIGKILL)
+
+    assert re.fullmatch(r"cluster 'mine': rank 1 .*\n", kernel.line())
