@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from mpi4py import MPI
+from workbench.rank.waiting import abandon, meet
 
-from workbench.rank.waiting import complete
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
-# Numbers of messages that the standard guarantees.
+# Tags that the standard guarantees.
 _TAGS = 32767
 
 
@@ -18,11 +20,12 @@ class Communicators:
     Parameters
     ----------
     base
-        Never used for messages, only for making others.
+        Of all ranks. Nobody else sends messages from rank to rank on it; others may use it for collectives.
 
     Notes
     -----
-    For one thread.
+    For one thread. Each communicator is made by its own ranks alone, and under a tag of its own, so that one that some
+    ranks have given up, or a rank that is dead, is in nobody's way.
     """
 
     def __init__(self, base: MPI.Intracomm) -> None:
@@ -30,28 +33,47 @@ class Communicators:
         self._made: dict[int, MPI.Intracomm] = {}
 
     def get(self, serial: int, ranks: Sequence[int], check: Callable[[], None]) -> MPI.Intracomm:
-        """Return the communicator of this number; collective over its ranks when the number is new.
+        """Return the communicator of a number; collective over its ranks when the number is new.
 
         Parameters
         ----------
         serial
-            The same on all ranks.
+            The same on all ranks, and never used before for other ranks or for one that was abandoned anywhere.
         ranks
-            Of the base, in the order of the new communicator.
+            Of the base, in the order of the new communicator; this one is among them.
         check
-            Is called while it waits; raises to break off.
+            Called again and again while it waits; raises to break off.
         """
         if serial not in self._made:
-            if list(ranks) == list(range(self._base.size)):
-                made, request = self._base.Idup()
-                complete(request, check)
-            else:
-                group = self._base.Get_group().Incl(list(ranks))
-                made = self._base.Create_group(group, serial % _TAGS)
-                group.Free()
-            self._made[serial] = made
+            ended = self._meet(serial % _TAGS, list(ranks), check)
+            everyone = self._base.Get_group()
+            group = everyone.Incl(list(ranks))
+            self._made[serial] = self._base.Create_group(group, serial % _TAGS)
+            group.Free()
+            everyone.Free()
+            if ended is not None:
+                raise ended
         return self._made[serial]
 
     def abandon(self, serial: int) -> None:
-        """Do not hand out this one any more; it is not freed, since requests on it may be outstanding."""
+        """Forget a communicator after a call that has failed; it is not freed, since MPI may still use it."""
         self._made.pop(serial, None)
+
+    def _meet(self, tag: int, ranks: list[int], check: Callable[[], None]) -> BaseException | None:
+        """Wait for all ranks, since making a communicator cannot be ended; see `workbench.rank.waiting.meet`."""
+        base = self._base
+        first, *others = ranks
+        if base.rank == first:
+            posted = [base.Irecv(bytearray(), other, tag) for other in others]
+        else:
+            posted = [base.Isend(bytearray(), first, tag), base.Irecv(bytearray(), first, tag)]
+        try:
+            ended = meet(lambda: all(each.Test() for each in posted), check)
+        except BaseException:
+            abandon(*posted)
+            raise
+        if base.rank == first:
+            for sent in [base.Isend(bytearray(), other, tag) for other in others]:
+                if not sent.Test():
+                    abandon(sent)
+        return ended

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from array import array
 from typing import Any, ClassVar, NoReturn, Self, cast
 
@@ -12,12 +11,9 @@ from mpi4py import MPI
 
 from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.rank.request import watched
-from workbench.rank.waiting import abandon, until
+from workbench.rank.waiting import abandon, meet
 from workbench.rank.watch import Watch
 from workbench.rank.watched import F, Watched, operation
-
-# Seconds that a rank waits on, once it is told to stop, for the others to come to where they cannot be stopped.
-_GRACE = 0.2
 
 
 class Family(Watched):
@@ -148,32 +144,13 @@ class Family(Watched):
         made, request = super().Ishrink()
         return self._adopted(made), watched(request, self.watch)
 
-    def _meet(self) -> BaseException | None:
-        """Wait for all ranks, before an operation that cannot be ended; return what is to be raised after it.
-
-        A rank that is told to stop may have been seen here by others, who go on: then it has to go on as well. So it
-        stops only if somebody is missing some time later.
-        """
-        request = MPI.Comm.Ibarrier(self)
-        try:
-            until(request.Test, self.watch.check)
-        except BaseException as error:
-            deadline = time.monotonic() + _GRACE
-            while not request.Test():
-                if time.monotonic() > deadline:
-                    abandon(request)
-                    raise
-                time.sleep(0.001)
-            return error
-        return None
-
 
 def meeting(method: F) -> F:
     """Return an operation without a non-blocking twin that makes a communicator: the ranks meet first."""
 
     @functools.wraps(method)
     def make(self: Family, *args: Any, **options: Any) -> Any:
-        ended = self._meet()
+        ended = meet(MPI.Comm.Ibarrier(self).Test, self.watch.check)
         made = self._adopted(method(self, *args, **options))
         if ended is not None:
             raise ended

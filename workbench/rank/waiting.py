@@ -16,6 +16,8 @@ T = TypeVar("T")
 _SPIN = 0.001
 # Seconds of the longest pause.
 _PAUSE = 0.001
+# Seconds that a rank waits on, once it is told to stop, for the others to come to where they cannot be stopped.
+_GRACE = 0.2
 
 # Requests that were given up, and their buffers: MPI may write to them until the process ends.
 _abandoned: list[Any] = []
@@ -65,3 +67,28 @@ def complete(request: MPI.Request, check: Callable[[], None], status: MPI.Status
     except BaseException:
         abandon(request)
         raise
+
+
+def meet(attempt: Callable[[], object], check: Callable[[], None]) -> BaseException | None:
+    """Wait for all ranks, before an operation that cannot be ended; return what is to be raised after it, if anything.
+
+    A rank that is told to stop may have been seen by others, who are in the operation by now: then it has to go there
+    as well. So it breaks off only if somebody is still missing some time later.
+
+    Parameters
+    ----------
+    attempt
+        Tells whether all are here.
+    check
+        As for `until`.
+    """
+    try:
+        until(attempt, check)
+    except BaseException as error:
+        deadline = time.monotonic() + _GRACE
+        while not attempt():
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE)
+        return error
+    return None
