@@ -65,7 +65,7 @@ test-long: .venv/.test
 
 .PHONY: test-heat
 test-heat: .venv-heat/.test
-	.venv-heat/bin/python -m pytest -m heat
+	.venv-heat/bin/python -m pytest -m heat tests/cluster/test_heat.py
 
 .PHONY: lint
 lint: .venv/.test

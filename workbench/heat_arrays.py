@@ -4,11 +4,11 @@ Heat (``pip install 'mpi-workbench[heat]'``) is numpy for MPI: its ``DNDarray`` 
 placed Dask array is. So the way from the one to the other and back is an SPMD function::
 
     @workbench.spmd(result="blocks")
-    def standardised(comm, X):
+    def centred(comm, X):
         X = to_heat(comm, X)
-        return from_heat((X - heat.mean(X, axis=0)) / heat.std(X, axis=0))
+        return from_heat(X - heat.mean(X, axis=0))
 
-    Z = standardised(workbench.place(X))     # a Dask array again
+    Z = centred(workbench.place(X))     # a Dask array again
 
 Heat talks by the communicator that the function was given, so that its collectives can be ended from outside, too.
 """
@@ -44,8 +44,7 @@ def to_heat(comm: Any, block: npt.NDArray[Any]) -> Any:
     -------
     heat.DNDarray
         Of shape (rows of all ranks, ...), with ``split=0``. Its memory is that of the blocks. It lives in the call of
-        the SPMD function: afterwards there is no `comm` any more. Other arrays that are to go with it are made with
-        ``comm=X.comm``.
+        the SPMD function: afterwards there is no `comm` any more. What Heat makes from now on is of `comm`, too.
 
     Raises
     ------
@@ -73,7 +72,10 @@ def to_heat(comm: Any, block: npt.NDArray[Any]) -> Any:
     _load(comm, everywhere=all(loaded for *_, loaded in said))
     import heat
 
-    return heat.array(block, is_split=0, copy=False, device="cpu", comm=_communication(comm))
+    communication = _communication(comm)
+    # Algorithms of Heat make arrays of their own, by the default.
+    heat.use_comm(communication)
+    return heat.array(block, is_split=0, copy=False, device="cpu", comm=communication)
 
 
 def from_heat(array: Any) -> npt.NDArray[Any]:
