@@ -114,6 +114,11 @@ def _restart(name: str | None, *, json: bool) -> int:
     return _print(asdict(status), show.status_line(status), as_json=json)
 
 
+def _where(name: str | None, *, stacks: bool, json: bool) -> int:
+    places = actions.where(actions.choose(name))
+    return _print({"worlds": places}, show.where_text(places, stacks=stacks), as_json=json)
+
+
 def _stop(name: str | None, *, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called
     stopped = actions.stop(actions.targets(name, everything=all))
     _print(asdict(stopped), show.stopped_text(stopped), as_json=json)

@@ -102,6 +102,9 @@ class ClusterMagics(Magics):
         status = actions.restart(self._choose(name), self._cluster)
         print(show.status_line(status))
 
+    def _where(self, name: str | None, stacks: bool) -> None:
+        print(show.where_text(actions.where(self._choose(name), self._cluster), stacks=stacks))
+
     def _stop(self, name: str | None, all: bool) -> None:  # noqa: A002  # as the option is called
         bound = self._record
         try:

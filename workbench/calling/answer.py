@@ -29,8 +29,11 @@ def read(request: Request, told: Mapping[str, Any]) -> Any:
         If the blocks that the ranks made do not fit together; nothing of them is kept.
     """
     if "error" in told:
-        note = f"on rank {told['rank']} of world {told['world']}, in {request.name}{told['others']}"
-        raise parcel.unpack_error(told["error"], note)
+        note = f"raised on rank {told['rank']} of world {told['world']}, in {request.name}"
+        error = parcel.unpack_error(told["error"], note)
+        if told["others"]:
+            error.add_note(told["others"])
+        raise error
     if "values" in told:
         values = [_value(request, rank, contents) for rank, contents in enumerate(told["values"])]
         return values[0] if request.result == "root" else values

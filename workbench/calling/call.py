@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from workbench import config, where_words
 from workbench.calling import answer
 from workbench.calling.request import Request
-from workbench.errors import HeadUnreachable, InvalidRequest
+from workbench.errors import HeadUnreachable, InvalidRequest, WorkbenchError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -112,6 +112,8 @@ class Call:
                 limit=request.limit,
                 timeout=request.timeout,
             )
+        except WorkbenchError:
+            raise
         except OSError as error:
             raise HeadUnreachable(
                 f"the head of the cluster was lost during {request.name}: the cluster has ended, or is cut off from "

@@ -105,7 +105,8 @@ class SpmdCalls:
         run = Run(
             self._scheduler, self._collectives, its, members, call=call, name=name, client=client, deadline=deadline
         )
-        turn = self._collectives.run(its, client, lambda: run.run(contents, keys, root, limit), deadline, ranks)
+        needed = None if addresses is None else ranks
+        turn = self._collectives.run(its, client, lambda: run.run(contents, keys, root, limit), deadline, needed)
         self._runs[call] = running = asyncio.ensure_future(turn)
         try:
             answer = await running

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _Going = dict[int, asyncio.Task[dict[str, Any]]]
 
+# Further failures of other ranks that are told.
+_FURTHER = 4
 # Seconds for the ranks to come back when a call is ended; see workbench.rank.spmd_call.
 _GRACE = 1.2
 # Seconds for a rank to say where it is; and for the ranks that do not come back.
@@ -194,8 +196,8 @@ class Run:
             members = {rank: self._members.ranks[rank] for rank in stuck}
             places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
             reason = f"{where_words.words(places)}, and cannot be ended from outside"
-            self._collectives.wait_for(self._world, list(stuck.values()), f"{reason}: {self._name} was to end")
-            self.left = f". But {reason}: until that ends by itself no other call on all ranks can be made"
+            self._collectives.wait_for(self._world, list(stuck.values()), f"{self._name} was ended, but {reason}")
+            self.left = f". But {reason}: until it comes back no other call on all ranks can be made"
 
     def _failure(self, going: _Going, order: Sequence[int]) -> dict[str, Any]:
         """Return the error of the rank that failed first, or raise what else has happened."""
@@ -208,9 +210,12 @@ class Run:
             if self._stopped.is_set():
                 raise CollectiveFailed(f"{self._name} was cancelled{self.left}")
             raise self._late("and was ended")
-        (rank, error), *further = failed.items()
-        others = "".join(f"; rank {other} failed, too: {told['words'][:200]}" for other, told in further[:8])
-        return {"error": error, "rank": rank, "others": others + self.left}
+        first = next(iter(failed.values()))["words"]
+        alike = sorted(rank for rank, error in failed.items() if error["words"] == first)
+        others = [f"ranks {where_words.ranges(alike)} failed alike"] if len(alike) > 1 else []
+        further = {rank: error["words"] for rank, error in failed.items() if rank not in alike}
+        others += [f"rank {rank} failed with {words[:200]}" for rank, words in list(further.items())[:_FURTHER]]
+        return {"error": failed[alike[0]], "rank": alike[0], "others": "; ".join(others) + self.left}
 
     def _late(self, how: str) -> CollectiveTimeout:
         return CollectiveTimeout(

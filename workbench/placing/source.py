@@ -47,7 +47,8 @@ class Source:
 
 def describe(thing: Any) -> str:
     """Return the type of a thing, in words."""
-    return f"a {type(thing).__module__.partition('.')[0]}.{type(thing).__qualname__}".replace("builtins.", "")
+    name = f"{type(thing).__module__.partition('.')[0]}.{type(thing).__qualname__}".replace("builtins.", "")
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def futures_in(collection: Any) -> list[Future[Any]]:

@@ -5,6 +5,7 @@ The head passes parcels on and does not open them: it need not have what they ar
 
 from __future__ import annotations
 
+import pickle
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from distributed.protocol import pickle
+import cloudpickle
 
 from workbench.errors import CollectiveFailed
 
@@ -28,13 +29,14 @@ class Slot:
 
 def pack(thing: Any) -> bytes:
     """Return a parcel; whatever makes that impossible is raised."""
-    parcel: bytes = pickle.dumps(thing)
+    # What is defined in a notebook travels by value.
+    parcel: bytes = cloudpickle.dumps(thing)
     return parcel
 
 
 def unpack(parcel: bytes) -> Any:
     """Return what is in a parcel; whatever makes that impossible is raised."""
-    return pickle.loads(parcel)
+    return pickle.loads(parcel)  # noqa: S301  (clients and ranks of one user, under TLS)
 
 
 def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -57,8 +59,11 @@ def pack_error(error: BaseException) -> dict[str, Any]:
     while stack and stack.tb_next and stack.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         stack = stack.tb_next
     error.__traceback__ = stack
-    words = "".join(traceback.format_exception_only(error)).strip()
-    told = {"words": words, "stack": "".join(traceback.format_exception(error)), "parcel": None}
+    told = {
+        "words": f"{type(error).__name__}: {error}",
+        "stack": "".join(traceback.format_exception(error)),
+        "parcel": None,
+    }
     try:
         tblib.pickling_support.install(*_chain(error))
         parcel = pack((error, stack))
@@ -68,18 +73,19 @@ def pack_error(error: BaseException) -> dict[str, Any]:
     return told | {"parcel": parcel}
 
 
-def unpack_error(told: Mapping[str, Any], note: str) -> BaseException:
-    """Return an error that came from a rank, with a note; one that cannot be made here as `CollectiveFailed`."""
-    error: BaseException
+def unpack_error(told: Mapping[str, Any], note: str) -> Exception:
+    """Return an error that came from a rank, with a note; one that cannot be raised here as `CollectiveFailed`."""
     try:
         error, stack = unpack(told["parcel"])
-        error = error.with_traceback(stack if isinstance(stack, TracebackType) else None)
     except Exception:  # noqa: BLE001  (not there, or of a module that is not here)
-        error = CollectiveFailed(f"{note}: {told['words']}")
+        error = stack = None
+    # An event loop, which carries the error on from here, would end with SystemExit, and stumble over StopIteration.
+    if not isinstance(error, Exception) or isinstance(error, StopIteration):
+        error = CollectiveFailed(f"{told['words']}, {note}")
         error.add_note(f"The traceback of that rank:\n{told['stack']}")
         return error
     error.add_note(note)
-    return error
+    return error.with_traceback(stack if isinstance(stack, TracebackType) else None)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

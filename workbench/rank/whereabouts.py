@@ -46,10 +46,18 @@ def whereabouts(watch: Watch, thread_ident: int, started: float) -> dict[str, An
         "operation": operation,
         "seconds": max(0.0, time.monotonic() - max(since, started)),
         "count": count,
-        "place": f"{Path(innermost.f_code.co_filename).name}:{innermost.f_lineno}" if innermost else "?",
+        "place": _place(innermost) if innermost else "?",
         "function": innermost.f_code.co_name if innermost else "?",
         "stack": "".join(stack.format()),
     }
+
+
+def _place(frame: FrameType) -> str:
+    path = Path(frame.f_code.co_filename)
+    # The files of cells have numbers for names.
+    if path.parent.name.startswith("ipykernel_"):
+        return f"line {frame.f_lineno} of the cell with {frame.f_code.co_name}"
+    return f"{path.name}:{frame.f_lineno}"
 
 
 def _frames(thread_ident: int) -> list[FrameType]:

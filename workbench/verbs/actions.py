@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from workbench import config, registry
 from workbench import logs as log_files
-from workbench import registry
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
 from workbench.launch import queued
 from workbench.registry import Record
@@ -280,6 +280,15 @@ def restart(record: Record, bound: MPICluster | None = None) -> Status:
     with connected(record, bound) as cluster:
         cluster.restart()
         return Status.of(cluster.record)
+
+
+def where(record: Record, bound: MPICluster | None = None) -> dict[int, dict[int, Any]]:
+    """Return of each rank of each world where it is in a call on all ranks; see `workbench.rank.whereabouts`."""
+    with connected(record, bound) as cluster:
+        head: Any = cluster.scheduler_comm
+        timeout = config.seconds("connect-timeout")
+        places: dict[int, dict[int, Any]] = cluster.sync(head.workbench_where, callback_timeout=timeout)
+        return places
 
 
 def script(record: Record) -> str:

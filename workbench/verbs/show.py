@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from workbench import where_words
 from workbench.verbs.actions import Listing, Status, Stopped
 from workbench.words import count, countdown, duration
 
@@ -80,6 +81,19 @@ def _row(status: Status) -> tuple[str, ...]:
 def _notes(listing: Listing) -> list[str]:
     cleaned = [f"{name}: has ended, its record was removed" for name in listing.cleaned]
     return [*cleaned, *(f"{broken.name}: {broken.error}" for broken in listing.broken)]
+
+
+def where_text(worlds: Mapping[int, Mapping[int, Any]], *, stacks: bool) -> str:
+    """Return where the ranks of each world are in a call on all ranks, on request with the stack of each."""
+    lines = []
+    for index, places in worlds.items():
+        name = next((told["name"] for told in places.values() if told and "name" in told), None)
+        what = f"world {index}, {name}" if name else f"world {index}"
+        lines.append(f"{what}: {where_words.words(places)}" if name else f"{what}: no call on all ranks is going on")
+        if stacks:
+            told = {rank: told["stack"] for rank, told in places.items() if told and told.get("stack")}
+            lines += [f"\nrank {rank}:\n{stack.rstrip()}" for rank, stack in told.items()]
+    return "\n".join(lines)
 
 
 def stopped_text(stopped: Stopped) -> str:

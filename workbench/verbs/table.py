@@ -139,6 +139,11 @@ VERBS = (
         (Argument("ranks", "number of ranks in all worlds together", "N", required=True), _NAME),
     ),
     Verb("restart", "end all ranks and start them again; results on them are lost", (_NAME,)),
+    Verb(
+        "where",
+        "tell where each rank is in a call on all ranks that is going on",
+        (_NAME, Argument("--stacks", "with the stack of each rank")),
+    ),
     Verb("stop", "end a cluster", (_NAME, Argument("--all", "end all clusters of yours"))),
     Verb("script", "print the script of a cluster's job", (_NAME,)),
     Verb("doctor", "check this installation, and a running cluster if it is named", (_NAME, _MPI)),
