@@ -13,6 +13,7 @@ from workbench import config, where_words
 from workbench.calling import answer
 from workbench.calling.request import Request
 from workbench.errors import HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.rank import parcel
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -47,11 +48,14 @@ class Call:
             # Printed by this thread, so that it stands below the cell that waits.
             while (line := self._news.get()) is not None:
                 print(line, flush=True)  # noqa: T201  (for whoever waits)
-            return self.future.result()
         except KeyboardInterrupt as interrupt:
             if (left := self._interrupt()) is not None:
                 interrupt.add_note(left)
             raise
+        if error := self.future.exception():
+            # What led from the rank to here is of no use to whoever reads the traceback.
+            raise parcel.bare(error)
+        return self.future.result()
 
     def _interrupt(self) -> str | None:
         """End the call, and return what is to be told of it."""

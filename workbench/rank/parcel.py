@@ -48,17 +48,19 @@ def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) 
     return [filled(argument) for argument in args], {name: filled(value) for name, value in kwargs.items()}
 
 
-def pack_error(error: BaseException) -> dict[str, Any]:
-    """Return an error that was caught for its journey: as itself, and in words for those who cannot read that.
-
-    Of its traceback the frames of this package that called the user's code are left out.
-    """
-    import tblib.pickling_support
-
+def bare(error: BaseException) -> BaseException:
+    """Return an error without the frames of this package that come first in its traceback."""
     stack = error.__traceback__
     while stack and stack.tb_next and stack.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         stack = stack.tb_next
-    error.__traceback__ = stack
+    return error.with_traceback(stack)
+
+
+def pack_error(error: BaseException) -> dict[str, Any]:
+    """Return an error that was caught for its journey: as itself, and in words for those who cannot read that."""
+    import tblib.pickling_support
+
+    stack = bare(error).__traceback__
     told = {
         "words": f"{type(error).__name__}: {error}",
         "stack": "".join(traceback.format_exception(error)),
