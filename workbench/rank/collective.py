@@ -1,14 +1,63 @@
 """Operations of all ranks on buffers, that can be ended from outside."""
+# ruff: noqa: D102, N802  (names and documentation are mpi4py's)
 
 from __future__ import annotations
 
+from typing import Any
+
 from mpi4py import MPI
 
-from workbench.rank.watched import Watched, waiting
+from workbench.rank.large import LARGE, Large
+from workbench.rank.sizes import nbytes
+from workbench.rank.waiting import complete
+from workbench.rank.watched import Watched, operation, waiting
 
 
 class Collective(Watched):
-    """Blocking collective operations on buffers."""
+    """Blocking collective operations on buffers; where all ranks know that a message is large, see `large`."""
+
+    @operation
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        if nbytes(buf) < LARGE:
+            self._wait(MPI.Comm.Ibcast(self, buf, root))
+        elif self.rank == root:
+            Large("Bcast", (buf, root), buf, None, root=root).perform(self)
+        else:
+            Large("Bcast", (buf, root), None, buf, root=root).perform(self)
+
+    @operation
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
+        received = recvbuf if self.rank == root else None
+        if nbytes(recvbuf if sendbuf is MPI.IN_PLACE else sendbuf) < LARGE:
+            self._wait(MPI.Comm.Ireduce(self, sendbuf, recvbuf, op, root))
+        else:
+            Large("Reduce", (sendbuf, recvbuf, op, root), sendbuf, received, op, root).perform(self)
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        # as `operation` has it, but for a call less: this one is in the innermost loops
+        watch = self.watch
+        watch.enter("Allreduce")
+        try:
+            if nbytes(recvbuf) < LARGE:
+                complete(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check)
+            else:
+                Large("Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op).perform(self)
+        finally:
+            watch.leave()
+
+    @operation
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        if nbytes(recvbuf, self.size) < LARGE:
+            self._wait(MPI.Comm.Iallgather(self, sendbuf, recvbuf))
+        else:
+            Large("Allgather", (sendbuf, recvbuf), sendbuf, recvbuf).perform(self)
+
+    @operation
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        if nbytes(recvbuf, self.size) < LARGE:
+            self._wait(MPI.Comm.Ialltoall(self, sendbuf, recvbuf))
+        else:
+            Large("Alltoall", (sendbuf, recvbuf), sendbuf, recvbuf).perform(self)
 
 
 class Neighbours(Watched, MPI.Topocomm):
@@ -16,8 +65,8 @@ class Neighbours(Watched, MPI.Topocomm):
 
 
 for _name in (
-    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall",
-    "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan",
+    "Barrier", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgatherv", "Alltoallv", "Alltoallw",
+    "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan",
 ):  # fmt: skip
     _blocking, _twin = getattr(MPI.Intracomm, _name), getattr(MPI.Intracomm, f"I{_name.lower()}")
     setattr(Collective, _name, waiting(_blocking, _twin))

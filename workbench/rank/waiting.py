@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds to test without a pause.
-_SPIN = 0.001
+# Seconds to test at full speed, and then without a pause, but so that others may have the core.
+_BUSY, _SPIN = 50e-6, 0.001
 # Seconds of the longest pause.
 _PAUSE = 0.001
 # Seconds that a rank waits on, once it is told to stop, for the others to come to where they cannot be stopped.
@@ -42,10 +43,10 @@ def until(attempt: Callable[[], T], check: Callable[[], None]) -> T:
     while not (result := attempt()):
         check()
         waited = time.monotonic() - began
-        if waited < _SPIN:
-            os.sched_yield()
-        else:
+        if waited > _SPIN:
             time.sleep(min(waited / 20, _PAUSE))
+        elif waited > _BUSY:
+            os.sched_yield()
     return result
 
 
@@ -63,7 +64,7 @@ def complete(request: MPI.Request, check: Callable[[], None], status: MPI.Status
     if request.Test(status):
         return
     try:
-        until(lambda: request.Test(status), check)
+        until(request.Test if status is None else partial(request.Test, status), check)
     except BaseException:
         abandon(request)
         raise

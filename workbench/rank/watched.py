@@ -46,12 +46,19 @@ def operation(method: F) -> F:
 
 def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     """Return the blocking operation as one that posts its non-blocking twin and waits for it."""
+    name = blocking.__name__
 
     @functools.wraps(blocking)
-    def method(self: Watched, *args: Any, **options: Any) -> None:
-        complete(twin(self, *args, **options), self.watch.check)
+    def watched(self: Watched, *args: Any, **options: Any) -> None:
+        # as `operation`, in one function: small messages take a few microseconds
+        watch = self.watch
+        watch.enter(name)
+        try:
+            complete(twin(self, *args, **options), watch.check)
+        finally:
+            watch.leave()
 
-    return cast("F", operation(method))
+    return cast("F", named(watched, name))
 
 
 def named(function: Any, name: str) -> Any:
