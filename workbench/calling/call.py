@@ -116,8 +116,8 @@ class Call:
                 limit=request.limit,
                 timeout=request.timeout,
             )
-        except WorkbenchError:
-            raise
+        except WorkbenchError as error:
+            raise error.with_traceback(None) from None  # its sentence says it all
         except OSError as error:
             raise HeadUnreachable(
                 f"the head of the cluster was lost during {request.name}: the cluster has ended, or is cut off from "
