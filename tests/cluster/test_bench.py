@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from itertools import product
 
-from workbench.bench import apps, broadcast, idle
+import pytest
+
+from workbench.bench import apps, broadcast, idle, spmd
+from workbench.errors import InvalidRequest
 
 
 def _run(module, *words):
@@ -38,3 +41,17 @@ def test_broadcast_has_the_array_on_every_rank_by_both_ways():
 
     assert [(row["arm"], row["nbytes"]) for row in report.rows] == [("scatter", 2**22), ("broadcast", 2**22)]
     assert report.summary["speedup"] > 0
+
+
+def test_spmd_times_empty_calls_at_both_sizes_and_the_kernel_in_both_arms():
+    report = _run(spmd, "--ranks=1", "--many=2", "--rounds=1", "--size=64KiB", "--seconds=0.01")
+
+    measured = [("empty call", "spmd", 1), ("kernel", "bare", 1), ("kernel", "spmd", 1), ("empty call", "spmd", 2)]
+    assert [(row["what"], row["arm"], row["ranks"]) for row in report.rows] == measured
+    assert min(row["ms"] for row in report.rows) > 0
+    assert min(report.summary[name] for name in ("empty_call_ms", "empty_call_2_ms", "kernel_ratio")) > 0
+
+
+def test_spmd_refuses_a_second_cluster_that_is_not_larger():
+    with pytest.raises(InvalidRequest, match="--many 2: allowed are more ranks than --ranks, which is 2"):
+        _run(spmd, "--many=2")

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import psutil
 import pytest
 from support.processes import DEADLINE, GONE_WITHIN, gone, until
 
 from workbench import bench
-from workbench.bench import apps, bare, collectives, transport, world
+from workbench.bench import apps, bare, collectives, kernel, transport, world
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch import mpi
 
@@ -102,12 +103,46 @@ def test_collectives_measures_all_operations_for_both_kinds_of_data(ranks):
     assert [(row["operation"], row["nbytes"]) for row in report.rows] == [
         (operation, nbytes) for operation in operations for nbytes in (8, 1024)
     ]
-    assert min(row[column] for row in report.rows for column in ("numpy_us", "pickle_us", "numpy_gb_s")) > 0
+    columns = ("numpy_us", "ours_us", "pickle_us", "numpy_gb_s")
+    assert min(row[column] for row in report.rows for column in columns) > 0
+    assert isinstance(report.summary["allreduce_small_extra_us"], float)
 
 
 def test_collectives_of_one_rank_are_refused():
     with pytest.raises(InvalidRequest, match="--ranks 1: messages need two ranks at least"):
         _run(collectives, "--ranks=1")
+
+
+def test_a_bare_world_takes_turns_with_the_kernel():
+    with kernel.bare(mpi.find(), 2, 100, DEADLINE) as its:
+        once, again = its.turn(1, DEADLINE), its.turn(2, DEADLINE)
+
+    assert [turn.setting for turn in once + again] == [once[0].setting] * 4
+    assert min(turn.seconds for turn in once + again) > 0
+    for first, second in zip(once, again, strict=True):
+        assert np.array_equal(first.gradient, second.gradient)
+    assert not np.array_equal(once[0].gradient, once[1].gradient)
+
+
+def test_a_bare_world_that_dies_shows_it_and_leaves_nothing():
+    def kill_and_ask():
+        with kernel.bare(mpi.find(), 2, 100, DEADLINE) as its:
+            for process in psutil.Process().children(recursive=True):
+                process.kill()
+            its.turn(1, DEADLINE)
+
+    with pytest.raises(LaunchError, match="on 2 ranks took no turn"):
+        kill_and_ask()
+
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_a_bare_world_that_cannot_start_shows_why():
+    with (
+        pytest.raises(LaunchError, match=r"ended before all of its ranks were there(.|\n)*negative dimensions"),
+        kernel.bare(mpi.find(), 2, -1, DEADLINE),
+    ):
+        pass
 
 
 def test_the_command_prints_json_and_draws(capsys, tmp_path):

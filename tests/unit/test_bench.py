@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from workbench import bench
-from workbench.bench import apps, broadcast, collectives, idle, plotting, startup, transport
+from workbench.bench import apps, broadcast, collectives, idle, plotting, spmd, startup, transport
 from workbench.bench.report import Report, above_zero, alternate, machine, order, positive
 from workbench.bench.sizes import sizes, words
 from workbench.launch.mpi import MPI
@@ -191,6 +191,50 @@ def test_broadcast_sums_up_how_many_times_faster_it_is():
     assert broadcast.summarise(rows) == {"speedup": 3.0, "target": 2.0, "broadcast": 2.0, "scatter": 6.0}
 
 
+def spmd_rows():
+    for what, arm, ranks, times in (
+        ("empty call", "spmd", 2, (4.0, 5.0, 60.0)),
+        ("kernel", "spmd", 2, (2.0, 3.0, 1.0)),
+        ("kernel", "bare", 2, (4.0, 3.0, 5.0)),
+        ("empty call", "spmd", 8, (30.0, 20.0, 10.0)),
+    ):
+        for number, ms in enumerate(times, 1):
+            yield {"what": what, "arm": arm, "ranks": ranks, "round": number, "ms": ms, "cpu_ms": 2 * ms}
+
+
+def test_spmd_sums_up_medians_of_the_empty_call_and_the_ratio_of_those_of_the_kernel():
+    summary = spmd.summarise(list(spmd_rows()))
+
+    assert (summary["empty_call_ms"], summary["empty_call_8_ms"], summary["kernel_ratio"]) == (5.0, 20.0, 0.5)
+    assert (summary["empty_call_cpu_ms"], summary["empty_call_8_cpu_ms"], summary["kernel_cpu_ratio"]) == (10, 40, 0.5)
+    targets = ("empty_call_target_ms", "empty_call_8_target_ms", "kernel_target")
+    assert [summary[name] for name in targets] == [10.0, 25.0, 1.02]
+
+
+def collectives_row(operation, nbytes, numpy, ours):
+    times = {"numpy_us": numpy, "ours_us": ours, "pickle_us": 9.0}
+    return {"operation": operation, "nbytes": nbytes, **times, "numpy_gb_s": 1.0, "ours_gb_s": 1.0, "pickle_gb_s": 0.5}
+
+
+def test_collectives_sums_up_what_our_communicator_takes_beyond_plain_mpi():
+    rows = [
+        collectives_row("Bcast", 8, 1.0, 9.0),
+        collectives_row("Allreduce", 8, 3.0, 5.0),
+        collectives_row("Allreduce", 2**24, 4000.0, 5000.0),
+    ]
+
+    summary = collectives.summarise(rows)
+
+    assert (summary["allreduce_small_extra_us"], summary["allreduce_16mb_ratio"]) == (2.0, 1.25)
+    assert (summary["allreduce_small_extra_target_us"], summary["allreduce_16mb_target"]) == (3.0, 1.03)
+
+
+def test_collectives_says_nothing_of_an_allreduce_that_was_not_measured():
+    summary = collectives.summarise([collectives_row("Allreduce", 64, 1.0, 1.0)])
+
+    assert summary["allreduce_small_extra_us"] is summary["allreduce_16mb_ratio"] is None
+
+
 def test_idle_sums_up_the_median_of_the_ratios_of_each_window():
     rows = [{"mpi_percent": ours, "tcp_percent": theirs} for ours, theirs in ((2.0, 1.0), (3.0, 3.0), (40.0, 50.0))]
 
@@ -238,13 +282,14 @@ def test_without_matplotlib_the_error_tells_how_to_install_it(monkeypatch, capsy
 PLOTS = {
     transport: [transport_row(nbytes, 3.0, 2.0) for nbytes in (1, 2**20, 2**21)],
     collectives: [
-        {"operation": name, "nbytes": nbytes, "numpy_us": 1.0, "pickle_us": 2.0, "numpy_gb_s": 1.0, "pickle_gb_s": 0.5}
+        collectives_row(name, nbytes, 1.0, 1.5)
         for name in ("latency", "bandwidth", "Bcast", "Allreduce", "Allgather", "Alltoall")
         for nbytes in (8, 64)
     ],
     apps: [row for app in ("transpose", "merge", "svd") for row in strips_rows(*apps.PLAIN, *apps.TLS, app=app)],
     broadcast: strips_rows("broadcast", "scatter", nbytes=2**28),
     idle: [{"mpi_percent": 3.0, "tcp_percent": 2.0}],
+    spmd: list(spmd_rows()),
 }
 
 

@@ -22,6 +22,7 @@ BENCHES = {
     "collectives": "messages and collectives of plain MPI, for arrays and for pickled objects",
     "apps": "transpose, merge and SVD on workers with mpi://, against ones with tcp://",
     "broadcast": "a large array to all ranks, against client.scatter",
+    "spmd": "calls on all ranks: what an empty one takes, and a kernel in one against bare MPI",
     "idle": "CPU of a cluster that does nothing, with mpi:// against tcp://",
     "submit": "a job handed to SLURM, against a bare sbatch of the same script",
 }

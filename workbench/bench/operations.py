@@ -1,5 +1,6 @@
 """What the ranks of the collectives bench do: each operation of MPI for numpy buffers and for pickled objects.
 
+Numpy buffers go by the plain communicator and by the one that calls and cells are given, both of the same handle.
 Point to point is between ranks 0 and 1 while the others sleep. An iteration begins with a barrier and counts as long
 as it takes the slowest rank.
 """
@@ -15,13 +16,17 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench.bench.report import alternate
+from workbench.rank.communicator import Communicator
+from workbench.rank.watch import Watch
 from workbench.rank.world import wait
 
-KINDS = ("numpy", "pickle")
+KINDS = ("numpy", "ours", "pickle")
 # Iterations that make up one measurement of a latency, messages that are under way at once in one of a bandwidth.
 _TRIPS, _WINDOW = 20, 16
-# Iterations at least and at most.
-_LEAST, _MOST = 5, 500
+# Bytes up to which an Allreduce is measured as a latency is: a microsecond more or less is told from no single one.
+_SMALL = 1024
+# Iterations at least, of an Allreduce, of which a few per cent count, and of others; and at most.
+_LEAST_ALLREDUCE, _LEAST, _MOST = 40, 5, 500
 # Seconds that sleeping ranks wait for the two that are measured.
 _PATIENCE = 300.0
 
@@ -42,8 +47,8 @@ def measure(sizes: list[int], seconds: float) -> list[dict[str, Any]]:
     Returns
     -------
     rows : list of dict
-        ``operation``, ``nbytes``, and for each kind of data the median time in µs and nbytes over time in GB/s;
-        on rank 0.
+        ``operation``, ``nbytes``, and for each kind, with ``ours`` for numpy buffers by our communicator, the median
+        time in µs and nbytes over time in GB/s; on rank 0.
     """
     world = MPI.COMM_WORLD.Dup()
     two = world.Create_group(world.Get_group().Incl([0, 1])) if world.rank < 2 else None
@@ -64,12 +69,13 @@ def _row(name: str, prepare: Prepare, comm: MPI.Intracomm, count: int, seconds: 
     x = np.arange(count, dtype=float) + comm.rank
     calls, divisor = {}, 1
     for kind in KINDS:
-        call, expected, divisor = prepare(comm, x, pickled=kind == "pickle")
+        its = Communicator(comm, Watch()) if kind == "ours" else comm
+        call, expected, divisor = prepare(its, x, pickled=kind == "pickle")
         if not np.array_equal(call(), expected):
             raise ValueError(f"{name} of {kind} delivered something else than was sent at {x.nbytes} bytes")
         calls[kind] = call
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    iterations = _iterations(comm, calls, seconds)
+    iterations = _iterations(comm, calls, seconds, _LEAST_ALLREDUCE if prepare is _allreduce else _LEAST)
     for number, kind in alternate(KINDS, iterations):
         comm.Barrier()
         begin = time.perf_counter()
@@ -86,14 +92,14 @@ def _row(name: str, prepare: Prepare, comm: MPI.Intracomm, count: int, seconds: 
     return row | {f"{kind}_gb_s": x.nbytes / median / 1e9 for kind, median in medians.items()}
 
 
-def _iterations(comm: MPI.Intracomm, calls: dict[str, Call], seconds: float) -> int:
+def _iterations(comm: MPI.Intracomm, calls: dict[str, Call], seconds: float, least: int) -> int:
     comm.Barrier()
     begin = time.perf_counter()
     for call in calls.values():
         comm.Barrier()
         call()
     took = time.perf_counter() - begin
-    return int(comm.bcast(min(_MOST, max(_LEAST, int(seconds / took)))))
+    return int(comm.bcast(min(_MOST, max(least, int(seconds / took)))))
 
 
 # Each operation by a function that returns one iteration, what it has to return, and by what its time is divided.
@@ -161,14 +167,21 @@ def _bcast(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, 
 
 
 def _allreduce(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, np.ndarray, int]:
-    received = np.empty_like(x)
+    received, trips = np.empty_like(x), _TRIPS if x.nbytes <= _SMALL else 1
 
     def arrays() -> np.ndarray:
-        comm.Allreduce(x, received)
+        for _ in range(trips):
+            comm.Allreduce(x, received)
         return received
 
+    def objects() -> Any:
+        got = None
+        for _ in range(trips):
+            got = comm.allreduce(x)
+        return got
+
     expected = sum(x - comm.rank + rank for rank in range(comm.size))
-    return (lambda: comm.allreduce(x)) if pickled else arrays, np.asarray(expected), 1
+    return objects if pickled else arrays, np.asarray(expected), trips
 
 
 def _allgather(comm: MPI.Intracomm, x: np.ndarray, *, pickled: bool) -> tuple[Call, np.ndarray, int]:

@@ -23,6 +23,7 @@ from distributed.protocol.serialize import to_serialize
 from mpi4py import MPI
 
 from workbench import certificates, comm
+from workbench.bench.kernel import gradient
 from workbench.bench.report import alternate
 from workbench.bench.sizes import KIB, MIB
 
@@ -91,12 +92,6 @@ def turns(nbytes: int) -> tuple[int, int]:
 def is_fine(array: np.ndarray) -> bool:
     """Tell whether an array starts at a multiple of 64 bytes and may be written to."""
     return bool(array.__array_interface__["data"][0] % 64 == 0 and array.flags.writeable)
-
-
-def gradient(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return the gradient of the logistic loss, the kernel that received blocks are tried with."""
-    product: np.ndarray = X.T @ (1 / (1 + np.exp(-(X @ w))) - y)
-    return product
 
 
 # -- rank 1 ----------------------------------------------------------------------------------------------------
