@@ -115,7 +115,11 @@ async def test_a_call_that_fails_lets_the_next_one_run():
         (lambda world: [world.left(0), world.left(1)], RankLost, r"ranks 0, 1 are gone"),
         (lambda world: setattr(world, "ready", False), CollectiveFailed, "just being started"),
         (lambda world: setattr(world, "stopping", True), CollectiveFailed, "just being ended"),
-        (lambda world: setattr(world, "broken", "a sum"), CollectiveFailed, r"broke off in the middle \(a sum\)"),
+        (
+            lambda world: setattr(world, "broken", "rank 1 does not come back from a sum"),
+            CollectiveFailed,
+            r"^rank 1 does not come back from a sum\. .*no other call on all ranks.*cluster.restart\(\)",
+        ),
     ],
 )
 async def test_a_world_that_is_not_whole_refuses_and_says_why(harm, kind, words):
@@ -125,3 +129,69 @@ async def test_a_world_that_is_not_whole_refuses_and_says_why(harm, kind, words)
     with pytest.raises(kind, match=words):
         await queue.run(world, "me", call, deadline())
     assert not call.begun.is_set()
+
+
+async def test_a_call_on_some_ranks_needs_these_alone():
+    queue, world, call = Collectives(), ready_world(), Call()
+    call.end.set()
+    world.left(1)
+
+    assert await queue.run(world, "me", call, deadline(), [0]) == "done"
+    with pytest.raises(RankLost, match="rank 1 is gone"):
+        await queue.run(world, "me", call, deadline(), [0, 1])
+
+
+def test_calls_on_the_same_ranks_share_a_communicator_until_one_breaks_off():
+    queue, world, other = Collectives(), ready_world(), ready_world(1)
+    first = queue.communicator(world, [0, 1])
+    numbers = [
+        first,
+        queue.communicator(world, [1]),
+        queue.communicator(world, [1, 0]),
+        queue.communicator(other, [0, 1]),
+    ]
+
+    assert len({*numbers}) == 4
+    assert queue.communicator(world, [0, 1]) == first
+
+    queue.abandon(world, first)
+    assert queue.communicator(world, [0, 1]) not in numbers
+    assert queue.communicator(world, [1]) == numbers[1]
+
+
+def test_the_ranks_of_another_start_share_no_communicator_with_those_before():
+    queue, world = Collectives(), ready_world()
+    first = queue.communicator(world, [0, 1])
+    world.starts += 1
+    assert queue.communicator(world, [0, 1]) != first
+
+
+async def test_a_world_makes_no_calls_until_all_ranks_are_back_in_whatever_way():
+    queue, world, call = Collectives(), ready_world(), Call()
+    call.end.set()
+    back, lost, given_up = (asyncio.get_running_loop().create_future() for _ in range(3))
+
+    queue.wait_for(world, [back, lost, given_up], "ranks 0, 1 are in a sum")
+    for future, end in ((back, lambda: back.set_result(None)), (lost, lambda: lost.set_exception(OSError()))):
+        with pytest.raises(CollectiveFailed, match=r"^ranks 0, 1 are in a sum"):
+            await queue.run(world, "me", call, deadline())
+        end()
+        await asyncio.sleep(0)
+        assert future.done()
+    given_up.cancel()
+    await asyncio.sleep(0)
+
+    assert await queue.run(world, "me", call, deadline()) == "done"
+
+
+async def test_ranks_that_come_back_late_say_nothing_of_the_next_start():
+    queue, world = Collectives(), ready_world()
+    late = asyncio.get_running_loop().create_future()
+    queue.wait_for(world, [late], "of the first start")
+    world.starts += 1
+    world.broken = "of the second start"
+
+    late.set_result(None)
+    await asyncio.sleep(0)
+
+    assert world.broken == "of the second start"
