@@ -1,0 +1,245 @@
+"""Operations on buffers give what they give with mpi4py's own communicator, however the buffers are told."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import numpy as np
+from support.ends import End
+from support.two_ways import Case, same
+from support.world import on_ranks
+
+KINDS = ("Allreduce", "Reduce", "Scan", "Exscan")
+
+
+def _numbers(comm: Any, length: int = 6) -> Any:
+    return np.arange(length, dtype=float) + 10 * comm.rank
+
+
+def _reduced(kind: str, send: Any, receive: Any, **options: Any) -> Case:
+    """Make a case of a reduction: `send` and `receive` return, of a communicator, what is given to it."""
+
+    def case(comm: Any) -> Any:
+        sent, (told, target) = send(comm), receive(comm)
+        getattr(comm, kind)(sent, told, **options)
+        if comm.rank == 0 and kind == "Exscan":
+            return None  # undefined
+        return target if kind != "Reduce" or comm.rank == options.get("root", 0) else None
+
+    return case
+
+
+def _told(tell: Any = lambda target: target, dtype: Any = float, length: int = 6) -> Any:
+    def receive(comm: Any) -> Any:
+        target = np.zeros(length, dtype)
+        return tell(target), target
+
+    return receive
+
+
+@on_ranks
+async def test_reductions_of_all_forms_of_buffers(end: End):
+    from mpi4py import MPI
+
+    doubles = MPI.DOUBLE
+    forms = {
+        "arrays": (_numbers, _told()),
+        "array and type": (lambda c: [_numbers(c), doubles], _told(lambda t: (t, doubles))),
+        "array and code": (lambda c: (_numbers(c), "d"), _told(lambda t: [t, "d"])),
+        "array and count": (lambda c: [_numbers(c), 6], _told(lambda t: [t, 6])),
+        "count and type": (lambda c: [_numbers(c), 4, doubles], _told(lambda t: [t, 4, doubles])),
+        "displacement": (lambda c: [_numbers(c), 3, 2, doubles], _told(lambda t: [t, (3, 1), doubles])),
+        "memoryview": (lambda c: memoryview(_numbers(c)), _told(memoryview)),
+        "array.array": (lambda c: array("d", _numbers(c)), _told()),
+        "two dimensions": (lambda c: _numbers(c).reshape(2, 3), _told(lambda t: t.reshape(2, 3))),
+        "columns": (lambda c: np.asfortranarray(_numbers(c).reshape(2, 3)), _told()),
+        "empty": (lambda c: _numbers(c, 0), _told(length=0)),
+        "integers": (lambda c: np.arange(6) * c.rank, _told(dtype=int)),
+        "complex": (lambda c: _numbers(c) * 1j, _told(dtype=complex)),
+    }
+    # what is refused on each rank, and sent by none
+    wrong = {
+        "too long": (lambda c: _numbers(c, 7), _told()),
+        "no buffer": (lambda c: "six", _told()),
+        "objects": (lambda c: _numbers(c).astype(object), _told()),
+    }
+    cases = {f"{kind} of {name}": _reduced(kind, *form) for kind in KINDS for name, form in forms.items()}
+    await same(end, cases | {name: _reduced("Allreduce", *form) for name, form in wrong.items()})
+
+
+@on_ranks
+async def test_reductions_with_other_operations(end: End):
+    from mpi4py import MPI
+
+    def largest(one: Any, other: Any, _type: Any) -> None:
+        found = np.frombuffer(other)
+        np.maximum(np.frombuffer(one), found, out=found)
+
+    own = MPI.Op.Create(largest, commute=True)
+    cases = {}
+    for kind in KINDS:
+        for op in (MPI.MAX, MPI.PROD, own):
+            cases[f"{kind} {op}"] = _reduced(kind, _numbers, _told(), op=op)
+    cases["Reduce to the last"] = _reduced("Reduce", _numbers, _told(), root=1)
+    cases["land"] = _reduced("Allreduce", lambda c: np.array([c.rank, 1]), _told(dtype=int, length=2), op=MPI.LAND)
+    await same(end, cases)
+    own.Free()
+
+
+@on_ranks
+async def test_reductions_in_place(end: End):
+    from mpi4py import MPI
+
+    def case(kind: str, length: int) -> Case:
+        def reduce(comm: Any) -> Any:
+            buffer = _numbers(comm, length)
+            if kind == "Reduce" and comm.rank:
+                comm.Reduce(buffer, None)
+            else:
+                getattr(comm, kind)(MPI.IN_PLACE, buffer)
+            return None if kind == "Exscan" and comm.rank == 0 else buffer
+
+        return reduce
+
+    await same(end, {f"{kind} of {length}": case(kind, length) for kind in KINDS for length in (6, 1_000_000)})
+
+
+@on_ranks
+async def test_large_messages_that_ranks_tell_in_different_ways(end: End):
+    from mpi4py import MPI
+
+    length = 600_000
+    pairs = MPI.DOUBLE.Create_contiguous(2).Commit()
+
+    def buffer(comm: Any, fill: float) -> Any:
+        numbers = np.full(length, fill)
+        ways = [numbers, [numbers, MPI.DOUBLE], (numbers, length, "d"), [memoryview(numbers), length, 0, MPI.DOUBLE]]
+        return ways[comm.rank % 4], numbers
+
+    def bcast(comm: Any) -> Any:
+        told, numbers = buffer(comm, comm.rank)
+        comm.Bcast([numbers, length // 2, pairs] if comm.rank == 1 else told, root=comm.size - 1)
+        return numbers
+
+    def reduction(kind: str, *options: Any) -> Case:
+        def case(comm: Any) -> Any:
+            (sent, _), (told, numbers) = buffer(comm, comm.rank + 1.0), buffer(comm, 0.0)
+            getattr(comm, kind)(sent, told, *options)
+            return None if kind == "Exscan" and comm.rank == 0 else numbers
+
+        return case
+
+    def blocks(kind: str) -> Case:
+        def case(comm: Any) -> Any:
+            whole = length // comm.size * comm.size
+            sent = np.full(whole if kind == "Alltoall" else whole // comm.size, float(comm.rank))
+            got = np.zeros(whole)
+            getattr(comm, kind)(sent if comm.rank else [sent, MPI.DOUBLE], got)
+            return got
+
+        return case
+
+    cases = {"Bcast": bcast, "Reduce": reduction("Reduce", MPI.SUM, 1), "Allgather": blocks("Allgather")}
+    cases |= {"Alltoall": blocks("Alltoall"), "Maximum": reduction("Allreduce", MPI.MAX)}
+    cases |= {kind: reduction(kind) for kind in KINDS if kind != "Reduce"}
+    await same(end, cases)
+    pairs.Free()
+
+
+@on_ranks
+async def test_large_messages_that_all_ranks_tell_alike(end: End):
+    def bcast(comm: Any) -> Any:
+        numbers = np.full(600_000, comm.rank)
+        comm.Bcast(numbers, 1)
+        return numbers
+
+    def gather(comm: Any) -> Any:
+        got = np.zeros((comm.size, 600_000), dtype=np.float32)
+        comm.Allgather(np.full(600_000, comm.rank, dtype=np.float32), got)
+        return got
+
+    def exchange(comm: Any) -> Any:
+        sent, got = np.arange(600_000.0) + comm.rank, np.zeros(600_000)
+        comm.Alltoall(sent, got)
+        return got
+
+    large = (lambda c: _numbers(c, 600_000), _told(length=600_000))
+    cases = {kind: _reduced(kind, *large) for kind in KINDS}
+    await same(end, cases | {"Bcast": bcast, "Allgather": gather, "Alltoall": exchange})
+
+
+@on_ranks
+async def test_blocks_and_vectors(end: End):
+    from mpi4py import MPI
+
+    def case(method: str, *, root: bool = False, send: Any, receive: Any) -> Case:
+        def call(comm: Any) -> Any:
+            sent, (told, target) = send(comm), receive(comm)
+            getattr(comm, method)(sent, told, **({"root": 1} if root else {}))
+            return target
+
+        return call
+
+    def uneven(comm: Any) -> Any:
+        counts = [rank + 1 for rank in range(comm.size)]
+        return counts, [sum(counts[:rank]) for rank in range(comm.size)], sum(counts)
+
+    def vector(target_of: Any) -> Any:
+        def receive(comm: Any) -> Any:
+            counts, offsets, total = uneven(comm)
+            target = np.zeros(total)
+            return target_of(target, counts, offsets), target
+
+        return receive
+
+    def at_root(receive: Any) -> Any:
+        return lambda comm: receive(comm) if comm.rank == 1 else (None, None)
+
+    one = lambda comm: np.full(2, comm.rank + 0.5)  # noqa: E731
+    own = lambda comm: np.full(comm.rank + 1, comm.rank + 0.5)  # noqa: E731
+    matrix = lambda comm: (lambda t: (t, t))(np.zeros((comm.size, 2)))  # noqa: E731
+    filled = lambda comm: np.arange(2.0 * comm.size) + 100 * comm.rank  # noqa: E731
+    pair = lambda comm: (lambda t: (t, t))(np.zeros(2))  # noqa: E731
+    forms = [
+        lambda t, counts, offsets: [t, counts],
+        lambda t, counts, offsets: [t, (counts, offsets)],
+        lambda t, counts, offsets: [t, counts, MPI.DOUBLE],
+        lambda t, counts, offsets: [t, counts, offsets, MPI.DOUBLE],
+    ]
+    cases = {
+        "Allgather": case("Allgather", send=one, receive=matrix),
+        "Gather": case("Gather", root=True, send=one, receive=at_root(matrix)),
+        "Scatter": case("Scatter", root=True, send=lambda c: filled(c) if c.rank == 1 else None, receive=pair),
+        "Alltoall": case("Alltoall", send=filled, receive=matrix),
+        "Reduce_scatter_block": case("Reduce_scatter_block", send=filled, receive=pair),
+        "Reduce_scatter": case("Reduce_scatter", send=filled, receive=pair),
+        "Scatter of the wrong length": case("Scatter", send=lambda c: np.zeros(1), receive=lambda c: ("no", None)),
+    }
+    for number, form in enumerate(forms):
+        cases[f"Allgatherv {number}"] = case("Allgatherv", send=own, receive=vector(form))
+        cases[f"Gatherv {number}"] = case("Gatherv", root=True, send=own, receive=at_root(vector(form)))
+
+    def scatterv(comm: Any) -> Any:
+        counts, offsets, total = uneven(comm)
+        got = np.zeros(comm.rank + 1)
+        comm.Scatterv([np.arange(float(total)), (counts, offsets)] if comm.rank == 0 else None, got)
+        return got
+
+    def alltoallv(comm: Any) -> Any:
+        counts = [comm.rank + 1] * comm.size
+        got = np.zeros(sum(range(1, comm.size + 1)))
+        comm.Alltoallv([np.full(sum(counts), float(comm.rank)), counts], [got, uneven(comm)[0]])
+        return got
+
+    def alltoallw(comm: Any) -> Any:
+        ones, places = [1] * comm.size, [8 * rank for rank in range(comm.size)]
+        got = np.zeros(comm.size)
+        types = [MPI.DOUBLE] * comm.size
+        comm.Alltoallw([np.full(comm.size, float(comm.rank)), (ones, places), types], [got, (ones, places), types])
+        return got
+
+    def barrier(comm: Any) -> Any:
+        return comm.Barrier()
+
+    await same(end, cases | {each.__name__: each for each in (scatterv, alltoallv, alltoallw, barrier)})

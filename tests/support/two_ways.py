@@ -1,0 +1,53 @@
+"""Do the same with mpi4py's own communicator and with ours, on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from support.ends import End
+
+Case = Callable[[Any], Any]
+
+
+def communicators() -> tuple[Any, Any]:
+    """Return a plain communicator of all ranks, and one of ours; collective."""
+    from mpi4py import MPI
+
+    from workbench.rank.communicator import Communicator
+    from workbench.rank.watch import Watch
+
+    return MPI.COMM_WORLD.Dup(), Communicator(MPI.COMM_WORLD.Dup(), Watch())
+
+
+async def same(end: End, cases: Mapping[str, Case]) -> None:
+    """Check that each case comes to the same either way."""
+    plain, ours = communicators()
+    for name, case in cases.items():
+        expected, got = outcome(case, plain), outcome(case, ours)
+        assert equal(got, expected), f"{name}: {got!r}, where mpi4py has {expected!r}"
+        assert ours.watch.operation is None, name
+        # a case that has gone wrong on one rank is not to hang the next
+        await end.gather()
+    assert ours.watch.count >= len(cases)
+    ours.free_offspring()
+    plain.Free()
+
+
+def outcome(case: Case, comm: Any) -> Any:
+    """Return what a case returns, or the kind of error that it raises."""
+    try:
+        return case(comm)
+    except (TypeError, ValueError, KeyError) as error:
+        return type(error), str(error)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Tell whether results are equal, arrays in them too."""
+    try:
+        np.testing.assert_equal(one, other)
+    except AssertionError:
+        return False
+    return type(one) is type(other)
