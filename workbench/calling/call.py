@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from workbench import config, where_words
 from workbench.calling import answer
 from workbench.calling.request import Request
-from workbench.errors import HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.rank import parcel
 
 if TYPE_CHECKING:
@@ -97,6 +97,11 @@ class Call:
         if any(future.status == "pending" for future in needs):
             await _wait(needs)
         for future in needs:
+            if future.cancelled():
+                raise CollectiveFailed(
+                    f"{future.key!r}, an argument of {self._request.name}, was released, or lost with its rank: place "
+                    "the data again, X = place(X), or broadcast it again"
+                )
             if future.status != "finished":
                 await future._result()  # noqa: SLF001  (its error)
 

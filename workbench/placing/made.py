@@ -47,6 +47,8 @@ def blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[
         If it is anything else.
     """
     several = isinstance(value, tuple)
+    if value == ():
+        raise PlacementError('an empty tuple was returned for result="blocks": one block at least is needed')
     found = []
     for which, part in enumerate(value if several else (value,)):
         if isinstance(part, pd.DataFrame | pd.Series):

@@ -62,7 +62,7 @@ def pack_error(error: BaseException) -> dict[str, Any]:
 
     stack = bare(error).__traceback__
     told = {
-        "words": f"{type(error).__name__}: {error}",
+        "words": f"{type(error).__name__}: {error}".removesuffix(": "),
         "stack": "".join(traceback.format_exception(error)),
         "parcel": None,
     }
