@@ -20,7 +20,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
-from workbench import registry
+from workbench import cell_magics, registry
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.registry import Record
 from workbench.verbs import actions, show
@@ -255,13 +255,15 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register ``%mpicluster`` and its completion."""
+    """Register ``%mpicluster`` and ``%%mpi`` with their completion."""
     shell.register_magics(ClusterMagics)
     shell.Completer.custom_matchers.append(match)
+    cell_magics.load(shell)
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take ``%mpicluster`` and its completion away; clusters and the user's names stay as they are."""
+    """Take the magics and their completion away; clusters and the user's names stay as they are."""
+    cell_magics.unload(shell)
     shell.Completer.custom_matchers.remove(match)
     del shell.magics_manager.magics["line"]["mpicluster"]
     del shell.magics_manager.registry[ClusterMagics.__name__]

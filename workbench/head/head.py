@@ -18,6 +18,7 @@ from workbench import certificates, config, registry, scratch
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.head import lease
 from workbench.head.broadcasting import Broadcasts
+from workbench.head.cells import Cells
 from workbench.head.collectives import Collectives
 from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance, HeadScheduler
@@ -80,6 +81,7 @@ class Head:
             is_ending=self._end.done,
         )
         self.collectives = Collectives()
+        self.cells = Cells(self.scheduler, self.worlds, record, self._start)
         self.walltime = Walltime(
             end or job_end(record),
             grace=config.seconds("walltime-grace"),
@@ -146,6 +148,7 @@ class Head:
         self.scheduler.handlers |= {
             **spmd.handlers,
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
+            **self.cells.handlers,
             "workbench_status": self._rpc_status,
             "workbench_scale": self.worlds.scale,
             "workbench_restart": self.worlds.restart,
@@ -153,6 +156,7 @@ class Head:
         }
         self.scheduler.add_plugin(Attendance(self.worlds.joined, self.worlds.left))
         self.scheduler.add_plugin(self.collectives)
+        self.scheduler.add_plugin(self.cells)
         await self.scheduler
         self._update(address=self.scheduler.address, http=str(self.scheduler.http_socket))
 
@@ -208,7 +212,7 @@ class Head:
         await self.scheduler.rest()
         # Their turn comes behind all calls on all ranks; a world that refuses them makes no others either.
         turns = [self.collectives.run(world, "drain", nothing, math.inf) for world in self.worlds]
-        await asyncio.gather(*turns, return_exceptions=True)
+        await asyncio.gather(*turns, self.cells.rest(), return_exceptions=True)
         await asyncio.sleep(_FETCH)
 
     async def _watch_lease(self) -> None:
@@ -286,7 +290,7 @@ class Head:
         self.record = self.record.replace(state=state, message=reason)
         with contextlib.suppress(OSError):
             self._save()
-        await self.worlds.stop()
+        await asyncio.gather(self.worlds.stop(), self.cells.close())
         try:
             async with asyncio.timeout(_CLOSE):
                 await self.scheduler.close(reason=reason)

@@ -41,7 +41,14 @@ SETTINGS = {
 }
 
 # What clients ask for beside graphs that a cluster which drains does not begin any more.
-_WORK = ("scatter", "workbench_spmd", "workbench_broadcast_begin", "workbench_scale", "workbench_restart")
+_WORK = (
+    "scatter",
+    "workbench_spmd",
+    "workbench_broadcast_begin",
+    "workbench_cells_begin",
+    "workbench_scale",
+    "workbench_restart",
+)
 # States of tasks that nothing has to be begun for.
 _BEGUN = ("memory", "erred", "processing")
 

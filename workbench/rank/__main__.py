@@ -27,6 +27,7 @@ from workbench import rank as rank_room
 from workbench.host import ProcessId
 from workbench.late_record import await_record
 from workbench.rank import world
+from workbench.rank.main_thread import MainThread
 from workbench.rank.spmd_thread import SpmdThread
 from workbench.registry import Record
 
@@ -99,10 +100,12 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
         comm.join(context.transport, name)
 
     registered, ended = threading.Event(), Future[bool | None]()
+    main_thread = MainThread(ended)
 
     def run() -> None:
+        serving = worker.serve(context, record, address, _left(deadline), registered, main_thread=main_thread)
         try:
-            ended.set_result(asyncio.run(worker.serve(context, record, address, _left(deadline), registered)))
+            ended.set_result(asyncio.run(serving))
         except BaseException as error:  # noqa: BLE001  (the main thread decides)
             ended.set_exception(error)
             registered.set()
@@ -112,12 +115,13 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
     if not ended.done():
         thread.submit(world.meet, context, deadline).result(_left(deadline) + 1)
         # From here on a failure of this rank is its own: it must not take the others along.
-        return _wait(ended)
+        return _wait(ended, main_thread)
     return ended.result()
 
 
-def _wait(ended: Future[bool | None]) -> bool | None:
+def _wait(ended: Future[bool | None], main_thread: MainThread) -> bool | None:
     try:
+        main_thread.run()
         return ended.result()
     except BaseException:  # noqa: BLE001  (reported, then the process goes)
         traceback.print_exc()

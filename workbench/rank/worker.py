@@ -12,6 +12,8 @@ from workbench import certificates, comm, network, scratch
 from workbench.http_socket import UnixHTTP
 from workbench.launch import allocation
 from workbench.rank.broadcasting import Broadcasts
+from workbench.rank.cells import Cells
+from workbench.rank.main_thread import MainThread
 from workbench.rank.spmd import SpmdCalls
 from workbench.rank.world import RankContext, facts
 from workbench.registry import Record
@@ -50,7 +52,13 @@ class RankWorker(UnixHTTP, Worker):
 
 
 async def serve(
-    context: RankContext, record: Record, scheduler: str, timeout: float, ready: threading.Event
+    context: RankContext,
+    record: Record,
+    scheduler: str,
+    timeout: float,
+    ready: threading.Event,
+    *,
+    main_thread: MainThread,
 ) -> bool | None:
     """Run the rank's worker until it is closed.
 
@@ -62,6 +70,8 @@ async def serve(
         Seconds to register with it.
     ready
         Set once the worker is registered.
+    main_thread
+        What runs the cells of notebooks.
 
     Returns
     -------
@@ -96,6 +106,7 @@ async def serve(
     communicators = Communicators(context.spmd)
     Broadcasts(worker, context, communicators)
     SpmdCalls(worker, context, communicators)
+    Cells(worker, context, main_thread, record.id)
     async with worker:
         ready.set()
         await worker.finished()

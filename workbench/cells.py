@@ -1,0 +1,344 @@
+"""Cells of code on all ranks of a world, in IPython engines that live in the ranks: what ``%%mpi`` is made of.
+
+`run` runs one and returns how it went, `evaluate` brings the value of an expression from each rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+import time
+import uuid
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future as Promise
+from typing import TYPE_CHECKING, Any
+
+from workbench import config
+from workbench.cell_result import CellResult
+from workbench.engine_link import EngineLink, Item
+from workbench.errors import HeadUnreachable, InvalidRequest, PlacementError, WorkbenchError
+from workbench.placing import pinning
+from workbench.placing import source as sources
+from workbench.rank.running import RunCell
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# Seconds past the end of a cell for what ranks had to say.
+_GRACE = 3.0
+# Seconds for ranks to end a cell that is interrupted: the head gives them less.
+_END = 8.0
+# Bytes of a plain value that are sent with a cell; larger ones are broadcast.
+_VALUE = 64 << 20
+
+_links: weakref.WeakKeyDictionary[Client, EngineLink] = weakref.WeakKeyDictionary()
+
+
+def run(
+    code: str,
+    names: Mapping[str, Any] | None = None,
+    *,
+    ranks: Sequence[int] | None = None,
+    world: int = 0,
+    client: Client | None = None,
+    timeout: float | str | None = None,
+    values: bool = False,
+    show: Callable[[int, Item], None] | None = None,
+) -> CellResult:
+    """Run a cell of code on all ranks of a world at once, and return how it went.
+
+    Parameters
+    ----------
+    code
+        As in a cell of a notebook. It finds `comm`, a communicator of exactly the ranks that run it, and `rank` and
+        `size` of the world; what it defines is there in the next cell.
+    names
+        What it finds beside: of a placed collection each rank's own block, of a Dask future its value, of anything
+        else a copy.
+    ranks
+        Ranks that run it. Default: all.
+    world
+        Index of the world.
+    client
+        Default: the current client.
+    timeout
+        Seconds, or a time span such as ``"2 minutes"``, after which it is ended. Default: never.
+    values
+        Bring the value of its last line.
+    show
+        Is called with each output of a rank as it comes.
+
+    Raises
+    ------
+    InvalidRequest
+        If the code has a syntax error, there is no such rank, or an object cannot be sent. Nothing was run.
+    PlacementError
+        If a collection is not placed, or has no block on one of the ranks.
+    RankLost
+        If a rank is gone.
+    CollectiveFailed
+        If the ranks cannot run it.
+    HeadUnreachable
+        If the cluster does not answer.
+
+    Notes
+    -----
+    Ctrl-C ends it on all ranks: the result says so. What goes wrong in the cell itself is told by the result, too.
+    """
+    check_syntax(code)
+    seconds = None if timeout is None else config.time_span("timeout", timeout)
+    client = pinning.connected(client)
+    how = {name: _how(client, name, value) for name, value in (names or {}).items()}
+    cell = uuid.uuid4().hex
+    try:
+        granted = _ask(client, _begin(client, cell, world, ranks, how))
+        link = _link(client, granted)
+        result = CellResult(world, list(granted["ranks"]))
+        what = RunCell(cell, code, config.size("cells.result-limit") if values else None)
+        _Course(client, link, result, granted["idents"], what).follow(seconds, show)
+    except BaseException:
+        _call_off(client, cell, "its notebook gave up")
+        raise
+    return result
+
+
+def evaluate(
+    expression: str, *, ranks: Sequence[int] | None = None, world: int = 0, client: Client | None = None
+) -> list[Any]:
+    """Return the value of an expression on each rank, in rank order.
+
+    Raises
+    ------
+    WorkbenchError
+        As of `run` and `CellResult.check`.
+    """
+    result = run(expression, ranks=ranks, world=world, client=client, values=True)
+    result.check()
+    return result.values()
+
+
+def complete(text: str, client: Client | None = None, world: int = 0) -> list[str]:
+    """Return the names on rank 0 that continue `text`; at once and nothing if they cannot be had."""
+
+    async def ask() -> list[str]:
+        async with asyncio.timeout(0.5):
+            return await pinned.scheduler.workbench_cells_complete(world=world, text=text) or []
+
+    try:
+        pinned: Any = pinning.connected(client)
+        return list(pinned.sync(ask))
+    except (WorkbenchError, OSError, TimeoutError):
+        return []
+
+
+def check_syntax(code: str) -> None:
+    """Return if `code` is a cell that can be run.
+
+    Raises
+    ------
+    InvalidRequest
+        If it is not; with the line.
+    """
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    try:
+        compile(TransformerManager().transform_cell(code), "<cell>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        at = (error.lineno or 0) if isinstance(error, SyntaxError) else 0
+        line = f"line {at}: {code.splitlines()[at - 1].strip()!r}: " if 0 < at <= len(code.splitlines()) else ""
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise InvalidRequest(f"{line}{what}. The cell was not run on any rank.") from None
+
+
+# -- objects ---------------------------------------------------------------------------------------------------
+
+
+def _how(client: Client, name: str, value: Any) -> dict[str, Any]:
+    """Return how an object of the notebook comes to the ranks."""
+    from dask.base import is_dask_collection
+    from dask.utils import format_bytes
+    from distributed import Future, wait
+    from distributed.protocol import pickle
+
+    if is_dask_collection(value):
+        if sources.placed_per(value) is None:
+            raise PlacementError(
+                f"{name!r} is {sources.describe(value)} that is not placed, so no rank has a block of its own: "
+                f"{name} = workbench.place({name})"
+            )
+        futures = sources.futures_in(value)
+        wait(futures)
+        pins = pinning.located(client, futures)
+        for future, pin in zip(futures, pins, strict=True):
+            if pin is None or future.status != "finished":
+                future.result(timeout=_GRACE)  # raises what went wrong
+        return {"blocks": {pin.address: future.key for future, pin in zip(futures, pins, strict=True) if pin}}
+    if isinstance(value, Future):
+        wait(value)
+        if value.status != "finished":
+            value.result(timeout=_GRACE)
+        return {"key": value.key}
+    try:
+        pickled = pickle.dumps(value)
+    except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
+        raise InvalidRequest(
+            f"{name!r}, {sources.describe(value)}, cannot be sent to the ranks: {type(error).__name__}: {error}"
+        ) from None
+    if len(pickled) > _VALUE:
+        raise InvalidRequest(
+            f"{name!r} has {format_bytes(len(pickled))}, and {format_bytes(_VALUE)} go with a cell: "
+            f"{name} = workbench.broadcast(client, {name}) sends it to all ranks once, and name that future"
+        )
+    return {"pickled": pickled}
+
+
+# -- the way to the head ---------------------------------------------------------------------------------------
+
+
+def _ask(client: Client, call: Awaitable[Any]) -> Any:
+    """Await a call to the head from here.
+
+    Raises
+    ------
+    HeadUnreachable
+        If it does not answer.
+    """
+
+    async def ask() -> Any:
+        return await call
+
+    try:
+        return client.sync(ask)
+    except WorkbenchError:
+        raise
+    except (OSError, TimeoutError) as error:
+        raise _unreachable(error) from error
+
+
+def _unreachable(error: BaseException) -> HeadUnreachable:
+    """Return the error that says that the cluster is gone."""
+    return HeadUnreachable(
+        f"the cluster does not answer any more ({type(error).__name__}): has it ended? See %mpicluster list"
+    )
+
+
+async def _begin(
+    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    head: Any = client.scheduler
+    timeout = config.seconds("cells.queue-timeout")
+    # Its import takes as long as engines need to start.
+    importing = asyncio.ensure_future(asyncio.to_thread(EngineLink.prepare))
+    granted: dict[str, Any] | None = await head.workbench_cells_begin(
+        cell=cell,
+        client=client.id,
+        world=world,
+        ranks=None if ranks is None else list(ranks),
+        names=names,
+        limit=config.size("cells.output-limit"),
+        timeout=timeout,
+    )
+    await importing
+    if granted is None:  # so Dask answers what it does not know
+        raise InvalidRequest(f"the client is of the cluster at {head.address}, which is no MPICluster: cells need one")
+    return granted
+
+
+def _link(client: Client, granted: dict[str, Any]) -> EngineLink:
+    """Return the connection to the engines of a world, made if need be."""
+    link, told = _links.get(client), granted["connection"]
+    if link is not None and link.connection != told:
+        link.close()
+        link = None
+    if link is None:
+        link = _links[client] = EngineLink(told)
+        weakref.finalize(client, link.close)
+    link.reach({int(rank): ident for rank, ident in granted["idents"].items()})
+    return link
+
+
+def _call_off(client: Client, cell: str, reason: str) -> None:
+    """Have the head end a cell; it need not answer."""
+    head: Any = client.scheduler
+
+    async def interrupt() -> None:
+        async with asyncio.timeout(_GRACE):
+            await head.workbench_cells_interrupt(cell=cell, reason=reason)
+
+    try:
+        client.sync(interrupt)
+    except (OSError, TimeoutError, RuntimeError):
+        return
+
+
+# -- a cell that runs ------------------------------------------------------------------------------------------
+
+
+class _Course:
+    """The course of a cell: sent to its engines, and followed until it is over.
+
+    Parameters
+    ----------
+    idents
+        Of the engines, by rank.
+    what
+        The cell.
+    """
+
+    def __init__(
+        self, client: Client, link: EngineLink, result: CellResult, idents: Mapping[int, str], what: RunCell
+    ) -> None:
+        self._client, self._result, self._cell = client, result, what.cell
+        self._said: queue.SimpleQueue[tuple[int, Item] | None] = queue.SimpleQueue()
+        self._sent = {rank: link.send(idents[rank], what, self._taker(rank)) for rank in result.ranks}
+        head, loop = client.scheduler, client.loop
+        waiting = head.workbench_cells_wait(cell=what.cell)  # type: ignore[union-attr]
+        self._over: Promise[dict[str, Any]] = asyncio.run_coroutine_threadsafe(waiting, loop.asyncio_loop)  # type: ignore[union-attr]
+        for promise in (self._over, *itertools.chain(*self._sent.values())):
+            promise.add_done_callback(lambda _: self._said.put(None))
+        self._patience = float("inf")
+
+    def _taker(self, rank: int) -> Callable[[Item], None]:
+        return lambda item: self._said.put((rank, item))
+
+    def follow(self, seconds: float | None, show: Callable[[int, Item], None] | None) -> None:
+        """Take in what the ranks say until it is over, or has had its time."""
+        result, deadline = self._result, float("inf") if seconds is None else time.monotonic() + seconds
+        result.outputs = {rank: [] for rank in result.ranks}
+        while not self._is_over():
+            if time.monotonic() > deadline:
+                deadline, result.timed_out = float("inf"), True
+                self._end(f"it took longer than {seconds:g} s")
+            try:
+                said = self._said.get(timeout=max(0.0, min(1.0, min(deadline, self._patience) - time.monotonic())))
+            except queue.Empty:
+                continue
+            except KeyboardInterrupt:
+                if result.interrupted:
+                    raise
+                result.interrupted = True
+                self._end("it was interrupted")
+                continue
+            if said is not None:
+                rank, item = said
+                result.outputs[rank].append(item)
+                if show is not None:
+                    show(rank, item)
+        result.done = {rank: reply.result() for rank, (reply, _) in self._sent.items() if reply.done()}
+
+    def _is_over(self) -> bool:
+        if self._over.done():
+            try:
+                self._result.lost = self._over.result()["lost"]
+            except OSError as error:
+                raise _unreachable(error) from error
+            self._patience = min(self._patience, time.monotonic() + _GRACE)
+        missing = set(self._result.ranks) - set(self._result.lost)
+        all_came = all(each.done() for rank in missing for each in self._sent[rank])
+        return self._said.empty() and (all_came or time.monotonic() > self._patience)
+
+    def _end(self, reason: str) -> None:
+        self._patience = time.monotonic() + _END
+        _call_off(self._client, self._cell, reason)

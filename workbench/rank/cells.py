@@ -1,0 +1,329 @@
+"""What a rank does for the cells of notebooks: become an engine, get ready, run one, end it when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench import scratch
+from workbench.errors import CollectiveFailed, RankLost
+from workbench.rank.main_thread import MainThread
+from workbench.rank.running import Done, matching, run_in_shell, take_place
+from workbench.rank.watch import CallEnded, Watch
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Worker
+    from mpi4py import MPI
+
+    from workbench.rank.world import RankContext
+
+# Seconds between two SIGINTs for a cell that goes on: the code of a user may catch one.
+_AGAIN = 0.2
+# Seconds after which a cell that does not end is left alone.
+_PATIENCE = 5.0
+# Seconds for a completion, and for an engine to register.
+_COMPLETE = 0.4
+_REGISTER = 30.0
+
+
+@dataclass
+class Cell:
+    """A cell that this rank is ready for, or in."""
+
+    id: str
+    serial: int
+    """Of its communicator."""
+    ranks: Sequence[int]
+    names: dict[str, Any]
+    """What it finds in its namespace."""
+    watch: Watch
+    limit: int
+    """Characters of output that it may have."""
+    maimed: bool
+    """Whether a rank of the world has died, so that communicators cannot be made of those of all ranks."""
+    since: float = field(default_factory=time.monotonic)
+    begun: bool = False
+    running: bool = False
+    """Whether the code of the user runs now, so that SIGINT may end it."""
+    interrupted: str | None = None
+    """Why it is to end, if somebody wants it to; None also if it only follows the failure of another rank."""
+    written: int = 0
+    """Characters of output so far."""
+
+    @contextlib.contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Let SIGINT end what runs within."""
+        self.running = True
+        try:
+            yield
+        finally:
+            self.running = False
+
+
+class Cells:
+    """Answers what the head asks a rank for cells, and runs them.
+
+    Parameters
+    ----------
+    worker
+        The rank's worker; it gets the handlers.
+    context
+        The rank.
+    main
+        Its main thread, which becomes the engine.
+    cluster
+        Id of the cluster.
+
+    Notes
+    -----
+    The handlers run on the worker's event loop, `run` on the main thread.
+    """
+
+    def __init__(self, worker: Worker, context: RankContext, main: MainThread, cluster: str) -> None:
+        self._worker, self._context, self._main, self._cluster = worker, context, main, cluster
+        self._engine: Future[str] | None = None
+        self._cell: Cell | None = None
+        self._generation = -1
+        self._watch = Watch()
+        self._communicators: Any = None
+        self._comms: dict[int, Any] = {}
+        worker.handlers |= {
+            "workbench_cells_warm": self.warm,
+            "workbench_cells_engine": self.engine,
+            "workbench_cells_prepare": self.prepare,
+            "workbench_cells_complete": self.complete,
+        }
+        worker.stream_handlers["workbench_cells_end"] = self.end
+        take_place(self)
+
+    # -- the engine --------------------------------------------------------------------------------------------
+
+    def warm(self) -> None:
+        """Begin with what an engine needs, while its controller starts."""
+        if self._engine is None:
+            self._main.submit(_import)
+
+    async def engine(self, connection: dict[str, Any]) -> str:
+        """Become an engine; return its identity when it is ready.
+
+        Raises
+        ------
+        CollectiveFailed
+            If MPI cannot be called from the main thread beside the others.
+        """
+        if self._context.threads != "multiple":
+            raise CollectiveFailed(
+                f"cells call MPI on a thread of their own, and {self._context.library} gives only "
+                f"MPI_THREAD_{self._context.threads.upper()}: they need MPI_THREAD_MULTIPLE. Use @workbench.spmd"
+            )
+        if self._engine is None:
+            self._engine = registered = Future[str]()
+            self._main.submit(lambda: self._become_engine(connection, registered))
+        async with asyncio.timeout(_REGISTER):
+            return await asyncio.shield(asyncio.wrap_future(self._engine))
+
+    def _become_engine(self, connection: dict[str, Any], registered: Future[str]) -> None:
+        from workbench.rank import engine
+
+        engine.interruptible(self._in_user_code)
+        folder = scratch.spill(self._cluster) / f"engine-{self._context.world}.{self._context.rank}"
+        engine.serve(
+            self._context.rank,
+            connection,
+            folder,
+            registered=registered,
+            ended=self._main.ended,
+            admit=self._admit,
+        )
+
+    def _in_user_code(self) -> bool:
+        cell = self._cell
+        return cell is not None and cell.running
+
+    def _admit(self, characters: int) -> int:
+        """Return how many more characters of output may go to the notebook."""
+        cell = self._cell
+        if cell is None:
+            return characters
+        admitted = max(0, min(characters, cell.limit - cell.written))
+        cell.written += characters
+        return admitted
+
+    # -- getting ready -----------------------------------------------------------------------------------------
+
+    async def prepare(
+        self,
+        *,
+        cell: str,
+        generation: int,
+        serial: int,
+        ranks: Sequence[int],
+        names: dict[str, Any],
+        limit: int,
+        maimed: bool,
+    ) -> None:
+        """Get ready for a cell.
+
+        Parameters
+        ----------
+        generation
+            Grows whenever a cell broke off: communicators of before it are of no use.
+        serial
+            Of the communicator of these ranks.
+        names
+            By name: how the object comes to this rank, as of `workbench.cells.names_of`.
+        limit
+            Characters of output that may go to the notebook.
+        maimed
+            Whether a rank of the world has died.
+
+        Raises
+        ------
+        CollectiveFailed
+            If the cell before does not end, or an object cannot be had.
+        """
+        before = self._cell
+        if before is not None and before.begun:
+            held = time.monotonic() - before.since
+            raise CollectiveFailed(
+                f"rank {self._context.rank} of world {self._context.world} is still in an earlier cell, for "
+                f"{held:.0f} s, {self._where(before)}. If it does not come out: %mpicluster restart"
+            )
+        values = {name: await self._get(name, how) for name, how in names.items()}
+        if generation != self._generation:
+            self._generation, self._watch = generation, Watch()
+            for old in self._comms:
+                self._communicators.abandon(old)
+            self._comms.clear()
+        self._cell = Cell(cell, serial, list(ranks), values, self._watch, limit, maimed)
+
+    async def _get(self, name: str, how: dict[str, Any]) -> Any:
+        from distributed.protocol import pickle
+        from distributed.utils import offload
+        from distributed.utils_comm import gather_from_workers
+
+        if "pickled" in how:
+            try:
+                return await offload(pickle.loads, how["pickled"])
+            except Exception as error:
+                raise CollectiveFailed(
+                    f"rank {self._context.rank} cannot make {name!r} of what the notebook sent: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        key: Key = how["key"]
+        if key in self._worker.data:
+            return self._worker.data[key]
+        found, *_ = await gather_from_workers({key: how["holders"]}, rpc=self._worker.rpc, who=self._worker.address)
+        if key not in found:
+            raise RankLost(f"the value of {name!r} is not on the ranks any more: make it again")
+        return found[key]
+
+    def _where(self, cell: Cell) -> str:
+        return f"in {cell.watch.operation}" if cell.watch.operation else "in code that does not call MPI through comm"
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    async def end(self, cell: str, reason: str, interrupt: bool) -> None:
+        """End a cell.
+
+        Parameters
+        ----------
+        reason
+            In words.
+        interrupt
+            End it wherever it is, by SIGINT; else only if it is, or comes, in MPI.
+        """
+        now = self._cell
+        if now is None or now.id != cell:
+            return
+        now.watch.end(reason)
+        if not interrupt:
+            return
+        now.interrupted = reason
+        if not now.begun:
+            self._cell = None
+            self._report(now.id, "interrupted", reason)
+            return
+        deadline = time.monotonic() + _PATIENCE
+        while self._cell is now and time.monotonic() < deadline:
+            if now.running:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            await asyncio.sleep(_AGAIN)
+
+    def _report(self, cell: str, status: str, summary: str) -> None:
+        """Tell the head that this rank is done with a cell. On the worker's loop."""
+        told = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
+        with contextlib.suppress(OSError):
+            self._worker.batched_stream.send({"op": "workbench_cells_ended", **told})
+
+    # -- on the main thread ------------------------------------------------------------------------------------
+
+    def run(self, cell: str, source: str, result_limit: int | None) -> Done:
+        """Run a cell that was prepared, as `RunCell` says."""
+        now = self._cell
+        if now is None or now.id != cell:
+            return Done("ended", "it was called off before it began")
+        now.begun = True
+
+        def failing(summary: str) -> None:
+            self._worker.loop.add_callback(self._report, cell, "failing", summary)
+
+        try:
+            done = run_in_shell(self._names(now), source, result_limit, now.user_code, failing)
+        except CallEnded as error:
+            done = Done("ended", str(error))
+        except BaseException as error:  # noqa: BLE001  (SIGINT on the way in or out, MPI that fails)
+            done = Done("error", f"{type(error).__name__}: {error}")
+        if now.interrupted:
+            done = Done("interrupted", now.interrupted, done.traceback)
+        done.cut = max(0, now.written - now.limit)
+        self._cell = None
+        self._worker.loop.add_callback(self._report, cell, done.status, done.summary)
+        return done
+
+    def _names(self, cell: Cell) -> dict[str, Any]:
+        from workbench.rank.communicator import Communicator
+        from workbench.rank.communicators import Communicators
+
+        if self._communicators is None:
+            self._communicators = Communicators(self._context.cells)
+        if cell.serial not in self._comms:
+            get = self._of_survivors if cell.maimed else self._communicators.get
+            self._comms[cell.serial] = Communicator(get(cell.serial, cell.ranks, cell.watch.check), cell.watch)
+        own = {"comm": self._comms[cell.serial], "rank": self._context.rank, "size": self._context.size}
+        return own | cell.names
+
+    def _of_survivors(self, serial: int, ranks: Sequence[int], check: Callable[[], None]) -> MPI.Intracomm:
+        from mpi4py import MPI
+
+        check()
+        everyone = self._context.cells.Get_group()
+        group = everyone.Incl(list(ranks))
+        made = MPI.Intracomm.Create_from_group(group, f"workbench-cells-{serial}")
+        group.Free()
+        everyone.Free()
+        return made
+
+    # -- completion --------------------------------------------------------------------------------------------
+
+    async def complete(self, text: str) -> list[str]:
+        """Return the names that continue `text`, as ``"np.li"``; nothing while a cell runs."""
+        if self._engine is None or not self._engine.done() or self._cell is not None:
+            return []
+        try:
+            async with asyncio.timeout(_COMPLETE):
+                return await asyncio.to_thread(matching, text)
+        except TimeoutError:
+            return []
+
+
+def _import() -> None:
+    import workbench.rank.engine  # noqa: F401

@@ -1,0 +1,172 @@
+"""The IPython engine of a rank, on the main thread: what runs the cells of notebooks.
+
+Imports ipyparallel, so only a rank imports it, and only when the first cell asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from ipykernel.iostream import OutStream
+from ipyparallel.engine.app import IPEngine
+from traitlets.config import Config
+
+from workbench.errors import StartError
+
+# Functions in which a SIGINT does no good: it comes again.
+_DEAF = {"showtraceback", "_gc_callback"}
+
+
+class CellStream(OutStream):
+    """Standard output or error of a rank: of the main thread to the notebook, of all others to the rank's log.
+
+    Parameters
+    ----------
+    log
+        The stream that it stands in for.
+    admit
+        Is told how many characters the cell would write, and answers how many of them may go out.
+    """
+
+    def __init__(self, session: Any, thread: Any, name: str, log: Any, admit: Callable[[int], int]) -> None:
+        # What C code writes stays in the log: its file descriptor is the whole process's.
+        super().__init__(session, thread, name, watchfd=False)
+        self._log, self._admit = log, admit
+
+    def write(self, string: str) -> int:
+        """Write a string to where the calling thread belongs."""
+        if threading.current_thread() is not threading.main_thread():
+            return int(self._log.write(string))
+        if (admitted := self._admit(len(string))) > 0:
+            super().write(string[:admitted])
+        return len(string)
+
+    def flush(self) -> None:
+        """Write out what is held back."""
+        if threading.current_thread() is not threading.main_thread():
+            self._log.flush()
+        else:
+            super().flush()
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the log: subprocesses write there."""
+        return int(self._log.fileno())
+
+
+class RankEngine(IPEngine):  # type: ignore[misc]
+    """An engine without processes, files and signal handlers of its own."""
+
+    def __init__(
+        self, *, registered: Future[str], ended: Future[Any], admit: Callable[[int], int], **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self._registered, self._ended, self._admit = registered, ended, admit
+
+    def init_signal(self) -> None:
+        """Signals are the rank's own."""
+
+    def redirect_output(self, iopub_socket: Any) -> None:
+        """Send what the main thread prints and displays to the notebook."""
+        from ipykernel.displayhook import ZMQDisplayHook
+
+        for name in ("stdout", "stderr"):
+            stream = CellStream(self.session, iopub_socket, name, getattr(sys, name), self._admit)
+            stream.topic = f"engine.{self.id}.{name}".encode()
+            setattr(sys, name, stream)
+        sys.displayhook = ZMQDisplayHook(self.session, iopub_socket)
+        sys.displayhook.topic = f"engine.{self.id}.execute_result".encode()
+
+    async def complete_registration(self, *args: Any) -> None:
+        """Set up the kernel."""
+        await super().complete_registration(*args)
+        # It would let any SIGINT end a request, also in the middle of what is not the user's code.
+        self.kernel.pre_handler_hook = self.kernel.post_handler_hook = lambda: None
+        self._registered.set_result(self.ident)
+
+    def exit(self, exit_status: int | str | None = 0) -> NoReturn:
+        """Say why it cannot start, where ipyparallel would end the process."""
+        raise StartError(f"the engine of rank {self.id} could not register with its controller; see the rank's log")
+
+    def abort(self) -> NoReturn:
+        """Say so if the controller does not answer."""
+        raise StartError(f"the engine of rank {self.id} was not answered by its controller in {self.timeout:g} s")
+
+    async def _start(self) -> None:
+        await self.register()
+        await asyncio.wrap_future(self._ended)
+
+
+def serve(
+    rank: int,
+    connection: dict[str, Any],
+    folder: Path,
+    *,
+    registered: Future[str],
+    ended: Future[Any],
+    admit: Callable[[int], int],
+) -> None:
+    """Be an engine until the worker has ended. On the main thread.
+
+    Parameters
+    ----------
+    connection
+        As the controller tells it to engines.
+    folder
+        For files of IPython; private to the rank.
+    registered
+        Gets the engine's identity when it is ready, or what went wrong.
+    ended
+        Done when the worker has ended.
+    admit
+        As of `CellStream`.
+    """
+    settings = Config()
+    settings.ProfileDir.location = str(folder)
+    settings.HistoryManager.enabled = False
+    try:
+        # As the application of this process: GUI loops and figures look for it.
+        engine = RankEngine.instance(
+            config=settings,
+            id=rank,
+            enable_nanny=False,
+            max_heartbeat_misses=0,
+            auto_create=True,
+            log_level="ERROR",
+            registered=registered,
+            ended=ended,
+            admit=admit,
+        )
+        engine.connection_info_env = json.dumps(connection)
+        engine.initialize([])
+        engine.start()
+    except BaseException as error:  # noqa: BLE001  (whoever waits for the engine gets it)
+        if not registered.done():
+            registered.set_exception(error)
+
+
+def interruptible(is_in_cell: Callable[[], bool]) -> None:
+    """Have SIGINT end the code of a user, and nothing else. On the main thread."""
+
+    def handle(_: int, frame: FrameType | None) -> None:
+        if is_in_cell() and not _is_deaf(frame):
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+
+
+def _is_deaf(frame: FrameType | None) -> bool:
+    """Tell whether an exception raised here would be lost, or spoil the traceback of the one before."""
+    while frame is not None:
+        if frame.f_code.co_name in _DEAF:
+            return True
+        frame = frame.f_back
+    return False
