@@ -179,4 +179,4 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
         gone = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
         raise RankLost(f"{gone} gone from world {world.index}, and a call on all ranks needs every one. {AGAIN}")
     if world.broken:
-        raise CollectiveFailed(f"{world.broken}. Until it comes back no other call on all ranks can be made. {AGAIN}")
+        raise CollectiveFailed(f"{world.broken}. Until that is over no other call on all ranks can be made. {AGAIN}")

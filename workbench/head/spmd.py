@@ -114,7 +114,7 @@ class SpmdCalls:
             if not running.cancelled():
                 raise
             # By its client, which is told so when the ranks have ended.
-            raise CollectiveFailed(f"{name} was cancelled{run.left}") from None
+            raise CollectiveFailed(f"{name} was cancelled.{run.left}") from None
         finally:
             self._runs.pop(call, None)
         if "blocks" in answer:

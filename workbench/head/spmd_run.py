@@ -66,7 +66,7 @@ class Run:
         self._call, self._name, self._client, self._deadline = call, name, client, deadline
         self._stopped = asyncio.Event()
         self.left = ""
-        """What is to be told of ranks that did not come back."""
+        """A sentence on ranks that did not come back, with a blank before it; or nothing."""
 
     async def run(
         self, contents: bytes, keys: Sequence[Sequence[Key]], root: bool, limit: int | None
@@ -197,7 +197,7 @@ class Run:
             places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
             reason = f"{where_words.words(places)}, and cannot be ended from outside"
             self._collectives.wait_for(self._world, list(stuck.values()), f"{self._name} was ended, but {reason}")
-            self.left = f". But {reason}: until it comes back no other call on all ranks can be made"
+            self.left = f" But {reason}: until that is over no other call on all ranks can be made."
 
     def _failure(self, going: _Going, order: Sequence[int]) -> dict[str, Any]:
         """Return the error of the rank that failed first, or raise what else has happened."""
@@ -205,21 +205,21 @@ class Run:
         answered = {rank: going[rank].result() for rank in order if not going[rank].exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
-            raise type(refused)(f"{refused}{self.left}") from refused
+            raise type(refused)(f"{refused}.{self.left}" if self.left else str(refused)) from refused
         if not failed:
             if self._stopped.is_set():
-                raise CollectiveFailed(f"{self._name} was cancelled{self.left}")
+                raise CollectiveFailed(f"{self._name} was cancelled.{self.left}")
             raise self._late("and was ended")
         first = next(iter(failed.values()))["words"]
         alike = sorted(rank for rank, error in failed.items() if error["words"] == first)
         others = [f"ranks {where_words.ranges(alike)} failed alike"] if len(alike) > 1 else []
         further = {rank: error["words"] for rank, error in failed.items() if rank not in alike}
         others += [f"rank {rank} failed with {words[:200]}" for rank, words in list(further.items())[:_FURTHER]]
-        return {"error": failed[alike[0]], "rank": alike[0], "others": "; ".join(others) + self.left}
+        return {"error": failed[alike[0]], "rank": alike[0], "others": ("; ".join(others) + "." * bool(others) + self.left).strip()}
 
     def _late(self, how: str) -> CollectiveTimeout:
         return CollectiveTimeout(
-            f"{self._name} was not done in time on the ranks of world {self._world.index}, {how}{self.left}. Allow "
+            f"{self._name} was not done in time on the ranks of world {self._world.index}, {how}.{self.left} Allow "
             "more with timeout=."
         )
 
