@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from workbench.rank.collective import Collective, Neighbours
+from workbench.rank.collective import Collective
 from workbench.rank.family import Family, meeting
 from workbench.rank.pickled import PickledNeighbours
 from workbench.rank.point_to_point import PointToPoint
@@ -33,7 +33,7 @@ class Communicator(PointToPoint, Collective, Reducing, Posting, Family):
     """
 
 
-class _Topology(Neighbours, PickledNeighbours, PostingNeighbours, Communicator):
+class _Topology(PickledNeighbours, PostingNeighbours, Communicator):
     """What communicators with a topology have in common."""
 
 

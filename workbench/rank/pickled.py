@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from workbench.rank.collective import Neighbours
 from workbench.rank.watched import Watched, operation
 
 _Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -77,7 +78,7 @@ class Pickled(Watched):
         return parts.objects()
 
 
-class PickledNeighbours(Watched, MPI.Topocomm):
+class PickledNeighbours(Neighbours):
     """Blocking collective operations of the neighbours in a topology, on pickled objects."""
 
     @operation
@@ -93,9 +94,9 @@ class PickledNeighbours(Watched, MPI.Topocomm):
     def neighbor_alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         data = _pickled(sendobj, self.outdegree)
         sizes, counts = np.array([len(each) for each in data], dtype=np.int64), _counts(self.indegree)
-        self._wait(MPI.Topocomm.Ineighbor_alltoall(self, sizes, counts))
+        self._exchange("Neighbor_alltoall", sizes, counts)
         parts = _Parts(counts)
-        self._wait(MPI.Topocomm.Ineighbor_alltoallv(self, _Parts(sizes, b"".join(data)).message, parts.message))
+        self._exchange("Neighbor_alltoallv", _Parts(sizes, b"".join(data)).message, parts.message)
         return parts.objects()
 
 

@@ -40,7 +40,8 @@ class Request(MPI.Request):
 
     def __new__(cls, request: MPI.Request | None = None, watch: Watch | None = None) -> Self:
         """Take over a request of mpi4py."""
-        self = super().__new__(cls, request)
+        # not super(): that of persistent ones is not the one whose memory layout Python has chosen for the class
+        self = MPI.Request.__new__(cls, request)
         self.watch = watch or Watch()
         return self
 
