@@ -47,19 +47,22 @@ def blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[
         If it is anything else.
     """
     several = isinstance(value, tuple)
-    if value == ():
+    if several and not value:
         raise PlacementError('an empty tuple was returned for result="blocks": one block at least is needed')
     found = []
     for which, part in enumerate(value if several else (value,)):
+        # numpy itself would drop the mask
+        masked = isinstance(part, np.ma.MaskedArray)
         if isinstance(part, pd.DataFrame | pd.Series):
             block: Any = rows.own_frame([part])
             meta: Any = part.iloc[:0]
             key: tuple[Any, ...] = (placed_name(per, collection, which), number)
-        elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject:
+        elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject and not masked:
             block, meta = rows.own_array([part]), np.empty((0, *part.shape[1:]), part.dtype)
             key = (placed_name(per, collection, which), number, *(0,) * (part.ndim - 1))
         else:
-            what = f"an array of {part.ndim} axes and dtype {part.dtype}" if isinstance(part, np.ndarray) else None
+            kind = "a masked array" if masked else "an array"
+            what = f"{kind} of {part.ndim} axes and dtype {part.dtype}" if isinstance(part, np.ndarray) else None
             raise PlacementError(
                 f'{what or describe(part)} was returned for result="blocks": a block is a numpy array of one axis or '
                 "more and of numbers, or a pandas dataframe or series; several of them are returned as a tuple"
