@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from workbench.rank.large import LARGE, Large
-from workbench.rank.sizes import nbytes
+from workbench.rank.sizes import items, nbytes
 from workbench.rank.waiting import complete, meet
 from workbench.rank.watched import Watched, operation, waiting
 
@@ -27,11 +29,16 @@ class Collective(Watched):
 
     @operation
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        received = recvbuf if self.rank == root else None
-        if nbytes(recvbuf if sendbuf is MPI.IN_PLACE else sendbuf) < LARGE:
+        is_root = self.rank == root
+        # for mpi4py nothing is in place, too
+        in_place = sendbuf is MPI.IN_PLACE or (is_root and sendbuf is None)
+        if nbytes(recvbuf if in_place else sendbuf) < LARGE:
             self._wait(MPI.Comm.Ireduce(self, sendbuf, recvbuf, op, root))
         else:
-            Large("Reduce", (sendbuf, recvbuf, op, root), sendbuf, received, op, root).perform(self)
+            sent = MPI.IN_PLACE if in_place else sendbuf
+            # no buffer at the root is no way to receive nothing: mpi4py will refuse it
+            received = (() if recvbuf is None else recvbuf) if is_root else None
+            Large("Reduce", (sendbuf, recvbuf, op, root), sent, received, op, root).perform(self)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         # as `operation` has it, but for a call less: this one is in the innermost loops
@@ -58,6 +65,17 @@ class Collective(Watched):
             self._wait(MPI.Comm.Ialltoall(self, sendbuf, recvbuf))
         else:
             Large("Alltoall", (sendbuf, recvbuf), sendbuf, recvbuf).perform(self)
+
+    @operation
+    def Reduce_scatter(
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
+    ) -> None:
+        if recvcounts is None and sendbuf is not MPI.IN_PLACE:
+            # mpi4py would ask the others for theirs by a call that cannot be ended
+            mine, counts = np.array([items(recvbuf)], dtype=np.int64), np.zeros(self.size, dtype=np.int64)
+            self._wait(MPI.Comm.Iallgather(self, mine, counts))
+            recvcounts = counts.tolist()
+        self._wait(MPI.Comm.Ireduce_scatter(self, sendbuf, recvbuf, recvcounts, op))
 
 
 class Neighbours(Watched, MPI.Topocomm):
@@ -95,7 +113,7 @@ class Neighbours(Watched, MPI.Topocomm):
 
 for _name in (
     "Barrier", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgatherv", "Alltoallv", "Alltoallw",
-    "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan",
+    "Reduce_scatter_block", "Scan", "Exscan",
 ):  # fmt: skip
     _blocking, _twin = getattr(MPI.Intracomm, _name), getattr(MPI.Intracomm, f"I{_name.lower()}")
     setattr(Collective, _name, waiting(_blocking, _twin))

@@ -25,13 +25,24 @@ def nbytes(message: Any, blocks: int = 1) -> int:
     """
     if type(message) is np.ndarray:
         return message.nbytes // blocks
+    number, size = _counted(message, blocks)
+    return number * size
+
+
+def items(message: Any) -> int:
+    """Return the number of items that a message carries, of whatever type; 0 as for `nbytes`."""
+    return _counted(message, 1)[0]
+
+
+def _counted(message: Any, blocks: int) -> tuple[int, int]:
     try:
         return _told(message, blocks)
     except (TypeError, ValueError, KeyError, AttributeError, BufferError, ZeroDivisionError, MPI.Exception):
-        return 0
+        return 0, 0
 
 
-def _told(message: Any, blocks: int) -> int:
+def _told(message: Any, blocks: int) -> tuple[int, int]:
+    """Return how many items there are of a type, and the bytes of one."""
     count = displacement = kind = None
     if isinstance(message, list | tuple):
         buffer, *rest = message
@@ -55,4 +66,4 @@ def _told(message: Any, blocks: int) -> int:
     if count is None:
         whole = buffer.nbytes if hasattr(buffer, "nbytes") else memoryview(buffer).nbytes
         count = (whole - (displacement or 0) * extent) // extent // blocks
-    return int(count) * size
+    return int(count), size
