@@ -40,6 +40,7 @@ class SpmdCalls:
         self._scheduler, self._worlds, self._collectives = scheduler, worlds, collectives
         self._runs: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._made: dict[str, list[Key]] = {}
+        self._cancelled: set[str] = set()
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "workbench_spmd": self.call,
             "workbench_where": self.where,
@@ -99,6 +100,8 @@ class SpmdCalls:
         CollectiveTimeout
             If it was not done in time.
         """
+        if call in self._cancelled:
+            raise CollectiveFailed(f"{name} was cancelled.")
         its, ranks = self._place(addresses, world)
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
         members = Asking(self._scheduler, its.index, ranks, f"the call {name}")
@@ -149,6 +152,10 @@ class SpmdCalls:
             running.cancel()
         elif made := self._made.pop(call, None):
             self._scheduler.client_releases_keys(keys=made, client=client)
+        else:
+            # It comes by another connection than the call, and may have been faster.
+            self._cancelled.add(call)
+            asyncio.get_running_loop().call_later(_TAKE_BACK, self._cancelled.discard, call)
 
     async def where(self, world: int | None = None) -> dict[int, dict[int, Any]]:
         """Return of each rank of each world (or of one) where it is: a dict, None where idle, or why it is not known.

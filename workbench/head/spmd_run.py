@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,10 @@ class Run:
             answer = await asyncio.shield(attending)
         except asyncio.CancelledError:
             self._stopped.set()
-            await asyncio.gather(attending, return_exceptions=True)
+            # However often it is cancelled: the next call has to wait for the end of this one.
+            while not attending.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([attending])
             raise
         return {**answer, "world": self._world.index, "addresses": list(self._members.ranks.values())}
 
@@ -150,6 +154,9 @@ class Run:
             stopping.cancel()
         answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
         if len(answers) == len(going) and not any(map(_failed, going.values())):
+            if any(answer.get("left") for answer in answers.values()):
+                # A request that was never waited for would take a message of the next call.
+                self._collectives.abandon(self._world, self._serial)
             return await self._finish(list(answers.values()), limit)
         first = next((rank for rank in order if _failed(going[rank])), None)
         why = "the call was cancelled" if self._stopped.is_set() else "its time is over"
@@ -215,7 +222,11 @@ class Run:
         others = [f"ranks {where_words.ranges(alike)} failed alike"] if len(alike) > 1 else []
         further = {rank: error["words"] for rank, error in failed.items() if rank not in alike}
         others += [f"rank {rank} failed with {words[:200]}" for rank, words in list(further.items())[:_FURTHER]]
-        return {"error": failed[alike[0]], "rank": alike[0], "others": ("; ".join(others) + "." * bool(others) + self.left).strip()}
+        return {
+            "error": failed[alike[0]],
+            "rank": alike[0],
+            "others": ("; ".join(others) + "." * bool(others) + self.left).strip(),
+        }
 
     def _late(self, how: str) -> CollectiveTimeout:
         return CollectiveTimeout(

@@ -48,11 +48,12 @@ class Communicators:
             ended = self._meet(serial % _TAGS, list(ranks), check)
             everyone = self._base.Get_group()
             group = everyone.Incl(list(ranks))
-            self._made[serial] = self._base.Create_group(group, serial % _TAGS)
+            made = self._made[serial] = self._base.Create_group(group, serial % _TAGS)
             group.Free()
             everyone.Free()
             if ended is not None:
                 raise ended
+            return made
         return self._made[serial]
 
     def abandon(self, serial: int) -> None:

@@ -108,8 +108,10 @@ class Prequest(Request, MPI.Prequest):
 
 
 def watched(request: MPI.Request, watch: Watch) -> Request:
-    """Return a request of mpi4py as one that can be ended from outside."""
-    return (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch)
+    """Return a request of mpi4py as one that can be ended from outside, and that outlives the code that posted it."""
+    posted = (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch)
+    watch.post(posted)
+    return posted
 
 
 def _several(operation: str, requests: Sequence[MPI.Request], attempt: Callable[[], Any]) -> Any:
@@ -142,7 +144,7 @@ class Message(MPI.Message):
             return unpickled(MPI.Message.irecv(self), self.watch.check, status)
 
     def Irecv(self, buf: Any) -> MPI.Request:
-        return Request(super().Irecv(buf), self.watch)
+        return watched(super().Irecv(buf), self.watch)
 
     def irecv(self) -> MPI.Request:
-        return Request(super().irecv(), self.watch)
+        return watched(super().irecv(), self.watch)

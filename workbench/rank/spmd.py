@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from workbench.rank.world import RankContext
 
 
+# Seconds for which calls are remembered that were called off.
+_REMEMBER = 600.0
+
+
 class SpmdCalls:
     """Answers what the head asks a rank for an SPMD call.
 
@@ -41,6 +45,7 @@ class SpmdCalls:
     def __init__(self, worker: Worker, context: RankContext, communicators: Communicators) -> None:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._calls: dict[str, SpmdCall] = {}
+        self._ended: set[str] = set()
         worker.handlers |= {
             "workbench_spmd_reserve": self.reserve,
             "workbench_spmd_go": self.go,
@@ -80,6 +85,8 @@ class SpmdCalls:
             function, args, kwargs, to_blocks = await asyncio.wrap_future(unpacking)
         except Exception as error:  # noqa: BLE001  (a module that is not here, most often: whatever it is, it is told)
             return {"error": parcel.pack_error(error)}
+        if call in self._ended:
+            raise CollectiveFailed("the call was called off")
         args, kwargs = parcel.fill(args, kwargs, [data[key] for key in keys])
         self._calls[call] = SpmdCall(
             name, serial, tuple(ranks), lambda comm: function(comm, *args, **kwargs), to_blocks
@@ -88,6 +95,8 @@ class SpmdCalls:
 
     async def go(self, call: str, root: bool, limit: int | None) -> dict[str, Any]:
         """Join in; return how it went: a ``value``, ``blocks``, an ``error``, or that it was ``ended``.
+
+        Beside a value or blocks: whether operations were ``left`` on the communicator.
 
         Parameters
         ----------
@@ -114,8 +123,8 @@ class SpmdCalls:
             if ready.to_blocks is not None:
                 ready.made = ready.to_blocks(value, number)
                 made = [told for told, _ in ready.made]
-                return {"blocks": parcel.pack(made), "keys": [its.key for its in made]}
-            return {} if root and number else _told(value, limit)
+                return {"blocks": parcel.pack(made), "keys": [its.key for its in made], "left": ready.left}
+            return ({} if root and number else _told(value, limit)) | {"left": ready.left}
         except CallEnded as error:
             return {"ended": str(error)}
         except BaseException as error:  # noqa: BLE001  (SystemExit of the user's code, too)
@@ -129,8 +138,12 @@ class SpmdCalls:
     def end(self, call: str, serial: int, reason: str) -> None:
         """Call it off, wherever it is; its communicator is not used again."""
         self._communicators.abandon(serial)
+        # The request to get ready for it may be under way, or may even come later.
+        self._ended.add(call)
+        later = asyncio.get_running_loop().call_later
+        later(_REMEMBER, self._ended.discard, call)
         if ready := self._calls.get(call):
-            ready.end(reason, asyncio.get_running_loop().call_later)
+            ready.end(reason, later)
             if not ready.running:
                 del self._calls[call]
 

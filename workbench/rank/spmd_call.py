@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from workbench.rank.waiting import abandon
 from workbench.rank.watch import CallEnded, Watch
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
 # Seconds from the order to stop until Python code that makes no MPI call is interrupted, and until C code that waits
 # in MPI is, where MPI can do that.
 INTERRUPT, REVOKE = 0.1, 0.5
+# Seconds until that is repeated, where code went on all the same: time to tidy up.
+AGAIN = 2.0
 
 
 class SpmdCall:
@@ -58,6 +61,8 @@ class SpmdCall:
         self.running = False
         self.made: list[tuple[Any, Any]] = []
         """Blocks that are to be kept, as `to_blocks` returned them."""
+        self.left = False
+        """Whether it has ended with requests that are not complete: its communicator is of no use to others."""
         self._serial, self._function = serial, function
         self._comm: Communicator | None = None
         self._lock = threading.Lock()
@@ -72,6 +77,7 @@ class SpmdCall:
         """
         from workbench.rank.communicator import Communicator
 
+        whole = False
         try:
             self.thread, self.started, self.running = threading.get_ident(), time.monotonic(), True
             shared = communicators.get(self._serial, self.ranks, self.watch.check)
@@ -79,20 +85,30 @@ class SpmdCall:
             self.watch.check()
             value = self._function(comm)
             comm.free_offspring()
+            whole = True
             return value
         finally:
-            self._finish()
+            # An interrupt may come until the lock is taken, also on the way there.
+            while self.running:
+                try:  # noqa: SIM105  (suppress() is Python code that would be interrupted itself)
+                    self._finish()
+                except CallEnded:
+                    pass
+            self._let_go(whole=whole)
 
     def _finish(self) -> None:
-        # An interrupt may come until the lock is taken; there is one at most.
-        try:
-            with self._lock:
-                self.running = False
-        except CallEnded:
+        with self._lock:
             self.running = False
         _interrupt(self.thread, None)
-        # What it holds may be large.
+
+    def _let_go(self, *, whole: bool) -> None:
+        """Forget what may be large, but for what MPI may write to yet."""
         del self._function
+        left = [request for request in self.watch.posted if request and not (whole and _complete(request))]
+        self.watch.posted = []
+        if left:
+            abandon(*left)
+        self.left = bool(left)
 
     def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.
@@ -107,14 +123,19 @@ class SpmdCall:
         if self.watch.ended is not None:
             return
         self.watch.end(reason)
-        call_later(INTERRUPT, self._interrupt)
+        call_later(INTERRUPT, lambda: self._interrupt(call_later))
         call_later(REVOKE, self._revoke)
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         with self._lock:
+            if not self.running:
+                return
             # In an MPI call of ours it sees for itself that it was ended, and is not to be cut off in the middle of it.
-            if self.running and self.watch.operation is None:
+            in_mpi = self.watch.operation is not None
+            if not in_mpi:
                 _interrupt(self.thread, CallEnded)
+        # It may come back from MPI to code that never calls that again, and code may take any error for nothing.
+        call_later(INTERRUPT if in_mpi else AGAIN, lambda: self._interrupt(call_later))
 
     def _revoke(self) -> None:
         from mpi4py import MPI
@@ -123,6 +144,15 @@ class SpmdCall:
             # Without ULFM it does nothing, or there is none.
             with contextlib.suppress(MPI.Exception, NotImplementedError):
                 self._comm.Revoke()
+
+
+def _complete(request: Any) -> bool:
+    from mpi4py import MPI
+
+    try:
+        return bool(request.Test())
+    except MPI.Exception:  # of the operation, and nobody asks for that any more
+        return False
 
 
 def _interrupt(thread: int | None, error: type[BaseException] | None) -> None:

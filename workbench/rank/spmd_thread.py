@@ -46,3 +46,5 @@ class SpmdThread:
                 future.set_result(call())
             except BaseException as error:  # noqa: BLE001  (whoever waits gets it, SystemExit too)
                 future.set_exception(error)
+            # Until the next call they would hold what this one was given, and has returned.
+            del future, call

@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import Any
+
+# Requests that are remembered before those that are done with are looked for among them.
+_MANY = 64
 
 
 class CallEnded(BaseException):
@@ -37,13 +41,23 @@ class Watch:
     `end` may be called from any thread, and the attributes read from any; the thread that is watched does the rest.
     """
 
-    __slots__ = ("count", "ended", "operation", "since")
+    __slots__ = ("_many", "count", "ended", "operation", "posted", "since")
 
     def __init__(self) -> None:
         self.operation: str | None = None
         self.since = time.monotonic()
         self.count = 0
         self.ended: str | None = None
+        self.posted: list[Any] = []
+        """Requests that the user has, and maybe has not waited for: MPI may write to their buffers."""
+        self._many = _MANY
+
+    def post(self, request: Any) -> None:
+        """Remember a request, and its buffers with it, until it is complete."""
+        self.posted.append(request)
+        if len(self.posted) > self._many:
+            self.posted = [its for its in self.posted if its]
+            self._many = 2 * len(self.posted) + _MANY
 
     def end(self, reason: str) -> None:
         """End the call: the operation in progress and all later ones raise `CallEnded`. The first reason stays."""
