@@ -1,0 +1,408 @@
+"""Calls on all ranks that fail, are interrupted, cancelled or left alone: they end on all, and the next one works."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster
+from support import spmd as functions
+from support.processes import DEADLINE, kill, until
+from support.spmd import WAYS, doing, fail, hang, in_c, in_plain_mpi, loop, raise_on, total
+
+from workbench import MPICluster, place, run_on_ranks
+from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
+from workbench.launch import mpi
+
+# All of it takes minutes: `make test-long`.
+CYCLES = int(os.environ.get("WORKBENCH_CYCLES", "5"))
+# Seconds from a failure on a rank, or Ctrl-C, until the notebook is told.
+TOLD_WITHIN = 2.0
+TABLE = np.arange(40_004.0).reshape(-1, 2)
+
+# Arguments of mpiexec with which the MPI is another one in what happens when calls fail.
+KINDS = {"as it comes": []}
+if mpi.find().flavour == "openmpi":
+    KINDS["without ULFM"] = ["--mca", "mpi_ft_enable", "0"]
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
+def cluster(request):
+    with (
+        dask.config.set({"workbench.mpi.extra-args": request.param}),
+        MPICluster(4, name="failures", quiet=True) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with Client(cluster) as client:
+        yield client
+
+
+def works(client, **options):
+    """Tell whether a call works, and nothing is left of others."""
+    return run_on_ranks(total, client=client, timeout=DEADLINE, **options) == [6] * 4
+
+
+def idle(client):
+    return all(what == "" for _, what in client.run(doing).values())
+
+
+def waiting(client, missing=1):
+    """Tell whether all ranks are in a call, and all but one in MPI."""
+    told = dict(client.run(doing).values())
+    return told.pop(missing) is None and all(told.values())
+
+
+@pytest.mark.mpi_flavour
+def test_a_rank_that_fails_in_the_middle_ends_the_call_on_all_50_times_of_50(client, record_property):
+    ways = list(WAYS)
+    slowest = 0.0
+    for cycle in range(max(CYCLES, len(ways))):
+        which, way = cycle % 4, ways[cycle % len(ways)]
+        with pytest.raises(ValueError, match=f"rank {which} does not come") as caught:
+            run_on_ranks(fail, way, which, client=client)
+        slowest = max(slowest, time.time() - caught.value.args[1])
+        assert caught.value.__notes__ == [f"raised on rank {which} of world 0, in fail"], way
+        assert "spmd.py" in "".join(traceback.format_tb(caught.value.__traceback__)[-1:])
+        assert works(client)
+    record_property("slowest", slowest)
+    assert slowest < TOLD_WITHIN
+
+
+@pytest.fixture
+def notebook(cluster):
+    """A process that makes calls, each for a line that it is sent."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "support.interrupted", cluster.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.stdin.close()
+        assert process.wait(DEADLINE) == 0
+
+
+@pytest.mark.mpi_flavour
+def test_ctrl_c_ends_the_call_on_all_ranks_50_times_of_50(client, notebook, record_property):
+    ways = [*WAYS, "loop"]
+    slowest = 0.0
+    for cycle in range(max(CYCLES, len(ways))):
+        way = ways[cycle % len(ways)]
+        print(way, file=notebook.stdin)
+        until(f"all ranks to wait in {way}", lambda: waiting(client))
+        begin = time.time()
+        notebook.send_signal(signal.SIGINT)
+        word, at, note = notebook.stdout.readline().strip().split(maxsplit=2)
+        slowest = max(slowest, float(at) - begin)
+        assert (word, note.partition(" ")[2].rstrip(".")) == ("interrupted", "was cancelled"), way
+        assert notebook.stdout.readline() == "6.0\n"
+    record_property("slowest", slowest)
+    assert slowest < TOLD_WITHIN
+    assert works(client)
+
+
+@pytest.mark.mpi_flavour
+def test_a_client_that_is_killed_ends_its_call_on_all_ranks(cluster, client):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.interrupted", cluster.name], stdin=subprocess.PIPE, text=True
+    )
+    print("Allreduce", file=process.stdin, flush=True)
+    until("all ranks to wait", lambda: waiting(client))
+    kill(process)
+    process.wait(DEADLINE)
+    process.stdin.close()
+    until("the call to end", lambda: idle(client), 5)
+    assert works(client)
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize("way", ["Allreduce", "loop"])
+def test_to_cancel_the_future_ends_the_call_on_all_ranks(client, way):
+    from workbench import spmd
+
+    future = (
+        spmd(client=client)(loop).submit(1) if way == "loop" else spmd(client=client)(hang).submit(way, 1, "/never")
+    )
+    until("all ranks to wait", lambda: waiting(client))
+    assert future.cancel()
+    with pytest.raises(CancelledError):
+        future.result(DEADLINE)
+    assert works(client)
+    assert idle(client)
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize("way", ["Allreduce", "loop"])
+def test_the_time_of_a_call_can_be_limited(client, way):
+    call = (loop, 1) if way == "loop" else (hang, way, 1, "/never")
+    with pytest.raises(CollectiveTimeout, match=r"not done in time on the ranks of world 0, and was ended.*timeout="):
+        run_on_ranks(*call, client=client, timeout="300 ms")
+    assert works(client)
+
+
+@pytest.mark.mpi_flavour
+def test_c_code_that_cannot_be_ended_is_named_and_waited_for(client):
+    with pytest.raises(ValueError, match="while another is in C") as caught:
+        run_on_ranks(in_c, 2, 3, client=client)
+    first, note = caught.value.__notes__
+    assert first == "raised on rank 3 of world 0, in in_c"
+    assert "But rank 2 is in user code at spmd.py:" in note
+    assert "cannot be ended from outside: until that is over no other call on all ranks can be made" in note
+    with pytest.raises(CollectiveFailed, match=r"^in_c was ended, but rank 2 is in user code at spmd.py:.*restart\(\)"):
+        run_on_ranks(total, client=client)
+
+    def back():
+        try:
+            return works(client)
+        except CollectiveFailed:
+            return False
+
+    assert until("the rank to come back", back) < 5
+
+
+def test_mpi_in_c_code_is_ended_where_the_mpi_can_do_that():
+    with MPICluster(3, quiet=True) as cluster, Client(cluster) as client:
+        with pytest.raises(ValueError, match="while others are in plain MPI") as caught:
+            run_on_ranks(in_plain_mpi, 1, client=client)
+        assert time.time() - caught.value.args[1] < TOLD_WITHIN
+        assert run_on_ranks(total, client=client) == [3] * 3
+
+
+@pytest.mark.mpi_flavour
+def test_the_traceback_is_that_of_the_rank_and_ends_in_its_code(client4):
+    with pytest.raises(ValueError, match="no quotient") as caught:
+        run_on_ranks(functions.divide, 0, client=client4)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert caught.value.__notes__ == ["raised on rank 2 of world 0, in divide"]
+    assert "in divide" in shown
+    assert "in _quotient" in shown
+    assert "ZeroDivisionError" in shown
+    assert "return 1 // by" in shown
+    assert "spmd_call.py" not in shown
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert works(client4)
+
+
+def test_an_error_of_several_ranks_names_the_others(client4):
+    def raise_all(comm):
+        raise KeyError(f"rank {comm.rank}")
+
+    with pytest.raises(KeyError, match=r"rank \d") as caught:
+        run_on_ranks(raise_all, client=client4)
+    which = caught.value.args[0].removeprefix("rank ")
+    first, *others = caught.value.__notes__
+    assert first == f"raised on rank {which} of world 0, in raise_all"
+    one = r"rank \d failed with KeyError: 'rank \d'"
+    assert all(re.fullmatch(rf"{one}(; {one})*\.", note) for note in others)
+    assert works(client4)
+
+
+def test_an_error_that_pickle_alone_could_not_make_again_arrives_as_itself(client4):
+    with pytest.raises(functions.TwoWords, match=r"^two words"):
+        run_on_ranks(functions.raise_two_words, client=client4)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (functions.raise_locked, r"^Locked: seven locks, raised on rank 0 of world 0, in raise_locked"),
+        (
+            functions.raise_unknown,
+            r"^Error: of a class that is not there, raised on rank 0 of world 0, in raise_unknown",
+        ),
+    ],
+)
+def test_an_error_that_cannot_travel_is_told_in_words(client4, function, words):
+    with pytest.raises(CollectiveFailed, match=words) as caught:
+        run_on_ranks(function, client=client4)
+    [shown] = [note for note in caught.value.__notes__ if note.startswith("The traceback of that rank:")]
+    assert f"in {function.__name__}" in shown
+    assert works(client4)
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_what_ends_other_programs_ends_the_call_only(cluster4, client4, error):
+    pids = [rank["pid"] for rank in cluster4.ranks]
+    words = f"{type(error).__name__}{': 3' * bool(error.args)}, raised on rank 1 of world 0, in raise_on"
+    with pytest.raises(CollectiveFailed, match=f"^{words}"):
+        run_on_ranks(raise_on, 1, error, client=client4)
+    assert works(client4)
+    assert [rank["pid"] for rank in cluster4.ranks] == pids
+
+
+def test_sys_exit_on_a_rank_ends_the_call_only(client4):
+    with pytest.raises(CollectiveFailed, match=r"^SystemExit: 3, raised on rank 2"):
+        run_on_ranks(functions.leave, 2, client=client4)
+    assert works(client4)
+
+
+def test_the_end_comes_through_code_that_takes_every_error_for_nothing(client4):
+    with pytest.raises(CollectiveFailed, match=r"^KeyboardInterrupt, raised on rank 3"):
+        run_on_ranks(functions.catch_all, 3, client=client4)
+    assert works(client4)
+
+
+def test_abort_ends_the_call_and_not_the_world(client4):
+    with pytest.raises(CollectiveFailed, match=r"comm\.Abort\(3\) was called on rank 1"):
+        run_on_ranks(lambda comm: comm.Abort(3) if comm.rank == 1 else comm.Barrier(), client=client4)
+    assert works(client4)
+
+
+def test_a_call_within_a_call_is_refused(client4):
+    with pytest.raises(InvalidRequest, match=r"within another.*fn\(comm, \.\.\.\)") as caught:
+        run_on_ranks(functions.nested, client=client4)
+    assert "of world 0, in nested" in caught.value.__notes__[0]
+    assert works(client4)
+
+
+def test_what_cannot_be_sent_or_read_says_so(client4, tmp_path, monkeypatch):
+    lock = threading.Lock()
+
+    def locked(_):
+        return lock
+
+    with pytest.raises(InvalidRequest, match=r"locked cannot be sent to the ranks.*picklable"):
+        run_on_ranks(locked, client=client4)
+    with pytest.raises(InvalidRequest, match=r"total cannot be sent to the ranks with its arguments.*lock"):
+        run_on_ranks(total, lock, client=client4)
+    with pytest.raises(TypeError, match="lock") as caught:
+        run_on_ranks(lambda _: threading.Lock(), client=client4)
+    assert "What was returned cannot be sent to the notebook." in caught.value.__notes__
+    with pytest.raises(CollectiveFailed, match=r"return_unknown returned on its rank 0 cannot be read here: Module"):
+        run_on_ranks(functions.return_unknown, client=client4)
+
+    (tmp_path / "of_the_notebook.py").write_text("def function(comm): return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import of_the_notebook  # ty: ignore
+
+    with pytest.raises(ModuleNotFoundError, match="of_the_notebook") as caught:
+        run_on_ranks(of_the_notebook.function, client=client4)
+    assert caught.value.__notes__ == ["raised on rank 0 of world 0, in function"]
+    assert works(client4)
+
+
+def test_what_cannot_be_asked_for_says_what_can(client4):
+    lazy = da.from_array(TABLE, chunks=(999, 2))
+    X = place(TABLE)
+    with pytest.raises(InvalidRequest, match=r"result='rank' cannot be: .*'ranks'"):
+        run_on_ranks(total, client=client4, result="rank")
+    with pytest.raises(InvalidRequest, match=r"limit='much'.*2 GiB"):
+        run_on_ranks(total, client=client4, limit="much")
+    with pytest.raises(ValueError, match="timeout"):
+        run_on_ranks(total, client=client4, timeout="soon")
+    with pytest.raises(InvalidRequest, match="a function is needed"):
+        run_on_ranks(7, client=client4)
+    with pytest.raises(InvalidRequest, match="world=3: there is none; allowed: 0"):
+        run_on_ranks(total, client=client4, world=3)
+    with pytest.raises(PlacementError, match="world='one' cannot be"):
+        run_on_ranks(total, client=client4, world="one")
+    for unplaced in (lazy, lazy[lazy[:, 0] > 7], lazy.sum(), X + 1):
+        with pytest.raises(PlacementError, match=r"is not placed.*place\(\.\.\.\)"):
+            run_on_ranks(total, unplaced)
+    with pytest.raises(PlacementError, match=r"compute_chunk_sizes\(\)"):
+        place(lazy[lazy[:, 0] > 7])
+    for other in (place(TABLE[1:]), place(TABLE, per="node")):
+        with pytest.raises(PlacementError, match=r"have to lie alike.*X, y = place\(X, y\)"):
+            run_on_ranks(total, X, other)
+    assert works(client4)
+
+
+def test_objects_come_in_and_do_not_become_blocks(client4):
+    X = place(np.array(["one", None, 2, 3.0], object))
+    assert run_on_ranks(lambda _, X: X.tolist(), X) == [["one"], [None], [2], [3.0]]
+    with pytest.raises(PlacementError, match="dtype object was returned") as caught:
+        run_on_ranks(lambda _, X: X, X, result="blocks")
+    assert "of world 0" in caught.value.__notes__[0]
+    assert works(client4)
+
+
+MISFITS = {
+    "no blocks": (lambda _: 7, "an int was returned"),
+    "one number": (lambda _: np.float64(7), "was returned"),
+    "no axis": (lambda _: np.array(7), "0 axes"),
+    "a list": (lambda _: [np.ones(3)], "a list was returned"),
+    "nothing on one rank": (lambda comm: np.ones(3) if comm.rank else None, "a NoneType was returned"),
+    "columns": (lambda comm: np.ones((2, comm.rank)), r"rank 1 returned .*\(2, 1\).*rank 0 .*\(2, 0\)"),
+    "axes": (lambda comm: np.ones((2,) * (1 + comm.rank % 2)), "rank 1 returned"),
+    "dtypes": (lambda comm: np.ones(2, "fd"[comm.rank == 3]), "rank 3 returned .*float64 and rank 0 .*float32"),
+    "kinds": (lambda comm: np.ones(2) if comm.rank else pd.Series(np.ones(2)), "rank 1 returned an array"),
+    "names": (lambda comm: pd.DataFrame({"ab"[comm.rank == 2]: [1]}), r"rank 2 returned .*b \(int64\).*a \(int64\)"),
+    "numbers": (lambda comm: (np.ones(2),) * (1 + comm.rank), "a tuple of 2 was returned on rank 1"),
+    "a tuple and none": (lambda comm: (np.ones(2),) if comm.rank else np.ones(2), "on rank 1 and one block"),
+    "an empty tuple": (lambda _: (), "empty tuple"),
+}
+
+
+@pytest.mark.parametrize(("function", "words"), MISFITS.values(), ids=MISFITS.keys())
+def test_what_does_not_fit_together_as_blocks_is_refused_and_not_kept(client4, function, words):
+    with pytest.raises(PlacementError, match=words):
+        run_on_ranks(function, client=client4, result="blocks")
+    until("nothing is kept", lambda: not any(client4.run(lambda dask_worker: len(dask_worker.data)).values()))
+    assert works(client4)
+
+
+def test_another_cluster_is_refused():
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        pytest.raises(InvalidRequest, match="no MPICluster"),
+    ):
+        run_on_ranks(total, client=client)
+
+
+def test_who_waits_is_told_where_the_ranks_are(client4, tmp_path, capsys):
+    go = tmp_path / "go"
+    with dask.config.set({"workbench.spmd.watchdog": "0.2 s"}), ThreadPoolExecutor(1) as thread:
+        result = thread.submit(run_on_ranks, hang, "Allreduce", 3, str(go), client=client4)
+        said = []
+
+        def told():
+            said.append(capsys.readouterr().out)
+            return "".join(said).endswith("\n")
+
+        until("where the ranks are", told)
+        go.touch()
+        result.result(DEADLINE)
+    first = "".join(said).splitlines()[0]
+    assert first.startswith("hang: ranks 0-2 are in Allreduce for ")
+    assert "; rank 3 is in user code at spmd.py:" in first
+
+
+@pytest.mark.mpi_flavour
+def test_a_rank_that_dies_in_a_call_is_named_and_a_restart_helps():
+    with MPICluster(3, quiet=True) as cluster, Client(cluster) as client, ThreadPoolExecutor(1) as thread:
+        X = place(TABLE)
+        lost = thread.submit(run_on_ranks, hang, "Allreduce", 1, "/never", client=client)
+        until("all ranks to wait", lambda: waiting(client))
+        os.kill(cluster.ranks[2]["pid"], signal.SIGKILL)
+        with pytest.raises(RankLost, match=r"rank \d of world 0 was lost during the call hang.*restart"):
+            lost.result(DEADLINE)
+        if mpi.find().flavour == "openmpi":
+            with pytest.raises(RankLost, match="rank 2 is gone from world 0"):
+                run_on_ranks(total, client=client)
+            with pytest.raises(CollectiveFailed, match="lost with its rank: place the data again"):
+                run_on_ranks(total, X)
+        cluster.restart()
+        with pytest.raises(CollectiveFailed, match="lost with its rank: place the data again"):
+            run_on_ranks(total, X)
+        assert run_on_ranks(total, client=client) == [3] * 3
+        assert run_on_ranks(total, place(TABLE), result="root") == TABLE.sum()
