@@ -1,0 +1,85 @@
+"""What calls on all ranks leave behind: requests, references, orders to end that come too early or too late."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from support import spmd_left as functions
+from support.processes import DEADLINE, until
+
+from workbench import run_on_ranks
+from workbench.calling.call import Call
+from workbench.calling.request import request
+from workbench.errors import CollectiveFailed, PlacementError
+
+
+def works(client):
+    return run_on_ranks(functions.ranks, client=client, timeout=DEADLINE) == [[0, 1, 2, 3]] * 4
+
+
+@pytest.mark.mpi_flavour
+def test_what_a_failed_call_had_posted_does_not_write_into_the_memory_of_the_next(client4):
+    with pytest.raises(ValueError, match="with a request"):
+        run_on_ranks(functions.fail_with_a_request, client=client4)
+    assert run_on_ranks(functions.dirty_zeros, client=client4, timeout=DEADLINE) == [0] * 4
+
+
+@pytest.mark.mpi_flavour
+def test_what_a_call_posted_and_never_waited_for_takes_no_message_of_the_next(client4):
+    run_on_ranks(functions.leave_a_request, client=client4)
+    assert run_on_ranks(functions.passed_on, client=client4, timeout=DEADLINE) == [3, 0, 1, 2]
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize("way", ["python after mpi", "any error for nothing"])
+def test_a_rank_that_misses_the_order_to_end_is_told_again(client4, way):
+    with pytest.raises(ValueError, match="rank 1 does not come"):
+        run_on_ranks(functions.miss_the_end, way, client=client4)
+    until("all ranks are back", lambda: not any(client4.run(functions.running).values()))
+    assert works(client4)
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize("way", ["nothing to receive into", "the same array twice"])
+def test_a_large_reduction_that_the_root_alone_cannot_make_is_ended_on_all(client4, way):
+    with pytest.raises(Exception) as caught:  # noqa: PT011  (of mpi4py, or of the MPI)
+        run_on_ranks(functions.reduce_badly, way, client=client4, timeout=DEADLINE)
+    assert "cannot be ended" not in str(caught.value.__notes__)
+    assert works(client4)
+
+
+@pytest.mark.mpi_flavour
+def test_a_large_reduction_in_place_may_be_told_by_none(client4):
+    assert run_on_ranks(functions.reduce_in_place, client=client4, timeout=DEADLINE)[0] == (4.0, 4.0)
+
+
+def test_the_last_call_holds_nothing_once_it_is_over(client4):
+    made = run_on_ranks(functions.rows, client=client4, result="blocks")
+    assert all(client4.run(functions.held).values())
+    del made
+    gc.collect()
+    until("the blocks are gone", lambda: not any(client4.run(functions.held).values()))
+
+
+def test_an_order_to_cancel_that_is_faster_than_the_call_counts(client4):
+    asked = request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
+    call = Call.__new__(Call)
+    call._request = asked
+    client4.sync(cancel_first, call)
+    with pytest.raises(CollectiveFailed, match="ranks was cancelled"):
+        Call(asked).result()
+    assert works(client4)
+
+
+async def cancel_first(call):
+    call._cancel()
+    # By now the head has had the time to read it.
+    await call._request.client.scheduler.identity()
+
+
+def test_masked_arrays_are_no_blocks(client4):
+    with pytest.raises(PlacementError, match="a masked array of 1 axes"):
+        run_on_ranks(functions.masked, client=client4, result="blocks")
+    assert np.isclose(run_on_ranks(functions.rows, client=client4, result="blocks").sum().compute(), 4 * 1_234_567)

@@ -1,0 +1,106 @@
+"""Functions for all ranks that leave something behind. Ranks import this file by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+
+import numpy as np
+
+from workbench.placing.rows import empty_aligned
+
+# Bytes of this many numbers travel without that the receiver is asked, and are the same as those of no other array.
+FEW = 400
+ROWS = 1_234_567
+LARGE = 1 << 20
+
+noted = []
+"""References to arrays that do not keep them."""
+
+
+def ranks(comm):
+    return comm.allgather(comm.rank)
+
+
+def fail_with_a_request(comm):
+    """Leave a message on its way to memory that is free by then."""
+    comm.Barrier()
+    if comm.rank == 0:
+        comm.Isend(np.full(FEW, 7.0), 1)
+    elif comm.rank == 1:
+        time.sleep(0.05)  # the message lies before the door, and MPI has not looked
+        comm.Irecv(np.zeros(FEW), 0)
+        raise ValueError("rank 1 fails with a request")
+    comm.Barrier()
+    comm.Barrier()
+
+
+def dirty_zeros(comm):
+    """Return how many arrays of zeros are not so any more after some messages."""
+    arrays = [np.zeros(FEW) for _ in range(200)]
+    for _ in range(5):
+        comm.Barrier()
+    return sum(bool(array.any()) for array in arrays)
+
+
+def leave_a_request(comm):
+    comm.Irecv(np.zeros(1), (comm.rank - 1) % comm.size)
+
+
+def passed_on(comm):
+    comm.isend(comm.rank, (comm.rank + 1) % comm.size)
+    return comm.recv(source=(comm.rank - 1) % comm.size)
+
+
+def miss_the_end(comm, way):
+    """Be in MPI when the code is interrupted, or take that for nothing; and never call MPI again."""
+    if comm.rank == 1:
+        raise ValueError("rank 1 does not come")
+    if way == "python after mpi":
+        with comm.watch.doing("Allreduce"):
+            time.sleep(0.3)
+        spin()
+    else:
+        with contextlib.suppress(BaseException):
+            spin()
+        spin()
+
+
+def spin():
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        pass
+
+
+def running(dask_worker):
+    calls = dask_worker.handlers["workbench_spmd_go"].__self__._calls
+    return [call for call, its in calls.items() if its.running]
+
+
+def reduce_badly(comm, way):
+    array = np.ones(LARGE)
+    comm.Reduce(array, None if way == "nothing to receive into" else array)
+
+
+def reduce_in_place(comm):
+    array = np.ones(LARGE)
+    comm.Reduce(*((None, array) if comm.rank == 0 else (array, None)))
+    return array[0], array[-1]
+
+
+def rows(comm):
+    """Return an array that is a block as it is, and note it."""
+    array = empty_aligned((ROWS,), float)
+    array[:] = 1
+    noted.append(weakref.ref(array))
+    return array
+
+
+def held():
+    """Tell whether this rank has the array that it noted last."""
+    return noted[-1]() is not None
+
+
+def masked(comm):
+    return np.ma.masked_array([1.0, 2.0], [True, False])
