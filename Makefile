@@ -35,7 +35,8 @@ help:
 	@echo 'make demo           set up, train on the flights data on an MPI world of this machine'
 	@echo 'make lab            set up, open JupyterLab on notebooks/'
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
-	@echo 'make test-long      what is too long for every day: starts on a live SLURM that are killed at 20 moments'
+	@echo 'make test-long      what is too long for every day: starts on a live SLURM that are killed at 20 moments,'
+	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make lint           format, lint, types and layers only'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle or submit'
@@ -59,9 +60,13 @@ test: compiler lint .venv/.test .venv-mpich/.test
 	.venv/bin/python -m pytest
 	.venv-mpich/bin/python -m pytest -m mpi_flavour
 
+repeated := '50_times_of_50 or among_many_tasks' tests/cluster
+
 .PHONY: test-long
-test-long: .venv/.test
+test-long: .venv/.test .venv-mpich/.test
 	WORKBENCH_CYCLES=20 .venv/bin/python -m pytest -o faulthandler_timeout=600 tests/slurm/test_orphans.py
+	WORKBENCH_CYCLES=50 .venv/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
+	WORKBENCH_CYCLES=50 .venv-mpich/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
 
 .PHONY: test-heat
 test-heat: .venv-heat/.test
