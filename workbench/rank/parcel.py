@@ -5,7 +5,9 @@ The head passes parcels on and does not open them: it need not have what they ar
 
 from __future__ import annotations
 
+import io
 import pickle
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ import cloudpickle
 
 from workbench.errors import CollectiveFailed
 
+# Bytes of an error that travels as itself, and characters of one that does so in words: all ranks may have one.
+_LARGEST_ERROR, _LONGEST_WORDS, _LONGEST_STACK = 1 << 20, 4000, 40_000
+_MPI = "mpi4py.MPI"
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
 
 
@@ -36,7 +41,15 @@ def pack(thing: Any) -> bytes:
 
 def unpack(parcel: bytes) -> Any:
     """Return what is in a parcel; whatever makes that impossible is raised."""
-    return pickle.loads(parcel)  # noqa: S301  (clients and ranks of one user, under TLS)
+    return _Reader(io.BytesIO(parcel)).load()
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module == _MPI and module not in sys.modules:
+            # To import it is to initialise MPI, which in a notebook may even end the process.
+            raise pickle.UnpicklingError(f"it is of {_MPI}, which is not loaded here; import that before the call")
+        return super().find_class(module, name)
 
 
 def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -62,8 +75,8 @@ def pack_error(error: BaseException) -> dict[str, Any]:
 
     stack = bare(error).__traceback__
     told = {
-        "words": f"{type(error).__name__}: {error}".removesuffix(": "),
-        "stack": "".join(traceback.format_exception(error)),
+        "words": _cut(_in_words(error), _LONGEST_WORDS),
+        "stack": _cut("".join(traceback.format_exception(error)), _LONGEST_STACK),
         "parcel": None,
     }
     try:
@@ -72,7 +85,7 @@ def pack_error(error: BaseException) -> dict[str, Any]:
         unpack(parcel)
     except Exception:  # noqa: BLE001  (whatever it is made of: then the words have to do)
         return told
-    return told | {"parcel": parcel}
+    return told | {"parcel": parcel} if len(parcel) <= _LARGEST_ERROR else told
 
 
 def unpack_error(told: Mapping[str, Any], note: str) -> Exception:
@@ -88,6 +101,20 @@ def unpack_error(told: Mapping[str, Any], note: str) -> Exception:
         return error
     error.add_note(note)
     return error.with_traceback(stack if isinstance(stack, TracebackType) else None)
+
+
+def _in_words(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}".removesuffix(": ")
+    except Exception:  # noqa: BLE001  (of the user's class)
+        return f"{name}, which cannot be put in words"
+
+
+def _cut(text: str, longest: int) -> str:
+    """Return a text without its middle, where it is too long."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} [... {len(text) - longest} characters] {text[-half:]}"
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -1,0 +1,53 @@
+"""Errors of a rank on their way to the notebook."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from workbench.errors import CollectiveFailed
+from workbench.rank import parcel
+
+NOTE = "raised on rank 2"
+
+
+def packed(error):
+    try:
+        raise error  # noqa: TRY301
+    except BaseException as caught:  # noqa: BLE001  (as on a rank)
+        return parcel.pack_error(caught)
+
+
+@pytest.mark.parametrize("given", [np.ones(1_000_000), "y" * 5_000_000], ids=["array", "words"])
+def test_one_that_is_too_large_travels_in_words_and_not_in_too_many(given):
+    told = packed(ValueError(given))
+    assert len(pickle.dumps(told)) < 100_000
+    error = parcel.unpack_error(told, NOTE)
+    assert isinstance(error, CollectiveFailed)
+    assert str(error).startswith("ValueError: ")
+    assert str(error).endswith(NOTE)
+
+
+def test_one_that_has_no_words_is_told_all_the_same():
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    assert packed(Mute())["words"] == "Mute, which cannot be put in words"
+
+
+def test_one_of_mpi_does_not_load_mpi_where_it_is_read():
+    raised = "from mpi4py import MPI; from workbench.rank import parcel; import pickle, sys\n"
+    raised += "try: MPI.COMM_SELF.Send(b'', 99)\n"
+    raised += "except MPI.Exception as error: sys.stdout.buffer.write(pickle.dumps(parcel.pack_error(error)))"
+    told = subprocess.run([sys.executable, "-c", raised], capture_output=True, check=True).stdout
+    read = "from workbench.rank import parcel; import pickle, sys\n"
+    read += f"error = parcel.unpack_error(pickle.load(sys.stdin.buffer), {NOTE!r})\n"
+    read += "assert 'mpi4py.MPI' not in sys.modules; print(type(error).__name__, error)"
+    shown = subprocess.run([sys.executable, "-c", read], input=told, capture_output=True, check=True).stdout.decode()
+    assert shown.startswith("CollectiveFailed Exception: MPI_ERR_RANK")
+    assert NOTE in shown
