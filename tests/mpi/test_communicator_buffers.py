@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from support.ends import End
 from support.two_ways import Case, same
 from support.world import on_ranks
+
+if TYPE_CHECKING:
+    from support.ends import End
 
 KINDS = ("Allreduce", "Reduce", "Scan", "Exscan")
 
@@ -61,7 +63,7 @@ async def test_reductions_of_all_forms_of_buffers(end: End):
     # what is refused on each rank, and sent by none
     wrong = {
         "too long": (lambda c: _numbers(c, 7), _told()),
-        "no buffer": (lambda c: "six", _told()),
+        "no buffer": (lambda _: "six", _told()),
         "objects": (lambda c: _numbers(c).astype(object), _told()),
     }
     cases = {f"{kind} of {name}": _reduced(kind, *form) for kind in KINDS for name, form in forms.items()}
@@ -170,7 +172,7 @@ async def test_large_messages_that_all_ranks_tell_alike(end: End):
 
 
 @on_ranks
-async def test_blocks_and_vectors(end: End):
+async def test_blocks_and_vectors(end: End):  # noqa: C901  (a list of cases)
     from mpi4py import MPI
 
     def case(method: str, *, root: bool = False, send: Any, receive: Any) -> Case:
@@ -196,15 +198,21 @@ async def test_blocks_and_vectors(end: End):
     def at_root(receive: Any) -> Any:
         return lambda comm: receive(comm) if comm.rank == 1 else (None, None)
 
+    def matrix(comm: Any) -> Any:
+        target = np.zeros((comm.size, 2))
+        return target, target
+
+    def pair(_: Any) -> Any:
+        target = np.zeros(2)
+        return target, target
+
     one = lambda comm: np.full(2, comm.rank + 0.5)  # noqa: E731
     own = lambda comm: np.full(comm.rank + 1, comm.rank + 0.5)  # noqa: E731
-    matrix = lambda comm: (lambda t: (t, t))(np.zeros((comm.size, 2)))  # noqa: E731
     filled = lambda comm: np.arange(2.0 * comm.size) + 100 * comm.rank  # noqa: E731
-    pair = lambda comm: (lambda t: (t, t))(np.zeros(2))  # noqa: E731
     forms = [
-        lambda t, counts, offsets: [t, counts],
+        lambda t, counts, _: [t, counts],
         lambda t, counts, offsets: [t, (counts, offsets)],
-        lambda t, counts, offsets: [t, counts, MPI.DOUBLE],
+        lambda t, counts, _: [t, counts, MPI.DOUBLE],
         lambda t, counts, offsets: [t, counts, offsets, MPI.DOUBLE],
     ]
     cases = {
@@ -214,7 +222,7 @@ async def test_blocks_and_vectors(end: End):
         "Alltoall": case("Alltoall", send=filled, receive=matrix),
         "Reduce_scatter_block": case("Reduce_scatter_block", send=filled, receive=pair),
         "Reduce_scatter": case("Reduce_scatter", send=filled, receive=pair),
-        "Scatter of the wrong length": case("Scatter", send=lambda c: np.zeros(1), receive=lambda c: ("no", None)),
+        "Scatter of the wrong length": case("Scatter", send=lambda _: np.zeros(1), receive=lambda _: ("no", None)),
     }
     for number, form in enumerate(forms):
         cases[f"Allgatherv {number}"] = case("Allgatherv", send=own, receive=vector(form))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.ends import End
 from support.two_ways import communicators, same
 from support.world import on_ranks
 
 from workbench.errors import CollectiveFailed, InvalidRequest
+
+if TYPE_CHECKING:
+    from support.ends import End
 
 
 @on_ranks
@@ -97,7 +99,7 @@ async def test_what_is_made_from_ours_is_ours_and_shares_its_watch(end: End):
 async def test_only_what_was_made_can_be_freed(end: End):
     plain, ours = communicators()
     made = ours.Dup()
-    with pytest.raises(InvalidRequest, match="belongs to the call|of the call"):
+    with pytest.raises(InvalidRequest, match="of the call"):
         ours.Free()
     with pytest.raises(InvalidRequest, match="Disconnect"):
         ours.Disconnect()

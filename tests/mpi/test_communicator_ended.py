@@ -1,0 +1,300 @@
+"""Every operation that waits for a rank that does not come can be ended, and a fresh communicator works at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.world import World
+
+from workbench.launch import mpi
+
+if TYPE_CHECKING:
+    from support.ends import End
+
+# Seconds after which the call is ended, and within which an operation has to return then.
+SOON, AT_ONCE = 0.02, 1.0
+LARGE = 600_000
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def endable(request: pytest.FixtureRequest) -> Iterator[World]:
+    # its requests stay outstanding, so MPI cannot be finalised
+    world = World(request.param)
+    yield world
+    world.stop(finalize=False)
+
+
+@pytest.fixture
+def mortal() -> Iterator[World]:
+    world = World(4)
+    yield world
+    world.stop(finalize=False)
+
+
+def _communicators() -> Any:
+    from mpi4py import MPI
+
+    from workbench.rank.communicators import Communicators
+
+    return Communicators(MPI.COMM_WORLD.Dup())
+
+
+def _ours(communicators: Any, serial: int, ranks: Any) -> Any:
+    from workbench.rank.communicator import Communicator
+    from workbench.rank.watch import Watch
+
+    watch = Watch()
+    return Communicator(communicators.get(serial, list(ranks), watch.check), watch)
+
+
+def _ended(comm: Any, operation: Callable[[Any], object]) -> float:
+    """Return the seconds that an operation has gone on after it was ended."""
+    from workbench.rank.watch import CallEnded
+
+    timer = threading.Timer(SOON, comm.watch.end, ["because"])
+    began = time.monotonic()
+    timer.start()
+    with pytest.raises(CallEnded, match="because"):
+        operation(comm)
+    return time.monotonic() - began - SOON
+
+
+def _waiting() -> dict[str, Callable[[Any], object]]:
+    """Return operations of which the last rank cannot come to the end without rank 0."""
+    from mpi4py import MPI
+
+    small, large = (lambda: np.zeros(8)), (lambda: np.zeros(LARGE))
+
+    def waits(post: Callable[[Any], Any], how: str) -> Callable[[Any], object]:
+        def operation(comm: Any) -> object:
+            request = post(comm)
+            return getattr(request, how)(*([[request]] if how.lower() != "wait" else []))
+
+        return operation
+
+    def all_of(comm: Any) -> Any:
+        return np.zeros(8 * comm.size)
+
+    last = lambda comm: comm.size - 1  # noqa: E731
+    found: dict[str, Callable[[Any], object]] = {
+        "Barrier": lambda c: c.Barrier(),
+        "barrier": lambda c: c.barrier(),
+        "Bcast": lambda c: c.Bcast(small()),
+        "Reduce": lambda c: c.Reduce(small(), small(), root=last(c)),
+        "Allreduce": lambda c: c.Allreduce(small(), small()),
+        "Scan": lambda c: c.Scan(small(), small()),
+        "Exscan": lambda c: c.Exscan(small(), small()),
+        "Gather": lambda c: c.Gather(small(), all_of(c), root=last(c)),
+        "Gatherv": lambda c: c.Gatherv(small(), [all_of(c), [8] * c.size], root=last(c)),
+        "Scatter": lambda c: c.Scatter(None, small()),
+        "Scatterv": lambda c: c.Scatterv(None, small()),
+        "Allgather": lambda c: c.Allgather(small(), all_of(c)),
+        "Allgatherv": lambda c: c.Allgatherv(small(), [all_of(c), [8] * c.size]),
+        "Alltoall": lambda c: c.Alltoall(all_of(c), all_of(c)),
+        "Alltoallv": lambda c: c.Alltoallv([all_of(c), [8] * c.size], [all_of(c), [8] * c.size]),
+        "Reduce_scatter": lambda c: c.Reduce_scatter(all_of(c), small()),
+        "Reduce_scatter_block": lambda c: c.Reduce_scatter_block(all_of(c), small()),
+        "large Bcast": lambda c: c.Bcast(large()),
+        "large Reduce": lambda c: c.Reduce(large(), large(), root=last(c)),
+        "large Allreduce": lambda c: c.Allreduce(large(), large()),
+        "large Allgather": lambda c: c.Allgather(large(), np.zeros((c.size, LARGE))),
+        "large Alltoall": lambda c: c.Alltoall(np.zeros((c.size, LARGE)), np.zeros((c.size, LARGE))),
+        "bcast": lambda c: c.bcast(None),
+        "gather": lambda c: c.gather(None, root=last(c)),
+        "scatter": lambda c: c.scatter(None),
+        "allgather": lambda c: c.allgather(None),
+        "alltoall": lambda c: c.alltoall([None] * c.size),
+        "reduce": lambda c: c.reduce(1, root=last(c)),
+        "allreduce": lambda c: c.allreduce(1),
+        "scan": lambda c: c.scan(1),
+        "exscan": lambda c: c.exscan(1),
+        "Send": lambda c: c.Send(large(), 0),
+        "Ssend": lambda c: c.Ssend(small(), 0),
+        "Recv": lambda c: c.Recv(small(), 0),
+        "Sendrecv": lambda c: c.Sendrecv(small(), 0, recvbuf=small(), source=0),
+        "large Sendrecv": lambda c: c.Sendrecv(large(), 0, recvbuf=large(), source=0),
+        "Sendrecv_replace": lambda c: c.Sendrecv_replace(small(), 0, source=0),
+        "Probe": lambda c: c.Probe(),
+        "Mprobe": lambda c: c.Mprobe(),
+        "probe": lambda c: c.probe(0),
+        "mprobe": lambda c: c.mprobe(0),
+        "send": lambda c: c.send(large(), 0),
+        "ssend": lambda c: c.ssend(1, 0),
+        "recv": lambda c: c.recv(source=0),
+        "sendrecv": lambda c: c.sendrecv(1, 0, source=0),
+        "Dup": lambda c: c.Dup(),
+        "Split": lambda c: c.Split(0),
+        "Split_type": lambda c: c.Split_type(MPI.COMM_TYPE_SHARED),
+        "Create": lambda c: c.Create(c.Get_group()),
+        "Create_cart": lambda c: c.Create_cart([c.size]),
+        "Create_dist_graph_adjacent": lambda c: c.Create_dist_graph_adjacent([0], [0]),
+    }
+    found |= {how: waits(lambda c: c.Irecv(small(), 0), how) for how in ("Wait", "Waitall", "Waitany", "Waitsome")}
+    found |= {how: waits(lambda c: c.irecv(source=0), how) for how in ("wait", "waitall", "waitany", "waitsome")}
+    found["Wait for a collective"] = waits(lambda c: c.Iallreduce(small(), small()), "Wait")
+    return found
+
+
+async def each_operation_ends_and_a_fresh_communicator_works(end: End):
+    from workbench.rank.watch import CallEnded
+
+    communicators, serial, late = _communicators(), 0, {}
+    for name, operation in _waiting().items():
+        serial += 1
+        comm = _ours(communicators, serial, range(end.size))
+        if end.rank == end.size - 1:
+            late[name] = _ended(comm, operation)
+        elif end.rank:
+            threading.Timer(SOON, comm.watch.end, ["because"]).start()
+            with suppress(CallEnded):
+                operation(comm)
+        comm.watch.end("because")
+        with pytest.raises(CallEnded):
+            comm.Barrier()
+        communicators.abandon(serial)
+        serial += 1
+        assert _ours(communicators, serial, range(end.size)).allreduce(end.rank) == sum(range(end.size)), name
+        await end.gather()
+    assert {name: seconds for name, seconds in late.items() if seconds > AT_ONCE} == {}
+
+
+async def fifty_times_of_fifty(end: End):
+    communicators = _communicators()
+    for serial in range(1, 101, 2):
+        comm = _ours(communicators, serial, range(end.size))
+        if end.rank:
+            assert _ended(comm, lambda its: its.Allreduce(np.ones(300), np.zeros(300))) < AT_ONCE
+        communicators.abandon(serial)
+        got = np.zeros(300)
+        _ours(communicators, serial + 1, range(end.size)).Allreduce(np.ones(300), got)
+        assert (got == end.size).all()
+
+
+async def what_is_made_from_it_ends_too(end: End):
+    communicators = _communicators()
+    for serial, make in enumerate(
+        (
+            lambda c: c.Dup(),
+            lambda c: c.Split(0, c.rank),
+            lambda c: c.Create_cart([c.size], [True]),
+            lambda c: c.Create_cart([c.size, 1]).Sub([True, False]),
+            lambda c: c.Create(c.Get_group()).Dup(),
+        )
+    ):
+        comm = _ours(communicators, 2 * serial, range(end.size))
+        made = make(comm)
+        if end.rank:
+            assert _ended(comm, lambda _, its=made: its.Allreduce(np.ones(1), np.zeros(1))) < AT_ONCE
+            assert comm.watch.operation is None
+        assert _ours(communicators, 2 * serial + 1, range(end.size)).allreduce(1) == end.size
+        await end.gather()
+
+
+async def neighbours_end_too(end: End):
+    communicators = _communicators()
+    operations = (
+        lambda c: c.Neighbor_allgather(np.zeros(1), np.zeros(2)),
+        lambda c: c.Neighbor_alltoall(np.zeros(2), np.zeros(2)),
+        lambda c: c.neighbor_allgather(1),
+        lambda c: c.neighbor_alltoall([1, 2]),
+        lambda c: c.Ineighbor_allgather(np.zeros(1), np.zeros(2)).Wait(),
+    )
+    for serial, operation in enumerate(operations):
+        cart = _ours(communicators, serial, range(end.size)).Create_cart([end.size], [True])
+        if end.rank == end.size - 1:
+            assert _ended(cart, operation) < AT_ONCE
+        await end.gather()
+
+
+async def making_the_communicator_of_a_call_ends_too(end: End):
+    from workbench.rank.watch import CallEnded, Watch
+
+    communicators = _communicators()
+    if end.rank:
+        watch = Watch()
+        threading.Timer(SOON, watch.end, ["because"]).start()
+        began = time.monotonic()
+        with pytest.raises(CallEnded):
+            communicators.get(1, range(end.size), watch.check)
+        assert time.monotonic() - began < AT_ONCE
+        communicators.abandon(1)
+    await end.gather()
+    for serial, ranks in ((2, range(end.size)), (3, range(1, end.size)), (4, [end.size - 1, 0])):
+        if end.rank in ranks:
+            comm = _ours(communicators, serial, ranks)
+            assert comm.allgather(end.rank) == list(ranks)
+            assert communicators.get(serial, list(ranks), comm.watch.check) == comm
+
+
+async def a_communicator_that_is_not_ended_is_handed_out_again(end: End):
+    communicators = _communicators()
+    first = communicators.get(1, range(end.size), lambda: None)
+    assert communicators.get(1, range(end.size), lambda: None) is first
+    communicators.abandon(1)
+    assert communicators.get(2, range(end.size), lambda: None) is not first
+
+
+async def a_request_that_nobody_waits_for_keeps_its_buffer(end: End):
+    comm = _ours(_communicators(), 1, range(end.size))
+    buffers = [np.zeros(3), np.zeros(3)]
+    kept = [weakref.ref(buffer) for buffer in buffers]
+    done = comm.Isend(buffers[1], end.rank)
+    comm.Irecv(buffers[0], end.rank, tag=1)
+    comm.Recv(np.zeros(3), end.rank)
+    done.Wait()
+    del buffers, done
+    assert [buffer() is None for buffer in kept] == [False, True]
+
+
+async def survivors_of_a_dead_rank_get_a_communicator(end: End):
+    communicators = _communicators()
+    comm = _ours(communicators, 1, range(end.size))
+    assert comm.allreduce(1) == end.size
+    await end.gather()
+    from mpi4py import MPI
+
+    if end.rank == 1:
+        if "Open MPI" in MPI.Get_library_version():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return  # any other MPI would end the whole world
+    from workbench.rank.watch import CallEnded
+
+    threading.Timer(AT_ONCE, comm.watch.end, ["because"]).start()
+    with pytest.raises((CallEnded, MPI.Exception)):
+        comm.Allreduce(np.ones(1), np.zeros(1))
+    communicators.abandon(1)
+    survivors = [rank for rank in range(end.size) if rank != 1]
+    for serial in (2, 3):
+        fresh = _ours(communicators, serial, survivors)
+        assert fresh.allgather(end.rank) == survivors
+        assert fresh.Split(0).allreduce(1) == len(survivors)
+
+
+CHECKS = (
+    each_operation_ends_and_a_fresh_communicator_works,
+    fifty_times_of_fifty,
+    what_is_made_from_it_ends_too,
+    neighbours_end_too,
+    making_the_communicator_of_a_call_ends_too,
+    a_communicator_that_is_not_ended_is_handed_out_again,
+    a_request_that_nobody_waits_for_keeps_its_buffer,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_call_that_is_ended(endable: World, check: Any) -> None:
+    endable.run(check)
+
+
+def test_survivors_of_a_dead_rank_get_a_communicator(mortal: World) -> None:
+    mortal.run(survivors_of_a_dead_rank_get_a_communicator, mortal=[1])
+    assert mortal.dead == ({1} if mpi.find().flavour == "openmpi" else set())

@@ -1,0 +1,110 @@
+"""What a thread does, and that it is to stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from workbench.rank.waiting import meet, until
+from workbench.rank.watch import CallEnded, Watch
+from workbench.rank.whereabouts import whereabouts
+
+
+def test_a_watch_knows_the_operation_and_how_many_there_were():
+    watch = Watch()
+    assert (watch.operation, watch.count, watch.ended) == (None, 0, None)
+    with watch.doing("Bcast"):
+        entered = watch.since
+        assert (watch.operation, watch.count) == ("Bcast", 1)
+    assert (watch.operation, watch.count) == (None, 1)
+    assert watch.since >= entered
+
+
+def test_all_operations_of_a_call_that_was_ended_raise_the_first_reason():
+    watch = Watch()
+    watch.check()
+    watch.end("rank 2 raised ValueError")
+    watch.end("the client has gone")
+    with pytest.raises(CallEnded, match="rank 2 raised ValueError"):
+        watch.check()
+    with pytest.raises(CallEnded, match="rank 2 raised ValueError"):
+        watch.enter("Bcast")
+    assert watch.operation is None
+
+
+def test_the_end_of_a_call_is_not_swallowed_by_code_that_goes_on_after_errors():
+    assert not issubclass(CallEnded, Exception)
+
+
+def test_an_attempt_is_made_until_it_succeeds():
+    results = iter([None, 0, [], "found", "later"])
+    assert until(lambda: next(results), lambda: None) == "found"
+
+
+def test_waiting_is_broken_off_by_the_check():
+    watch = Watch()
+    threading.Timer(0.01, watch.end, ["because"]).start()
+    with pytest.raises(CallEnded, match="because"):
+        until(lambda: False, watch.check)
+
+
+def test_long_waiting_takes_little_of_the_core():
+    until_then = time.monotonic() + 0.3
+    before = time.thread_time()
+    until(lambda: time.monotonic() > until_then, lambda: None)
+    assert time.thread_time() - before < 0.15
+
+
+def test_who_is_told_to_stop_goes_on_if_the_others_have_come():
+    ended = CallEnded("because")
+
+    def check():
+        raise ended
+
+    came = iter([False, False, True])
+    assert meet(lambda: next(came), check) is ended
+    assert meet(lambda: True, check) is None
+    with pytest.raises(CallEnded):
+        meet(lambda: False, check)
+
+
+class Thread(threading.Thread):
+    """A thread that is in the function of a user, which is in the standard library."""
+
+    def __init__(self):
+        super().__init__()
+        self.arrived, self.go_on = threading.Event(), threading.Event()
+
+    def run(self):
+        self.arrived.set()
+        json.loads("1", parse_int=lambda _: self.go_on.wait(10))
+
+
+def test_a_thread_is_where_its_innermost_frame_of_user_code_is():
+    thread = Thread()
+    thread.start()
+    thread.arrived.wait(10)
+    watch = Watch()
+    watch.enter("Allreduce")
+    try:
+        told = whereabouts(watch, thread.ident, time.monotonic() - 5)
+    finally:
+        thread.go_on.set()
+        thread.join()
+    assert told["operation"] == "Allreduce"
+    assert (told["count"], told["function"] in {"run", "<lambda>"}) == (1, True)
+    assert told["place"].startswith("test_rank_watch.py:")
+    assert 0 <= told["seconds"] < 5
+    assert "test_rank_watch.py" in told["stack"]
+    assert "_bootstrap" not in told["stack"]
+
+
+def test_a_thread_that_has_ended_is_nowhere():
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    told = whereabouts(Watch(), thread.ident, time.monotonic())
+    assert (told["place"], told["function"], told["stack"]) == ("?", "?", "")
