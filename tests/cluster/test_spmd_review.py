@@ -83,3 +83,8 @@ def test_masked_arrays_are_no_blocks(client4):
     with pytest.raises(PlacementError, match="a masked array of 1 axes"):
         run_on_ranks(functions.masked, client=client4, result="blocks")
     assert np.isclose(run_on_ranks(functions.rows, client=client4, result="blocks").sum().compute(), 4 * 1_234_567)
+
+
+@pytest.mark.mpi_flavour
+def test_what_is_freed_leaves_nothing_of_its_reductions(client4):
+    assert run_on_ranks(functions.freed, client=client4, timeout=DEADLINE) == [0] * 4

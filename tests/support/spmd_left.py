@@ -104,3 +104,11 @@ def held():
 
 def masked(comm):
     return np.ma.masked_array([1.0, 2.0], [True, False])
+
+
+def freed(comm):
+    """Return how many communicators are left of one that was used and freed."""
+    made = comm.Dup()
+    made.allreduce(1)
+    made.Free()
+    return len(comm._offspring)

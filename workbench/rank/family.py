@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from array import array
 from typing import Any, ClassVar, NoReturn, Self, cast
@@ -50,6 +51,12 @@ class Family(Watched):
             comm = self._offspring.pop()
             if comm != MPI.COMM_NULL:
                 MPI.Comm.Free(comm)
+
+    def revoke(self) -> None:
+        """Have C code that waits in MPI here, or on what was made from this, get an error; nothing without ULFM."""
+        for comm in (self, *self._offspring):
+            with contextlib.suppress(MPI.Exception, NotImplementedError):
+                MPI.Comm.Revoke(comm)
 
     def Free(self) -> None:
         """Free a communicator that was made from the one of the call.

@@ -1,5 +1,5 @@
 """Reductions of pickled objects, that can be ended from outside: in pairs of ranks, in as many rounds as mpi4py."""
-# ruff: noqa: D102  (names and documentation are mpi4py's)
+# ruff: noqa: D102, N802  (names and documentation are mpi4py's)
 
 from __future__ import annotations
 
@@ -74,6 +74,12 @@ class Reducing(Pickled, Family):
                     block = op(block, received)
             distance <<= 1
         return results[0] if results else None
+
+    def Free(self) -> None:
+        super().Free()
+        if self._private != MPI.COMM_NULL:
+            self._offspring[:] = [comm for comm in self._offspring if comm is not self._private]
+            self._private.Free()
 
     def _meet_in_private(self) -> None:
         if self._private == MPI.COMM_NULL:

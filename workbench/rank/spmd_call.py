@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import threading
 import time
@@ -138,12 +137,8 @@ class SpmdCall:
         call_later(INTERRUPT if in_mpi else AGAIN, lambda: self._interrupt(call_later))
 
     def _revoke(self) -> None:
-        from mpi4py import MPI
-
         if self.running and self._comm is not None:
-            # Without ULFM it does nothing, or there is none.
-            with contextlib.suppress(MPI.Exception, NotImplementedError):
-                self._comm.Revoke()
+            self._comm.revoke()
 
 
 def _complete(request: Any) -> bool:
