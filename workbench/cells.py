@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 # Seconds past the end of a cell for what ranks had to say.
 _GRACE = 3.0
 # Seconds for ranks to end a cell that is interrupted: the head gives them less.
-_END = 8.0
+_END = 12.0
 # Bytes of a plain value that are sent with a cell; larger ones are broadcast.
 _VALUE = 64 << 20
 
-_links: weakref.WeakKeyDictionary[Client, EngineLink] = weakref.WeakKeyDictionary()
+# By client and world.
+_links: weakref.WeakKeyDictionary[Client, dict[int, EngineLink]] = weakref.WeakKeyDictionary()
 
 
 def run(
@@ -94,7 +95,7 @@ def run(
     cell = uuid.uuid4().hex
     try:
         granted = _ask(client, _begin(client, cell, world, ranks, how))
-        link = _link(client, granted)
+        link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
         what = RunCell(cell, code, config.size("cells.result-limit") if values else None)
         _Course(client, link, result, granted["idents"], what).follow(seconds, show)
@@ -246,17 +247,16 @@ async def _begin(
     return granted
 
 
-def _link(client: Client, granted: dict[str, Any]) -> EngineLink:
+def _link(client: Client, world: int, granted: dict[str, Any]) -> EngineLink:
     """Return the connection to the engines of a world, made if need be."""
-    link, told = _links.get(client), granted["connection"]
-    if link is not None and link.connection != told:
-        link.close()
-        link = None
-    if link is None:
-        link = _links[client] = EngineLink(told)
-        weakref.finalize(client, link.close)
-    link.reach({int(rank): ident for rank, ident in granted["idents"].items()})
-    return link
+    links, told = _links.setdefault(client, {}), granted["connection"]
+    if (old := links.get(world)) is not None and old.connection != told:
+        links.pop(world).close()  # of an earlier start of the world
+    if world not in links:
+        links[world] = EngineLink(told)
+        weakref.finalize(client, links[world].close)
+    links[world].reach({int(rank): ident for rank, ident in granted["idents"].items()})
+    return links[world]
 
 
 def _call_off(client: Client, cell: str, reason: str) -> None:
@@ -312,21 +312,25 @@ class _Course:
                 deadline, result.timed_out = float("inf"), True
                 self._end(f"it took longer than {seconds:g} s")
             try:
-                said = self._said.get(timeout=max(0.0, min(1.0, min(deadline, self._patience) - time.monotonic())))
-            except queue.Empty:
-                continue
+                self._take(min(1.0, min(deadline, self._patience) - time.monotonic()), show)
             except KeyboardInterrupt:
                 if result.interrupted:
                     raise
                 result.interrupted = True
                 self._end("it was interrupted")
-                continue
-            if said is not None:
-                rank, item = said
-                result.outputs[rank].append(item)
-                if show is not None:
-                    show(rank, item)
         result.done = {rank: reply.result() for rank, (reply, _) in self._sent.items() if reply.done()}
+
+    def _take(self, timeout: float, show: Callable[[int, Item], None] | None) -> None:
+        """Take in one output, if one comes in time."""
+        try:
+            said = self._said.get(timeout=max(0.0, timeout))
+        except queue.Empty:
+            return
+        if said is not None:
+            rank, item = said
+            self._result.outputs[rank].append(item)
+            if show is not None:
+                show(rank, item)
 
     def _is_over(self) -> bool:
         if self._over.done():

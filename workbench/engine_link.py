@@ -43,7 +43,10 @@ class EngineLink:
         from ipyparallel import Client
 
         self.connection = connection
-        self._client: Any = Client(connection, timeout=_REACH)
+        try:
+            self._client: Any = Client(connection, timeout=_REACH)
+        except (OSError, TimeoutError) as error:
+            raise self._unreachable() from error
         self._reached: set[str] = set()
 
     @staticmethod
@@ -70,11 +73,14 @@ class EngineLink:
                 if all(each.done() for each in echo):
                     self._reached.add(missing.pop(rank))
             if missing and time.monotonic() > deadline:
-                where = self.connection["interface"].partition("://")[2]
-                raise HeadUnreachable(
-                    f"the engines do not answer within {_REACH:.0f} s: cells go to {where} by ports of their own, "
-                    "which have to be open from here. Through a tunnel only @workbench.spmd works"
-                )
+                raise self._unreachable()
+
+    def _unreachable(self) -> HeadUnreachable:
+        where = self.connection["interface"].partition("://")[2]
+        return HeadUnreachable(
+            f"the engines do not answer within {_REACH:.0f} s: cells go to {where} by ports of their own, "
+            "which have to be open from here. Through a tunnel only @workbench.spmd works"
+        )
 
     def _echo(self, ident: str) -> tuple[Promise[Any], Promise[Any]]:
         return self._send(ident, Echo(), lambda _: None)

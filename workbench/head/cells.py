@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
-from workbench.head.engines import Engines
+from workbench.head.engines import Engines, ask
 from workbench.where_words import ranges
 from workbench.words import count
 
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from workbench.registry import Record
 
 # Seconds that ranks have to end a cell; theirs are fewer.
-_PATIENCE = 6.0
-# Seconds for ranks to get ready for a cell.
-_PREPARE = 60.0
+_PATIENCE = 11.0
 
 
 @dataclass(eq=False)
@@ -208,11 +206,12 @@ class Cells(SchedulerPlugin):
         generation = self._generations[world]
         serial = self._serials[world.index, world.starts, generation, tuple(ranks)]
         cell.running = set(ranks)
-        async with asyncio.timeout(_PREPARE), asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             for rank, address in cell.addresses.items():
-                prepare = self._scheduler.rpc(address).workbench_cells_prepare
                 group.create_task(
-                    prepare(
+                    ask(
+                        self._scheduler.rpc(address).workbench_cells_prepare,
+                        f"rank {rank}",
                         cell=cell.id,
                         generation=generation,
                         serial=serial,
@@ -234,15 +233,17 @@ class Cells(SchedulerPlugin):
         """Return how an object comes to a rank."""
         how = cell.names[name]
         if "blocks" in how:
-            if (address := cell.addresses[rank]) not in how["blocks"]:
-                raise PlacementError(self._elsewhere(cell, name, rank))
+            if wrong := self._elsewhere(cell, name, rank):
+                raise PlacementError(wrong)
+            address = cell.addresses[rank]
             return {"key": how["blocks"][address], "holders": [address]}
         if "key" in how:
             task = self._scheduler.tasks.get(how["key"])
             return {"key": how["key"], "holders": [holder.address for holder in (task and task.who_has) or ()]}
         return how
 
-    def _elsewhere(self, cell: _Cell, name: str, rank: int) -> str:
+    def _elsewhere(self, cell: _Cell, name: str, rank: int) -> str | None:
+        """Return why a rank does not see all of the world's part of a collection, or None."""
         blocks: Iterable[str] = cell.names[name]["blocks"]
         told = [
             self._scheduler.workers[address].extra["workbench"]
@@ -254,6 +255,11 @@ class Cells(SchedulerPlugin):
         if not here and others:
             where = f"world {others[0]}, and this cell runs on world {cell.world.index}"
             return f"{name!r} lies on {where}: --world {others[0]}"
+        if here and others:
+            worlds = ranges([cell.world.index, *others])
+            return f"{name!r} has blocks on worlds {worlds}, and a cell runs in one: it would miss the rest"
+        if cell.addresses[rank] in blocks:
+            return None
         if not here:
             return f"the ranks that held the blocks of {name!r} are gone: place it again"
         return f"rank {rank} holds no block of {name!r}: run the cell on those that do, --ranks {_option(here)}"

@@ -7,9 +7,10 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from workbench import scratch, tether
+from workbench import errors, scratch, tether
 from workbench.errors import CollectiveFailed, RankLost
 
 if TYPE_CHECKING:
@@ -17,11 +18,35 @@ if TYPE_CHECKING:
 
     from workbench.registry import Record
 
-# Seconds for the controller to say where it listens, and for all engines to register with it.
+# Seconds for the controller to say where it listens, and for a rank to get ready.
 _START = 30.0
-_ENGINES = 45.0
+_ANSWER = 45.0
 # Seconds for the controller to end.
 _END = 5.0
+
+
+async def ask(operation: Callable[..., Awaitable[Any]], who: str, **told: Any) -> Any:
+    """Ask a rank, and return its answer.
+
+    Raises
+    ------
+    RankLost
+        If it goes meanwhile.
+    WorkbenchError
+        If it refuses.
+    """
+    try:
+        async with asyncio.timeout(_ANSWER):
+            answer = await operation(**told)
+    except TimeoutError as error:
+        raise CollectiveFailed(
+            f"{who} did not get ready for a cell within {_ANSWER:.0f} s; see its log: %mpicluster logs"
+        ) from error
+    except OSError as error:
+        raise RankLost(f"{who} was lost while it got ready for a cell") from error
+    if "refused" in answer:
+        raise getattr(errors, answer["refused"])(answer["why"])
+    return answer["answer"]
 
 
 class Engines:
@@ -63,7 +88,7 @@ class Engines:
             if new:
                 async with asyncio.TaskGroup() as group:
                     for rank, address in new.items():
-                        group.create_task(self._ask(rank, address, "warm"))
+                        group.create_task(ask(self._scheduler.rpc(address).workbench_cells_warm, f"rank {rank}"))
                     group.create_task(self._control())
                 async with asyncio.TaskGroup() as group:
                     for rank, address in new.items():
@@ -76,18 +101,8 @@ class Engines:
         return {"connection": self._told["client"], "idents": {rank: self._ready[a] for rank, a in ranks.items()}}
 
     async def _become(self, rank: int, address: str) -> None:
-        self._ready[address] = await self._ask(rank, address, "engine", connection=self._told["engine"])
-
-    async def _ask(self, rank: int, address: str, what: str, **told: Any) -> Any:
-        try:
-            async with asyncio.timeout(_ENGINES):
-                return await getattr(self._scheduler.rpc(address), f"workbench_cells_{what}")(**told)
-        except TimeoutError as error:
-            raise CollectiveFailed(
-                f"the engine of rank {rank} did not start within {_ENGINES:.0f} s; see: %mpicluster logs --rank {rank}"
-            ) from error
-        except OSError as error:
-            raise RankLost(f"rank {rank} was lost while its engine was started") from error
+        start = self._scheduler.rpc(address).workbench_cells_engine
+        self._ready[address] = await ask(start, f"rank {rank}", connection=self._told["engine"])
 
     async def _control(self) -> None:
         """Start the controller, unless it runs."""

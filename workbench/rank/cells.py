@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench import scratch
-from workbench.errors import CollectiveFailed, RankLost
+from workbench.errors import CollectiveFailed, RankLost, WorkbenchError
 from workbench.rank.main_thread import MainThread
 from workbench.rank.running import Done, matching, run_in_shell, take_place
 from workbench.rank.watch import CallEnded, Watch
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 # Seconds between two SIGINTs for a cell that goes on: the code of a user may catch one.
 _AGAIN = 0.2
 # Seconds after which a cell that does not end is left alone.
-_PATIENCE = 5.0
+_PATIENCE = 10.0
 # Seconds for a completion, and for an engine to register.
 _COMPLETE = 0.4
 _REGISTER = 30.0
@@ -96,9 +97,9 @@ class Cells:
         self._communicators: Any = None
         self._comms: dict[int, Any] = {}
         worker.handlers |= {
-            "workbench_cells_warm": self.warm,
-            "workbench_cells_engine": self.engine,
-            "workbench_cells_prepare": self.prepare,
+            "workbench_cells_warm": _answering(self.warm),
+            "workbench_cells_engine": _answering(self.engine),
+            "workbench_cells_prepare": _answering(self.prepare),
             "workbench_cells_complete": self.complete,
         }
         worker.stream_handlers["workbench_cells_end"] = self.end
@@ -106,7 +107,7 @@ class Cells:
 
     # -- the engine --------------------------------------------------------------------------------------------
 
-    def warm(self) -> None:
+    async def warm(self) -> None:
         """Begin with what an engine needs, while its controller starts."""
         if self._engine is None:
             self._main.submit(_import)
@@ -323,6 +324,19 @@ class Cells:
                 return await asyncio.to_thread(matching, text)
         except TimeoutError:
             return []
+
+
+def _answering(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Have a handler return an error of ours as words: the head does not unpack errors of ranks."""
+
+    @functools.wraps(handler)
+    async def answer(**told: Any) -> dict[str, Any]:
+        try:
+            return {"answer": await handler(**told)}
+        except WorkbenchError as error:
+            return {"refused": type(error).__name__, "why": str(error)}
+
+    return answer
 
 
 def _import() -> None:
