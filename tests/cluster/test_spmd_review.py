@@ -6,13 +6,14 @@ import gc
 
 import numpy as np
 import pytest
+from distributed import Event
 from support import spmd_left as functions
 from support.processes import DEADLINE, until
 
 from workbench import run_on_ranks
 from workbench.calling.call import Call
 from workbench.calling.request import request
-from workbench.errors import CollectiveFailed, PlacementError
+from workbench.errors import CollectiveFailed, CollectiveTimeout, PlacementError
 
 
 def works(client):
@@ -88,3 +89,14 @@ def test_masked_arrays_are_no_blocks(client4):
 @pytest.mark.mpi_flavour
 def test_what_is_freed_leaves_nothing_of_its_reductions(client4):
     assert run_on_ranks(functions.freed, client=client4, timeout=DEADLINE) == [0] * 4
+
+
+def test_the_time_of_a_call_is_also_that_of_what_it_needs(client4):
+    done = Event("needed", client=client4)
+    needed = client4.submit(lambda: Event("needed").wait(DEADLINE), pure=False)
+    try:
+        with pytest.raises(CollectiveTimeout, match=r"ranks was given was not computed within 0\.2 s"):
+            run_on_ranks(functions.ranks, needed, client=client4, timeout=0.2)
+    finally:
+        done.set()
+    assert works(client4)

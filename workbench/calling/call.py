@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from workbench import config, where_words
 from workbench.calling import answer
 from workbench.calling.request import Request
-from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.rank import parcel
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ class Call:
     async def _run(self) -> Any:
         client = self._request.client
         async with _turns.setdefault(client, asyncio.Lock()):
-            await self._computed()
+            left = await self._computed()
             telling = asyncio.ensure_future(self._tell())
             try:
-                told = await self._send()
+                told = await self._send(left)
             except asyncio.CancelledError:
                 self._cancel()
                 raise
@@ -90,7 +90,23 @@ class Call:
                 telling.cancel()
         return answer.read(self._request, told)
 
-    async def _computed(self) -> None:
+    async def _computed(self) -> float | None:
+        """Wait for what is to be computed before; return the seconds that are left for the call."""
+        allowed, now = self._request.timeout, self._loop.time
+        began = now()
+        try:
+            async with asyncio.timeout(allowed) as limit:
+                await self._needed()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CollectiveTimeout(
+                f"what {self._request.name} was given was not computed within {allowed:g} s, and it had not begun. "
+                "Allow more with timeout=."
+            ) from None
+        return None if allowed is None else max(0.0, allowed - (now() - began))
+
+    async def _needed(self) -> None:
         from distributed.client import _wait
 
         needs = self._request.needs
@@ -105,7 +121,7 @@ class Call:
             if future.status != "finished":
                 await future._result()  # noqa: SLF001  (its error)
 
-    async def _send(self) -> dict[str, Any]:
+    async def _send(self, timeout: float | None) -> dict[str, Any]:
         request = self._request
         self._sent = True
         try:
@@ -119,7 +135,7 @@ class Call:
                 world=request.world,
                 root=request.result == "root",
                 limit=request.limit,
-                timeout=request.timeout,
+                timeout=timeout,
             )
         except WorkbenchError as error:
             raise error.with_traceback(None) from None  # its sentence says it all
