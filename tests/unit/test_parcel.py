@@ -1,0 +1,138 @@
+"""What travels between a client and the ranks of a call."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+
+import numpy as np
+import pytest
+
+from workbench.errors import CollectiveFailed
+from workbench.placing import rows
+from workbench.rank import parcel
+from workbench.rank.parcel import Slot
+
+NOTE = "raised on rank 2 of world 0, in f"
+
+
+class Odd(Exception):
+    """Has other arguments than it is made with."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+class Locked(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, words):
+        super().__init__(words)
+        self.lock = threading.Lock()
+
+
+def throw(error, cause):
+    raise error from cause
+
+
+def caught(error, cause=None):
+    """Return an error as it is once it was raised."""
+    try:
+        throw(error, cause)
+    except BaseException as its:  # noqa: BLE001
+        return its
+
+
+def journey(error):
+    return parcel.unpack_error(parcel.pack_error(error), NOTE)
+
+
+@pytest.mark.parametrize("thing", [None, 7, "x", [1, (2, {3: 4})], lambda: 7], ids=repr)
+def test_whatever_can_be_pickled_arrives(thing):
+    arrived = parcel.unpack(parcel.pack(thing))
+    assert arrived() == 7 if callable(thing) else arrived == thing
+
+
+def test_arrays_arrive_as_they_were():
+    array = np.arange(12.0).reshape(3, 4)[:, ::2]
+    np.testing.assert_array_equal(parcel.unpack(parcel.pack(array)), array)
+
+
+def test_what_cannot_be_pickled_is_an_error():
+    with pytest.raises(TypeError, match="lock"):
+        parcel.pack(threading.Lock())
+
+
+def test_slots_are_filled_with_the_values_of_their_numbers():
+    args, kwargs = parcel.fill([Slot(1), "b", Slot(0)], {"x": Slot(0), "y": 2}, ["first", "second"])
+    assert args == ["second", "b", "first"]
+    assert kwargs == {"x": "first", "y": 2}
+
+
+def test_a_slot_within_an_argument_is_no_slot_of_the_call():
+    args, kwargs = parcel.fill([[Slot(0)]], {}, ["first"])
+    assert (args, kwargs) == ([[Slot(0)]], {})
+
+
+def test_an_error_arrives_as_itself_with_its_traceback_its_cause_and_a_note():
+    error = journey(caught(KeyError("seven"), caught(ZeroDivisionError("no"))))
+    assert type(error) is KeyError
+    assert error.args == ("seven",)
+    assert error.__notes__ == [NOTE]
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert "in throw" in traceback.format_tb(error.__traceback__)[-1]
+
+
+def test_notes_that_an_error_has_stay_before_ours():
+    error = caught(ValueError("x"))
+    error.add_note("of the user")
+    assert journey(error).__notes__ == ["of the user", NOTE]
+
+
+def test_an_error_that_is_made_with_other_arguments_arrives_all_the_same():
+    error = journey(caught(Odd("one", "two")))
+    assert type(error) is Odd
+    assert str(error) == "one and two"
+
+
+def test_a_group_of_errors_arrives():
+    group = journey(caught(ExceptionGroup("several", [ValueError("x"), KeyError("y")])))
+    assert [type(error) for error in group.exceptions] == [ValueError, KeyError]
+
+
+def test_an_error_that_cannot_be_pickled_arrives_in_words():
+    error = journey(caught(Locked("seven locks")))
+    assert type(error) is CollectiveFailed
+    assert str(error) == f"Locked: seven locks, {NOTE}"
+    assert "in throw" in error.__notes__[0]
+    assert "seven locks" in error.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (SystemExit(3), "SystemExit: 3"),
+        (SystemExit(), "SystemExit"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit(), "GeneratorExit"),
+        (StopIteration(7), "StopIteration: 7"),
+    ],
+    ids=repr,
+)
+def test_what_would_end_or_confuse_an_event_loop_arrives_in_words(error, words):
+    arrived = journey(caught(error))
+    assert type(arrived) is CollectiveFailed
+    assert str(arrived) == f"{words}, {NOTE}"
+
+
+def test_an_error_whose_parcel_cannot_be_read_here_arrives_in_words():
+    told = parcel.pack_error(caught(ValueError("x"))) | {"parcel": b"nonsense"}
+    assert str(parcel.unpack_error(told, NOTE)) == f"ValueError: x, {NOTE}"
+
+
+def test_frames_of_the_package_that_come_first_are_not_shown():
+    with pytest.raises(ValueError, match="x") as info:
+        rows.call(throw, ValueError("x"), None)
+    error = info.value.with_traceback(info.value.__traceback__.tb_next)
+    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["call", "throw"]
+    assert [frame.name for frame in traceback.extract_tb(parcel.bare(error).__traceback__)] == ["throw"]

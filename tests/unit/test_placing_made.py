@@ -1,0 +1,113 @@
+"""What functions made on ranks, as blocks."""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.errors import PlacementError
+from workbench.placing import made, source
+from workbench.placing.rows import is_aligned
+
+FRAME = pd.DataFrame({"a": [1, 2, 3], "b": list("xyz")})
+
+
+def blocks(value, number=0, per="rank", collection=7):
+    return made.blocks(value, number, per=per, collection=collection)
+
+
+def told(*values):
+    """Return what is told of what each rank made."""
+    return [[its for its, _ in blocks(value, number)] for number, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (3, 2, 4), (0,), (0, 5)])
+def test_an_array_is_kept_aligned_under_a_key_of_a_placed_collection(shape):
+    [(its, block)] = blocks(np.ones(shape), 2)
+    assert is_aligned(block) or not block.size
+    assert block.shape == shape
+    assert its.key == (f"placed-rank-{7:032x}", 2, *(0,) * (len(shape) - 1))
+    assert its.meta.shape == (0, *shape[1:])
+    assert (its.rows, its.several) == (shape[0], False)
+
+
+def test_an_array_that_is_aligned_is_not_copied_and_a_part_of_one_is():
+    [(_, block)] = blocks(np.ones((1000, 2)))
+    [(_, same)] = blocks(block)
+    [(_, part)] = blocks(block[:10])
+    assert same is block
+    assert not np.shares_memory(part, block)
+
+
+@pytest.mark.parametrize("value", [FRAME, FRAME["a"], FRAME[:0]], ids=["frame", "series", "empty"])
+def test_a_table_is_kept_as_it_is(value):
+    [(its, block)] = blocks(value, 1)
+    assert its.key == (f"placed-rank-{7:032x}", 1)
+    assert its.rows == len(value)
+    assert len(its.meta) == 0
+    assert type(its.meta) is type(value)
+    assert block.equals(value)
+
+
+def test_of_a_tuple_each_is_a_block_of_a_collection_of_its_own():
+    found = blocks((np.ones(3), FRAME), per="node_1")
+    assert [its.key[0] for its, _ in found] == [f"placed-node_1-{number:032x}" for number in (7, 8)]
+    assert all(its.several for its, _ in found)
+
+
+def test_names_of_collections_that_are_made_are_those_of_placed_ones():
+    number = uuid.uuid4().int
+    names = {source.placed_name("rank", number, which) for which in range(3)}
+    assert len(names) == 3
+    assert len(source.placed_name("rank", 2**128 - 1, 1)) == len(source.placed_name("rank", 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (7, "an int"),
+        (None, "a NoneType"),
+        ([np.ones(3)], "a list"),
+        ({"a": 1}, "a dict"),
+        (np.array(7.0), "0 axes and dtype float64"),
+        (np.array([None]), "1 axes and dtype object"),
+        (np.ma.ones(3), "ask"),
+        (FRAME.index, "a pandas"),
+        ((np.ones(3), 7), "an int"),
+        ((), "empty tuple"),
+    ],
+    ids=repr,
+)
+def test_anything_else_is_no_block(value, words):
+    with pytest.raises(PlacementError, match=rf'{words}.*result="blocks"'):
+        blocks(value)
+
+
+def test_blocks_that_differ_in_their_rows_alone_fit():
+    made.fit(told(np.ones((3, 2)), np.ones((0, 2)), np.ones((7, 2))))
+    made.fit(told(FRAME, FRAME[:0]))
+    made.fit(told((FRAME["a"], np.ones(3)), (FRAME["a"][:1], np.ones(0))))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((np.ones(3), np.ones((3, 1))), r"rank 1 returned .*\(3, 1\).* and rank 0 .*\(3,\)"),
+        ((np.ones((3, 2)), np.ones((3, 2)), np.ones((3, 3))), r"rank 2 returned .*\(3, 3\)"),
+        ((np.ones(3), np.ones(3, "f")), "float32 and rank 0 .*float64"),
+        ((np.ones(3), np.ones(3, ">f8")), "rank 1 returned .*>f8"),
+        ((np.ones(3), FRAME["a"]), "rank 1 returned a series 'a' of dtype int64 and rank 0 an array"),
+        ((FRAME, FRAME["a"]), r"a series 'a'.*a dataframe of columns a \(int64\), b"),
+        ((FRAME, FRAME[["b", "a"]]), r"columns b \(.*\), a \(int64\) and rank 0"),
+        ((FRAME["a"], FRAME["a"].rename("c")), "a series 'c'"),
+        ((FRAME["a"], FRAME["a"].astype("f8")), "dtype float64 and rank 0 a series 'a' of dtype int64"),
+        (((np.ones(3),), np.ones(3)), "one block was returned on rank 1 and a tuple of 1 was returned on rank 0"),
+        (((np.ones(3),), (np.ones(3),) * 2), "a tuple of 2 was returned on rank 1"),
+    ],
+)
+def test_what_does_not_fit_together_names_the_rank_and_both(values, words):
+    with pytest.raises(PlacementError, match=words):
+        made.fit(told(*values))
