@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ class Communicators:
     ----------
     base
         Of all ranks. Nobody else sends messages from rank to rank on it; others may use it for collectives.
+    name
+        Tells it from others in this process that are used at the same time.
 
     Notes
     -----
@@ -28,8 +31,8 @@ class Communicators:
     ranks have given up, or a rank that is dead, is in nobody's way.
     """
 
-    def __init__(self, base: MPI.Intracomm) -> None:
-        self._base = base
+    def __init__(self, base: MPI.Intracomm, name: str = "calls") -> None:
+        self._base, self._name = base, name
         self._made: dict[int, MPI.Intracomm] = {}
 
     def get(self, serial: int, ranks: Sequence[int], check: Callable[[], None]) -> MPI.Intracomm:
@@ -48,13 +51,20 @@ class Communicators:
             ended = self._meet(serial % _TAGS, list(ranks), check)
             everyone = self._base.Get_group()
             group = everyone.Incl(list(ranks))
-            made = self._made[serial] = self._base.Create_group(group, serial % _TAGS)
+            made = self._made[serial] = self._of(group, serial)
             group.Free()
             everyone.Free()
             if ended is not None:
                 raise ended
             return made
         return self._made[serial]
+
+    def _of(self, group: MPI.Group, serial: int) -> MPI.Intracomm:
+        if group.size < self._base.size:
+            # Open MPI makes none from a communicator that it knows a dead rank of.
+            with contextlib.suppress(NotImplementedError):
+                return self._base.Create_from_group(group, f"workbench.{self._name}.{serial}")
+        return self._base.Create_group(group, serial % _TAGS)
 
     def abandon(self, serial: int) -> None:
         """Forget a communicator after a call that has failed; it is not freed, since MPI may still use it."""
