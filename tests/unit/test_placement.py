@@ -17,6 +17,7 @@ from support.processes import until
 
 from workbench import blocks, map_blocks, place
 from workbench.errors import PlacementError
+from workbench.placing import source
 from workbench.placing.rows import is_aligned
 
 ROWS = 1003
@@ -197,6 +198,22 @@ def test_what_cannot_be_placed_is_refused_in_one_sentence(client, collections, m
 def test_blocks_for_something_else_than_ranks_and_nodes_are_refused(client):
     with pytest.raises(PlacementError, match=r"per='nodes' cannot be: did you mean 'node'\? \(allowed: rank, node\)"):
         place(TABLE, per="nodes")
+
+
+@pytest.mark.parametrize("world", [-1, 1.0, "one", True])
+def test_a_world_that_can_be_none_is_refused(client, world):
+    with pytest.raises(PlacementError, match=rf"world={world!r} cannot be: .*0 for the first"):
+        place(TABLE, world=world)
+
+
+def test_blocks_lie_on_the_ranks_of_the_world_that_is_asked_for(client):
+    X = place(TABLE, world=0)
+    assert X.chunks == place(TABLE).chunks
+    assert source.placed_per(X) == "rank_0"
+    assert source.placed_per(place(TABLE, per="node", world=0)) == "node_0"
+    assert client.gather(map_blocks(len, X)) == list(X.chunks[0])
+    with pytest.raises(PlacementError, match="world=1: there is none; allowed: 0"):
+        place(TABLE, world=1)
 
 
 def test_a_collection_that_is_not_placed_is_refused(client):
