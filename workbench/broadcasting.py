@@ -59,10 +59,11 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
     >>> parts = map_blocks(gradient, X, y, weights)      # doctest: +SKIP
     """
     seconds = config.seconds("broadcast-timeout") if timeout is None else config.time_span("timeout", timeout)
-    return client.sync(_broadcast, client, obj, seconds)
+    return client.sync(send, client, obj, seconds)
 
 
-async def _broadcast(client: Client, obj: Any, timeout: float) -> Future[Any]:
+async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
+    """Do what `broadcast` does, on the event loop of the client; `timeout` in seconds."""
     from distributed import Future
 
     await client  # an asynchronous one may not have been started yet

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import threading
 from collections.abc import Callable
@@ -112,7 +113,7 @@ class SpmdFunction:
         """Call it on all ranks, and return what it returns; see `run_on_ranks`."""
         if args and _is_communicator(args[0]):
             return self._fn(*args, **kwargs)
-        return _call(self._fn, args, kwargs, **self._options).result()
+        return _call(self, args, kwargs, **self._options).result()
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call it on all ranks without waiting; to cancel the future ends the call on all of them.
@@ -122,9 +123,13 @@ class SpmdFunction:
         concurrent.futures.Future
             Of what it returns. Calls of one client run in the order in which they were made.
         """
-        return _call(self._fn, args, kwargs, **self._options).future
+        return _call(self, args, kwargs, **self._options).future
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # By its name where it has one that ranks can import, as functions do.
+        name: str = self._fn.__qualname__
+        if self.__module__ != "__main__" and _find(self.__module__, name) is self:
+            return name
         # On a rank it is called with its communicator, and a client cannot travel.
         return SpmdFunction, (self._fn, {**self._options, "client": None})
 
@@ -183,6 +188,14 @@ def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Cal
             "fn(comm, ...)"
         )
     return Call(request(fn, args, kwargs, **options))
+
+
+def _find(module: str, qualified_name: str) -> Any:
+    """Return what has a name in a module that is loaded; None if nothing has."""
+    try:
+        return operator.attrgetter(qualified_name)(sys.modules[module])
+    except (KeyError, AttributeError):
+        return None
 
 
 def _is_communicator(thing: Any) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import queue
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench import config, where_words
+from workbench import broadcasting, config, where_words
 from workbench.calling import answer
 from workbench.calling.request import Request
 from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 # Seconds for the ranks to end an interrupted call, which take two at most.
 _END = 3.0
+
+# Seconds between two looks whether the client is still there.
+_LOOK = 5.0
 
 # Calls of one client run in the order in which they were made. For the event loop of the client.
 _turns: WeakKeyDictionary[Client, asyncio.Lock] = WeakKeyDictionary()
@@ -46,7 +50,7 @@ class Call:
         """Wait for the result and return it; print what there is to tell. Ctrl-C ends the call on all ranks."""
         try:
             # Printed by this thread, so that it stands below the cell that waits.
-            while (line := self._news.get()) is not None:
+            while (line := self._next()) is not None:
                 print(line, flush=True)  # noqa: T201  (for whoever waits)
         except KeyboardInterrupt as interrupt:
             if (left := self._interrupt()) is not None:
@@ -56,6 +60,16 @@ class Call:
             # What led from the rank to here is of no use to whoever reads the traceback.
             raise parcel.bare(error)
         return self.future.result()
+
+    def _next(self) -> str | None:
+        """Return the next line of news; None at the end."""
+        while True:
+            try:
+                return self._news.get(timeout=_LOOK)
+            except queue.Empty:
+                # With its loop the client has ended, and nobody else would say so.
+                if self._loop.is_closed() or not self._loop.is_running():
+                    raise HeadUnreachable(f"the client was closed while {self._request.name} was under way") from None
 
     def _interrupt(self) -> str | None:
         """End the call, and return what is to be told of it."""
@@ -109,6 +123,13 @@ class Call:
     async def _needed(self) -> None:
         from distributed.client import _wait
 
+        for column, value in self._request.large.items():
+            # Not by its own timeout: the calls of others before it count as time of this one.
+            future = await broadcasting.send(self._request.client, value, math.inf)
+            self._request.needs.append(future)
+            for keys in self._request.keys:
+                keys[column] = future.key
+        self._request.large.clear()
         needs = self._request.needs
         if any(future.status == "pending" for future in needs):
             await _wait(needs)
@@ -158,20 +179,25 @@ class Call:
         while True:
             await asyncio.sleep(patience)
             with contextlib.suppress(OSError):
-                places = await self._where()
-                counts = {rank: told["count"] for rank, told in places.items() if "count" in told}
+                running = await self._running()
+                name, places = running.get(self._request.call, ("", {}))
+                counts = {rank: told["count"] for rank, told in places.items()}
                 if counts and counts == before:
-                    self._news.put(f"{self._request.name}: {where_words.words(places)}")
+                    self._news.put(f"{name}: {where_words.words(places)}")
+                if not counts and running:
+                    others = ", ".join(other for other, _ in running.values())
+                    self._news.put(f"{self._request.name} waits for its turn, for the end of {others}")
                 before = counts
 
-    async def _where(self) -> dict[int, dict[str, Any]]:
-        """Return where the ranks of this call are."""
+    async def _running(self) -> dict[str, tuple[str, dict[int, dict[str, Any]]]]:
+        """Return the calls that run: by identity the name, and where the ranks are."""
         worlds = await self._head.workbench_where()
-        its = self._request.call
+        running: dict[str, tuple[str, dict[int, dict[str, Any]]]] = {}
         for places in worlds.values():
-            if any(told and told.get("call") == its for told in places.values()):
-                return {rank: told for rank, told in places.items() if told}
-        return {}
+            for rank, told in places.items():
+                if told and "call" in told:
+                    running.setdefault(told["call"], (told["name"], {}))[1][rank] = told
+        return running
 
     @property
     def _head(self) -> Any:

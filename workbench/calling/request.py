@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
-from workbench.broadcasting import broadcast
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placing import alike, made, pinning, rows, source
 from workbench.rank import parcel
@@ -50,6 +49,8 @@ class Request:
     """Seconds for all of it; None for as long as it takes."""
     needs: list[Future[Any]]
     """What has to be computed before; and to be kept until the end."""
+    large: dict[int, Any]
+    """Arguments that are to be broadcast before, by the number of their slot; their keys are not known yet."""
     call: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Identity of the call."""
 
@@ -87,8 +88,9 @@ def request(
     client = pinning.connected(client or (alike.blocks(collections[0])[0].client if collections else None))
     pins = alike.pins(client, collections[0], alike.blocks(collections[0])) if collections else None
     per = str(source.placed_per(collections[0])) if collections else pinning.of_world("rank", world)
-    columns: list[Sequence[Future[Any]]] = []
-    filled = [_slot(client, argument, pins, columns) for argument in arguments]
+    columns: list[Sequence[Future[Any] | None]] = []
+    large: dict[int, Any] = {}
+    filled = [_slot(client, argument, pins, columns, large) for argument in arguments]
     to_blocks = functools.partial(made.blocks, per=per, collection=uuid.uuid4().int) if result == "blocks" else None
     # Contiguous and aligned, each array among the arguments.
     ready = functools.partial(rows.call, function)
@@ -104,28 +106,40 @@ def request(
         client=client,
         name=name,
         contents=contents,
-        keys=[[column[number].key for column in columns] for number in range(len(pins or [None]))],
+        keys=[
+            [future.key if (future := column[number]) else "" for column in columns]
+            for number in range(len(pins or [None]))
+        ],
         addresses=[pin.address for pin in pins] if pins else None,
         world=world,
         result=result,
         limit=_limit(limit),
         timeout=None if timeout is None else config.time_span("timeout", timeout),
-        needs=[future for column in columns for future in dict.fromkeys(column)],
+        needs=[future for column in columns for future in dict.fromkeys(column) if future],
+        large=large,
     )
 
 
-def _slot(client: Client, argument: Any, pins: Sequence[Any] | None, columns: list[Sequence[Future[Any]]]) -> Any:
-    """Return what stands for an argument in the parcel; what lies on the ranks is added to the columns."""
+def _slot(
+    client: Client,
+    argument: Any,
+    pins: Sequence[Any] | None,
+    columns: list[Sequence[Future[Any] | None]],
+    large: dict[int, Any],
+) -> Any:
+    """Return what stands for an argument in the parcel; what lies on the ranks, or will, is added to the columns."""
     from dask.base import is_dask_collection
     from dask.sizeof import sizeof
     from distributed import Future
 
+    column: Sequence[Future[Any] | None]
     if is_dask_collection(argument):
         column = alike.per_block(client, argument, pins or ())
     elif isinstance(argument, Future):
         column = [argument] * len(pins or [None])
     elif sizeof(argument) > _LARGE:
-        column = [broadcast(client, argument)] * len(pins or [None])
+        large[len(columns)] = argument
+        column = [None] * len(pins or [None])
     else:
         return argument
     columns.append(column)

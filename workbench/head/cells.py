@@ -270,6 +270,7 @@ class Cells(SchedulerPlugin):
         """Note that a rank is done with a cell; if it failed, the others are not to wait for it in MPI."""
         if now := self._cells.get(cell):
             why = {"exit": f"rank {rank} left it by exit()", "ended": None, "interrupted": None, "ok": None}
+            why["called off"] = summary
             told = why.get(status, f"rank {rank} raised {summary}")
             if status == "failing":
                 # Its traceback takes time, and the others are not to wait for it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -140,22 +141,28 @@ class Run:
         """Wait for all ranks, or until one fails; leave none of them in it."""
         loop = asyncio.get_running_loop()
         order: list[int] = []  # in which they end, which tells who failed first
+        # Told once, not looked for among all whenever one of many ends.
+        over: asyncio.Future[None] = loop.create_future()
+
+        def ended(rank: int, its: asyncio.Future[dict[str, Any]]) -> None:
+            order.append(rank)
+            if not over.done() and (len(order) == len(going) or its.cancelled() or _failed(its)):
+                over.set_result(None)
+
         for rank, its in going.items():
-            its.add_done_callback(lambda _, rank=rank: order.append(rank))  # type: ignore[misc]
+            its.add_done_callback(functools.partial(ended, rank))
         stopping = asyncio.ensure_future(self._stopped.wait())
         try:
-            waiting: set[asyncio.Task[Any]] = {stopping, *going.values()}
-            while len(waiting) > 1 and not stopping.done() and not any(map(_failed, going.values())):
-                left = self._deadline - loop.time()
-                done, waiting = await asyncio.wait(waiting, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    break
+            either: list[asyncio.Future[Any]] = [over, stopping]
+            left = max(0.0, self._deadline - loop.time())
+            await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
         answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
         if len(answers) == len(going) and not any(map(_failed, going.values())):
-            if any(answer.get("left") for answer in answers.values()):
-                # A request that was never waited for would take a message of the next call.
+            unreceived = sum(answer["messages"] for answer in answers.values())
+            if unreceived or any(answer["pending"] for answer in answers.values()):
+                # The next call would receive what was meant for this one.
                 self._collectives.abandon(self._world, self._serial)
             return await self._finish(list(answers.values()), limit)
         first = next((rank for rank in order if _failed(going[rank])), None)
@@ -180,6 +187,8 @@ class Run:
             kept = await all_of(self._ask(rank, "keep") for rank in self._members.ranks)
             self._require_client()
         except BaseException:
+            # In this order: nobody keeps theirs any more, and those who did let go of them.
+            self._end("it was called off")
             self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
             raise
         for address, blocks in zip(self._members.ranks.values(), kept, strict=True):
@@ -212,7 +221,7 @@ class Run:
         answered = {rank: going[rank].result() for rank in order if not going[rank].exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
-            raise type(refused)(f"{refused}.{self.left}" if self.left else str(refused)) from refused
+            raise type(refused)(f"{str(refused).rstrip('.')}.{self.left}") from refused
         if not failed:
             if self._stopped.is_set():
                 raise CollectiveFailed(f"{self._name} was cancelled.{self.left}")

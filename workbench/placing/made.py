@@ -46,6 +46,8 @@ def blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[
     PlacementError
         If it is anything else.
     """
+    from dask.dataframe.utils import clear_known_categories
+
     several = isinstance(value, tuple)
     if several and not value:
         raise PlacementError('an empty tuple was returned for result="blocks": one block at least is needed')
@@ -55,7 +57,8 @@ def blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[
         masked = isinstance(part, np.ma.MaskedArray)
         if isinstance(part, pd.DataFrame | pd.Series):
             block: Any = rows.own_frame([part])
-            meta: Any = part.iloc[:0]
+            # Which categories there are may differ from rank to rank.
+            meta: Any = clear_known_categories(part.iloc[:0])
             key: tuple[Any, ...] = (placed_name(per, collection, which), number)
         elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject and not masked:
             block, meta = rows.own_array([part]), np.empty((0, *part.shape[1:]), part.dtype)
@@ -105,8 +108,8 @@ def _look(meta: Any) -> Any:
     if isinstance(meta, np.ndarray):
         return "array", meta.shape, meta.dtype
     if isinstance(meta, pd.Series):
-        return "series", meta.name, str(meta.dtype)
-    return "dataframe", tuple(meta.columns), tuple(map(str, meta.dtypes))
+        return "series", meta.name, str(meta.dtype), meta.index.dtype
+    return "dataframe", tuple(meta.columns), tuple(map(str, meta.dtypes)), meta.index.dtype
 
 
 def _words(made: Made) -> str:

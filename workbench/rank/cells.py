@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _AGAIN = 0.2
 # Seconds after which a cell that does not end is left alone.
 _PATIENCE = 10.0
+# Seconds for all ranks of a cell to begin with it.
+_MEET = 30.0
 # Seconds for a completion, and for an engine to register.
 _COMPLETE = 0.4
 _REGISTER = 30.0
@@ -58,6 +60,8 @@ class Cell:
     """Why it is to end, if somebody wants it to; None also if it only follows the failure of another rank."""
     written: int = 0
     """Characters of output so far."""
+    forsaken: bool = False
+    """Whether some rank does not take part in it to its end."""
 
     @contextlib.contextmanager
     def user_code(self) -> Iterator[None]:
@@ -247,11 +251,12 @@ class Cells:
             return
         now.watch.end(reason)
         if not interrupt:
+            now.forsaken = True
             return
         now.interrupted = reason
         if not now.begun:
             self._cell = None
-            self._report(now.id, "interrupted", reason)
+            self._report(now.id, "called off", reason)
             return
         deadline = time.monotonic() + _PATIENCE
         while self._cell is now and time.monotonic() < deadline:
@@ -297,8 +302,15 @@ class Cells:
         if self._communicators is None:
             self._communicators = Communicators(self._context.cells)
         if cell.serial not in self._comms:
+            deadline = time.monotonic() + _MEET
+
+            # Ctrl-C does not end it: those who do not hear of it in time would wait in MPI for ever.
+            def check() -> None:
+                if cell.forsaken or time.monotonic() > deadline:
+                    raise CallEnded(cell.watch.ended or "not all ranks came to make their communicator")
+
             get = self._of_survivors if cell.maimed else self._communicators.get
-            self._comms[cell.serial] = Communicator(get(cell.serial, cell.ranks, cell.watch.check), cell.watch)
+            self._comms[cell.serial] = Communicator(get(cell.serial, cell.ranks, check), cell.watch)
         own = {"comm": self._comms[cell.serial], "rank": self._context.rank, "size": self._context.size}
         return own | cell.names
 

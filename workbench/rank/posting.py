@@ -9,7 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from workbench.rank.request import watched
-from workbench.rank.watched import Watched, named
+from workbench.rank.watched import Watched, messages_of, named
 
 
 class Posting(Watched):
@@ -21,9 +21,12 @@ class PostingNeighbours(Watched, MPI.Topocomm):
 
 
 def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+    messages = messages_of(method.__name__)
+
     @functools.wraps(method)
     def post(self: Watched, *args: Any, **options: Any) -> MPI.Request:
         self.watch.check()
+        self.watch.messages += messages
         return watched(method(self, *args, **options), self.watch)
 
     named(post, method.__name__)

@@ -96,7 +96,7 @@ class SpmdCalls:
     async def go(self, call: str, root: bool, limit: int | None) -> dict[str, Any]:
         """Join in; return how it went: a ``value``, ``blocks``, an ``error``, or that it was ``ended``.
 
-        Beside a value or blocks: whether operations were ``left`` on the communicator.
+        Beside a value or blocks: what was left behind, see `SpmdCall.left_behind`.
 
         Parameters
         ----------
@@ -123,8 +123,8 @@ class SpmdCalls:
             if ready.to_blocks is not None:
                 ready.made = ready.to_blocks(value, number)
                 made = [told for told, _ in ready.made]
-                return {"blocks": parcel.pack(made), "keys": [its.key for its in made], "left": ready.left}
-            return ({} if root and number else _told(value, limit)) | {"left": ready.left}
+                return {"blocks": parcel.pack(made), "keys": [its.key for its in made]} | ready.left_behind()
+            return ({} if root and number else _told(value, limit)) | ready.left_behind()
         except CallEnded as error:
             return {"ended": str(error)}
         except BaseException as error:  # noqa: BLE001  (SystemExit of the user's code, too)

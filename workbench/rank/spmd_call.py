@@ -60,8 +60,7 @@ class SpmdCall:
         self.running = False
         self.made: list[tuple[Any, Any]] = []
         """Blocks that are to be kept, as `to_blocks` returned them."""
-        self.left = False
-        """Whether it has ended with requests that are not complete: its communicator is of no use to others."""
+        self._pending = False
         self._serial, self._function = serial, function
         self._comm: Communicator | None = None
         self._lock = threading.Lock()
@@ -79,7 +78,8 @@ class SpmdCall:
         whole = False
         try:
             self.thread, self.started, self.running = threading.get_ident(), time.monotonic(), True
-            shared = communicators.get(self._serial, self.ranks, self.watch.check)
+            with self.watch.doing("the making of its communicator"):
+                shared = communicators.get(self._serial, self.ranks, self.watch.check)
             self._comm = comm = Communicator(shared, self.watch)
             self.watch.check()
             value = self._function(comm)
@@ -107,7 +107,17 @@ class SpmdCall:
         self.watch.posted = []
         if left:
             abandon(*left)
-        self.left = bool(left)
+        self._pending = bool(left)
+
+    def left_behind(self) -> dict[str, Any]:
+        """Return what would come between the next call and its messages, on the same communicator.
+
+        Returns
+        -------
+        dict
+            ``pending``: whether there are requests that are not complete; ``messages``: as of `Watch`.
+        """
+        return {"pending": self._pending, "messages": self.watch.messages}
 
     def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.
@@ -137,7 +147,10 @@ class SpmdCall:
         call_later(INTERRUPT if in_mpi else AGAIN, lambda: self._interrupt(call_later))
 
     def _revoke(self) -> None:
-        if self.running and self._comm is not None:
+        from mpi4py import MPI
+
+        # This is the thread of the event loop, and not every MPI takes calls of several.
+        if self.running and self._comm is not None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             self._comm.revoke()
 
 

@@ -41,13 +41,15 @@ class Watch:
     `end` may be called from any thread, and the attributes read from any; the thread that is watched does the rest.
     """
 
-    __slots__ = ("_many", "count", "ended", "operation", "posted", "since")
+    __slots__ = ("_many", "count", "ended", "messages", "operation", "posted", "since")
 
     def __init__(self) -> None:
         self.operation: str | None = None
         self.since = time.monotonic()
         self.count = 0
         self.ended: str | None = None
+        self.messages = 0
+        """Messages that were sent, less those that were received, or will be; of all ranks it comes to nothing."""
         self.posted: list[Any] = []
         """Requests that the user has, and maybe has not waited for: MPI may write to their buffers."""
         self._many = _MANY

@@ -15,6 +15,8 @@ from workbench.rank.watch import Watch
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
+_SENDING, _RECEIVING = ("send", "bsend", "ssend", "rsend"), ("recv", "mprobe")
+
 
 class Watched(MPI.Intracomm):
     """A communicator whose operations can be ended from outside."""
@@ -28,14 +30,21 @@ class Watched(MPI.Intracomm):
         return cast("T", until(attempt, self.watch.check))
 
 
+def messages_of(name: str) -> int:
+    """Return what an operation adds to `Watch.messages`: 1 if it sends one, -1 if it receives one."""
+    name = name.lower().removeprefix("i")
+    return (name in _SENDING) - (name in _RECEIVING)
+
+
 def operation(method: F) -> F:
     """Make a method an operation that is watched, under its own name. They do not nest."""
-    name = method.__name__
+    name, messages = method.__name__, messages_of(method.__name__)
 
     @functools.wraps(method)
     def watched(self: Watched, *args: Any, **options: Any) -> Any:
         watch = self.watch
         watch.enter(name)
+        watch.messages += messages
         try:
             return method(self, *args, **options)
         finally:
@@ -46,13 +55,14 @@ def operation(method: F) -> F:
 
 def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     """Return the blocking operation as one that posts its non-blocking twin and waits for it."""
-    name = blocking.__name__
+    name, messages = blocking.__name__, messages_of(blocking.__name__)
 
     @functools.wraps(blocking)
     def watched(self: Watched, *args: Any, **options: Any) -> None:
         # as `operation`, in one function: small messages take a few microseconds
         watch = self.watch
         watch.enter(name)
+        watch.messages += messages
         try:
             complete(twin(self, *args, **options), watch.check)
         finally:
