@@ -160,8 +160,9 @@ class Run:
             stopping.cancel()
         answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
         if len(answers) == len(going) and not any(map(_failed, going.values())):
-            if any(answer.get("left") for answer in answers.values()):
-                # A request that was never waited for would take a message of the next call.
+            unreceived = sum(answer["messages"] for answer in answers.values())
+            if unreceived or any(answer["pending"] for answer in answers.values()):
+                # The next call would receive what was meant for this one.
                 self._collectives.abandon(self._world, self._serial)
             return await self._finish(list(answers.values()), limit)
         first = next((rank for rank in order if _failed(going[rank])), None)
@@ -186,6 +187,8 @@ class Run:
             kept = await all_of(self._ask(rank, "keep") for rank in self._members.ranks)
             self._require_client()
         except BaseException:
+            # In this order: nobody keeps theirs any more, and those who did let go of them.
+            self._end("it was called off")
             self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
             raise
         for address, blocks in zip(self._members.ranks.values(), kept, strict=True):
@@ -218,7 +221,7 @@ class Run:
         answered = {rank: going[rank].result() for rank in order if not going[rank].exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
-            raise type(refused)(f"{refused}.{self.left}" if self.left else str(refused)) from refused
+            raise type(refused)(f"{str(refused).rstrip('.')}.{self.left}") from refused
         if not failed:
             if self._stopped.is_set():
                 raise CollectiveFailed(f"{self._name} was cancelled.{self.left}")
