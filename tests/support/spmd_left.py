@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import weakref
 
 import numpy as np
 
+from workbench import spmd
 from workbench.placing.rows import empty_aligned
 
 # Bytes of this many numbers travel without that the receiver is asked, and are the same as those of no other array.
 FEW = 400
 ROWS = 1_234_567
 LARGE = 1 << 20
+
+# Cannot be pickled, as much of what modules have.
+_lock = threading.Lock()
 
 noted = []
 """References to arrays that do not keep them."""
@@ -112,3 +117,27 @@ def freed(comm):
     made.allreduce(1)
     made.Free()
     return len(comm._offspring)
+
+
+def send_for_nobody(comm):
+    """Send what nobody receives."""
+    if comm.rank == 0:
+        comm.isend("of the call before", 1)
+
+
+def pass_on(comm):
+    """Receive from rank 0 whatever comes first."""
+    if comm.rank == 0:
+        comm.send("of this call", 1)
+    return comm.recv(source=0) if comm.rank == 1 else None
+
+
+def wait_for(comm, path):
+    """Run until there is a file."""
+    while not path.exists():
+        time.sleep(0.01)
+
+
+@spmd
+def decorated(comm):
+    return _lock.locked(), comm.size

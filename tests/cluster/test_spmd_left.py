@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 
+import dask
 import numpy as np
 import pytest
-from distributed import Event
+from distributed import Client, Event
 from support import spmd_left as functions
 from support.processes import DEADLINE, until
 
-from workbench import run_on_ranks
+from workbench import run_on_ranks, spmd
 from workbench.calling.call import Call
 from workbench.calling.request import request
 from workbench.errors import CollectiveFailed, CollectiveTimeout, PlacementError
@@ -100,3 +101,26 @@ def test_the_time_of_a_call_is_also_that_of_what_it_needs(client4):
     finally:
         done.set()
     assert works(client4)
+
+
+@pytest.mark.mpi_flavour
+def test_a_message_that_nobody_received_does_not_reach_the_next_call(client4):
+    run_on_ranks(functions.send_for_nobody, client=client4, timeout=DEADLINE)
+    assert run_on_ranks(functions.pass_on, client=client4, timeout=DEADLINE)[1] == "of this call"
+
+
+def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, capsys):
+    with Client(cluster4) as other, dask.config.set({"workbench.spmd.watchdog": "0.1 s"}):
+        first = spmd(client=other)(functions.wait_for).submit(tmp_path / "end")
+        until("it runs", lambda: any(client4.run(functions.running).values()))
+        second = Call(
+            request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
+        )
+        assert second._news.get(timeout=DEADLINE) == "ranks waits for its turn, for the end of wait_for"
+        (tmp_path / "end").touch()
+        first.result(DEADLINE)
+        assert second.result() == [[0, 1, 2, 3]] * 4
+
+
+def test_a_decorated_function_of_a_module_travels_by_its_name(client4):
+    assert functions.decorated() == [(False, 4)] * 4
