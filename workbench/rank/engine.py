@@ -22,8 +22,8 @@ from traitlets.config import Config
 
 from workbench.errors import StartError
 
-# Functions in which a SIGINT does no good: it comes again.
-_DEAF = {"showtraceback", "_gc_callback"}
+# A callback of Dask's, in which an exception would be lost: the SIGINT comes again.
+_DEAF = "_gc_callback"
 
 
 class CellStream(OutStream):
@@ -157,16 +157,17 @@ def interruptible(is_in_cell: Callable[[], bool]) -> None:
     """Have SIGINT end the code of a user, and nothing else. On the main thread."""
 
     def handle(_: int, frame: FrameType | None) -> None:
-        if is_in_cell() and not _is_deaf(frame):
+        if is_in_cell() and _in_user_code(frame):
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, handle)
 
 
-def _is_deaf(frame: FrameType | None) -> bool:
-    """Tell whether an exception raised here would be lost, or spoil the traceback of the one before."""
-    while frame is not None:
-        if frame.f_code.co_name in _DEAF:
-            return True
-        frame = frame.f_back
-    return False
+def _in_user_code(frame: FrameType | None) -> bool:
+    """Tell whether the user's own code runs here, or what it calls: not IPython before it, or after its error."""
+    called = None
+    while frame is not None and frame.f_code.co_name != "run_code":
+        if frame.f_code.co_name == _DEAF:
+            return False
+        called, frame = frame, frame.f_back
+    return frame is not None and called is not None and called.f_code.co_name.startswith("<")
