@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import matplotlib as mpl
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -12,21 +13,35 @@ from nbclient import NotebookClient
 from workbench import registry
 from workbench.ending import stop
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-START_HERE = NOTEBOOKS[0]
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+START_HERE = FOLDER / "01_start_here.ipynb"
+SPMD_AND_C = FOLDER / "03_spmd_and_c.ipynb"
 
 
 def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@pytest.fixture(scope="module")
-def executed():
-    """The first notebook with its outputs, and the clusters there were before."""
+def outputs(notebook, *kinds):
+    return [output for cell in code_cells(notebook) for output in cell.outputs if output.output_type in kinds]
+
+
+def figures(notebook):
+    return [output for output in outputs(notebook, "display_data", "execute_result") if "image/png" in output.data]
+
+
+def text(notebook):
+    return "".join(output.text for output in outputs(notebook, "stream"))
+
+
+def execute(path):
+    """Yield a notebook with its outputs, and the clusters there were before."""
     before = registry.names()
-    notebook = nbformat.read(START_HERE, as_version=4)
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(path.parent)}}
     try:
-        NotebookClient(notebook, timeout=100, startup_timeout=60, kernel_name="python3").execute()
+        NotebookClient(notebook, timeout=100, startup_timeout=60, kernel_name="python3", resources=resources).execute()
         yield notebook, before
     finally:
         # A kernel that is gone leaves its cluster running.
@@ -34,10 +49,30 @@ def executed():
             stop(registry.read(name))
 
 
+@pytest.fixture(scope="module")
+def executed():
+    """The first notebook."""
+    yield from execute(START_HERE)
+
+
 @pytest.fixture
 def printed(executed):
-    outputs = (output for cell in code_cells(executed[0]) for output in cell.outputs)
-    return "".join(output.text for output in outputs if output.output_type == "stream")
+    return text(executed[0])
+
+
+@pytest.fixture(scope="module")
+def executed_spmd(tmp_path_factory):
+    """The notebook about SPMD functions, which keeps a library in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Its cache of fonts takes seconds to make.
+        patch.setenv("MPLCONFIGDIR", mpl.get_cachedir())
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield from execute(SPMD_AND_C)
+
+
+@pytest.fixture
+def printed_spmd(executed_spmd):
+    return text(executed_spmd[0])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
@@ -49,8 +84,9 @@ def test_a_notebook_is_valid_and_committed_without_outputs(path):
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code_cells(notebook))
 
 
-def test_the_first_notebook_has_its_parameters_first_and_stops_last():
-    tags = [cell.metadata.get("tags", []) for cell in code_cells(nbformat.read(START_HERE, as_version=4))]
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_has_its_parameters_first_and_stops_last(path):
+    tags = [cell.metadata.get("tags", []) for cell in code_cells(nbformat.read(path, as_version=4))]
     assert tags[0] == ["parameters"]
     assert tags[-1] == ["stop"]
 
@@ -69,13 +105,7 @@ def test_the_first_notebook_runs_on_four_ranks_and_predicts_delays(printed):
 
 
 def test_the_first_notebook_shows_three_figures(executed):
-    figures = [
-        output
-        for cell in code_cells(executed[0])
-        for output in cell.outputs
-        if output.output_type in {"display_data", "execute_result"} and "image/png" in output.data
-    ]
-    assert len(figures) == 3
+    assert len(figures(executed[0])) == 3
 
 
 def test_the_first_notebook_warns_of_nothing(printed):
@@ -84,3 +114,53 @@ def test_the_first_notebook_warns_of_nothing(printed):
 
 def test_the_first_notebook_stops_its_cluster(executed):
     assert registry.names() == executed[1]
+
+
+def test_the_spmd_notebook_finds_the_weights_of_dask_and_of_scikit_learn(printed_spmd):
+    assert "327,346 flights of 30 features; rows on each rank: (81837, 81837, 81836, 81836)" in printed_spmd
+    rounds, loss = re.search(r"(\d+) rounds in \S+ s, loss (\S+)", printed_spmd).groups()
+    assert 20 < int(rounds) < 200
+    assert float(loss) == pytest.approx(0.4991, abs=2e-4)
+    from_dask, from_judge = re.search(
+        r"by Dask by (\S+) at most,\nand from scikit-learn's by (\S+)", printed_spmd
+    ).groups()
+    assert float(from_dask) < 1e-3
+    assert float(from_judge) < 1e-3
+
+
+def test_the_spmd_notebook_shows_the_list_of_ranks_and_the_dask_array_of_blocks(executed_spmd, printed_spmd):
+    assert re.findall(r"^rank (\d): (\S+) flights, \S+% late", printed_spmd, re.MULTILINE) == [
+        ("0", "81,837"), ("1", "81,837"), ("2", "81,836"), ("3", "81,836"),
+    ]  # fmt: skip
+    shown = [output.data for output in outputs(executed_spmd[0], "execute_result")]
+    assert any("dask.array" in data["text/plain"] and "(327346,)" in data["text/plain"] for data in shown)
+
+
+def test_the_spmd_notebook_shows_the_error_of_one_rank_and_goes_on(executed_spmd, printed_spmd):
+    (error,) = outputs(executed_spmd[0], "error")
+    assert error.ename == "ValueError"
+    assert "zero-size array to reduction operation maximum" in error.evalue
+    assert "rank 2 of world 0" in "\n".join(error.traceback)
+    assert "the worst flight in a bitter frost came 8.1 hours late" in printed_spmd
+
+
+def test_the_spmd_notebook_runs_cells_on_every_rank(executed_spmd, printed_spmd):
+    for rank in range(4):
+        assert re.search(rf"rank {rank}: \S+ of 81,83[67] flights late, here on rank {rank} of 4", printed_spmd)
+    shares = [output.data["text/plain"] for output in outputs(executed_spmd[0], "execute_result")]
+    (shares,) = [re.findall(r"([\d.]+)%", share) for share in shares if share.startswith("['")]
+    assert sum(map(float, shares)) == pytest.approx(100, abs=0.3)
+
+
+def test_the_spmd_notebook_computes_in_c_where_the_blocks_lie_what_numpy_does(printed_spmd):
+    assert len(re.findall(r"rank \d: C got the block at 0x\w+, where Dask holds it", printed_spmd)) == 4
+    means, covariances = re.search(r"means differ by (\S+) at most, covariances by (\S+) ", printed_spmd).groups()
+    assert float(means) < 1e-10
+    assert float(covariances) < 1e-6
+
+
+def test_the_spmd_notebook_shows_three_figures_warns_of_nothing_and_stops_its_cluster(executed_spmd, printed_spmd):
+    notebook, before = executed_spmd
+    assert len(figures(notebook)) == 3
+    assert "Warning" not in printed_spmd
+    assert registry.names() == before
