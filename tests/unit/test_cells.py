@@ -1,0 +1,115 @@
+"""What `%%mpi` makes of its first line, and of what ranks say."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.cell_magics import _leading_options, _parse, _ranks
+from workbench.cell_output import Tagged, failures, grouped, label, labelled
+from workbench.cell_result import CellResult
+from workbench.cells import check_syntax
+from workbench.engine_link import Item
+from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
+from workbench.rank.running import Done
+
+
+def test_names_and_options_may_come_in_any_order():
+    assert _parse("X --ranks 0,3 y --stream --out=sums") == (
+        ["X", "y"],
+        {"--ranks": "0,3", "--stream": "", "--out": "sums"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--rank 3", "option '--rank' of %%mpi: did you mean '--ranks'"),
+        ("X --out", "--out needs a value"),
+        ("'X", "No closing quotation"),
+    ],
+)
+def test_a_line_that_cannot_be_is_refused(line, why):
+    with pytest.raises(InvalidRequest, match=why):
+        _parse(line)
+
+
+def test_an_expression_follows_its_options():
+    assert _leading_options("--ranks 0-1 X.sum() - 2") == ("X.sum() - 2", {"--ranks": "0-1"})
+    assert _leading_options("--stream {rank: 1}") == ("{rank: 1}", {"--stream": ""})
+
+
+def test_ranks_are_given_one_by_one_or_as_ranges():
+    assert _ranks("5,0-2") == [0, 1, 2, 5]
+    for wrong in ("", "a", "3-1", "-1", "1,,2"):
+        with pytest.raises(InvalidRequest, match="allowed are 0,3 or 0-3"):
+            _ranks(wrong)
+
+
+def test_a_cell_with_magics_is_fine_and_a_syntax_error_is_told_with_its_line():
+    check_syntax("%time 1\n!ls\nx = 1")
+    with pytest.raises(InvalidRequest, match=r"^line 2: 'for x in': .*The cell was not run on any rank"):
+        check_syntax("a = 1\nfor x in\n")
+
+
+def test_output_is_grouped_by_what_ranks_say():
+    outputs = {
+        0: [Item("stdout", "a"), Item("stdout", "b\n")],
+        1: [Item("stdout", "ab\n")],
+        2: [Item("stdout", "ab\n"), Item("result", data={"text/plain": "7"})],
+    }
+
+    assert [labelled(piece) for piece in grouped(outputs)] == ["ranks 0-1: ab\n", "rank 2:\nab\n7\n"]
+
+
+def test_output_as_it_comes_is_tagged_line_by_line():
+    tagged = Tagged()
+
+    assert tagged.lines(2, Item("stdout", "one\ntw")) == "[2] one\n"
+    assert tagged.lines(0, Item("stdout", "\n")) == "[0] \n"
+    assert tagged.lines(2, Item("stdout", "o\n")) == "[2] two\n"
+    assert tagged.lines(1, Item("stdout", "no end")) == ""
+    assert tagged.rest() == "[1] no end\n"
+    assert label([3]) == "rank 3"
+
+
+def result(**done):
+    """Return how a cell went, by rank."""
+    ranks = {int(name[1:]): each for name, each in done.items()}
+    return CellResult(0, sorted(ranks), ranks)
+
+
+def test_of_failures_the_lowest_rank_shows_its_traceback_and_the_others_a_line():
+    failed = result(
+        r0=Done("ended", "rank 1 raised KeyError: 1"),
+        r1=Done("error", "KeyError: 1", "Traceback: 1"),
+        r2=Done("error", "OSError: 2", "Traceback: 2"),
+        r3=Done("error", "KeyError: 1", "Traceback: 3"),
+    )
+
+    assert failures(failed) == [
+        "ranks 1, 3 raised:\nTraceback: 1",
+        "rank 2 raised OSError: 2",
+        "rank 0: ended, since rank 1 raised KeyError: 1",
+    ]
+    with pytest.raises(CollectiveFailed, match="failed on rank 1 of world 0: KeyError: 1"):
+        failed.check()
+
+
+def test_a_lost_rank_comes_before_what_follows_from_its_loss():
+    lost = result(r0=Done("error", "Exception: MPI_ERR_PROC_FAILED", "Traceback"))
+    lost.ranks, lost.lost = [0, 1], [1]
+
+    assert failures(lost) == ["rank 0 raised Exception: MPI_ERR_PROC_FAILED"]
+    with pytest.raises(RankLost, match="rank 1 of world 0 was lost in this cell"):
+        lost.check()
+
+
+def test_a_rank_that_does_not_come_out_and_a_time_that_is_over_are_named():
+    silent = result(r0=Done("interrupted", "it was interrupted"))
+    silent.ranks = [0, 1]
+    with pytest.raises(CollectiveFailed, match="rank 1 of world 0 did not come out of this cell"):
+        silent.check()
+    late = result(r0=Done("interrupted", "it took longer than 2 s"))
+    late.timed_out = True
+    with pytest.raises(CollectiveTimeout, match="the cell was ended: it took longer than 2 s"):
+        late.check()
