@@ -26,7 +26,7 @@ _Going = dict[int, asyncio.Task[dict[str, Any]]]
 # Further failures of other ranks that are told.
 _FURTHER = 4
 # Seconds for the ranks to come back when a call is ended; see workbench.rank.spmd_call.
-_GRACE = 1.2
+_GRACE = 1.4
 # Seconds for a rank to say where it is; and for the ranks that do not come back.
 _WHERE, _WHERE_STUCK = 2.0, 0.3
 

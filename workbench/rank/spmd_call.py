@@ -20,7 +20,7 @@ ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
 
 # Seconds from the order to stop until Python code that makes no MPI call is interrupted, and until C code that waits
 # in MPI is, where MPI can do that.
-INTERRUPT, REVOKE = 0.1, 0.5
+INTERRUPT, REVOKE = 0.1, 0.3
 # Seconds until that is repeated, where code went on all the same: time to tidy up.
 AGAIN = 2.0
 
