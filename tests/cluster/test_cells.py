@@ -1,0 +1,406 @@
+"""`%%mpi` cells: code of a notebook on all ranks, and what becomes of it when it goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import dask.array as da
+import numpy as np
+import psutil
+import pytest
+import zmq
+import zmq.utils.monitor
+from distributed import Client
+from support.processes import GONE_WITHIN, gone, kill, until
+
+from workbench import MPICluster, cells, place
+from workbench.cell_output import failures, grouped, labelled
+from workbench.errors import (
+    CollectiveFailed,
+    CollectiveTimeout,
+    HeadUnreachable,
+    InvalidRequest,
+    PlacementError,
+    RankLost,
+)
+
+pytestmark = pytest.mark.mpi_flavour
+
+
+def soon():
+    """Return what two seconds of an idle machine are on this one, as busy as it is."""
+    return 2 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def shown(result):
+    """Return what a notebook shows of a cell, as text."""
+    return "".join(labelled(piece) for piece in grouped(result.outputs))
+
+
+def is_usable(client, size=4):
+    """Tell whether a collective among all ranks works."""
+    return cells.evaluate("comm.allreduce(1)", client=client) == [size] * size
+
+
+def test_a_cell_finds_a_communicator_of_its_ranks_and_what_the_last_one_has_defined(client4):
+    first = cells.run("mine = comm.scan(rank)\nprint('hello', rank, 'of', size)", client=client4)
+    first.check()
+
+    assert shown(first) == "".join(f"rank {rank}: hello {rank} of 4\n" for rank in range(4))
+    assert cells.evaluate("mine", client=client4) == [0, 1, 3, 6]
+    assert cells.evaluate("comm.size, comm.rank, rank", ranks=[0, 3], client=client4) == [(2, 0, 0), (2, 1, 3)]
+
+
+def test_what_ranks_say_alike_is_shown_once(client4):
+    result = cells.run("print('a'); print('b' if rank == 2 else 'c')\nrank // 4", client=client4)
+
+    assert shown(result) == "ranks 0-1, 3:\na\nc\n0\nrank 2:\na\nb\n0\n"
+
+
+def test_a_named_array_is_the_very_block_of_each_rank_and_other_objects_come_as_their_values(client4):
+    X = place(da.arange(40, chunks=7), client=client4)
+    future = client4.submit(lambda: {"learned": 7}, pure=False)
+
+    def address(dask_worker):
+        return [
+            value.ctypes.data
+            for key, value in dask_worker.data.items()
+            if isinstance(key, tuple) and key[0] == X.name and isinstance(value, np.ndarray)
+        ]
+
+    names = {"X": X, "f": future, "factor": 3}
+    result = cells.run("(X.ctypes.data, X.sum() * factor, f['learned'])", names, client=client4, values=True)
+    result.check()
+
+    where, sums, learned = zip(*result.values(), strict=True)
+    assert [[one] for one in where] == [client4.run(address)[worker] for worker in ranks_of(client4)]
+    assert sum(sums) == 3 * sum(range(40))
+    assert learned == (7,) * 4
+
+
+def ranks_of(client):
+    """Return the workers' addresses in rank order."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return [address for address, _ in sorted(workers.items(), key=lambda item: item[1]["name"])]
+
+
+@pytest.mark.parametrize("code", ["for i in (1,", "x = = 1", "await nothing()"])
+def test_a_syntax_error_is_told_before_anything_is_sent(client4, code):
+    with pytest.raises(InvalidRequest, match=r"^line 1: .*The cell was not run on any rank\.$"):
+        cells.run(f"{code}\nsent = True", client=client4)
+
+    assert cells.evaluate("'sent' in globals()", client=client4) == [False] * 4
+
+
+def test_output_of_a_hundred_megabytes_is_cut_and_said_so(client4):
+    result = cells.run("print('x' * 100_000_000)", client=client4)
+
+    assert len(shown(result)) < 1_100_000
+    assert failures(result) == [
+        "ranks 0-3: 98,951,425 more characters of output are not shown (setting workbench.cells.output-limit)"
+    ]
+    assert is_usable(client4)
+
+
+@pytest.mark.parametrize("code", ["exit()", "quit()", "import sys; sys.exit(3)"])
+def test_a_cell_that_exits_ends_there_and_its_rank_goes_on(client4, code):
+    result = cells.run(f"{code}\nprint('never')", client=client4)
+    result.check()
+
+    assert shown(result) == ""
+    assert failures(result) == ["ranks 0-3 left the cell by exit(); the ranks go on"]
+    assert is_usable(client4)
+
+
+def test_who_waits_for_a_rank_that_has_left_is_told_so(client4):
+    result = cells.run("if rank == 1: exit()\ncomm.Barrier()", client=client4)
+
+    with pytest.raises(CollectiveFailed, match=r"^the cell was ended on ranks 0, 2-3: rank 1 left it by exit\(\)$"):
+        result.check()
+    assert is_usable(client4)
+
+
+def test_a_rank_that_fails_ends_the_others_in_the_middle_of_a_collective(client4):
+    took = []
+    for turn in range(10):
+        guilty = turn % 4
+        began = time.monotonic()
+        result = cells.run(f"if rank == {guilty}:\n    raise KeyError('bad')\ncomm.allreduce(rank)", client=client4)
+
+        took.append(time.monotonic() - began)
+        told = failures(result)
+        assert told[0].startswith(f"rank {guilty} raised:\n")
+        assert "raise KeyError" in re.sub(r"\x1b\[[\d;]*m", "", told[0])
+        assert told[1].endswith(f": ended, since rank {guilty} raised KeyError: 'bad'")
+        with pytest.raises(CollectiveFailed, match=f"the cell failed on rank {guilty} of world 0: KeyError: 'bad'"):
+            result.check()
+        assert is_usable(client4)
+
+    assert sorted(took)[5] < soon()
+
+
+def test_ranks_that_do_not_wait_for_the_one_that_failed_come_to_their_end(client4):
+    result = cells.run("assert rank\nprint('done')", client=client4)
+
+    assert [result.done[rank].status for rank in range(4)] == ["error", "ok", "ok", "ok"]
+    assert shown(result) == "ranks 1-3: done\n"
+
+
+FOR_EVER = {
+    "in a collective": "if rank: comm.Barrier()\nelse: comm.recv(source=1)",
+    "asleep": "import time; time.sleep(600)",
+    "in a loop": "while True: pass",
+    "in a loop that swallows errors": "while True:\n    try: comm.Barrier()\n    except Exception: pass",
+}
+
+
+@pytest.mark.parametrize("where", FOR_EVER)
+def test_ctrl_c_ends_a_cell_on_all_ranks(client4, where):
+    began = []
+
+    def interrupt(rank, item):
+        if not began:
+            began.append(time.monotonic())
+            signal.raise_signal(signal.SIGINT)
+
+    result = cells.run(f"print('begun', flush=True)\n{FOR_EVER[where]}", client=client4, show=interrupt)
+
+    # Ranks in a loop take the cores from those who are to end them.
+    assert time.monotonic() - began[0] < soon() * (3 if "while True" in FOR_EVER[where] else 1)
+    assert result.interrupted
+    assert {done.status for done in result.done.values()} == {"interrupted"}
+    assert failures(result) == ["ranks 0-3: ended, since it was interrupted"]
+    assert is_usable(client4)
+
+
+def test_a_cell_may_be_given_a_time(client4):
+    result = cells.run(FOR_EVER["in a collective"], client=client4, timeout="500 ms")
+
+    with pytest.raises(CollectiveTimeout, match=r"^the cell was ended: it took longer than 0\.5 s$"):
+        result.check()
+    assert is_usable(client4)
+
+
+def test_what_is_no_placed_array_is_refused_with_what_to_do(client4):
+    with pytest.raises(PlacementError, match=r"'Y' is a dask\.Array that is not placed.*Y = workbench\.place\(Y\)"):
+        cells.run("1", {"Y": da.ones(8)}, client=client4)
+    with pytest.raises(InvalidRequest, match=r"'lock', a _thread\.lock, cannot be sent to the ranks: TypeError"):
+        cells.run("1", {"lock": threading.Lock()}, client=client4)
+    with pytest.raises(InvalidRequest, match=r"'big' has 64\.00 MiB.*workbench\.broadcast\(client, big\)"):
+        cells.run("1", {"big": bytes(64 << 20)}, client=client4)
+
+
+def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):
+    X = place(da.arange(8, chunks=2), per="node", client=client4)
+
+    with pytest.raises(PlacementError, match=r"rank 1 holds no block of 'X': run the cell on those .*, --ranks 0$"):
+        cells.run("X", {"X": X}, client=client4)
+    assert cells.run("X.size", {"X": X}, ranks=[0], client=client4, values=True).values() == [8]
+
+
+def test_ranks_and_worlds_that_are_not_there_are_refused(client4):
+    with pytest.raises(InvalidRequest, match="--ranks 2,9: world 0 has 4 ranks, no rank 9; allowed: 0-3"):
+        cells.run("1", ranks=[2, 9], client=client4)
+    with pytest.raises(InvalidRequest, match="there is no world 5: this cluster has 0"):
+        cells.run("1", world=5, client=client4)
+
+
+def test_values_that_are_too_large_or_cannot_be_sent_stay_where_they_are(client4):
+    large = cells.run("bytes(65 << 20)", client=client4, values=True)
+    with pytest.raises(CollectiveFailed, match=r"the value on rank 0 does not come here: it has 65\.00 MiB"):
+        large.values()
+    with pytest.raises(CollectiveFailed, match="a lock cannot be sent: TypeError"):
+        cells.evaluate("__import__('threading').Lock()", client=client4)
+
+
+def test_cells_of_two_notebooks_take_turns_from_the_very_first(cluster4):
+    results = {}
+
+    def notebook(name):
+        with Client(cluster4, set_as_default=False) as client:
+            results[name] = [cells.evaluate(f"comm.allreduce({name})", client=client) for _ in range(10)]
+
+    threads = [threading.Thread(target=notebook, args=[name]) for name in (1, 10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+
+    assert results == {1: [[4] * 4] * 10, 10: [[40] * 4] * 10}
+
+
+def test_the_death_of_a_notebook_ends_its_cell(cluster4, client4, tmp_path):
+    mark = tmp_path / "begun"
+    code = f"open({str(mark)!r}, 'a').close(); comm.recv(source=rank)"
+    program = (
+        "import sys\nfrom distributed import Client\nfrom workbench import MPICluster, cells\n"
+        f"cells.run({code!r}, client=MPICluster.attach({cluster4.name!r}).get_client())"
+    )
+    notebook = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        until("the cell", mark.exists)
+    finally:
+        notebook.kill()
+        notebook.wait()
+
+    assert is_usable(client4)
+
+
+def say(number):
+    """Print in a task."""
+    sys.stdout.write("a task\n")
+    return number + 1
+
+
+def test_tasks_flow_while_a_cell_runs_and_print_to_the_log(cluster4, client4):
+    cells.run("pass", client=client4).check()
+    client4.run(say, 0)  # ranks import this file first, and with it pytest
+    thread = threading.Thread(target=cells.run, args=["import time; time.sleep(2)"], kwargs={"client": client4})
+    thread.start()
+    began, turns = time.monotonic(), 0
+    while thread.is_alive():
+        assert client4.submit(say, turns, pure=False).result() == turns + 1
+        turns += 1
+    thread.join()
+
+    assert (time.monotonic() - began) / turns < soon() / 10
+    assert "a task" in cluster4.logs()
+
+
+def test_names_of_rank_0_are_completed_unless_a_cell_runs(client4):
+    cells.run("import math\nmyvalue = 3; myother = 4", client=client4).check()
+
+    assert cells.complete("my", client4)[-2:] == ["myother", "myvalue"]
+    assert "math.sqrt" in cells.complete("math.sq", client4)
+    thread = threading.Thread(target=cells.run, args=["import time; time.sleep(1)"], kwargs={"client": client4})
+    thread.start()
+    until("the cell", lambda: cells.complete("my", client4) == [], 5)
+    thread.join()
+
+
+def controller(cluster):
+    """Return the process that listens for engines and notebooks."""
+    processes = [process for process in psutil.process_iter() if "workbench.head.controller" in cmdline(process)]
+    (found,) = [process for process in processes if str(cluster.record.id[:8]) in " ".join(cmdline(process))]
+    return found
+
+
+def cmdline(process):
+    try:
+        line = process.cmdline()
+    except psutil.Error:
+        return []
+    return [] if any(word.endswith("tether.py") for word in line) else line
+
+
+def test_the_controller_listens_on_one_address_and_answers_nobody_without_its_key(cluster4, client4):
+    assert is_usable(client4)
+    process = controller(cluster4)
+    listening = [each.laddr for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    assert len(listening) > 10
+    assert {each.ip for each in listening} == {"127.0.0.1"}
+
+    context = zmq.Context()
+    try:
+        for each in listening:
+            with (
+                context.socket(zmq.DEALER) as stranger,
+                stranger.get_monitor_socket(addr=f"inproc://{each.port}") as monitor,
+            ):
+                stranger.setsockopt(zmq.LINGER, 0)
+                stranger.connect(f"tcp://{each.ip}:{each.port}")
+                until("a refusal", lambda monitor=monitor: monitor.poll(0) and refused(monitor), 10)
+    finally:
+        context.term()
+
+
+def refused(monitor):
+    event = zmq.utils.monitor.recv_monitor_message(monitor)["event"]
+    assert event != zmq.EVENT_HANDSHAKE_SUCCEEDED
+    return event in {
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+        zmq.EVENT_DISCONNECTED,
+    }
+
+
+def test_no_key_is_on_a_command_line_or_in_a_file(cluster4, client4):
+    assert is_usable(client4)
+    connection = next(iter(cells._links[client4].values())).connection
+    secrets = [connection["key"], connection["curve_serverkey"]]
+    process = controller(cluster4)
+    folder = process.cmdline()[process.cmdline().index("--folder") + 1]
+    told = " ".join(process.cmdline()) + " ".join(process.environ().values()) + cluster4.logs()
+    for where, _, files in [*os.walk(folder), *os.walk(cluster4._job.record.folder)]:
+        for name in files:
+            with open(os.path.join(where, name), errors="replace") as file:  # noqa: PTH118
+                told += file.read()
+
+    assert all(secrets)
+    assert not [secret for secret in secrets if secret in told]
+
+
+def test_a_cell_on_the_world_that_holds_an_array_and_no_other():
+    with MPICluster(1, name="worlds-of-cells", quiet=True) as cluster, Client(cluster) as client:
+        here = place(da.arange(4, chunks=4), client=client)
+        cluster.scale(3)
+        with pytest.raises(PlacementError, match=r"'X' lies on world 0, and this cell runs on world 1: --world 0"):
+            cells.run("X", {"X": here}, world=1, client=client)
+        assert cells.evaluate("comm.allreduce(1)", world=1, client=client) == [2, 2]
+        everywhere = place(da.arange(6, chunks=2), client=client)
+        with pytest.raises(PlacementError, match=r"'X' has blocks on worlds 0-1, and a cell runs in one"):
+            cells.run("X", {"X": everywhere}, client=client)
+
+
+def test_a_rank_that_dies_in_a_cell_is_named_and_a_restart_helps():
+    with MPICluster(3, name="dying-in-cells", quiet=True) as cluster, Client(cluster) as client:
+        result = cells.run("import os\nif rank == 2: os._exit(1)\ncomm.Barrier()", client=client)
+        with pytest.raises(RankLost, match=r"ranks? .*2 of world 0 w(as|ere) lost in this cell"):
+            result.check()
+        if cluster.record.mpi == "openmpi":
+            with pytest.raises(RankLost, match="rank 2 of world 0 is gone: run it on the others, --ranks 0-1, or"):
+                cells.run("1", client=client)
+            assert cells.evaluate("comm.allreduce(1)", ranks=[0, 1], client=client) == [2, 2]
+            cluster.restart()
+
+        def is_back():
+            try:
+                return is_usable(client, 3)
+            except (CollectiveFailed, RankLost):  # a world that has ended with its rank is being started
+                return False
+
+        until("all ranks", is_back)
+
+
+def test_a_cluster_that_is_stopped_in_the_middle_of_a_cell_is_named_as_the_reason():
+    with MPICluster(2, name="stopped-in-cell", quiet=True) as cluster, Client(cluster) as client:
+        cells.run("pass", client=client).check()
+        process = controller(cluster)
+
+        def stop(rank, item):
+            cluster.close()
+
+        with pytest.raises((HeadUnreachable, RankLost, CollectiveFailed)):
+            cells.run("print('begun', flush=True)\ncomm.recv(source=rank)", client=client, show=stop).check()
+        assert gone(process)
+        with pytest.raises(PlacementError, match="the client is closed: connect another one"):
+            cells.run("1", client=client)
+
+
+def test_no_controller_outlives_a_head_that_is_killed():
+    with MPICluster(2, name="killed-with-cells", quiet=True) as cluster, Client(cluster) as client:
+        assert is_usable(client, 2)
+        process = controller(cluster)
+        kill(cluster.record.process.pid)
+        until("its end", lambda: gone(process), GONE_WITHIN)
+
+
+def test_without_a_cluster_there_is_a_sentence():
+    with pytest.raises(PlacementError, match=r"^no client is connected to a cluster: start one"):
+        cells.run("1")
