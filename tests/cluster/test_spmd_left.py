@@ -124,3 +124,11 @@ def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, ca
 
 def test_a_decorated_function_of_a_module_travels_by_its_name(client4):
     assert functions.decorated() == [(False, 4)] * 4
+
+
+def test_a_rank_that_was_interrupted_runs_traced_code_as_before(client4):
+    assert works(client4)
+    with pytest.raises(ValueError, match="rank 1 fails"):
+        run_on_ranks(functions.loop_until_ended, client=client4, timeout=DEADLINE)
+    assert list(client4.run(functions.traced).values()) == [4950] * 4
+    assert works(client4)

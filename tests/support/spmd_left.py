@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 import weakref
@@ -117,6 +118,24 @@ def freed(comm):
     made.allreduce(1)
     made.Free()
     return len(comm._offspring)
+
+
+def loop_until_ended(comm):
+    """Be in Python code when the call ends."""
+    if comm.rank == 1:
+        raise ValueError("rank 1 fails")
+    while True:
+        pass
+
+
+def traced():
+    """Run some code as a debugger does."""
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        return sum(number for number in range(100))
+    finally:
+        sys.settrace(before)
 
 
 def send_for_nobody(comm):

@@ -64,6 +64,7 @@ class SpmdCall:
         self._serial, self._function = serial, function
         self._comm: Communicator | None = None
         self._lock = threading.Lock()
+        self._interrupted = False
 
     def run(self, communicators: Communicators) -> Any:
         """Call the function, and return what it returns; collective.
@@ -98,7 +99,13 @@ class SpmdCall:
     def _finish(self) -> None:
         with self._lock:
             self.running = False
-        _interrupt(self.thread, None)
+        if self._interrupted:
+            # One may be on its way, and is to arrive here. To take it back, by NULL, has CPython 3.11 look for it from
+            # then on at each instruction, and code that is traced stand still.
+            self._interrupted = False
+            _interrupt(self.thread)
+            while True:
+                pass
 
     def _let_go(self, *, whole: bool) -> None:
         """Forget what may be large, but for what MPI may write to yet."""
@@ -142,7 +149,8 @@ class SpmdCall:
             # In an MPI call of ours it sees for itself that it was ended, and is not to be cut off in the middle of it.
             in_mpi = self.watch.operation is not None
             if not in_mpi:
-                _interrupt(self.thread, CallEnded)
+                self._interrupted = True
+                _interrupt(self.thread)
         # It may come back from MPI to code that never calls that again, and code may take any error for nothing.
         call_later(INTERRUPT if in_mpi else AGAIN, lambda: self._interrupt(call_later))
 
@@ -163,8 +171,7 @@ def _complete(request: Any) -> bool:
         return False
 
 
-def _interrupt(thread: int | None, error: type[BaseException] | None) -> None:
-    """Have a thread raise an error at its next instruction of Python; None takes that back."""
+def _interrupt(thread: int | None) -> None:
+    """Have a thread raise `CallEnded` at its next instruction of Python."""
     if thread is not None:
-        asked = ctypes.py_object(error) if error is not None else None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), asked)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CallEnded))
