@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -87,7 +88,11 @@ def test_a_large_argument_goes_by_broadcast_and_with_the_call(client4):
     def kept(dask_worker):
         return [name for name in map(str, dask_worker.data) if name == key]
 
-    until("the ranks let go of it", lambda: not any(client4.run(kept).values()), 10)
+    def released():
+        gc.collect()  # of the client: what went into the call may be in a cycle
+        return not any(client4.run(kept).values())
+
+    until("the ranks let go of it", released, 10)
 
 
 def test_futures_come_as_what_they_stand_for(client4):
