@@ -46,8 +46,12 @@ class CellResult:
         Raises
         ------
         CollectiveFailed
-            If a value could not be sent.
+            If a value could not be sent, or a rank did not come out of the cell.
+        RankLost
+            If a rank died.
         """
+        if self.lost or self.silent:
+            self.check()
         return [self._value(rank) for rank in self.ranks]
 
     def _value(self, rank: int) -> Any:

@@ -19,6 +19,7 @@ from workbench import config
 from workbench.cell_result import CellResult
 from workbench.engine_link import EngineLink, Item
 from workbench.errors import HeadUnreachable, InvalidRequest, PlacementError, WorkbenchError
+from workbench.hang import Hang
 from workbench.placing import pinning
 from workbench.placing import source as sources
 from workbench.rank.running import RunCell
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 # Seconds past the end of a cell for what ranks had to say.
-_GRACE = 3.0
+_GRACE = 10.0
+# Seconds for the head to answer what need not be known.
+_ASK = 3.0
 # Seconds for ranks to end a cell that is interrupted: the head gives them less.
 _END = 12.0
 # Bytes of a plain value that are sent with a cell; larger ones are broadcast.
@@ -264,7 +267,7 @@ def _call_off(client: Client, cell: str, reason: str) -> None:
     head: Any = client.scheduler
 
     async def interrupt() -> None:
-        async with asyncio.timeout(_GRACE):
+        async with asyncio.timeout(_ASK):
             await head.workbench_cells_interrupt(cell=cell, reason=reason)
 
     try:
@@ -307,7 +310,10 @@ class _Course:
         """Take in what the ranks say until it is over, or has had its time."""
         result, deadline = self._result, float("inf") if seconds is None else time.monotonic() + seconds
         result.outputs = {rank: [] for rank in result.ranks}
+        hang = Hang(config.seconds("spmd.watchdog"))
         while not self._is_over():
+            if hang.is_due() and (words := hang.words(self._where())):
+                print(f"the cell: {words}", flush=True)  # noqa: T201  (for whoever waits)
             if time.monotonic() > deadline:
                 deadline, result.timed_out = float("inf"), True
                 self._end(f"it took longer than {seconds:g} s")
@@ -319,6 +325,22 @@ class _Course:
                 result.interrupted = True
                 self._end("it was interrupted")
         result.done = {rank: reply.result() for rank, (reply, _) in self._sent.items() if reply.done()}
+
+    def _where(self) -> dict[int, dict[str, Any]]:
+        """Return where the ranks of the cell are; nothing if the head does not tell."""
+        head: Any = self._client.scheduler
+
+        async def ask() -> dict[int, dict[int, Any]]:
+            async with asyncio.timeout(_ASK):
+                worlds: dict[int, dict[int, Any]] = await head.workbench_where(world=self._result.world)
+                return worlds
+
+        try:
+            worlds = self._client.sync(ask)
+        except (OSError, TimeoutError):
+            return {}
+        places = worlds.get(self._result.world, {})
+        return {rank: told for rank, told in places.items() if told and told.get("cell") == self._cell}
 
     def _take(self, timeout: float, show: Callable[[int, Item], None] | None) -> None:
         """Take in one output, if one comes in time."""

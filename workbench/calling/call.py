@@ -10,10 +10,11 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench import broadcasting, config, where_words
+from workbench import broadcasting, config
 from workbench.calling import answer
 from workbench.calling.request import Request
 from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.hang import Hang
 from workbench.rank import parcel
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ class Call:
         self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
         self._sent = False
         self._news: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        news = self._news  # a reference to this object would be a cycle, and keep what was broadcast for it
         self.future: Future[Any] = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
-        self.future.add_done_callback(lambda _: self._news.put(None))
+        self.future.add_done_callback(lambda _: news.put(None))
 
     def result(self) -> Any:
         """Wait for the result and return it; print what there is to tell. Ctrl-C ends the call on all ranks."""
@@ -56,10 +58,14 @@ class Call:
             if (left := self._interrupt()) is not None:
                 interrupt.add_note(left)
             raise
-        if error := self.future.exception():
+        error = self.future.exception()
+        if error is None:
+            return self.future.result()
+        try:
             # What led from the rank to here is of no use to whoever reads the traceback.
             raise parcel.bare(error)
-        return self.future.result()
+        finally:
+            del self, error  # they are in the traceback of the error
 
     def _next(self) -> str | None:
         """Return the next line of news; None at the end."""
@@ -160,7 +166,9 @@ class Call:
             )
         except WorkbenchError as error:
             raise error.with_traceback(None) from None  # its sentence says it all
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
+            if request.client.status != "running":
+                raise HeadUnreachable(f"the client was closed while {request.name} was under way") from None
             raise HeadUnreachable(
                 f"the head of the cluster was lost during {request.name}: the cluster has ended, or is cut off from "
                 "here. %mpicluster list tells which clusters there are"
@@ -174,20 +182,17 @@ class Call:
 
     async def _tell(self) -> None:
         """Tell where the ranks are when the call makes no progress for some time."""
-        patience = config.seconds("spmd.watchdog")
-        before: dict[int, int] = {}
+        hang = Hang(config.seconds("spmd.watchdog"))
         while True:
-            await asyncio.sleep(patience)
+            await asyncio.sleep(hang.patience)
             with contextlib.suppress(OSError):
                 running = await self._running()
                 name, places = running.get(self._request.call, ("", {}))
-                counts = {rank: told["count"] for rank, told in places.items()}
-                if counts and counts == before:
-                    self._news.put(f"{name}: {where_words.words(places)}")
-                if not counts and running:
+                if words := hang.words(places):
+                    self._news.put(f"{name}: {words}")
+                if not places and running:
                     others = ", ".join(other for other, _ in running.values())
                     self._news.put(f"{self._request.name} waits for its turn, for the end of {others}")
-                before = counts
 
     async def _running(self) -> dict[str, tuple[str, dict[int, dict[str, Any]]]]:
         """Return the calls that run: by identity the name, and where the ranks are."""

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 # Seconds that ranks have to end a cell; theirs are fewer.
 _PATIENCE = 11.0
 
+# Seconds for which cells are remembered that were called off before they were asked for.
+_REMEMBER = 60.0
+
 
 @dataclass(eq=False)
 class _Cell:
@@ -76,6 +79,7 @@ class Cells(SchedulerPlugin):
         self._turns: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
+        self._called_off: set[str] = set()
         # Communicators are made anew after a cell that broke off: of the old ones messages may be on their way.
         self._generations: defaultdict[MPIWorld, int] = defaultdict(int)
         self._serials: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
@@ -115,6 +119,8 @@ class Cells(SchedulerPlugin):
         CollectiveTimeout
             If its turn has not come in time.
         """
+        if cell in self._called_off:
+            raise CollectiveFailed("the cell was called off before its turn came")
         place = next((each for each in self._worlds if each.index == world), None)
         if place is None:
             have = ", ".join(str(each.index) for each in self._worlds)
@@ -141,6 +147,10 @@ class Cells(SchedulerPlugin):
         """End a cell wherever it is."""
         if now := self._cells.get(cell):
             self._call_off(now, reason)
+        else:
+            # It may have been faster than the request for the cell.
+            self._called_off.add(cell)
+            asyncio.get_running_loop().call_later(_REMEMBER, self._called_off.discard, cell)
 
     async def complete(self, world: int, text: str) -> list[str]:
         """Return the names on rank 0 that continue `text`; nothing while a cell runs."""
@@ -218,7 +228,6 @@ class Cells(SchedulerPlugin):
                         ranks=ranks,
                         names=names[rank],
                         limit=cell.limit,
-                        maimed=bool(world.lost),
                     )
                 )
         return {**told, "ranks": ranks, "size": world.ranks}

@@ -272,7 +272,7 @@ async def whereabouts(
     async def ask(rank: int) -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(timeout):
-                told: dict[str, Any] | None = await asking.ask(rank, "workbench_spmd_where")
+                told: dict[str, Any] | None = await asking.ask(rank, "workbench_where")
                 return told
         except (TimeoutError, RuntimeError):
             return {"silent": True}

@@ -17,12 +17,12 @@ from workbench import scratch
 from workbench.errors import CollectiveFailed, RankLost, WorkbenchError
 from workbench.rank.main_thread import MainThread
 from workbench.rank.running import Done, matching, run_in_shell, take_place
+from workbench.rank.waiting import abandon
 from workbench.rank.watch import CallEnded, Watch
 
 if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Worker
-    from mpi4py import MPI
 
     from workbench.rank.world import RankContext
 
@@ -50,8 +50,6 @@ class Cell:
     watch: Watch
     limit: int
     """Characters of output that it may have."""
-    maimed: bool
-    """Whether a rank of the world has died, so that communicators cannot be made of those of all ranks."""
     since: float = field(default_factory=time.monotonic)
     begun: bool = False
     running: bool = False
@@ -173,7 +171,6 @@ class Cells:
         ranks: Sequence[int],
         names: dict[str, Any],
         limit: int,
-        maimed: bool,
     ) -> None:
         """Get ready for a cell.
 
@@ -187,8 +184,6 @@ class Cells:
             By name: how the object comes to this rank, as of `workbench.cells.names_of`.
         limit
             Characters of output that may go to the notebook.
-        maimed
-            Whether a rank of the world has died.
 
         Raises
         ------
@@ -204,11 +199,12 @@ class Cells:
             )
         values = {name: await self._get(name, how) for name, how in names.items()}
         if generation != self._generation:
+            abandon(*self._watch.posted)
             self._generation, self._watch = generation, Watch()
             for old in self._comms:
                 self._communicators.abandon(old)
             self._comms.clear()
-        self._cell = Cell(cell, serial, list(ranks), values, self._watch, limit, maimed)
+        self._cell = Cell(cell, serial, list(ranks), values, self._watch, limit)
 
     async def _get(self, name: str, how: dict[str, Any]) -> Any:
         from distributed.protocol import pickle
@@ -300,7 +296,7 @@ class Cells:
         from workbench.rank.communicators import Communicators
 
         if self._communicators is None:
-            self._communicators = Communicators(self._context.cells)
+            self._communicators = Communicators(self._context.cells, "cells")
         if cell.serial not in self._comms:
             deadline = time.monotonic() + _MEET
 
@@ -309,21 +305,19 @@ class Cells:
                 if cell.forsaken or time.monotonic() > deadline:
                     raise CallEnded(cell.watch.ended or "not all ranks came to make their communicator")
 
-            get = self._of_survivors if cell.maimed else self._communicators.get
-            self._comms[cell.serial] = Communicator(get(cell.serial, cell.ranks, check), cell.watch)
+            made = self._communicators.get(cell.serial, cell.ranks, check)
+            self._comms[cell.serial] = Communicator(made, cell.watch)
         own = {"comm": self._comms[cell.serial], "rank": self._context.rank, "size": self._context.size}
         return own | cell.names
 
-    def _of_survivors(self, serial: int, ranks: Sequence[int], check: Callable[[], None]) -> MPI.Intracomm:
-        from mpi4py import MPI
+    def where(self) -> dict[str, Any] | None:
+        """Return where the cell is that this rank is in; None if it is in none."""
+        from workbench.rank.whereabouts import whereabouts
 
-        check()
-        everyone = self._context.cells.Get_group()
-        group = everyone.Incl(list(ranks))
-        made = MPI.Intracomm.Create_from_group(group, f"workbench-cells-{serial}")
-        group.Free()
-        everyone.Free()
-        return made
+        cell, main = self._cell, threading.main_thread().ident
+        if cell is None or not cell.begun or main is None:
+            return None
+        return {"cell": cell.id, "name": "a cell", **whereabouts(cell.watch, main, cell.since)}
 
     # -- completion --------------------------------------------------------------------------------------------
 

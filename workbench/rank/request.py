@@ -45,11 +45,6 @@ class Request(MPI.Request):
         self.watch = watch or Watch()
         return self
 
-    def __del__(self) -> None:
-        # However it came that nobody waits for it any more, an error for one: MPI may still write to its buffer.
-        if self:
-            abandon(MPI.Request(self))
-
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         with self.watch.doing("Wait"):
             complete(self, self.watch.check, status)

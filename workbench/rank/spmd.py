@@ -50,7 +50,6 @@ class SpmdCalls:
             "workbench_spmd_reserve": self.reserve,
             "workbench_spmd_go": self.go,
             "workbench_spmd_keep": self.keep,
-            "workbench_spmd_where": self.where,
         }
         worker.stream_handlers["workbench_spmd_end"] = self.end
 
@@ -147,7 +146,7 @@ class SpmdCalls:
             if not ready.running:
                 del self._calls[call]
 
-    async def where(self) -> dict[str, Any] | None:
+    def where(self) -> dict[str, Any] | None:
         """Return where the call is that this rank is in; None if it is in none."""
         from workbench.rank.whereabouts import whereabouts
 

@@ -105,8 +105,13 @@ async def serve(
     )
     communicators = Communicators(context.spmd)
     Broadcasts(worker, context, communicators)
-    SpmdCalls(worker, context, communicators)
-    Cells(worker, context, main_thread, record.id)
+    calls = SpmdCalls(worker, context, communicators)
+    cells = Cells(worker, context, main_thread, record.id)
+
+    async def where() -> dict[str, Any] | None:
+        return calls.where() or cells.where()
+
+    worker.handlers["workbench_where"] = where
     async with worker:
         ready.set()
         await worker.finished()
