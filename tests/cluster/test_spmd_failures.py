@@ -40,10 +40,10 @@ if mpi.find().flavour == "openmpi":
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
 def cluster(request):
-    with (
-        dask.config.set({"workbench.mpi.extra-args": request.param}),
-        MPICluster(4, name="failures", quiet=True) as cluster,
-    ):
+    # For this start alone: tests of this module start clusters of their own meanwhile.
+    with dask.config.set({"workbench.mpi.extra-args": request.param}):
+        cluster = MPICluster(4, name="failures", quiet=True)
+    with cluster:
         yield cluster
 
 
@@ -184,7 +184,7 @@ def test_mpi_in_c_code_is_ended_where_the_mpi_can_do_that():
     with MPICluster(3, quiet=True) as cluster, Client(cluster) as client:
         with pytest.raises(ValueError, match="while others are in plain MPI") as caught:
             run_on_ranks(in_plain_mpi, 1, client=client)
-        assert time.time() - caught.value.args[1] < 2 * TOLD_WITHIN
+        assert time.time() - caught.value.args[1] < TOLD_WITHIN
         until("the ranks to come back", lambda: back(client), 10)
         assert run_on_ranks(total, client=client) == [3] * 3
 

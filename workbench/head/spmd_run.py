@@ -207,10 +207,13 @@ class Run:
         waiting = [its for its in going.values() if not its.done()]
         if waiting:
             await asyncio.wait(waiting, timeout=_GRACE)
+        members = {rank: self._members.ranks[rank] for rank, its in going.items() if not its.done()}
+        places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
+        if idle := [going[rank] for rank, place in places.items() if place is None]:
+            await asyncio.wait(idle, timeout=_GRACE)  # they are out of it, and about to answer
         stuck = {rank: its for rank, its in going.items() if not its.done()}
         if stuck:
-            members = {rank: self._members.ranks[rank] for rank in stuck}
-            places = await whereabouts(self._scheduler, self._world.index, members, _WHERE_STUCK)
+            places = {rank: places.get(rank) for rank in stuck}
             reason = f"{where_words.words(places)}, and cannot be ended from outside"
             self._collectives.wait_for(self._world, list(stuck.values()), f"{self._name} was ended, but {reason}")
             self.left = f" But {reason}: until that is over no other call on all ranks can be made."

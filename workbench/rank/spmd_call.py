@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -140,7 +141,8 @@ class SpmdCall:
             return
         self.watch.end(reason)
         call_later(INTERRUPT, lambda: self._interrupt(call_later))
-        call_later(REVOKE, self._revoke)
+        spot = self._spot()
+        call_later(REVOKE, lambda: self._revoke(spot, call_later))
 
     def _interrupt(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         with self._lock:
@@ -154,12 +156,22 @@ class SpmdCall:
         # It may come back from MPI to code that never calls that again, and code may take any error for nothing.
         call_later(INTERRUPT if in_mpi else AGAIN, lambda: self._interrupt(call_later))
 
-    def _revoke(self) -> None:
+    def _revoke(self, before: Any, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+        """Revoke the communicator if code in C waits in it, as far as can be seen: Python did not get on."""
         from mpi4py import MPI
 
-        # This is the thread of the event loop, and not every MPI takes calls of several.
-        if self.running and self._comm is not None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        if not self.running or self._comm is None or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+            return  # this is the thread of the event loop, and not every MPI takes calls of several
+        spot = self._spot()
+        if spot is not None and spot == before:
             self._comm.revoke()
+        else:
+            call_later(REVOKE, lambda: self._revoke(spot, call_later))
+
+    def _spot(self) -> Any:
+        """Return where the code of the user is; None while it is in an operation of ours, which ends by itself."""
+        frame = sys._current_frames().get(self.thread or 0)  # noqa: SLF001  (documented)
+        return None if frame is None or self.watch.operation else (id(frame), frame.f_lasti)
 
 
 def _complete(request: Any) -> bool:
