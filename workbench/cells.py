@@ -257,7 +257,8 @@ def _link(client: Client, world: int, granted: dict[str, Any]) -> EngineLink:
         links.pop(world).close()  # of an earlier start of the world
     if world not in links:
         links[world] = EngineLink(told)
-        weakref.finalize(client, links[world].close)
+        # At the exit of the process there is nobody to disconnect for.
+        weakref.finalize(client, links[world].close).atexit = False
     links[world].reach({int(rank): ident for rank, ident in granted["idents"].items()})
     return links[world]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future as Promise
@@ -12,7 +13,7 @@ from workbench.errors import HeadUnreachable
 from workbench.rank.running import Echo, RunCell
 
 # Seconds for engines to answer the first time, and for one try.
-_REACH = 20.0
+_REACH = 30.0
 _TRY = 0.25
 
 
@@ -62,16 +63,18 @@ class EngineLink:
         HeadUnreachable
             If they do not answer.
         """
-        deadline = time.monotonic() + _REACH
+        deadline, pause = time.monotonic() + _REACH, _TRY
         missing = {rank: ident for rank, ident in idents.items() if ident not in self._reached}
+        tries: dict[int, list[tuple[Promise[Any], Promise[Any]]]] = {rank: [] for rank in missing}
         while missing:
-            tries = {rank: self._echo(ident) for rank, ident in missing.items()}
-            until = time.monotonic() + _TRY
-            for rank, echo in tries.items():
-                while time.monotonic() < until and not all(each.done() for each in echo):
-                    time.sleep(0.002)
-                if all(each.done() for each in echo):
+            for rank, ident in missing.items():
+                tries[rank].append(self._echo(ident))
+            until, pause = time.monotonic() + pause, 2 * pause
+            while missing and time.monotonic() < until:
+                # An earlier one may be answered late, on a machine that is busy.
+                for rank in [rank for rank in missing if any(map(_came, tries[rank]))]:
                     self._reached.add(missing.pop(rank))
+                time.sleep(0.002)
             if missing and time.monotonic() > deadline:
                 raise self._unreachable()
 
@@ -118,8 +121,12 @@ class EngineLink:
         return reply, reply.output
 
     def close(self) -> None:
-        """Disconnect."""
-        self._client.close()
+        """Disconnect, some time soon: it waits for a thread, and whoever collects garbage must not."""
+        threading.Thread(target=self._client.close, name="engine-link-close", daemon=True).start()
+
+
+def _came(echo: tuple[Promise[Any], Promise[Any]]) -> bool:
+    return all(each.done() for each in echo)
 
 
 def _item(message: dict[str, Any]) -> Item | None:

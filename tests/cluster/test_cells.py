@@ -30,7 +30,7 @@ from workbench.errors import (
     RankLost,
 )
 
-pytestmark = pytest.mark.mpi_flavour
+pytestmark = pytest.mark.cells
 
 
 def soon():
