@@ -252,6 +252,7 @@ async def _begin(
 
 def _link(client: Client, world: int, granted: dict[str, Any]) -> EngineLink:
     """Return the connection to the engines of a world, made if need be."""
+    _close_unused()
     links, told = _links.setdefault(client, {}), granted["connection"]
     if (old := links.get(world)) is not None and old.connection != told:
         links.pop(world).close()  # of an earlier start of the world
@@ -261,6 +262,13 @@ def _link(client: Client, world: int, granted: dict[str, Any]) -> EngineLink:
         weakref.finalize(client, links[world].close).atexit = False
     links[world].reach({int(rank): ident for rank, ident in granted["idents"].items()})
     return links[world]
+
+
+def _close_unused() -> None:
+    """Close the links of clients that are closed: each would go on taking in all that the cells of others say."""
+    for client in [client for client in _links if client.status == "closed"]:
+        for link in _links.pop(client).values():
+            link.close()
 
 
 def _call_off(client: Client, cell: str, reason: str) -> None:
