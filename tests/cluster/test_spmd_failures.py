@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -359,6 +360,7 @@ MISFITS = {
 def test_what_does_not_fit_together_as_blocks_is_refused_and_not_kept(client4, function, words):
     with pytest.raises(PlacementError, match=words):
         run_on_ranks(function, client=client4, result="blocks")
+    gc.collect()  # of what earlier tests have kept
     until("nothing is kept", lambda: not any(client4.run(lambda dask_worker: len(dask_worker.data)).values()))
     assert works(client4)
 

@@ -206,4 +206,6 @@ class Call:
 
     @property
     def _head(self) -> Any:
+        if self._request.client.scheduler is None:
+            raise HeadUnreachable(f"the client was closed while {self._request.name} was under way")
         return self._request.client.scheduler
