@@ -37,7 +37,6 @@ help:
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
 	@echo 'make test-long      what is too long for every day: starts on a live SLURM that are killed at 20 moments,'
 	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
-	@echo 'make test-cells     cells on all ranks in every way they can go, on both MPIs; wants an idle machine'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make lint           format, lint, types and layers only'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle or submit'
@@ -59,7 +58,7 @@ compiler:
 .PHONY: test
 test: compiler lint .venv/.test .venv-mpich/.test
 	.venv/bin/python -m pytest
-	.venv-mpich/bin/python -m pytest -m 'mpi_flavour and not cells and not heat'
+	.venv-mpich/bin/python -m pytest -m 'mpi_flavour and not heat'
 
 repeated := '50_times_of_50 or among_many_tasks' tests/cluster
 
@@ -68,11 +67,6 @@ test-long: .venv/.test .venv-mpich/.test
 	WORKBENCH_CYCLES=20 .venv/bin/python -m pytest -o faulthandler_timeout=600 tests/slurm/test_orphans.py
 	WORKBENCH_CYCLES=50 .venv/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
 	WORKBENCH_CYCLES=50 .venv-mpich/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
-
-.PHONY: test-cells
-test-cells: .venv/.test .venv-mpich/.test
-	.venv/bin/python -m pytest -m cells tests/cluster/test_cells.py
-	.venv-mpich/bin/python -m pytest -m cells tests/cluster/test_cells.py
 
 .PHONY: test-heat
 test-heat: .venv-heat/.test

@@ -92,11 +92,9 @@ class CellMagics(Magics):
 
     def _ran(self, code: str, names: dict[str, Any], given: dict[str, str]) -> CellResult:
         stream, tagged = "--stream" in given, Tagged()
-        wants_values = "--out" in given
 
         def show(rank: int, item: Item) -> None:
-            if not (wants_values and item.kind == "result"):
-                _show_tagged(rank, item, tagged)
+            _show_tagged(rank, item, tagged)
 
         result = cells.run(
             code,
@@ -105,17 +103,13 @@ class CellMagics(Magics):
             world=_number("--world", given.get("--world", "0")),
             client=self._client(),
             timeout=given.get("--timeout"),
-            values=wants_values,
+            values="--out" in given,
             show=show if stream else None,
         )
         if stream:
             sys.stdout.write(tagged.rest())
         else:
-            kept = {
-                rank: [item for item in items if not (wants_values and item.kind == "result")]
-                for rank, items in result.outputs.items()
-            }
-            for shown in grouped(kept):
+            for shown in grouped(result.outputs):
                 _show(shown)
         for said in failures(result):
             sys.stderr.write(f"{said}\n")

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.engine_link import Item
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
+from workbench.rank.parcel import unpack
 from workbench.rank.running import Done
 from workbench.where_words import ranges
 
@@ -55,13 +56,11 @@ class CellResult:
         return [self._value(rank) for rank in self.ranks]
 
     def _value(self, rank: int) -> Any:
-        from distributed.protocol import pickle
-
         done = self.done[rank]
         if done.refusal:
             raise CollectiveFailed(f"the value on rank {rank} does not come here: {done.refusal}")
         try:
-            return None if done.value is None else pickle.loads(done.value)
+            return None if done.value is None else unpack(done.value)
         except Exception as error:
             raise CollectiveFailed(
                 f"the value that rank {rank} sent cannot be made here: {type(error).__name__}: {error}"

@@ -22,6 +22,7 @@ from workbench.errors import HeadUnreachable, InvalidRequest, PlacementError, Wo
 from workbench.hang import Hang
 from workbench.placing import pinning
 from workbench.placing import source as sources
+from workbench.rank.parcel import pack
 from workbench.rank.running import RunCell
 
 if TYPE_CHECKING:
@@ -164,7 +165,6 @@ def _how(client: Client, name: str, value: Any) -> dict[str, Any]:
     from dask.base import is_dask_collection
     from dask.utils import format_bytes
     from distributed import Future, wait
-    from distributed.protocol import pickle
 
     if is_dask_collection(value):
         if sources.placed_per(value) is None:
@@ -185,17 +185,17 @@ def _how(client: Client, name: str, value: Any) -> dict[str, Any]:
             value.result(timeout=_GRACE)
         return {"key": value.key}
     try:
-        pickled = pickle.dumps(value)
+        parcel = pack(value)
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
         raise InvalidRequest(
             f"{name!r}, {sources.describe(value)}, cannot be sent to the ranks: {type(error).__name__}: {error}"
         ) from None
-    if len(pickled) > _VALUE:
+    if len(parcel) > _VALUE:
         raise InvalidRequest(
-            f"{name!r} has {format_bytes(len(pickled))}, and {format_bytes(_VALUE)} go with a cell: "
+            f"{name!r} has {format_bytes(len(parcel))}, and {format_bytes(_VALUE)} go with a cell: "
             f"{name} = workbench.broadcast(client, {name}) sends it to all ranks once, and name that future"
         )
-    return {"pickled": pickled}
+    return {"parcel": parcel}
 
 
 # -- the way to the head ---------------------------------------------------------------------------------------

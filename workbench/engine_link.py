@@ -110,10 +110,10 @@ class EngineLink:
 
     def _send(self, ident: str, what: Any, take: Callable[[dict[str, Any]], None]) -> tuple[Promise[Any], Promise[Any]]:
         client = self._client
-        # It keeps all that ever was, for whoever asks for it later.
-        client.results.clear()
         reply = client.send_apply_request(
-            client._mux_socket,  # noqa: SLF001  (a view asks the hub who is there; the head has told that)
+            # A view asks the hub who is there; the head has told that. The stream, not its socket: what comes in while
+            # one sends past it is not noticed until one sends again.
+            client._mux_stream,  # noqa: SLF001
             what,
             ident=ident.encode(),
             message_future_hook=lambda future: future.iopub_callbacks.append(take),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import scratch
 from workbench.errors import CollectiveFailed, RankLost, WorkbenchError
 from workbench.rank.main_thread import MainThread
+from workbench.rank.parcel import unpack
 from workbench.rank.running import Done, matching, run_in_shell, take_place
 from workbench.rank.waiting import abandon
 from workbench.rank.watch import CallEnded, Watch
@@ -56,8 +57,10 @@ class Cell:
     """Whether the code of the user runs now, so that SIGINT may end it."""
     interrupted: str | None = None
     """Why it is to end, if somebody wants it to; None also if it only follows the failure of another rank."""
-    written: int = 0
-    """Characters of output so far."""
+    shown: int = 0
+    """Characters of output that have gone out."""
+    cut: int = 0
+    """Those that have not, since they were too many."""
     forsaken: bool = False
     """Whether some rank does not take part in it to its end."""
 
@@ -156,8 +159,9 @@ class Cells:
         cell = self._cell
         if cell is None:
             return characters
-        admitted = max(0, min(characters, cell.limit - cell.written))
-        cell.written += characters
+        admitted = min(characters, cell.limit - cell.shown)
+        cell.shown += admitted
+        cell.cut += characters - admitted
         return admitted
 
     # -- getting ready -----------------------------------------------------------------------------------------
@@ -207,13 +211,12 @@ class Cells:
         self._cell = Cell(cell, serial, list(ranks), values, self._watch, limit)
 
     async def _get(self, name: str, how: dict[str, Any]) -> Any:
-        from distributed.protocol import pickle
         from distributed.utils import offload
         from distributed.utils_comm import gather_from_workers
 
-        if "pickled" in how:
+        if "parcel" in how:
             try:
-                return await offload(pickle.loads, how["pickled"])
+                return await offload(unpack, how["parcel"])
             except Exception as error:
                 raise CollectiveFailed(
                     f"rank {self._context.rank} cannot make {name!r} of what the notebook sent: "
@@ -286,7 +289,7 @@ class Cells:
             done = Done("error", f"{type(error).__name__}: {error}")
         if now.interrupted:
             done = Done("interrupted", now.interrupted, done.traceback)
-        done.cut = max(0, now.written - now.limit)
+        done.cut = now.cut
         self._cell = None
         self._worker.loop.add_callback(self._report, cell, done.status, done.summary)
         return done

@@ -62,6 +62,40 @@ class CellStream(OutStream):
         return int(self._log.fileno())
 
 
+def limit_displays(shell: Any, admit: Callable[[int], int]) -> None:
+    """Count what the main thread displays as output, and the values of last lines, and leave out what is too much.
+
+    Parameters
+    ----------
+    shell
+        The IPython of this process.
+    admit
+        As of `CellStream`.
+    """
+    compute = shell.displayhook.compute_format_data
+
+    def of_value(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = compute(value)
+        data = _within(data, admit)
+        return data, {kind: its for kind, its in metadata.items() if kind in data}
+
+    def of_display(message: dict[str, Any]) -> dict[str, Any] | None:
+        if "data" in message["content"]:
+            message["content"]["data"] = _within(message["content"]["data"], admit)
+        return message if message["content"].get("data") != {} else None
+
+    shell.displayhook.compute_format_data = of_value
+    shell.display_pub.register_hook(of_display)
+
+
+def _within(data: dict[str, Any], admit: Callable[[int], int]) -> dict[str, Any]:
+    """Return the forms of one thing that may go out: all of them, or as much as there may be of the plain text."""
+    total = sum(len(its) if isinstance(its, str | bytes) else len(json.dumps(its)) for its in data.values())
+    if (admitted := admit(total)) == total:
+        return data
+    return {"text/plain": data["text/plain"][:admitted]} if admitted and "text/plain" in data else {}
+
+
 class RankEngine(IPEngine):  # type: ignore[misc]
     """An engine without processes, files and signal handlers of its own."""
 
@@ -90,6 +124,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         await super().complete_registration(*args)
         # It would let any SIGINT end a request, also in the middle of what is not the user's code.
         self.kernel.pre_handler_hook = self.kernel.post_handler_hook = lambda: None
+        limit_displays(self.kernel.shell, self._admit)
         self._registered.set_result(self.ident)
 
     def exit(self, exit_status: int | str | None = 0) -> NoReturn:

@@ -6,8 +6,8 @@ Imports nothing heavy: notebooks make these objects.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -23,7 +23,7 @@ class Done:
     traceback: str = ""
     """Of an error, as IPython words it."""
     value: bytes | None = None
-    """The value of its last line, pickled, if it was wanted."""
+    """The value of its last line as a parcel, if it was wanted."""
     refusal: str = ""
     """Why the value that was wanted is not there."""
     cut: int = 0
@@ -54,7 +54,7 @@ class RunCell:
     source: str
     """As the user has typed it."""
     result_limit: int | None = None
-    """Bytes that the value of its last line may have, pickled; None: it is not wanted."""
+    """Bytes that the value of its last line may have as a parcel; None: it is not wanted."""
 
     def __call__(self) -> Done:
         """Run it."""
@@ -110,7 +110,7 @@ def run_in_shell(
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     shell.set_custom_exc((BaseException,), show)
-    with user_code():
+    with _unseen(shell) if result_limit is not None else nullcontext(), user_code():
         result = shell.run_cell(source, store_history=True)
     error = result.error_before_exec or result.error_in_exec
     if error is None:
@@ -123,24 +123,36 @@ def run_in_shell(
     return Done("error", _line(error), traceback)
 
 
+@contextmanager
+def _unseen(shell: Any) -> Iterator[None]:
+    """Do not display the value of a last line: who wants it itself does not, and to write it out may take long."""
+    hook = shell.displayhook
+    shown, hook.compute_format_data = hook.compute_format_data, lambda _: ({}, {})
+    try:
+        yield
+    finally:
+        hook.compute_format_data = shown
+
+
 def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _with_value(value: Any, limit: int | None) -> Done:
     from dask.utils import format_bytes
-    from distributed.protocol import pickle
+
+    from workbench.rank.parcel import pack
 
     if limit is None:
         return Done("ok")
     try:
-        pickled = pickle.dumps(value)
+        parcel = pack(value)
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
         return Done("ok", refusal=f"a {type(value).__name__} cannot be sent: {type(error).__name__}: {error}")
-    if len(pickled) > limit:
-        size, allowed = format_bytes(len(pickled)), format_bytes(limit)
+    if len(parcel) > limit:
+        size, allowed = format_bytes(len(parcel)), format_bytes(limit)
         return Done("ok", refusal=f"it has {size}, and {allowed} may be sent (setting workbench.cells.result-limit)")
-    return Done("ok", value=pickled)
+    return Done("ok", value=parcel)
 
 
 def matching(text: str) -> list[str]:
