@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextvars import Context
+
 import numpy as np
 import pytest
-from distributed import Lock, get_worker, wait
+from distributed import Client, Lock, get_worker, wait
 from support.processes import until
 
 from workbench import blocks, map_blocks, place
+from workbench.placing import pinning
 from workbench.placing.rows import is_aligned
 
 TABLE = np.arange(4000.0).reshape(1000, 4)
@@ -143,3 +146,11 @@ def test_restrictions_reach_the_scheduler_for_blocks_and_calls_only(client, loca
     lineage = {task for future in blocks(X) for task in tasks[future.key].dependencies}
     assert lineage
     assert not any(task.worker_restrictions for task in lineage)
+
+
+def test_what_a_client_computes_is_found_where_there_is_no_default_one(local_cluster, monkeypatch):
+    # without the clients of other tests
+    monkeypatch.setattr("distributed.client._global_clients", {})
+    with Client(local_cluster, set_as_default=False) as client:
+        [pin] = Context().run(pinning.located, client, [client.submit(len, "abc")])
+    assert pin.address in local_cluster.scheduler.workers

@@ -249,12 +249,12 @@ def located(client: Client, futures: Sequence[Future[Any]]) -> list[Pin | None]:
 
     Those that were pinned need no look, others are waited for.
     """
-    from distributed import wait
+    from distributed.client import _wait
 
     pins = {future.key: recall(future) for future in futures}
     elsewhere = [future for future in futures if pins[future.key] is None]
     if elsewhere:
-        wait(elsewhere)
+        client.sync(_wait, elsewhere)  # `wait` would take the default client, which may be another one
         pins |= {key: Pin(min(holders)) for key, holders in client.who_has(elsewhere).items() if holders}
     return [pins[future.key] for future in futures]
 
