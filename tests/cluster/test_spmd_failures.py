@@ -313,6 +313,8 @@ def test_what_cannot_be_asked_for_says_what_can(client4):
         run_on_ranks(total, client=client4, limit="much")
     with pytest.raises(ValueError, match="timeout"):
         run_on_ranks(total, client=client4, timeout="soon")
+    with dask.config.set({"workbench.spmd.watchdog": 0}), pytest.raises(InvalidRequest, match=r"spmd\.watchdog 0: "):
+        run_on_ranks(total, client=client4)
     with pytest.raises(InvalidRequest, match="a function is needed"):
         run_on_ranks(7, client=client4)
     with pytest.raises(InvalidRequest, match="world=3: there is none; allowed: 0"):
@@ -372,24 +374,6 @@ def test_another_cluster_is_refused():
         pytest.raises(InvalidRequest, match="no MPICluster"),
     ):
         run_on_ranks(total, client=client)
-
-
-def test_who_waits_is_told_where_the_ranks_are(client4, tmp_path, capsys):
-    go = tmp_path / "go"
-    with dask.config.set({"workbench.spmd.watchdog": "0.2 s"}), ThreadPoolExecutor(1) as thread:
-        result = thread.submit(run_on_ranks, hang, "Allreduce", 3, str(go), client=client4)
-        said = []
-
-        def told():
-            said.append(capsys.readouterr().out)
-            return "".join(said).endswith("\n")
-
-        until("where the ranks are", told)
-        go.touch()
-        result.result(DEADLINE)
-    first = "".join(said).splitlines()[0]
-    assert first.startswith("hang: ranks 0-2 are in Allreduce for ")
-    assert "; rank 3 is in user code at spmd.py:" in first
 
 
 @pytest.mark.mpi_flavour

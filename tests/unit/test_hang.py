@@ -2,27 +2,71 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
+from workbench import hang
 from workbench.hang import Hang
 
 
-def places(*counts):
-    return {rank: {"operation": "Barrier", "seconds": 31.0, "count": count} for rank, count in enumerate(counts)}
+@pytest.fixture
+def clock(monkeypatch):
+    """What the time is, to be set."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(hang, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
 
 
-def test_ranks_that_have_begun_no_operation_since_the_last_look_are_told():
+def places(*seconds):
+    return {rank: {"operation": "Barrier", "seconds": its, "count": 3} for rank, its in enumerate(seconds)}
+
+
+SILENT = {"silent": True}
+
+
+def test_ranks_that_get_nowhere_for_the_patience_are_told_at_the_first_look():
+    assert Hang(30).words(places(31.0, 30.0)) == "ranks 0-1 are in Barrier for 31 s"
+    assert Hang(30).words(places(31.0, 29.0)) is None
+
+
+def test_it_is_told_again_only_after_the_patience(clock):
     hang = Hang(30)
-    assert hang.words(places(3, 3)) is None
-    assert hang.words(places(3, 4)) is None
-    assert hang.words(places(3, 4)) == "ranks 0-1 are in Barrier for 31 s"
+    assert hang.words(places(31.0))
+    clock.now += 29
+    assert hang.words(places(60.0)) is None
+    clock.now += 1
+    assert hang.words(places(61.0)) == "rank 0 is in Barrier for 1 min 1 s"
+
+
+def test_a_rank_that_does_not_answer_gets_nowhere(clock):
+    hang = Hang(30)
+    clock.now += 29
+    assert hang.words({0: SILENT}) is None
+    clock.now += 1
+    assert hang.words({0: SILENT}) == "rank 0 does not answer"
+    assert hang.words({}) is None
+
+
+def test_a_rank_that_answers_no_more_is_where_it_was(clock):
+    hang = Hang(30)
+    clock.now += 100
+    assert hang.words(places(100.0, 10.0)) is None
+    clock.now += 10
+    assert hang.words({**places(110.0), 1: SILENT}) is None
+    clock.now += 10
+    assert hang.words({**places(120.0), 1: SILENT}) == "rank 0 is in Barrier for 2 min; rank 1 does not answer"
 
 
 def test_nothing_is_told_where_nothing_is_known():
+    assert Hang(30).words({}) is None
+
+
+def test_a_look_is_due_four_times_in_the_patience(clock):
     hang = Hang(30)
-    assert hang.words({}) is None
-    assert hang.words({}) is None
-
-
-def test_a_look_is_due_after_the_patience_and_again_after_a_look():
-    assert Hang(0.0).is_due()
-    hang = Hang(3600)
+    assert not hang.is_due()
+    clock.now += hang.interval
+    assert hang.interval == 7.5
+    assert hang.is_due()
+    hang.words({})
     assert not hang.is_due()

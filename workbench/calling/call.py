@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench import broadcasting, config
+from workbench import broadcasting
 from workbench.calling import answer
 from workbench.calling.request import Request
 from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
@@ -182,15 +182,19 @@ class Call:
 
     async def _tell(self) -> None:
         """Tell where the ranks are when the call makes no progress for some time."""
-        hang = Hang(config.seconds("spmd.watchdog"))
+        patience, now = self._request.patience, self._loop.time
+        hang, told = Hang(patience), now()
         while True:
-            await asyncio.sleep(hang.patience)
+            await asyncio.sleep(hang.interval)
             with contextlib.suppress(OSError):
                 running = await self._running()
                 name, places = running.get(self._request.call, ("", {}))
                 if words := hang.words(places):
                     self._news.put(f"{name}: {words}")
-                if not places and running:
+                if places:
+                    told = now()
+                elif running and now() - told >= patience:
+                    told = now()
                     others = ", ".join(other for other, _ in running.values())
                     self._news.put(f"{self._request.name} waits for its turn, for the end of {others}")
 

@@ -47,6 +47,8 @@ class Request:
     """Bytes that may travel back; None for any number."""
     timeout: float | None
     """Seconds for all of it; None for as long as it takes."""
+    patience: float
+    """Seconds without progress after which it is told where the ranks are."""
     needs: list[Future[Any]]
     """What has to be computed before; and to be kept until the end."""
     large: dict[int, Any]
@@ -71,7 +73,7 @@ def request(
     Raises
     ------
     InvalidRequest
-        If an option cannot be, or the function or an argument cannot be sent.
+        If an option or a setting cannot be, or the function or an argument cannot be sent.
     PlacementError
         If a collection is not placed, or two lie differently.
     """
@@ -115,6 +117,7 @@ def request(
         result=result,
         limit=_limit(limit),
         timeout=None if timeout is None else config.time_span("timeout", timeout),
+        patience=config.seconds("spmd.watchdog"),
         needs=[future for column in columns for future in dict.fromkeys(column) if future],
         large=large,
     )

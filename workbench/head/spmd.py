@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CollectiveFailed, InvalidRequest, RankLost
@@ -39,6 +39,8 @@ class SpmdCalls:
     def __init__(self, scheduler: Scheduler, worlds: Worlds, collectives: Collectives) -> None:
         self._scheduler, self._worlds, self._collectives = scheduler, worlds, collectives
         self._runs: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        # By index of the world, the call whose turn it is: what is told of it, and its ranks.
+        self._current: dict[int, tuple[dict[str, str], Collection[int]]] = {}
         self._made: dict[str, list[Key]] = {}
         self._cancelled: set[str] = set()
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
@@ -108,8 +110,16 @@ class SpmdCalls:
         run = Run(
             self._scheduler, self._collectives, its, members, call=call, name=name, client=client, deadline=deadline
         )
+
+        async def in_turn() -> dict[str, Any]:
+            self._current[its.index] = {"call": call, "name": name}, ranks
+            try:
+                return await run.run(contents, keys, root, limit)
+            finally:
+                self._current.pop(its.index, None)
+
         needed = None if addresses is None else ranks
-        turn = self._collectives.run(its, client, lambda: run.run(contents, keys, root, limit), deadline, needed)
+        turn = self._collectives.run(its, client, in_turn, deadline, needed)
         self._runs[call] = running = asyncio.ensure_future(turn)
         try:
             answer = await running
@@ -163,7 +173,15 @@ class SpmdCalls:
         Returns
         -------
         places : dict
-            By index of the world, then by rank; see `workbench.rank.whereabouts`.
+            By index of the world, then by rank; see `workbench.rank.whereabouts`. A rank that does not answer counts
+            to the call whose turn it is, where it takes part in that.
         """
         asked = [its for its in self._worlds if world in (None, its.index)]
-        return {its.index: await whereabouts(self._scheduler, its.index, self._worlds.members(its)) for its in asked}
+        places = {}
+        for its in asked:
+            told = places[its.index] = await whereabouts(self._scheduler, its.index, self._worlds.members(its))
+            call, ranks = self._current.get(its.index, ({}, ()))
+            for rank, place in told.items():
+                if place and "silent" in place and rank in ranks:
+                    place.update(call)
+        return places

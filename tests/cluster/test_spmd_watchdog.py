@@ -1,0 +1,55 @@
+"""Who waits for a call that gets nowhere is told where the ranks are."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import dask
+from support.processes import DEADLINE, until
+from support.spmd import hang
+
+from workbench import run_on_ranks
+
+
+@contextmanager
+def first_words(capsys, go, patience, *call, **options) -> Iterator[str]:
+    """Make a call, and return the first thing that is told of it; then let it end."""
+    with dask.config.set({"workbench.spmd.watchdog": patience}), ThreadPoolExecutor(1) as thread:
+        result = thread.submit(run_on_ranks, *call, **options)
+        said = []
+
+        def told():
+            said.append(capsys.readouterr().out)
+            return "\n" in "".join(said)
+
+        try:
+            until("where the ranks are", told)
+            yield "".join(said).splitlines()[0]
+        finally:
+            go.touch()
+        result.result(DEADLINE)
+
+
+def test_who_waits_is_told_where_the_ranks_are_after_the_time_that_is_set(client4, tmp_path, capsys):
+    go = tmp_path / "go"
+    with first_words(capsys, go, "2 s", hang, "Allreduce", 3, str(go), client=client4) as words:
+        [seconds] = re.findall(
+            r"^hang: ranks 0-2 are in Allreduce for ([0-9.]+) s; rank 3 is in user code at spmd", words
+        )
+        assert 2 <= float(seconds) < 4
+
+
+def test_a_rank_whose_c_code_lets_nobody_else_run_is_named(client4, tmp_path, capsys):
+    def hold(comm, path):
+        if comm.rank == 3:
+            # With the lock of the interpreter, which `CDLL` would give away.
+            ctypes.PyDLL(None).system(f"until test -e '{path}'; do sleep 0.02; done".encode())
+        comm.Barrier()
+
+    go = tmp_path / "go"
+    with first_words(capsys, go, "0.2 s", hold, str(go), client=client4) as words:
+        assert re.match(r"^hold: ranks 0-2 are in Barrier for .*; rank 3 does not answer$", words)
