@@ -26,7 +26,7 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
     client
         A client of an `MPICluster`.
     obj
-        Anything that Dask can send. A list is one object, too.
+        Anything that can be pickled. A list is one object, too.
     timeout
         Seconds, or a time span such as ``"10 minutes"``, for all of it, waiting for the broadcasts of others
         included. Default: ``workbench.broadcast-timeout``.
@@ -40,7 +40,7 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
     Raises
     ------
     InvalidRequest
-        If the client is of another kind of cluster.
+        If the object cannot be pickled, or the client is of another kind of cluster.
     RankLost
         If a rank is gone, or dies meanwhile.
     CollectiveFailed
@@ -59,11 +59,40 @@ def broadcast(client: Client, obj: Any, *, timeout: float | str | None = None) -
     >>> parts = map_blocks(gradient, X, y, weights)      # doctest: +SKIP
     """
     seconds = config.seconds("broadcast-timeout") if timeout is None else config.time_span("timeout", timeout)
-    return client.sync(send, client, obj, seconds)
+    return client.sync(_send_what_can_be, client, obj, seconds)
+
+
+def check(obj: Any) -> None:
+    """Return if an object can be pickled; whatever makes that impossible is raised."""
+    import cloudpickle
+
+    # What arrays hold is not even looked at.
+    cloudpickle.Pickler(_Nowhere(), protocol=5, buffer_callback=lambda _: None).dump(obj)
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, contents: bytes) -> int:
+        return len(contents)
+
+
+async def _send_what_can_be(client: Client, obj: Any, timeout: float) -> Future[Any]:
+    from distributed.utils import offload
+
+    try:
+        # Dask would log all there is to tell of it, and what it raises is not about the object.
+        await offload(check, obj)
+    except Exception as error:
+        raise InvalidRequest(
+            f"the {type(obj).__name__} cannot be sent to the ranks: {type(error).__name__}: {error}. It has to be "
+            "picklable: open files, locks and connections on the ranks"
+        ) from error
+    return await send(client, obj, timeout)
 
 
 async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
-    """Do what `broadcast` does, on the event loop of the client; `timeout` in seconds."""
+    """Do what `broadcast` does, on the event loop of the client; `timeout` in seconds. The object can be pickled."""
     from distributed import Future
 
     await client  # an asynchronous one may not have been started yet

@@ -26,7 +26,7 @@ def run_on_ranks(
     *args: Any,
     client: Client | None = None,
     result: str = "ranks",
-    world: int = 0,
+    world: int | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
     **kwargs: Any,
@@ -49,7 +49,7 @@ def run_on_ranks(
         one axis or more, or dataframes, that stay on their ranks and become a placed collection; of a tuple of them
         each becomes one.
     world
-        Index of the MPI world, where no argument is placed.
+        Index of the MPI world. Default: that of the blocks; without blocks the first one, 0.
     timeout
         Seconds, or a time span such as ``"10 minutes"``, for all of it, the calls of others before it included.
         Default: as long as it takes.
@@ -68,7 +68,8 @@ def run_on_ranks(
         What the function raised on the rank that failed first, with the traceback of that rank and a note that names
         it. The call has ended on all ranks then.
     InvalidRequest
-        If an option cannot be, the function cannot be sent, or the blocks lie in several worlds.
+        If an option cannot be, the function or an argument cannot be sent, or the blocks lie in several worlds or in
+        another one than `world`.
     PlacementError
         If a collection is not placed, two lie differently, or what the ranks made does not fit together as blocks.
     RankLost
@@ -141,7 +142,7 @@ def spmd(
     *,
     client: Client | None = None,
     result: str = "ranks",
-    world: int = 0,
+    world: int | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
 ) -> Callable[[Callable[..., Any]], SpmdFunction]: ...
@@ -151,7 +152,7 @@ def spmd(
     *,
     client: Client | None = None,
     result: str = "ranks",
-    world: int = 0,
+    world: int | None = None,
     timeout: float | str | None = None,
     limit: float | str | None = None,
 ) -> SpmdFunction | Callable[[Callable[..., Any]], SpmdFunction]:

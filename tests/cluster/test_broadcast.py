@@ -95,9 +95,11 @@ def test_the_head_drops_none_of_them(client4):
     assert len(client4.who_has(future)[future.key]) == 4
 
 
-def test_what_cannot_be_sent_says_so_and_leaves_nothing(client4):
-    with pytest.raises(TypeError, match="Could not serialize"):
-        broadcast(client4, threading.Lock())
+@pytest.mark.parametrize("others", [[], [np.zeros(10**6)]], ids=["small", "large"])
+def test_what_cannot_be_sent_says_so_in_one_sentence_and_leaves_nothing(client4, caplog, others):
+    with pytest.raises(InvalidRequest, match=r"^the list cannot be sent to the ranks: TypeError: cannot pickle '_thr"):
+        broadcast(client4, [*others, threading.Lock()])
+    assert not caplog.records
     until("nothing is kept", lambda: not kept(client4))
     assert broadcast(client4, 7).result() == 7
 

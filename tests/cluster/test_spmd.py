@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 
 import dask
 import dask.array as da
@@ -291,9 +292,37 @@ def test_each_world_runs_calls_of_its_own():
             run_on_ranks(total, place(TABLE))
         with pytest.raises(PlacementError, match="have to lie alike"):
             run_on_ranks(total, one, other)
+        assert run_on_ranks(total, other, world=1) == [TABLE.sum()]
+        with pytest.raises(
+            InvalidRequest, match=r"blocks lie on world 1, world=0 was given: .*X = place\(X, world=0\)"
+        ):
+            run_on_ranks(total, other, world=0)
+        assert run_on_ranks(total, place(TABLE, world=0), world=0) == [TABLE.sum()] * 2
         with pytest.raises(InvalidRequest, match="world=2: there is none; allowed: 0, 1"):
             run_on_ranks(total, client=client, world=2)
         assert run_on_ranks(total, one) == [TABLE.sum()] * 2
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [
+        (lambda X, _: [X], "a dask.Array is inside a list"),
+        (lambda _, future: (7, future), "a distributed.Future is inside a tuple"),
+        (lambda X, _: {"X": X}, "a dask.Array is inside a dict"),
+    ],
+)
+def test_what_lies_on_the_ranks_is_refused_inside_of_other_arguments(client4, inside, words):
+    what = inside(place(TABLE), client4.submit(len, "abc"))
+    with pytest.raises(InvalidRequest, match=f"{words}: pass placed arrays and futures as arguments of their own"):
+        run_on_ranks(total, what, client=client4)
+
+
+def test_a_large_argument_that_cannot_be_sent_is_refused_as_a_small_one_is(client4, caplog):
+    words = "^total cannot be sent to the ranks with its arguments: TypeError: cannot pickle '_thread.lock' object"
+    for size in (1, 10**6):
+        with pytest.raises(InvalidRequest, match=words):
+            run_on_ranks(total, [np.zeros(size), threading.Lock()], client=client4)
+    assert not caplog.records
 
 
 def test_results_larger_than_allowed_are_refused_with_their_size(client4):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench import config
+from workbench import broadcasting, config
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placing import alike, made, pinning, rows, source
 from workbench.rank import parcel
@@ -39,8 +39,8 @@ class Request:
     """For each rank, what the slots among the arguments stand for; for all ranks the same if there is one item."""
     addresses: list[str] | None
     """Ranks that hold the blocks; None: all of the world."""
-    world: int
-    """Index of the world."""
+    world: int | None
+    """Index of the world; None: that of the blocks."""
     result: str
     """One of `RESULTS`."""
     limit: int | None
@@ -64,7 +64,7 @@ def request(
     *,
     client: Client | None,
     result: str,
-    world: int,
+    world: int | None,
     limit: float | str | None,
     timeout: float | str | None,
 ) -> Request:
@@ -86,10 +86,15 @@ def request(
     if result not in RESULTS:
         raise InvalidRequest(f"result={result!r} cannot be: {did_you_mean(str(result), RESULTS)}")
     arguments = [*args, *kwargs.values()]
+    for argument in arguments:
+        _look_inside(argument)
     collections = [argument for argument in arguments if is_dask_collection(argument)]
     client = pinning.connected(client or (alike.blocks(collections[0])[0].client if collections else None))
     pins = alike.pins(client, collections[0], alike.blocks(collections[0])) if collections else None
-    per = str(source.placed_per(collections[0])) if collections else pinning.of_world("rank", world)
+    if world is None and not collections:
+        world = 0
+    of_world = pinning.of_world("rank", world)
+    per = str(source.placed_per(collections[0])) if collections else of_world
     columns: list[Sequence[Future[Any] | None]] = []
     large: dict[int, Any] = {}
     filled = [_slot(client, argument, pins, columns, large) for argument in arguments]
@@ -98,6 +103,8 @@ def request(
     ready = functools.partial(rows.call, function)
     named = dict(zip(kwargs, filled[len(args) :], strict=True))
     try:
+        for value in large.values():
+            broadcasting.check(value)
         contents = parcel.pack((ready, filled[: len(args)], named, to_blocks))
     except Exception as error:
         raise InvalidRequest(
@@ -121,6 +128,21 @@ def request(
         needs=[future for column in columns for future in dict.fromkeys(column) if future],
         large=large,
     )
+
+
+def _look_inside(argument: Any) -> None:
+    """Return if there is nothing in an argument that would not be replaced by what lies on the ranks."""
+    from dask.base import is_dask_collection
+    from distributed import Future
+
+    if not isinstance(argument, list | tuple | dict):
+        return
+    for item in argument.values() if isinstance(argument, dict) else argument:
+        if is_dask_collection(item) or isinstance(item, Future):
+            raise InvalidRequest(
+                f"{source.describe(item)} is inside a {type(argument).__name__}: pass placed arrays and futures as "
+                "arguments of their own"
+            )
 
 
 def _slot(

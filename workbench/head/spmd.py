@@ -58,7 +58,7 @@ class SpmdCalls:
         contents: bytes,
         keys: Sequence[Sequence[Key]],
         addresses: Sequence[str] | None,
-        world: int,
+        world: int | None,
         root: bool,
         limit: int | None,
         timeout: float | None,
@@ -78,7 +78,7 @@ class SpmdCalls:
         addresses
             The ranks that take part, where the first argument lies on them; None: all of the world.
         world
-            Index of the world; for `addresses` it does not matter.
+            Index of the world; None: that of the `addresses`.
         root
             Whether only the first rank tells its value.
         limit
@@ -94,7 +94,7 @@ class SpmdCalls:
         Raises
         ------
         InvalidRequest
-            If there is no such world, or the ranks belong to several.
+            If there is no such world, or the ranks belong to another or to several.
         RankLost
             If a rank is gone, or goes meanwhile.
         CollectiveFailed
@@ -135,11 +135,11 @@ class SpmdCalls:
             asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
         return answer
 
-    def _place(self, addresses: Sequence[str] | None, world: int) -> tuple[MPIWorld, dict[int, str]]:
+    def _place(self, addresses: Sequence[str] | None, world: int | None) -> tuple[MPIWorld, dict[int, str]]:
         """Return the world and the ranks of a call."""
         worlds = {its.index: its for its in self._worlds}
         if addresses is None:
-            if world not in worlds:
+            if world is None or world not in worlds:
                 raise InvalidRequest(f"world={world}: there is none; allowed: {', '.join(map(str, worlds))}")
             return worlds[world], self._worlds.members(worlds[world])
         places = {address: (its, rank) for its in self._worlds for rank, address in self._worlds.members(its).items()}
@@ -154,7 +154,13 @@ class SpmdCalls:
                 f"the blocks lie on several MPI worlds ({listed}), and a call runs within one: place the data on one "
                 "of them, X = place(X, world=0)"
             )
-        return places[addresses[0]][0], {places[address][1]: address for address in addresses}
+        its = places[addresses[0]][0]
+        if world not in (None, its.index):
+            raise InvalidRequest(
+                f"the blocks lie on world {its.index}, world={world} was given: leave world= out, or place the data "
+                f"there, X = place(X, world={world})"
+            )
+        return its, {places[address][1]: address for address in addresses}
 
     def cancel(self, call: str, client: str) -> None:
         """End a call for the client that has asked for it, wherever it is."""
