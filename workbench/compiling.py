@@ -41,7 +41,7 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
     source
         The file: ``.c``, ``.cc``, ``.cpp`` or ``.cxx``.
     options
-        For the compiler and the linker.
+        For the compiler and the linker, one by one: ``["-O2", "-g"]``.
     folder
         Where the library is kept; no other user may write there. Default: ``mpi-workbench`` in the user's cache folder
         (``XDG_CACHE_HOME``, or ``~/.cache``).
@@ -54,7 +54,8 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
     Raises
     ------
     InvalidRequest
-        If there is no such file, if it does not compile (with what the compiler says), or if the folder is no good.
+        If there is no such file, if it does not compile (with what the compiler says), or if the options or the folder
+        are no good.
     MPINotFound
         If there is no compiler of this MPI.
     MPIMismatch
@@ -70,6 +71,8 @@ def build(source: str | Path, *, options: Sequence[str] = ("-O3",), folder: str 
     --------
     >>> code = ctypes.CDLL(build("covariance.c"))  # doctest: +SKIP
     """
+    if isinstance(options, str):
+        raise InvalidRequest(f"options={options!r} is one text: pass a list, options={options.split()}")
     source = Path(source).absolute()
     language = _LANGUAGES.get(source.suffix)
     if language is None:

@@ -83,8 +83,8 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
     Raises
     ------
     InvalidRequest
-        If the array is not a numpy array, is of another dtype or of one that C does not have, or is not contiguous,
-        not aligned or read-only where it is to be written.
+        If there is no such dtype; if the array is not a numpy array, is of another dtype or of one that C does not
+        have, or is not contiguous, not aligned or read-only where it is to be written.
 
     Examples
     --------
@@ -98,10 +98,16 @@ def pointer(array: Any, dtype: npt.DTypeLike | None = None, *, writable: bool = 
         raise InvalidRequest(
             f"pointer() takes a numpy array, not {type(array).__name__}: convert it, e.g. with its to_numpy()"
         )
-    if dtype is not None and array.dtype != np.dtype(dtype):
+    try:
+        wanted = array.dtype if dtype is None else np.dtype(dtype)
+    except (TypeError, ValueError):
         raise InvalidRequest(
-            f"the array is of dtype {array.dtype}, and the C code takes {np.dtype(dtype)}: "
-            f"convert it before, with astype({np.dtype(dtype).name!r})"
+            f"dtype={dtype!r} is none of numpy: for double * it is 'float64', for int * 'int32'"
+        ) from None
+    if array.dtype != wanted:
+        raise InvalidRequest(
+            f"the array is of dtype {array.dtype}, and the C code takes {wanted}: "
+            f"convert it before, with astype({wanted.name!r})"
         )
     described = f"the array of dtype {array.dtype} and shape {array.shape}"
     real = array.real.dtype if array.dtype.kind == "c" else array.dtype

@@ -11,11 +11,13 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import MethodType
 from typing import TYPE_CHECKING, Any, overload
 
 from workbench.calling.call import Call
 from workbench.calling.request import request
 from workbench.errors import InvalidRequest
+from workbench.rank import running
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -116,6 +118,10 @@ class SpmdFunction:
             return self._fn(*args, **kwargs)
         return _call(self, args, kwargs, **self._options).result()
 
+    def __get__(self, instance: object, owner: type | None = None) -> SpmdFunction:
+        """Return it as a method of an object, of which each rank gets a copy."""
+        return self if instance is None else SpmdFunction(MethodType(self._fn, instance), self._options)
+
     def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call it on all ranks without waiting; to cancel the future ends the call on all of them.
 
@@ -166,7 +172,8 @@ def spmd(
     Returns
     -------
     SpmdFunction
-        Is called without the communicator; has ``submit`` beside.
+        Is called without the communicator; has ``submit`` beside. A method takes it after ``self``, which is a copy on
+        each rank.
 
     Examples
     --------
@@ -188,7 +195,17 @@ def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Cal
             "a call on all ranks was made within another, for which it would wait for ever: call the function itself, "
             "fn(comm, ...)"
         )
+    if options["client"] is None and _is_in_cell():
+        raise InvalidRequest(
+            "a call on all ranks was made in a cell that runs on them already: call the function itself, fn(comm, ...)"
+        )
     return Call(request(fn, args, kwargs, **options))
+
+
+def _is_in_cell() -> bool:
+    """Tell whether this is the code of a cell on a rank."""
+    # Only ranks have a runner of cells, and run them on the main thread.
+    return bool(running._runners) and threading.current_thread() is threading.main_thread()  # noqa: SLF001
 
 
 def _find(module: str, qualified_name: str) -> Any:

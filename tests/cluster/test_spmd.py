@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client
+from support.methods import Scale
 from support.processes import DEADLINE, until
 from support.spmd import decorated_mean, decorated_total, held, place_of, total
 
-from workbench import MPICluster, blocks, broadcast, map_blocks, place, run_on_ranks, spmd
-from workbench.errors import InvalidRequest, PlacementError
+from workbench import MPICluster, blocks, broadcast, cells, map_blocks, place, run_on_ranks, spmd
+from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError
 from workbench.placing.rows import is_aligned
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
@@ -269,6 +270,18 @@ def test_a_function_of_a_script_runs_on_the_ranks(cluster4):
     assert told.stdout == "28\n"
 
 
+def test_a_method_is_called_with_its_object(client4):
+    class Local(Scale):  # which the ranks cannot import
+        @spmd
+        def thrice(self, comm, X):
+            return 3 * self.total(comm, X)
+
+    X = place(TABLE)
+    assert Scale(2).total(X) == 2 * TABLE.sum()
+    assert Scale(2).twice.submit(X).result(DEADLINE) == [4 * TABLE.sum()] * 4
+    assert Local(2).thrice(X) == [6 * TABLE.sum()] * 4
+
+
 def test_heartbeats_go_on_and_the_worker_is_as_before(client4):
     def ticks(dask_worker):
         return sorted(name for name, callback in dask_worker.periodic_callbacks.items() if callback.is_running())
@@ -276,6 +289,12 @@ def test_heartbeats_go_on_and_the_worker_is_as_before(client4):
     before = client4.run(ticks)
     assert run_on_ranks(total, client=client4) == [6] * 4
     assert client4.run(ticks) == before
+
+
+def test_a_call_within_a_cell_is_refused(client4):
+    cell = "import workbench\nworkbench.run_on_ranks(lambda comm: comm.rank)"
+    with pytest.raises(CollectiveFailed, match=r"in a cell that runs on them already: call the function .*fn\(comm"):
+        cells.run(cell, client=client4).check()
 
 
 def test_each_world_runs_calls_of_its_own():

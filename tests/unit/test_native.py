@@ -79,6 +79,11 @@ def test_an_array_that_does_not_fit_is_refused_in_a_sentence(array, said):
         pointer(array, "float64", writable=True)
 
 
+def test_a_type_of_c_is_no_dtype():
+    with pytest.raises(InvalidRequest, match=r"dtype='double \*' is none of numpy: for double \* it is 'float64'"):
+        pointer(np.zeros(3), "double *")
+
+
 @pytest.mark.parametrize("dtype", ["object", "U5", "datetime64[ns]", "float16", ">f8", "f8,i4"])
 def test_what_c_has_no_number_type_for_is_refused(dtype):
     with pytest.raises(InvalidRequest, match="C has no number type for: convert it before"):
@@ -124,6 +129,11 @@ def test_a_library_is_built_once_and_can_be_called(source, folder):
     assert build(str(source), folder=folder) == library
     assert Path(library).stat().st_mtime_ns == made.st_mtime_ns
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_options_in_one_text_are_refused(source, folder):
+    with pytest.raises(InvalidRequest, match=r"options='-O2 -g' is one text: pass a list, options=\['-O2', '-g'\]"):
+        build(source, options="-O2 -g", folder=folder)
 
 
 def test_cplusplus_is_built_by_mpicxx(tmp_path, folder):

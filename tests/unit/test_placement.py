@@ -255,6 +255,12 @@ def test_a_closed_client_is_refused(local_cluster):
         place(TABLE, client=closed)
 
 
+@pytest.mark.parametrize("thing", ["a cluster's address", LocalCluster])
+def test_what_is_no_client_is_refused(thing):
+    with pytest.raises(PlacementError, match=r"^client=.* is no client: pass a distributed\.Client, as"):
+        place(np.zeros(8), client=thing)
+
+
 async def test_an_asynchronous_client_is_refused(local_cluster):
     async with Client(local_cluster.scheduler_address, asynchronous=True, set_as_default=False) as client:
         with pytest.raises(PlacementError, match="the client is asynchronous"):

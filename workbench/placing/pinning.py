@@ -72,17 +72,21 @@ def connected(client: Client | None) -> Client:
     Raises
     ------
     PlacementError
-        If there is none, if it is closed or if it is asynchronous.
+        If there is none, if it is something else, if it is closed or if it is asynchronous.
     """
-    from distributed import get_client
+    from distributed import Client, get_client
 
     try:
-        client = client or get_client()
+        client = get_client() if client is None else client
     except ValueError:
         raise PlacementError(
             "no client is connected to a cluster: start one (%mpicluster start, or MPICluster(...).get_client()) "
             "or pass client="
         ) from None
+    if not isinstance(client, Client):
+        raise PlacementError(
+            f"client={client!r:.80} is no client: pass a distributed.Client, as MPICluster(...).get_client() returns it"
+        )
     if client.asynchronous:
         raise PlacementError(
             "the client is asynchronous; blocks are placed from ordinary code: use Client(cluster) without "
