@@ -67,6 +67,7 @@ def test_tasks_that_keep_every_rank_busy_hold_no_call_up(client4):
 def test_tasks_run_while_a_call_does(client4, tmp_path):
     go = tmp_path / "go"
     future = spmd(client=client4)(hang).submit("Allreduce", 1, str(go))
+    until("all ranks to be in it", lambda: all(what != "" for _, what in client4.run(doing).values()))
     assert client4.gather(client4.map(lambda x: x + 1, range(100), pure=False)) == list(range(1, 101))
     assert not future.done()
     go.touch()
