@@ -77,16 +77,20 @@ class CellMagics(Magics):
         out = given.get("--out")
         if out is not None and not out.isidentifier():
             raise InvalidRequest(f"--out {out}: allowed is a name for a variable")
-        result = self._ran(cell, self._named(words), given)
+        result = self._ran(cell, self._named(words, given), given)
         if out is not None:
             self.shell.user_ns[out] = result.values()
 
-    def _named(self, words: list[str]) -> dict[str, Any]:
+    def _named(self, words: list[str], given: dict[str, str]) -> dict[str, Any]:
         names = self.shell.user_ns
         if unknown := [word for word in words if word not in names]:
             defined = [name for name in names if name[0] != "_" and name not in self.shell.user_ns_hidden]
             close = did_you_mean(unknown[0], defined).partition(" (")[0]
             hint = f"; {close}" if close.startswith("did") else ""
+            if "," in unknown[0]:
+                hint = "; names are separated by blanks"
+            elif given:
+                hint += "; a value of several words is quoted, as --timeout '2 minutes'"
             raise InvalidRequest(f"{unknown[0]!r} is not defined in this notebook{hint}")
         return {word: names[word] for word in words}
 
@@ -141,6 +145,8 @@ def _show(shown: Shown) -> None:
 
 
 def _show_tagged(rank: int, item: Item, tagged: Tagged) -> None:
+    if item.kind not in {"stdout", "stderr"}:
+        sys.stdout.write(tagged.rest(rank))  # a value begins in a line of its own
     item = as_text(item)
     if item.kind in {"stdout", "stderr"}:
         (sys.stderr if item.kind == "stderr" else sys.stdout).write(tagged.lines(rank, item))

@@ -66,7 +66,9 @@ def _merged(items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
         now = as_text(item)
         if before is not None and now.text and before.kind == now.kind:
-            before = replace(before, text=before.text + now.text)
+            # A value begins in a line of its own, as in any notebook.
+            ended = now is item or before.text.endswith("\n")
+            before = replace(before, text=f"{before.text}{'' if ended else chr(10)}{now.text}")
             continue
         if before is not None:
             yield before
@@ -129,8 +131,7 @@ class Tagged:
             self._begun[rank, item.kind] = rest
         return "".join(f"[{rank}] {line}\n" for line in whole.split("\n")) if whole or text.startswith("\n") else ""
 
-    def rest(self) -> str:
-        """Return the lines that were left without an end."""
-        rest = "".join(f"[{rank}] {line}\n" for (rank, _), line in sorted(self._begun.items()))
-        self._begun.clear()
-        return rest
+    def rest(self, rank: int | None = None) -> str:
+        """Return the lines that were left without an end, of a rank or of all."""
+        keys = sorted(key for key in self._begun if rank in (None, key[0]))
+        return "".join(f"[{key[0]}] {self._begun.pop(key)}\n" for key in keys)

@@ -47,16 +47,17 @@ class CellResult:
         Raises
         ------
         CollectiveFailed
-            If a value could not be sent, or a rank did not come out of the cell.
-        RankLost
-            If a rank died.
+            If a value could not be sent, or a rank did not come to the end of the cell.
+        WorkbenchError
+            As of `check`.
         """
-        if self.lost or self.silent:
-            self.check()
+        self.check()
         return [self._value(rank) for rank in self.ranks]
 
     def _value(self, rank: int) -> Any:
         done = self.done[rank]
+        if done.status != "ok":
+            raise CollectiveFailed(f"there is no value of rank {rank}: {done.summary}")
         if done.refusal:
             raise CollectiveFailed(f"the value on rank {rank} does not come here: {done.refusal}")
         try:
@@ -96,4 +97,5 @@ class CellResult:
                 f"the cell was ended: {self.done[ended[0]].summary if ended else 'it took too long'}"
             )
         if ended and not self.interrupted:
-            raise CollectiveFailed(f"the cell was ended on ranks {ranges(ended)}: {self.done[ended[0]].summary}")
+            them = "rank" if len(ended) == 1 else "ranks"
+            raise CollectiveFailed(f"the cell was ended on {them} {ranges(ended)}: {self.done[ended[0]].summary}")

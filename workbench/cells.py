@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import queue
 import time
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, wait
 from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from workbench.errors import HeadUnreachable, InvalidRequest, PlacementError, Wo
 from workbench.hang import Hang
 from workbench.placing import pinning
 from workbench.placing import source as sources
+from workbench.placing.computed import computed
 from workbench.rank.parcel import pack
 from workbench.rank.running import RunCell
 
@@ -94,15 +97,16 @@ def run(
     """
     check_syntax(code)
     seconds = None if timeout is None else config.time_span("timeout", timeout)
+    patience = config.seconds("spmd.watchdog")
     client = pinning.connected(client)
     how = {name: _how(client, name, value) for name, value in (names or {}).items()}
     cell = uuid.uuid4().hex
     try:
-        granted = _ask(client, _begin(client, cell, world, ranks, how))
+        granted = _granted(client, _begin(client, cell, world, ranks, how), patience)
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
         what = RunCell(cell, code, config.size("cells.result-limit") if values else None)
-        _Course(client, link, result, granted["idents"], what).follow(seconds, show)
+        _Course(client, link, result, granted["idents"], what).follow(seconds, Hang(patience), show)
     except BaseException:
         _call_off(client, cell, "its notebook gave up")
         raise
@@ -120,7 +124,8 @@ def evaluate(
         As of `run` and `CellResult.check`.
     """
     result = run(expression, ranks=ranks, world=world, client=client, values=True)
-    result.check()
+    if result.interrupted:
+        raise KeyboardInterrupt
     return result.values()
 
 
@@ -164,7 +169,7 @@ def _how(client: Client, name: str, value: Any) -> dict[str, Any]:
     """Return how an object of the notebook comes to the ranks."""
     from dask.base import is_dask_collection
     from dask.utils import format_bytes
-    from distributed import Future, wait
+    from distributed import Future
 
     if is_dask_collection(value):
         if sources.placed_per(value) is None:
@@ -173,16 +178,11 @@ def _how(client: Client, name: str, value: Any) -> dict[str, Any]:
                 f"{name} = workbench.place({name})"
             )
         futures = sources.futures_in(value)
-        wait(futures)
+        client.sync(computed, futures, f"a block of {name}")
         pins = pinning.located(client, futures)
-        for future, pin in zip(futures, pins, strict=True):
-            if pin is None or future.status != "finished":
-                future.result(timeout=_GRACE)  # raises what went wrong
         return {"blocks": {pin.address: future.key for future, pin in zip(futures, pins, strict=True) if pin}}
     if isinstance(value, Future):
-        wait(value)
-        if value.status != "finished":
-            value.result(timeout=_GRACE)
+        client.sync(computed, [value], f"the value of {name}")
         return {"key": value.key}
     try:
         parcel = pack(value)
@@ -201,28 +201,32 @@ def _how(client: Client, name: str, value: Any) -> dict[str, Any]:
 # -- the way to the head ---------------------------------------------------------------------------------------
 
 
-def _ask(client: Client, call: Awaitable[Any]) -> Any:
-    """Await a call to the head from here.
+def _granted(client: Client, begin: Coroutine[Any, Any, dict[str, Any]], patience: float) -> dict[str, Any]:
+    """Wait for the turn of a cell, and say so every now and then.
 
     Raises
     ------
     HeadUnreachable
-        If it does not answer.
+        If the head does not answer.
     """
-
-    async def ask() -> Any:
-        return await call
-
+    promise = asyncio.run_coroutine_threadsafe(begin, client.loop.asyncio_loop)  # type: ignore[union-attr]
     try:
-        return client.sync(ask)
-    except WorkbenchError:
+        while not wait([promise], timeout=patience).done:
+            print("the cell waits for its turn, for the end of another one", flush=True)  # noqa: T201
+        return promise.result()
+    except (OSError, CancelledError) as error:
+        if isinstance(error, WorkbenchError):
+            raise
+        raise _unreachable(client, error) from error
+    except KeyboardInterrupt:
+        promise.cancel()
         raise
-    except (OSError, TimeoutError) as error:
-        raise _unreachable(error) from error
 
 
-def _unreachable(error: BaseException) -> HeadUnreachable:
+def _unreachable(client: Client, error: BaseException) -> HeadUnreachable:
     """Return the error that says that the cluster is gone."""
+    if client.status != "running":
+        return HeadUnreachable("the client was closed while a cell was under way")
     return HeadUnreachable(
         f"the cluster does not answer any more ({type(error).__name__}): has it ended? See %mpicluster list"
     )
@@ -274,15 +278,15 @@ def _close_unused() -> None:
 def _call_off(client: Client, cell: str, reason: str) -> None:
     """Have the head end a cell; it need not answer."""
     head: Any = client.scheduler
+    if client.status != "running" or head is None:
+        return
 
     async def interrupt() -> None:
         async with asyncio.timeout(_ASK):
             await head.workbench_cells_interrupt(cell=cell, reason=reason)
 
-    try:
+    with contextlib.suppress(OSError, TimeoutError, RuntimeError, CancelledError):
         client.sync(interrupt)
-    except (OSError, TimeoutError, RuntimeError):
-        return
 
 
 # -- a cell that runs ------------------------------------------------------------------------------------------
@@ -315,11 +319,10 @@ class _Course:
     def _taker(self, rank: int) -> Callable[[Item], None]:
         return lambda item: self._said.put((rank, item))
 
-    def follow(self, seconds: float | None, show: Callable[[int, Item], None] | None) -> None:
+    def follow(self, seconds: float | None, hang: Hang, show: Callable[[int, Item], None] | None) -> None:
         """Take in what the ranks say until it is over, or has had its time."""
         result, deadline = self._result, float("inf") if seconds is None else time.monotonic() + seconds
         result.outputs = {rank: [] for rank in result.ranks}
-        hang = Hang(config.seconds("spmd.watchdog"))
         while not self._is_over():
             if hang.is_due() and (words := hang.words(self._where())):
                 print(f"the cell: {words}", flush=True)  # noqa: T201  (for whoever waits)
@@ -349,7 +352,8 @@ class _Course:
         except (OSError, TimeoutError):
             return {}
         places = worlds.get(self._result.world, {})
-        return {rank: told for rank, told in places.items() if told and told.get("cell") == self._cell}
+        its = {rank: told for rank, told in places.items() if told and rank in self._result.ranks}
+        return {rank: told for rank, told in its.items() if told.get("cell") == self._cell or told.get("silent")}
 
     def _take(self, timeout: float, show: Callable[[int, Item], None] | None) -> None:
         """Take in one output, if one comes in time."""
@@ -367,8 +371,8 @@ class _Course:
         if self._over.done():
             try:
                 self._result.lost = self._over.result()["lost"]
-            except OSError as error:
-                raise _unreachable(error) from error
+            except (OSError, CancelledError) as error:
+                raise _unreachable(self._client, error) from error
             self._patience = min(self._patience, time.monotonic() + _GRACE)
         missing = set(self._result.ranks) - set(self._result.lost)
         all_came = all(each.done() for rank in missing for each in self._sent[rank])

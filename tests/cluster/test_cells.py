@@ -17,7 +17,8 @@ import pytest
 import zmq
 import zmq.utils.monitor
 from distributed import Client
-from support.processes import GONE_WITHIN, gone, kill, until
+from support import unpacked
+from support.processes import DEADLINE, GONE_WITHIN, gone, kill, until
 
 from workbench import MPICluster, cells, place
 from workbench.cell_output import failures, grouped, labelled
@@ -159,6 +160,7 @@ FOR_EVER = {
     "in a collective": "if rank: comm.Barrier()\nelse: comm.recv(source=1)",
     "asleep": "import time; time.sleep(600)",
     "in a loop": "while True: pass",
+    "in a function of an unlucky name": "def run_code():\n    while True: pass\nrun_code()",
     "in a loop that swallows errors": "while True:\n    try: comm.Barrier()\n    except Exception: pass",
 }
 
@@ -180,6 +182,50 @@ def test_ctrl_c_ends_a_cell_on_all_ranks(client4, where):
     assert {done.status for done in result.done.values()} == {"interrupted"}
     assert failures(result) == ["ranks 0-3: ended, since it was interrupted"]
     assert is_usable(client4)
+
+
+def test_ctrl_c_ends_an_evaluation_without_a_value(client4):
+    threading.Timer(1, signal.raise_signal, [signal.SIGINT]).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        cells.evaluate(f"__import__('time').sleep({DEADLINE})", client=client4)
+    with pytest.raises(CollectiveFailed, match=r"there is no value of rank 0: it left the cell by exit\(\)"):
+        cells.evaluate("exit()", client=client4)
+    assert is_usable(client4)
+
+
+def test_a_cell_whose_objects_take_long_is_given_up_and_does_not_come_between_the_next_ones(client4, tmp_path):
+    slow = unpacked.Does(unpacked.sleep, 3, tmp_path / "begun")
+
+    def interrupt():
+        until("its beginning", (tmp_path / "begun").exists)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        cells.run("1", {"slow": slow}, client=client4)
+    next_one = cells.run("import time; time.sleep(4); comm.Barrier()", client=client4)
+    next_one.check()
+    assert is_usable(client4)
+
+
+def test_objects_that_cannot_be_made_on_a_rank_are_told_and_the_ranks_go_on(client4):
+    cells.run("import math", client=client4).check()
+    with pytest.raises(CollectiveFailed, match="cannot make 'thing' of what the notebook sent: SystemExit: no licence"):
+        cells.run("1", {"thing": unpacked.Does(unpacked.leave)}, client=client4)
+    # nobody is left waiting for that cell
+    until("completion", lambda: cells.complete("math.sq", client4) == ["math.sqrt"], 5)
+    assert is_usable(client4)
+
+
+def test_names_are_found_by_the_client_that_was_given(cluster4):
+    with Client(cluster4, set_as_default=False) as client:
+        X = place(da.ones(8, chunks=2), client=client)
+        pending = client.submit(time.sleep, 0.5)
+        assert cells.run("X.sum(), f", {"X": X, "f": pending}, client=client, values=True).values() == [(2, None)] * 4
+        pending.release()
+        with pytest.raises(CollectiveFailed, match=r"'sleep-.*', the value of f, was released, or lost with its rank"):
+            cells.run("f", {"f": pending}, client=client)
 
 
 def test_a_cell_may_be_given_a_time(client4):

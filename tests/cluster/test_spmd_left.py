@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import dask
 import numpy as np
 import pytest
 from distributed import Client, Event
 from support import spmd_left as functions
+from support import unpacked
 from support.processes import DEADLINE, until
 
 from workbench import run_on_ranks, spmd
@@ -107,6 +109,55 @@ def test_the_time_of_a_call_is_also_that_of_what_it_needs(client4):
 def test_a_message_that_nobody_received_does_not_reach_the_next_call(client4):
     run_on_ranks(functions.send_for_nobody, client=client4, timeout=DEADLINE)
     assert run_on_ranks(functions.pass_on, client=client4, timeout=DEADLINE)[1] == "of this call"
+
+
+@pytest.mark.mpi_flavour
+def test_a_persistent_message_that_nobody_received_does_not_reach_the_next_call(client4):
+    run_on_ranks(functions.start_for_nobody, client=client4, timeout=DEADLINE)
+    assert run_on_ranks(functions.pass_on, client=client4, timeout=DEADLINE)[1] == "of this call"
+
+
+@pytest.mark.mpi_flavour
+def test_messages_that_were_looked_for_count_as_received(client4):
+    serials = [run_on_ranks(functions.look_for, client=client4, timeout=DEADLINE) for _ in range(3)]
+    assert serials == [serials[0]] * 3
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize("way", ["Revoke", "Set_errhandler"])
+def test_what_a_call_does_to_its_communicator_does_not_reach_the_next(client4, way):
+    run_on_ranks(functions.spoil, way, client=client4, timeout=DEADLINE)
+    assert run_on_ranks(functions.survives, client=client4, timeout=DEADLINE) == [True] * 4
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize(("way", "words"), [("leave", "SystemExit: no licence"), ("stop", "StopIteration")])
+def test_an_argument_that_cannot_be_unpacked_is_told_and_costs_nothing(client4, way, words):
+    pids = client4.run(os.getpid)
+    with pytest.raises(CollectiveFailed, match=words):
+        run_on_ranks(unpacked.size, unpacked.Does(getattr(unpacked, way)), client=client4, timeout=DEADLINE)
+    assert works(client4)
+    assert client4.run(os.getpid) == pids
+
+
+@pytest.mark.mpi_flavour
+def test_code_that_runs_before_or_after_the_function_is_ended_too(client4, tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    with pytest.raises(CollectiveTimeout, match="had not begun"):
+        run_on_ranks(unpacked.size, unpacked.Does(unpacked.loop, before), client=client4, timeout=1)
+    assert before.exists()
+    with pytest.raises(CollectiveTimeout, match=r"was ended\. Allow more"):
+        run_on_ranks(unpacked.slow_to_pack, after, client=client4, timeout=1)
+    assert after.exists()
+    assert works(client4)
+
+
+@pytest.mark.mpi_flavour
+def test_who_asks_for_input_is_told_that_there_is_none(client4):
+    with pytest.raises(EOFError) as caught:
+        run_on_ranks(unpacked.ask, client=client4, timeout=DEADLINE)
+    assert "cannot be ended" not in str(caught.value.__notes__)
+    assert works(client4)
 
 
 def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, capsys):

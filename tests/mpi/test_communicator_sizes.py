@@ -51,13 +51,13 @@ async def test_a_message_has_the_bytes_that_mpi_counts(end: End):
 async def test_ranks_agree_on_a_blocking_call_only_where_all_of_them_are_sure(end: End):
     from mpi4py import MPI
 
-    from workbench.rank.large import Large, _agree
+    from workbench.rank.large import _agree, _words
 
     plain, ours = communicators()
     numbers, other = np.ones(8), np.zeros(8)
 
     def agreed(send: Any, receive: Any, op: Any = MPI.SUM, root: int = 0, name: str = "Allreduce") -> bool:
-        return _agree(ours, Large(name, (), send, receive, op, root)._words(ours.size))[0]
+        return _agree(ours, _words(name, send, receive, ours.size, op=op, root=root))[0]
 
     first = ours.rank == 0
     own = MPI.Op.Create(lambda *_: None)

@@ -80,7 +80,7 @@ def spin():
 
 
 def running(dask_worker):
-    calls = dask_worker.handlers["workbench_spmd_go"].__self__._calls
+    calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__._calls
     return [call for call, its in calls.items() if its.running]
 
 
@@ -142,6 +142,47 @@ def send_for_nobody(comm):
     """Send what nobody receives."""
     if comm.rank == 0:
         comm.isend("of the call before", 1)
+
+
+def start_for_nobody(comm):
+    """Send what nobody receives, by a persistent request."""
+    if comm.rank == 0:
+        comm.Send_init(np.full(FEW, 1, dtype="b"), 1).Start()
+
+
+def look_for(comm):
+    """Receive by looking for messages; return what tells communicators apart."""
+    sent = comm.isend(comm.rank, (comm.rank + 1) % comm.size)
+    while (message := comm.improbe()) is None:
+        pass
+    assert message.recv() == (comm.rank - 1) % comm.size
+    sent.wait()
+    return comm.py2f()
+
+
+def spoil(comm, way):
+    """Leave the communicator so that it is of no use, or ends the world."""
+    from mpi4py import MPI
+
+    if way == "Set_errhandler":
+        comm.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+    else:
+        # not every MPI can, and another rank may have been faster
+        with contextlib.suppress(MPI.Exception, NotImplementedError):
+            comm.Barrier()
+            comm.Revoke()
+
+
+def survives(comm):
+    """Tell whether an error of MPI is one that can be caught."""
+    from mpi4py import MPI
+
+    comm.allreduce(1)
+    try:
+        MPI.Comm.Send(comm, np.zeros(1), comm.size)
+    except MPI.Exception:
+        return True
+    return False
 
 
 def pass_on(comm):

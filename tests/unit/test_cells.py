@@ -55,7 +55,7 @@ def test_output_is_grouped_by_what_ranks_say():
     outputs = {
         0: [Item("stdout", "a"), Item("stdout", "b\n")],
         1: [Item("stdout", "ab\n")],
-        2: [Item("stdout", "ab\n"), Item("result", data={"text/plain": "7"})],
+        2: [Item("stdout", "ab"), Item("result", data={"text/plain": "7"})],
     }
 
     assert [labelled(piece) for piece in grouped(outputs)] == ["ranks 0-1: ab\n", "rank 2:\nab\n7\n"]
@@ -68,7 +68,9 @@ def test_output_as_it_comes_is_tagged_line_by_line():
     assert tagged.lines(0, Item("stdout", "\n")) == "[0] \n"
     assert tagged.lines(2, Item("stdout", "o\n")) == "[2] two\n"
     assert tagged.lines(1, Item("stdout", "no end")) == ""
-    assert tagged.rest() == "[1] no end\n"
+    assert tagged.rest(2) == ""
+    assert tagged.rest(1) == "[1] no end\n"
+    assert tagged.rest() == ""
     assert label([3]) == "rank 3"
 
 

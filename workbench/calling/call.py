@@ -13,8 +13,9 @@ from weakref import WeakKeyDictionary
 from workbench import broadcasting
 from workbench.calling import answer
 from workbench.calling.request import Request
-from workbench.errors import CollectiveFailed, CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.errors import CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.hang import Hang
+from workbench.placing.computed import computed
 from workbench.rank import parcel
 
 if TYPE_CHECKING:
@@ -127,8 +128,6 @@ class Call:
         return None if allowed is None else max(0.0, allowed - (now() - began))
 
     async def _needed(self) -> None:
-        from distributed.client import _wait
-
         for column, value in self._request.large.items():
             # Not by its own timeout: the calls of others before it count as time of this one.
             future = await broadcasting.send(self._request.client, value, math.inf)
@@ -136,17 +135,7 @@ class Call:
             for keys in self._request.keys:
                 keys[column] = future.key
         self._request.large.clear()
-        needs = self._request.needs
-        if any(future.status == "pending" for future in needs):
-            await _wait(needs)
-        for future in needs:
-            if future.cancelled():
-                raise CollectiveFailed(
-                    f"{future.key!r}, an argument of {self._request.name}, was released, or lost with its rank: place "
-                    "the data again, X = place(X), or broadcast it again"
-                )
-            if future.status != "finished":
-                await future._result()  # noqa: SLF001  (its error)
+        await computed(self._request.needs, f"an argument of {self._request.name}")
 
     async def _send(self, timeout: float | None) -> dict[str, Any]:
         request = self._request

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.errors import CollectiveFailed, RankLost, WorkbenchError
+from workbench import errors
+from workbench.errors import CollectiveFailed, RankLost
 
 if TYPE_CHECKING:
     from distributed import Scheduler
@@ -49,16 +50,16 @@ class Asking:
         """
         who = f"rank {rank} of world {self._world}"
         try:
-            return await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**told)
-        except WorkbenchError as error:
-            # Its class says what has happened, and this who says so.
-            raise type(error)(f"{who}: {error}") from None
+            answer = await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**told)
         except OSError as error:
             raise RankLost(f"{who} was lost during {self._what}. {AGAIN}") from error
-        except Exception as error:
-            raise CollectiveFailed(
-                f"{who} cannot take part in {self._what}: {type(error).__name__}: {error}"
-            ) from error
+        if "raised" not in answer:
+            return answer["answer"]
+        kind, why = answer["raised"], answer["why"]
+        if ours := getattr(errors, kind, None):
+            # Its class says what has happened, and this who says so.
+            raise ours(f"{who}: {why}")
+        raise CollectiveFailed(f"{who} cannot take part in {self._what}: {kind}: {why}")
 
     def tell(self, operation: str, **told: Any) -> None:
         """Tell all of them something, by the stream, which waits for nobody: one of them may be stuck."""
@@ -75,9 +76,10 @@ async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def most_telling(results: Iterable[Any]) -> BaseException | None:
     """Return the first error of a rank that is gone, since others follow from it; else the first of any kind."""
-    errors = [result for result in results if isinstance(result, BaseException)]
-    return next((error for error in errors if isinstance(error, RankLost)), errors[0] if errors else None)
+    raised = [result for result in results if isinstance(result, BaseException)]
+    return next((error for error in raised if isinstance(error, RankLost)), raised[0] if raised else None)

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
+from workbench.head.asking import Asking, all_of
 from workbench.head.engines import Engines, ask
 from workbench.where_words import ranges
 from workbench.words import count
@@ -138,10 +139,10 @@ class Cells(SchedulerPlugin):
         """Return when a cell is over on all its ranks, or those that do not end have had their time."""
         now = self._cells.get(cell)
         if now is None:
-            return {"lost": [], "silent": []}
+            return {"lost": []}
         await now.over.wait()
         self._cells.pop(cell, None)
-        return {"lost": sorted(now.lost), "silent": sorted(now.running)}
+        return {"lost": sorted(now.lost)}
 
     async def interrupt(self, cell: str, reason: str) -> None:
         """End a cell wherever it is."""
@@ -157,9 +158,8 @@ class Cells(SchedulerPlugin):
         place = next((each for each in self._worlds if each.index == world), None)
         if place is None or 0 not in place.present or self._turn(place).locked():
             return []
-        found: list[str] = await self._scheduler.rpc(self._worlds.addresses(place)[0]).workbench_cells_complete(
-            text=text
-        )
+        asking = Asking(self._scheduler, world, self._worlds.members(place), "a completion")
+        found: list[str] = await ask(asking, 0, "complete", text=text)
         return found
 
     async def rest(self) -> None:
@@ -193,12 +193,14 @@ class Cells(SchedulerPlugin):
                     cell.granted.set_result(told)
                     await cell.over.wait()
             finally:
+                if not cell.granted.done() or cell.granted.cancelled():
+                    # Those that are ready for it, or about to be, are not to wait for it.
+                    cell.running = set(cell.addresses)
+                    self._tell(cell, "it was called off", interrupt=True)
                 if cell.broken:
                     self._generations[cell.world] += 1
                 self._turn(cell.world).release()
         except Exception as error:  # noqa: BLE001  (the client gets it)
-            while isinstance(error, ExceptionGroup):
-                error = error.exceptions[0]
             if not cell.granted.done():
                 cell.granted.set_exception(error)
         finally:
@@ -209,33 +211,22 @@ class Cells(SchedulerPlugin):
     async def _get_ready(self, cell: _Cell) -> dict[str, Any]:
         world = cell.world
         ranks = _check_ranks(world, cell.asked)
-        everyone = dict(zip(sorted(world.present), self._worlds.addresses(world), strict=True))
+        everyone = self._worlds.members(world)
         cell.addresses = {rank: everyone[rank] for rank in ranks}
         names = {rank: {name: self._on_rank(cell, name, rank) for name in cell.names} for rank in ranks}
-        told = await self._engines_of(world).ready(everyone)
+        asking = Asking(self._scheduler, world.index, everyone, "a cell")
+        told = await self._engines_of(world).ready(asking)
         generation = self._generations[world]
         serial = self._serials[world.index, world.starts, generation, tuple(ranks)]
         cell.running = set(ranks)
-        async with asyncio.TaskGroup() as group:
-            for rank, address in cell.addresses.items():
-                group.create_task(
-                    ask(
-                        self._scheduler.rpc(address).workbench_cells_prepare,
-                        f"rank {rank}",
-                        cell=cell.id,
-                        generation=generation,
-                        serial=serial,
-                        ranks=ranks,
-                        names=names[rank],
-                        limit=cell.limit,
-                    )
-                )
+        common = {"cell": cell.id, "generation": generation, "serial": serial, "ranks": ranks, "limit": cell.limit}
+        await all_of(ask(asking, rank, "prepare", names=names[rank], **common) for rank in ranks)
         return {**told, "ranks": ranks, "size": world.ranks}
 
     def _engines_of(self, world: MPIWorld) -> Engines:
         start = (world.index, world.starts)
         if start not in self._engines:
-            self._engines[start] = Engines(self._scheduler, self._record, f"{world.index}-{world.starts}")
+            self._engines[start] = Engines(self._scheduler.address, self._record, f"{world.index}-{world.starts}")
         return self._engines[start]
 
     def _on_rank(self, cell: _Cell, name: str, rank: int) -> dict[str, Any]:

@@ -7,15 +7,13 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from workbench import errors, scratch, tether
-from workbench.errors import CollectiveFailed, RankLost
+from workbench import scratch, tether
+from workbench.errors import CollectiveFailed
+from workbench.head.asking import Asking, all_of
 
 if TYPE_CHECKING:
-    from distributed import Scheduler
-
     from workbench.registry import Record
 
 # Seconds for the controller to say where it listens, and for a rank to get ready.
@@ -25,28 +23,23 @@ _ANSWER = 45.0
 _END = 5.0
 
 
-async def ask(operation: Callable[..., Awaitable[Any]], who: str, **told: Any) -> Any:
-    """Ask a rank, and return its answer.
+async def ask(asking: Asking, rank: int, step: str, **told: Any) -> Any:
+    """Ask a rank for a step on the way to a cell, and return its answer.
 
     Raises
     ------
-    RankLost
-        If it goes meanwhile.
+    CollectiveFailed
+        If it does not answer in time.
     WorkbenchError
-        If it refuses.
+        As of `Asking.ask`.
     """
     try:
         async with asyncio.timeout(_ANSWER):
-            answer = await operation(**told)
+            return await asking.ask(rank, f"workbench_cells_{step}", **told)
     except TimeoutError as error:
         raise CollectiveFailed(
-            f"{who} did not get ready for a cell within {_ANSWER:.0f} s; see its log: %mpicluster logs"
+            f"rank {rank} did not get ready for a cell within {_ANSWER:.0f} s; see its log: %mpicluster logs"
         ) from error
-    except OSError as error:
-        raise RankLost(f"{who} was lost while it got ready for a cell") from error
-    if "refused" in answer:
-        raise getattr(errors, answer["refused"])(answer["why"])
-    return answer["answer"]
 
 
 class Engines:
@@ -54,28 +47,28 @@ class Engines:
 
     Parameters
     ----------
-    scheduler
-        What the ranks are reached by.
+    address
+        Of the head, as Dask tells it: the controller listens on that host.
     record
         The cluster's.
     name
         Of the world's start, different from all others: ``"0-1"``.
     """
 
-    def __init__(self, scheduler: Scheduler, record: Record, name: str) -> None:
-        self._scheduler, self._record, self._name = scheduler, record, name
+    def __init__(self, address: str, record: Record, name: str) -> None:
+        self._address, self._record, self._name = address, record, name
         self._process: asyncio.subprocess.Process | None = None
         self._told: dict[str, dict[str, Any]] = {}
         self._ready: dict[str, str] = {}
         self._starting = asyncio.Lock()
 
-    async def ready(self, ranks: dict[int, str]) -> dict[str, Any]:
+    async def ready(self, ranks: Asking) -> dict[str, Any]:
         """Have engines run on the ranks, whoever asks first; return how clients connect to them.
 
         Parameters
         ----------
         ranks
-            Addresses of the ranks' workers.
+            All of the world that there are.
 
         Raises
         ------
@@ -84,32 +77,25 @@ class Engines:
         """
         # Two notebooks may ask at once.
         async with self._starting:
-            new = {rank: address for rank, address in ranks.items() if address not in self._ready}
+            new = [rank for rank, address in ranks.ranks.items() if address not in self._ready]
             if new:
-                async with asyncio.TaskGroup() as group:
-                    for rank, address in new.items():
-                        group.create_task(ask(self._scheduler.rpc(address).workbench_cells_warm, f"rank {rank}"))
-                    group.create_task(self._control())
-                async with asyncio.TaskGroup() as group:
-                    for rank, address in new.items():
-                        group.create_task(self._become(rank, address))
+                await all_of([self._control(), *(ask(ranks, rank, "warm") for rank in new)])
+                told = await all_of(ask(ranks, rank, "engine", connection=self._told["engine"]) for rank in new)
+                self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, told, strict=True)}
             if self._process is None or self._process.returncode is not None:
                 raise CollectiveFailed(
                     f"the controller of the cells has ended; see {self._record.logs / 'controller.log'}. "
                     "Start the ranks again: %mpicluster restart"
                 )
-        return {"connection": self._told["client"], "idents": {rank: self._ready[a] for rank, a in ranks.items()}}
-
-    async def _become(self, rank: int, address: str) -> None:
-        start = self._scheduler.rpc(address).workbench_cells_engine
-        self._ready[address] = await ask(start, f"rank {rank}", connection=self._told["engine"])
+        idents = {rank: self._ready[address] for rank, address in ranks.ranks.items()}
+        return {"connection": self._told["client"], "idents": idents}
 
     async def _control(self) -> None:
         """Start the controller, unless it runs."""
         if self._process is not None:
             return
         folder = scratch.spill(self._record.id) / f"controller-{self._name}"
-        address = self._scheduler.address.partition("://")[2].rpartition(":")[0]
+        address = self._address.partition("://")[2].rpartition(":")[0]
         program = [sys.executable, "-m", "workbench.head.controller", "--address", address, "--folder", str(folder)]
         tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(folder), *program]
         path = self._record.logs / "controller.log"
@@ -125,11 +111,15 @@ class Engines:
         finally:
             os.close(log)
         line = b""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_START):
-                line = await self._process.stdout.readline()  # type: ignore[union-attr]
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_START):
+                    line = await self._process.stdout.readline()  # type: ignore[union-attr]
+        finally:
+            if not line:  # also where a rank has failed meanwhile: the next cell is to start another one
+                await self.close()
+                self._process = None
         if not line:
-            await self.close()
             raise CollectiveFailed(f"the controller of the cells did not start; see {path}")
         self._told = json.loads(line)
 

@@ -92,12 +92,12 @@ class Run:
             async with asyncio.timeout_at(self._deadline):
                 failed = await self._reserve(contents, keys)
         except BaseException as error:
-            self._end("it was called off")
+            self._call_off()
             if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
                 raise self._late("and had not begun") from None
             raise
         if failed is not None:
-            self._end("it was called off")
+            self._call_off()
             return {**failed, "world": self._world.index}
         going: _Going = {rank: asyncio.ensure_future(self._ask(rank, "go", root=root, limit=limit)) for rank in ranks}
         attending = asyncio.ensure_future(self._attend(going, limit))
@@ -130,11 +130,12 @@ class Run:
             holders = {task.key: [worker.address for worker in task.who_has or ()] for task in tasks if task}
             lost = [key for key in missing if not holders.get(key)]
             if lost or await self._scheduler.gather_on_worker(self._members.ranks[rank], holders):
-                raise CollectiveFailed(
-                    f"{(lost or missing)[0]!r}, an argument of {self._name}, is on no rank any more: place the data "
-                    "again, X = place(X), or broadcast it again"
-                )
+                raise CollectiveFailed(_gone(lost or missing, self._name))
             answer = await self._ask(rank, "reserve", keys=keys, **told)
+            if "missing" in answer:  # again: nobody keeps it
+                raise CollectiveFailed(_gone(answer["missing"], self._name))
+        if "ended" in answer:
+            raise CollectiveFailed(f"{self._name} was called off: {answer['ended']}")
         return dict(answer)
 
     async def _attend(self, going: _Going, limit: int | None) -> dict[str, Any]:
@@ -249,9 +250,20 @@ class Run:
     async def _ask(self, rank: int, step: str, **told: Any) -> Any:
         return await self._members.ask(rank, f"workbench_spmd_{step}", call=self._call, **told)
 
+    def _call_off(self) -> None:
+        """End it where it has not begun: nobody has sent anything."""
+        self._members.tell("workbench_spmd_end", call=self._call, serial=None, reason="it was called off")
+
     def _end(self, reason: str) -> None:
         self._collectives.abandon(self._world, self._serial)
         self._members.tell("workbench_spmd_end", call=self._call, serial=self._serial, reason=reason)
+
+
+def _gone(keys: Sequence[Key], name: str) -> str:
+    return (
+        f"{keys[0]!r}, an argument of {name}, is on no rank any more: place the data again, X = place(X), or broadcast "
+        "it again"
+    )
 
 
 def _failed(going: asyncio.Future[dict[str, Any]]) -> bool:

@@ -95,6 +95,7 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
     where = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(where, flush=True)  # noqa: T201  (this is the rank's log)
     line = thread.submit(world.share, context, _address_and_name, deadline).result(_left(deadline))
+    _close_input()
     address, name = line.split()
     if record.protocol == "mpi" and world.can_transport(context):
         comm.join(context.transport, name)
@@ -134,6 +135,13 @@ def _address_and_name() -> str:
     if not line:
         raise ConnectionError("the head ended before it told where its scheduler listens; see head.log")
     return f"{line} {secrets.token_hex(16)}"
+
+
+def _close_input() -> None:
+    """Have who asks for input in the code of a user be told that there is none: what starts ranks leaves it open."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, sys.stdin.fileno())
+    os.close(nothing)
 
 
 def _left(deadline: float) -> float:

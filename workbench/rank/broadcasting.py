@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout
+from workbench.rank.answering import answering
 from workbench.rank.bcast import bcast, incoming, layout, outgoing
 
 if TYPE_CHECKING:
@@ -63,12 +64,14 @@ class Broadcasts:
     def __init__(self, worker: Worker, context: RankContext, communicators: Communicators) -> None:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._calls: dict[str, _Call] = {}
-        worker.handlers |= {
-            "workbench_broadcast_upload": self.upload,
-            "workbench_broadcast_offer": self.offer,
-            "workbench_broadcast_take": self.take,
-            "workbench_broadcast_go": self.go,
-        }
+        worker.handlers["workbench_broadcast_upload"] = self.upload
+        worker.handlers |= answering(
+            {
+                "workbench_broadcast_offer": self.offer,
+                "workbench_broadcast_take": self.take,
+                "workbench_broadcast_go": self.go,
+            }
+        )
         worker.stream_handlers["workbench_broadcast_cancel"] = self.cancel
 
     async def upload(self, key: Key, value: Any) -> None:

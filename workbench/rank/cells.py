@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench import scratch
-from workbench.errors import CollectiveFailed, RankLost, WorkbenchError
+from workbench.errors import CollectiveFailed, RankLost
+from workbench.rank.answering import answering
 from workbench.rank.main_thread import MainThread
 from workbench.rank.parcel import unpack
 from workbench.rank.running import Done, matching, run_in_shell, take_place
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _AGAIN = 0.2
 # Seconds after which a cell that does not end is left alone.
 _PATIENCE = 10.0
+# Seconds for which cells are remembered that were ended.
+_REMEMBER = 600.0
 # Seconds for all ranks of a cell to begin with it.
 _MEET = 30.0
 # Seconds for a completion, and for an engine to register.
@@ -97,16 +99,19 @@ class Cells:
         self._worker, self._context, self._main, self._cluster = worker, context, main, cluster
         self._engine: Future[str] | None = None
         self._cell: Cell | None = None
+        self._ended: set[str] = set()
         self._generation = -1
         self._watch = Watch()
         self._communicators: Any = None
         self._comms: dict[int, Any] = {}
-        worker.handlers |= {
-            "workbench_cells_warm": _answering(self.warm),
-            "workbench_cells_engine": _answering(self.engine),
-            "workbench_cells_prepare": _answering(self.prepare),
-            "workbench_cells_complete": self.complete,
-        }
+        worker.handlers |= answering(
+            {
+                "workbench_cells_warm": self.warm,
+                "workbench_cells_engine": self.engine,
+                "workbench_cells_prepare": self.prepare,
+                "workbench_cells_complete": self.complete,
+            }
+        )
         worker.stream_handlers["workbench_cells_end"] = self.end
         take_place(self)
 
@@ -133,8 +138,13 @@ class Cells:
         if self._engine is None:
             self._engine = registered = Future[str]()
             self._main.submit(lambda: self._become_engine(connection, registered))
-        async with asyncio.timeout(_REGISTER):
-            return await asyncio.shield(asyncio.wrap_future(self._engine))
+        try:
+            async with asyncio.timeout(_REGISTER):
+                return await asyncio.shield(asyncio.wrap_future(self._engine))
+        except TimeoutError:
+            raise CollectiveFailed(
+                f"its engine did not start within {_REGISTER:.0f} s; see its log: %mpicluster logs"
+            ) from None
 
     def _become_engine(self, connection: dict[str, Any], registered: Future[str]) -> None:
         from workbench.rank import engine
@@ -152,7 +162,8 @@ class Cells:
 
     def _in_user_code(self) -> bool:
         cell = self._cell
-        return cell is not None and cell.running
+        # An operation of MPI ends by itself, since it was told to, and is not to be cut off in the middle.
+        return cell is not None and cell.running and cell.watch.operation is None
 
     def _admit(self, characters: int) -> int:
         """Return how many more characters of output may go to the notebook."""
@@ -198,10 +209,12 @@ class Cells:
         if before is not None and before.begun:
             held = time.monotonic() - before.since
             raise CollectiveFailed(
-                f"rank {self._context.rank} of world {self._context.world} is still in an earlier cell, for "
-                f"{held:.0f} s, {self._where(before)}. If it does not come out: %mpicluster restart"
+                f"it is still in an earlier cell, for {held:.0f} s, {self._where(before)}. If it does not come out: "
+                "%mpicluster restart"
             )
         values = {name: await self._get(name, how) for name, how in names.items()}
+        if cell in self._ended:  # it took so long that somebody has given it up
+            raise CollectiveFailed("the cell was called off before it began")
         if generation != self._generation:
             abandon(*self._watch.posted)
             self._generation, self._watch = generation, Watch()
@@ -215,13 +228,10 @@ class Cells:
         from distributed.utils_comm import gather_from_workers
 
         if "parcel" in how:
-            try:
-                return await offload(unpack, how["parcel"])
-            except Exception as error:
-                raise CollectiveFailed(
-                    f"rank {self._context.rank} cannot make {name!r} of what the notebook sent: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
+            value, wrong = await offload(_unpacked, how["parcel"])
+            if wrong is not None:
+                raise CollectiveFailed(f"it cannot make {name!r} of what the notebook sent: {wrong}")
+            return value
         key: Key = how["key"]
         if key in self._worker.data:
             return self._worker.data[key]
@@ -245,6 +255,9 @@ class Cells:
         interrupt
             End it wherever it is, by SIGINT; else only if it is, or comes, in MPI.
         """
+        # The request to get ready for it may be under way, or may even come later.
+        self._ended.add(cell)
+        asyncio.get_running_loop().call_later(_REMEMBER, self._ended.discard, cell)
         now = self._cell
         if now is None or now.id != cell:
             return
@@ -335,17 +348,12 @@ class Cells:
             return []
 
 
-def _answering(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Have a handler return an error of ours as words: the head does not unpack errors of ranks."""
-
-    @functools.wraps(handler)
-    async def answer(**told: Any) -> dict[str, Any]:
-        try:
-            return {"answer": await handler(**told)}
-        except WorkbenchError as error:
-            return {"refused": type(error).__name__, "why": str(error)}
-
-    return answer
+def _unpacked(parcel: bytes) -> tuple[Any, str | None]:
+    """Return what is in a parcel, or what is wrong with it: the event loop would end with a `SystemExit`."""
+    try:
+        return unpack(parcel), None
+    except BaseException as error:  # noqa: BLE001  (whatever the class of the user raises)
+        return None, f"{type(error).__name__}: {error}"
 
 
 def _import() -> None:

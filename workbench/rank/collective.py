@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from workbench.rank.large import LARGE, Large
+from workbench.rank.large import LARGE, perform
 from workbench.rank.sizes import items, nbytes
 from workbench.rank.waiting import complete, meet
 from workbench.rank.watched import Watched, operation, waiting
@@ -23,9 +23,9 @@ class Collective(Watched):
         if nbytes(buf) < LARGE:
             self._wait(MPI.Comm.Ibcast(self, buf, root))
         elif self.rank == root:
-            Large("Bcast", (buf, root), buf, None, root=root).perform(self)
+            perform(self, "Bcast", (buf, root), buf, None, root=root)
         else:
-            Large("Bcast", (buf, root), None, buf, root=root).perform(self)
+            perform(self, "Bcast", (buf, root), None, buf, root=root)
 
     @operation
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
@@ -38,7 +38,7 @@ class Collective(Watched):
             sent = MPI.IN_PLACE if in_place else sendbuf
             # no buffer at the root is no way to receive nothing: mpi4py will refuse it
             received = (() if recvbuf is None else recvbuf) if is_root else None
-            Large("Reduce", (sendbuf, recvbuf, op, root), sent, received, op, root).perform(self)
+            perform(self, "Reduce", (sendbuf, recvbuf, op, root), sent, received, op=op, root=root)
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         # as `operation` has it, but for a call less: this one is in the innermost loops
@@ -48,7 +48,7 @@ class Collective(Watched):
             if nbytes(recvbuf) < LARGE:
                 complete(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check)
             else:
-                Large("Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op).perform(self)
+                perform(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
         finally:
             watch.leave()
 
@@ -57,14 +57,14 @@ class Collective(Watched):
         if nbytes(recvbuf, self.size) < LARGE:
             self._wait(MPI.Comm.Iallgather(self, sendbuf, recvbuf))
         else:
-            Large("Allgather", (sendbuf, recvbuf), sendbuf, recvbuf).perform(self)
+            perform(self, "Allgather", (sendbuf, recvbuf), sendbuf, recvbuf)
 
     @operation
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         if nbytes(recvbuf, self.size) < LARGE:
             self._wait(MPI.Comm.Ialltoall(self, sendbuf, recvbuf))
         else:
-            Large("Alltoall", (sendbuf, recvbuf), sendbuf, recvbuf).perform(self)
+            perform(self, "Alltoall", (sendbuf, recvbuf), sendbuf, recvbuf)
 
     @operation
     def Reduce_scatter(

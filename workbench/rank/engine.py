@@ -18,12 +18,15 @@ from typing import Any, NoReturn
 
 from ipykernel.iostream import OutStream
 from ipyparallel.engine.app import IPEngine
+from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from workbench.errors import StartError
 
 # A callback of Dask's, in which an exception would be lost: the SIGINT comes again.
 _DEAF = "_gc_callback"
+# What runs the code of a cell.
+_RUNS = InteractiveShell.run_code.__code__
 
 
 class CellStream(OutStream):
@@ -201,7 +204,7 @@ def interruptible(is_in_cell: Callable[[], bool]) -> None:
 def _in_user_code(frame: FrameType | None) -> bool:
     """Tell whether the user's own code runs here, or what it calls: not IPython before it, or after its error."""
     called = None
-    while frame is not None and frame.f_code.co_name != "run_code":
+    while frame is not None and frame.f_code is not _RUNS:
         if frame.f_code.co_name == _DEAF:
             return False
         called, frame = frame, frame.f_back

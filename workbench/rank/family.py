@@ -58,6 +58,16 @@ class Family(Watched):
             with contextlib.suppress(MPI.Exception, NotImplementedError):
                 MPI.Comm.Revoke(comm)
 
+    def Revoke(self) -> None:
+        """Revoke it; the next call gets another one."""
+        self.watch.doubtful = True
+        super().Revoke()
+
+    def Set_errhandler(self, errhandler: MPI.Errhandler) -> None:
+        """Set how errors are told; the next call gets another communicator."""
+        self.watch.doubtful = True
+        super().Set_errhandler(errhandler)
+
     def Free(self) -> None:
         """Free a communicator that was made from the one of the call.
 

@@ -7,7 +7,6 @@ the same, of arrays that mpi4py and MPI are sure to take, they do it, and otherw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,70 +22,78 @@ _NAMES = ("Bcast", "Reduce", "Allreduce", "Allgather", "Alltoall")
 _OPS = (None, MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN, MPI.LAND, MPI.LOR, MPI.LXOR, MPI.BAND, MPI.BOR, MPI.BXOR)
 # Types of elements that each MPI knows.
 _CODES = "bBhHiIlLqQfdFD"
-# How many numbers say what a rank is about to do.
-_WORDS = 6
 
 
-@dataclass(frozen=True)
-class Large:
-    """A large operation that a rank is about to take part in."""
+def perform(
+    comm: Watched,
+    name: str,
+    arguments: tuple[Any, ...],
+    send: Any,
+    receive: Any,
+    *,
+    op: MPI.Op | None = None,
+    root: int = 0,
+) -> None:
+    """Make a blocking call where all ranks are sure to make the same, else post its twin; collective.
 
-    name: str
-    """Of the blocking method."""
-    arguments: tuple[Any, ...]
-    """Of that method."""
-    send: Any
-    """What the rank sends; None if nothing."""
-    receive: Any
-    """What it receives into; None if nothing."""
-    op: MPI.Op | None = None
-    root: int = 0
+    Parameters
+    ----------
+    name
+        Of the blocking method.
+    arguments
+        Of that method.
+    send, receive
+        What the rank sends, and what it receives into; None if nothing.
+    op, root
+        Of the operation, where it has one.
+    """
+    agreed, ended = _agree(comm, _words(name, send, receive, comm.size, op=op, root=root))
+    if agreed:
+        getattr(MPI.Intracomm, name)(comm, *arguments)
+        if ended is not None:
+            raise ended
+    else:
+        complete(getattr(MPI.Intracomm, f"I{name.lower()}")(comm, *arguments), comm.watch.check)
 
-    def perform(self, comm: Watched) -> None:
-        """Make the blocking call where all ranks are sure to make the same, else post its twin; collective."""
-        agreed, ended = _agree(comm, self._words(comm.size))
-        if agreed:
-            getattr(MPI.Intracomm, self.name)(comm, *self.arguments)
-            if ended is not None:
-                raise ended
-        else:
-            twin = getattr(MPI.Intracomm, f"I{self.name.lower()}")
-            complete(twin(comm, *self.arguments), comm.watch.check)
 
-    def _words(self, size: int) -> tuple[int, ...] | None:
-        """Return what is to be the same on all ranks; None where it is not sure that the call is taken as it is."""
-        in_place = self.send is MPI.IN_PLACE
-        sent = [] if in_place or self.send is None else [self.send]
-        received = [] if self.receive is None else [self.receive]
-        codes = {_code(array) for array in (*sent, *received)}
-        if len(codes) != 1 or None in codes or not all(array.flags.writeable for array in received):
+# What comes now runs when the messages before have taken all that was in the caches: each line costs microseconds.
+
+
+def _words(name: str, send: Any, receive: Any, size: int, *, op: MPI.Op | None, root: int) -> tuple[int, int] | None:
+    """Return what is to be the same on all ranks, as two numbers; None where the call may not be taken as it is."""
+    in_place = send is MPI.IN_PLACE
+    first = receive if in_place or send is None else send
+    code = _code(first)
+    if code is None:
+        return None
+    # whole arrays; of what is gathered each sends its part
+    length = first.size * size if first is send and name == "Allgather" else first.size
+    if receive is not None:
+        # of what is received and sent at once some MPIs refuse arrays that overlap, on this rank alone
+        if first is send and (_code(receive) != code or np.may_share_memory(send, receive)):
             return None
-        if sent and received and np.may_share_memory(sent[0], received[0]):
-            return None  # some MPIs refuse it, on this rank alone
-        # whole arrays; of what is gathered each sends its part
-        parts = size if self.name == "Allgather" else 1
-        sizes = {array.size * parts for array in sent} | {array.size for array in received}
-        length = sizes.pop()
-        if sizes or (self.name == "Alltoall" and length % size):
+        if receive.size != length or not receive.flags.writeable:
             return None
-        if self.op not in _OPS or self.root not in range(size):
-            return None
-        # of a reduction to one rank the root alone may say it
-        same = in_place and self.name != "Reduce"
-        return (_NAMES.index(self.name), codes.pop() or 0, length, int(same), _OPS.index(self.op), self.root)
+    if (name == "Alltoall" and length % size) or op not in _OPS or root not in range(size):
+        return None
+    # of a reduction to one rank the root alone may say it
+    same = in_place and name != "Reduce"
+    what = (_NAMES.index(name) << 5 | _OPS.index(op) << 1 | same) << 8 | code
+    return length, what << 32 | root
 
 
-def _agree(comm: Watched, words: tuple[int, ...] | None) -> tuple[bool, BaseException | None]:
+def _agree(comm: Watched, words: tuple[int, int] | None) -> tuple[bool, BaseException | None]:
     """Tell whether all ranks say the same words, and what is to be raised after the call that they make then."""
-    mine = np.array(words or range(-1, -1 - _WORDS, -1), dtype=np.int64)
-    extremes = np.concatenate([mine, -mine])
+    length, what = words or (-1, -2 - comm.rank)
+    extremes = np.array([length, what, -length, -what])
     request = MPI.Comm.Iallreduce(comm, MPI.IN_PLACE, extremes, MPI.MAX)
     try:
         ended = meet(request.Test, comm.watch.check)
     except BaseException:
         abandon(request)
         raise
-    agreed = words is not None and bool((extremes[:_WORDS] == -extremes[_WORDS:]).all())
+    longest, most, shortest, least = extremes.tolist()
+    agreed = words is not None and longest == -shortest and most == -least
     if ended is not None and not agreed:
         raise ended
     return agreed, ended

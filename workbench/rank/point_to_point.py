@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
 from workbench.rank.request import Message, unpickled
 from workbench.rank.waiting import abandon
-from workbench.rank.watched import Watched, operation, waiting
+from workbench.rank.watched import Watched, named, operation, waiting
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PointToPoint(Watched):
@@ -53,32 +57,6 @@ class PointToPoint(Watched):
         self._wait(MPI.Comm.Isendrecv_replace(self, buf, dest, sendtag, source, recvtag), status)
 
     @operation
-    def Probe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> Literal[True]:
-        self._until(lambda: MPI.Comm.Iprobe(self, source, tag, status))
-        return True
-
-    @operation
-    def Mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message:
-        return Message(self._until(lambda: MPI.Comm.Improbe(self, source, tag, status)), self.watch)
-
-    @operation
-    def probe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> Literal[True]:
-        self._until(lambda: MPI.Comm.iprobe(self, source, tag, status))
-        return True
-
-    @operation
-    def mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message:
-        return Message(self._until(lambda: MPI.Comm.improbe(self, source, tag, status)), self.watch)
-
-    @operation
     def recv(
         self,
         buf: Any = None,
@@ -116,6 +94,39 @@ class PointToPoint(Watched):
         return unpickled(request, self.watch.check, status)
 
 
+def _looking(method: F) -> F:
+    """Return an operation that matches a message, if there is one, as one whose receiving can be ended."""
+
+    @functools.wraps(method)
+    def look(self: PointToPoint, *args: Any, **options: Any) -> MPI.Message | None:
+        self.watch.check()
+        found = method(self, *args, **options)
+        if found is None:
+            return None
+        self.watch.messages -= 1
+        return Message(found, self.watch)
+
+    return cast("F", named(look, method.__name__))
+
+
+def _probing(blocking: F, attempt: Callable[..., Any]) -> F:
+    """Return the blocking operation as one that looks again and again whether there is a message."""
+
+    @operation
+    @functools.wraps(blocking)
+    def probe(
+        self: PointToPoint, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message | Literal[True]:
+        found: MPI.Message | Literal[True] = self._until(lambda: attempt(self, source, tag, status))
+        return found if found is True else Message(found, self.watch)
+
+    return cast("F", probe)
+
+
+for _name, _attempt in {"Probe": "Iprobe", "probe": "iprobe", "Mprobe": "Improbe", "mprobe": "improbe"}.items():
+    setattr(PointToPoint, _name, _probing(getattr(MPI.Comm, _name), getattr(MPI.Comm, _attempt)))
+for _name in ("Improbe", "improbe"):
+    setattr(PointToPoint, _name, _looking(getattr(MPI.Comm, _name)))
 for _name in ("Send", "Bsend", "Ssend", "Rsend"):
     _blocking, _twin = getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name.lower()}")
     setattr(PointToPoint, _name, waiting(_blocking, _twin))

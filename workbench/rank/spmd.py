@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CollectiveFailed
 from workbench.rank import parcel
+from workbench.rank.answering import answering
 from workbench.rank.quiet import quiet
 from workbench.rank.spmd_call import SpmdCall
 from workbench.rank.watch import CallEnded
@@ -46,11 +47,13 @@ class SpmdCalls:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._calls: dict[str, SpmdCall] = {}
         self._ended: set[str] = set()
-        worker.handlers |= {
-            "workbench_spmd_reserve": self.reserve,
-            "workbench_spmd_go": self.go,
-            "workbench_spmd_keep": self.keep,
-        }
+        worker.handlers |= answering(
+            {
+                "workbench_spmd_reserve": self.reserve,
+                "workbench_spmd_go": self.go,
+                "workbench_spmd_keep": self.keep,
+            }
+        )
         worker.stream_handlers["workbench_spmd_end"] = self.end
 
     async def reserve(
@@ -74,23 +77,20 @@ class SpmdCalls:
         Returns
         -------
         told : dict
-            ``missing``: keys that this rank does not hold; ``error``: why it cannot be done; empty if it is ready.
+            ``missing``: keys that this rank does not hold; ``error``: why it cannot be done; ``ended``: that it was
+            called off; empty if it is ready.
         """
         data = self._worker.data
         if missing := [key for key in keys if key not in data]:
             return {"missing": missing}
-        unpacking = self._context.spmd_thread.submit(parcel.unpack, contents)
-        try:
-            function, args, kwargs, to_blocks = await asyncio.wrap_future(unpacking)
-        except Exception as error:  # noqa: BLE001  (a module that is not here, most often: whatever it is, it is told)
-            return {"error": parcel.pack_error(error)}
         if call in self._ended:
             raise CollectiveFailed("the call was called off")
-        args, kwargs = parcel.fill(args, kwargs, [data[key] for key in keys])
-        self._calls[call] = SpmdCall(
-            name, serial, tuple(ranks), lambda comm: function(comm, *args, **kwargs), to_blocks
-        )
-        return {}
+        ready = self._calls[call] = SpmdCall(name, serial, tuple(ranks))
+        values = [data[key] for key in keys]
+        told = await asyncio.wrap_future(self._context.spmd_thread.submit(_unpack, ready, contents, values))
+        if told:
+            self._calls.pop(call, None)
+        return told
 
     async def go(self, call: str, root: bool, limit: int | None) -> dict[str, Any]:
         """Join in; return how it went: a ``value``, ``blocks``, an ``error``, or that it was ``ended``.
@@ -117,26 +117,25 @@ class SpmdCalls:
 
     def _run(self, ready: SpmdCall, root: bool, limit: int | None) -> dict[str, Any]:
         number = ready.ranks.index(self._context.rank)
-        try:
-            value = ready.run(self._communicators)
-            if ready.to_blocks is not None:
-                ready.made = ready.to_blocks(value, number)
-                made = [told for told, _ in ready.made]
-                return {"blocks": parcel.pack(made), "keys": [its.key for its in made]} | ready.left_behind()
-            return ({} if root and number else _told(value, limit)) | ready.left_behind()
-        except CallEnded as error:
-            return {"ended": str(error)}
-        except BaseException as error:  # noqa: BLE001  (SystemExit of the user's code, too)
-            return {"error": parcel.pack_error(error)}
+
+        def tell(value: Any) -> dict[str, Any]:
+            if ready.to_blocks is None:
+                return {} if root and number else _told(value, limit)
+            ready.made = ready.to_blocks(value, number)
+            made = [told for told, _ in ready.made]
+            return {"blocks": parcel.pack(made), "keys": [its.key for its in made]}
+
+        return _outcome(lambda: ready.run(self._communicators, tell) | ready.left_behind())
 
     async def keep(self, call: str) -> list[tuple[Key, int]]:
         """Keep the blocks that were made; return their keys, and how many bytes each has."""
         blocks = {made.key: block for made, block in self._calls.pop(call).made}
         return list(self._worker.update_data(blocks)["nbytes"].items())
 
-    def end(self, call: str, serial: int, reason: str) -> None:
-        """Call it off, wherever it is; its communicator is not used again."""
-        self._communicators.abandon(serial)
+    def end(self, call: str, serial: int | None, reason: str) -> None:
+        """Call it off, wherever it is; its communicator, if it has used one, is not used again."""
+        if serial is not None:
+            self._communicators.abandon(serial)
         # The request to get ready for it may be under way, or may even come later.
         self._ended.add(call)
         later = asyncio.get_running_loop().call_later
@@ -154,6 +153,24 @@ class SpmdCalls:
             if ready.running and ready.thread is not None:
                 return {"call": call, "name": ready.name, **whereabouts(ready.watch, ready.thread, ready.started)}
         return None
+
+
+def _unpack(ready: SpmdCall, contents: bytes, values: Sequence[Any]) -> dict[str, Any]:
+    def unpack() -> dict[str, Any]:
+        ready.unpack(contents, values)
+        return {}
+
+    return _outcome(unpack)
+
+
+def _outcome(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a step with code of the user tells; an error as data: an event loop would end with `SystemExit`."""
+    try:
+        return step()
+    except CallEnded as error:
+        return {"ended": str(error)}
+    except BaseException as error:  # noqa: BLE001  (whatever it is)
+        return {"error": parcel.pack_error(error)}
 
 
 def _told(value: Any, limit: int | None) -> dict[str, Any]:

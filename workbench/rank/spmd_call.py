@@ -6,15 +6,18 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from workbench.rank import parcel
 from workbench.rank.waiting import abandon
 from workbench.rank.watch import CallEnded, Watch
 
 if TYPE_CHECKING:
     from workbench.rank.communicator import Communicator
     from workbench.rank.communicators import Communicators
+
+T = TypeVar("T")
 
 ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
 """Returns of a value on the rank of this number what is told of each block, and the block."""
@@ -35,25 +38,14 @@ class SpmdCall:
         What messages call it.
     serial, ranks
         Of its communicator; see `workbench.rank.communicators`.
-    function
-        Of the user, with all arguments but the communicator, its first.
-    to_blocks
-        Turns the value into blocks to keep; None: it is to be sent.
 
     Notes
     -----
-    `run` is for the SPMD thread, everything else for the event loop of the worker.
+    `unpack` and `run` are for the SPMD thread, everything else for the event loop of the worker.
     """
 
-    def __init__(
-        self,
-        name: str,
-        serial: int,
-        ranks: tuple[int, ...],
-        function: Callable[..., Any],
-        to_blocks: ToBlocks | None,
-    ) -> None:
-        self.name, self.ranks, self.to_blocks = name, ranks, to_blocks
+    def __init__(self, name: str, serial: int, ranks: tuple[int, ...]) -> None:
+        self.name, self.ranks = name, ranks
         self.watch = Watch()
         self.thread: int | None = None
         """Identity of the thread that runs it."""
@@ -61,14 +53,40 @@ class SpmdCall:
         self.running = False
         self.made: list[tuple[Any, Any]] = []
         """Blocks that are to be kept, as `to_blocks` returned them."""
+        self.to_blocks: ToBlocks | None = None
+        """Turns the value into blocks to keep; None: it is to be sent."""
         self._pending = False
-        self._serial, self._function = serial, function
+        self._serial = serial
+        self._function: Callable[..., Any] | None = None
         self._comm: Communicator | None = None
         self._lock = threading.Lock()
         self._interrupted = False
 
-    def run(self, communicators: Communicators) -> Any:
-        """Call the function, and return what it returns; collective.
+    def unpack(self, contents: bytes, values: Sequence[Any]) -> None:
+        """Take what is to be called from a parcel: code of the user may run here, too.
+
+        Parameters
+        ----------
+        contents
+            Parcel with function, arguments and keyword arguments, and `to_blocks`.
+        values
+            What stands for the slots among the arguments.
+
+        Raises
+        ------
+        CallEnded
+            If it was ended from outside.
+        """
+
+        def unpack() -> None:
+            function, args, kwargs, self.to_blocks = parcel.unpack(contents)
+            args, kwargs = parcel.fill(args, kwargs, values)
+            self._function = lambda comm: function(comm, *args, **kwargs)
+
+        self._attend(unpack)
+
+    def run(self, communicators: Communicators, tell: Callable[[Any], T]) -> T:
+        """Call the function, and return what is told of what it returns; collective.
 
         Raises
         ------
@@ -78,16 +96,30 @@ class SpmdCall:
         from workbench.rank.communicator import Communicator
 
         whole = False
-        try:
-            self.thread, self.started, self.running = threading.get_ident(), time.monotonic(), True
+
+        def run() -> T:
+            nonlocal whole
             with self.watch.doing("the making of its communicator"):
                 shared = communicators.get(self._serial, self.ranks, self.watch.check)
             self._comm = comm = Communicator(shared, self.watch)
             self.watch.check()
-            value = self._function(comm)
+            value = self._function(comm)  # type: ignore[misc]
             comm.free_offspring()
+            told = tell(value)
             whole = True
-            return value
+            return told
+
+        try:
+            return self._attend(run)
+        finally:
+            self._let_go(whole=whole)
+
+    def _attend(self, function: Callable[[], T]) -> T:
+        """Call something that `end` is to end."""
+        try:
+            self.thread, self.started, self.running = threading.get_ident(), time.monotonic(), True
+            self.watch.check()
+            return function()
         finally:
             # An interrupt may come until the lock is taken, also on the way there.
             while self.running:
@@ -95,7 +127,6 @@ class SpmdCall:
                     self._finish()
                 except CallEnded:
                     pass
-            self._let_go(whole=whole)
 
     def _finish(self) -> None:
         with self._lock:
@@ -110,7 +141,7 @@ class SpmdCall:
 
     def _let_go(self, *, whole: bool) -> None:
         """Forget what may be large, but for what MPI may write to yet."""
-        del self._function
+        self._function = None
         left = [request for request in self.watch.posted if request and not (whole and _complete(request))]
         self.watch.posted = []
         if left:
@@ -123,9 +154,9 @@ class SpmdCall:
         Returns
         -------
         dict
-            ``pending``: whether there are requests that are not complete; ``messages``: as of `Watch`.
+            ``pending``: whether there are requests that are not complete, or may be; ``messages``: as of `Watch`.
         """
-        return {"pending": self._pending, "messages": self.watch.messages}
+        return {"pending": self._pending or self.watch.doubtful, "messages": self.watch.messages}
 
     def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.

@@ -41,7 +41,7 @@ class Watch:
     `end` may be called from any thread, and the attributes read from any; the thread that is watched does the rest.
     """
 
-    __slots__ = ("_many", "count", "ended", "messages", "operation", "posted", "since")
+    __slots__ = ("_many", "count", "doubtful", "ended", "messages", "operation", "posted", "since")
 
     def __init__(self) -> None:
         self.operation: str | None = None
@@ -50,6 +50,8 @@ class Watch:
         self.ended: str | None = None
         self.messages = 0
         """Messages that were sent, less those that were received, or will be; of all ranks it comes to nothing."""
+        self.doubtful = False
+        """Whether the communicator may not be as it was, or messages be on their way that are not counted."""
         self.posted: list[Any] = []
         """Requests that the user has, and maybe has not waited for: MPI may write to their buffers."""
         self._many = _MANY

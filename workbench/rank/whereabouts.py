@@ -56,7 +56,9 @@ def _place(frame: FrameType) -> str:
     path = Path(frame.f_code.co_filename)
     # The files of cells have numbers for names.
     if path.parent.name.startswith("ipykernel_"):
-        return f"line {frame.f_lineno} of the cell with {frame.f_code.co_name}"
+        function = frame.f_code.co_name
+        where = "the cell" if function == "<module>" else f"the cell with {function}"
+        return f"line {frame.f_lineno} of {where}"
     return f"{path.name}:{frame.f_lineno}"
 
 

@@ -11,6 +11,7 @@ from distributed import Worker
 from workbench import certificates, comm, network, scratch
 from workbench.http_socket import UnixHTTP
 from workbench.launch import allocation
+from workbench.rank.answering import answering
 from workbench.rank.broadcasting import Broadcasts
 from workbench.rank.cells import Cells
 from workbench.rank.main_thread import MainThread
@@ -111,7 +112,7 @@ async def serve(
     async def where() -> dict[str, Any] | None:
         return calls.where() or cells.where()
 
-    worker.handlers["workbench_where"] = where
+    worker.handlers |= answering({"workbench_where": where})
     async with worker:
         ready.set()
         await worker.finished()

@@ -1,0 +1,28 @@
+"""How a rank answers the head: with a result, or with what went wrong in words, since the head unpacks no errors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+def answering(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+    """Return handlers for what the head asks by `workbench.head.asking.Asking.ask`, made of plain coroutine functions.
+
+    Each answers ``{"answer": result}``, or, if the function raised, ``{"raised": class name, "why": message}``.
+    """
+    return {operation: _answering(handler) for operation, handler in handlers.items()}
+
+
+def _answering(handler: Handler) -> Handler:
+    @functools.wraps(handler)
+    async def answer(**told: Any) -> dict[str, Any]:
+        try:
+            return {"answer": await handler(**told)}
+        except Exception as error:  # noqa: BLE001  (the head raises it)
+            return {"raised": type(error).__name__, "why": str(error)}
+
+    return answer
