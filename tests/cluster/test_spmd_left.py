@@ -160,6 +160,17 @@ def test_who_asks_for_input_is_told_that_there_is_none(client4):
     assert works(client4)
 
 
+@pytest.mark.mpi_flavour
+def test_a_rank_that_sleeps_in_c_is_in_nobodys_way(client4, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CollectiveTimeout, match=r"ranks 0-3 are in user code at .*, and cannot be ended from outside"):
+        run_on_ranks(functions.sleep_in_c, tmp_path / "pipe", client=client4, timeout=0.5)
+    assert list(client4.run(functions.traced).values()) == [4950] * 4
+    (tmp_path / "pipe").write_text("wake up")
+    until("all ranks are back", lambda: not any(client4.run(functions.running).values()))
+    assert works(client4)
+
+
 def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, capsys):
     with Client(cluster4) as other, dask.config.set({"workbench.spmd.watchdog": "0.1 s"}):
         first = spmd(client=other)(functions.wait_for).submit(tmp_path / "end")

@@ -128,6 +128,12 @@ def loop_until_ended(comm):
         pass
 
 
+def sleep_in_c(comm, pipe):
+    """Wait for somebody who writes."""
+    with pipe.open() as file:
+        file.read()
+
+
 def traced():
     """Run some code as a debugger does."""
     before = sys.gettrace()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -357,4 +359,13 @@ def _unpacked(parcel: bytes) -> tuple[Any, str | None]:
 
 
 def _import() -> None:
-    import workbench.rank.engine  # noqa: F401
+    """Import what an engine needs, but no debugger: nobody attaches one, and it takes long."""
+    hidden = "debugpy" not in sys.modules
+    if hidden:
+        sys.modules["debugpy"] = None  # type: ignore[assignment]  # so that its import fails
+    try:
+        importlib.import_module("ipykernel.debugger")
+        importlib.import_module("workbench.rank.engine")
+    finally:
+        if hidden:
+            del sys.modules["debugpy"]

@@ -171,21 +171,29 @@ class SpmdCall:
         if self.watch.ended is not None:
             return
         self.watch.end(reason)
-        call_later(INTERRUPT, lambda: self._interrupt(call_later))
+        used = self._used()
+        call_later(INTERRUPT, lambda: self._interrupt(used, call_later))
         spot = self._spot()
         call_later(REVOKE, lambda: self._revoke(spot, call_later))
 
-    def _interrupt(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+    def _interrupt(self, before: float, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         with self._lock:
             if not self.running:
                 return
+            used = self._used()
             # In an MPI call of ours it sees for itself that it was ended, and is not to be cut off in the middle of it.
-            in_mpi = self.watch.operation is not None
-            if not in_mpi:
+            # Where it sleeps in C it would not notice, and until it did, code that is traced would stand still in all
+            # threads (CPython 3.11).
+            later = self.watch.operation is not None or used == before
+            if not later:
                 self._interrupted = True
                 _interrupt(self.thread)
         # It may come back from MPI to code that never calls that again, and code may take any error for nothing.
-        call_later(INTERRUPT if in_mpi else AGAIN, lambda: self._interrupt(call_later))
+        call_later(INTERRUPT if later else AGAIN, lambda: self._interrupt(used, call_later))
+
+    def _used(self) -> float:
+        """Return the CPU seconds that its thread has used; 0 before it runs."""
+        return time.clock_gettime(time.pthread_getcpuclockid(self.thread)) if self.thread else 0.0
 
     def _revoke(self, before: Any, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Revoke the communicator if code in C waits in it, as far as can be seen: Python did not get on."""
