@@ -8,6 +8,7 @@ import contextlib
 import gc
 import importlib
 import logging
+import resource
 import signal
 import sys
 import time
@@ -22,6 +23,9 @@ from workbench.launch import mpi
 from workbench.launch.allocation import enclosing, peers
 from workbench.launch.choose import launcher
 from workbench.registry import Record
+
+# Open files that are asked for: Dask allows itself half as many connections.
+_FILES = 65536
 
 
 def main() -> int:
@@ -67,6 +71,14 @@ def _import() -> None:
     gc.enable()
 
 
+def _allow_connections() -> None:
+    """Let as many files be open as the system allows: each call on all ranks holds a connection to every one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if resource.RLIM_INFINITY != soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def _serve(record: Record, world: WorldProcess, address: str) -> int:
     import dask
 
@@ -74,6 +86,7 @@ async def _serve(record: Record, world: WorldProcess, address: str) -> int:
     from workbench.head.scheduler import SETTINGS
 
     dask.config.set(SETTINGS)
+    _allow_connections()
     return await Head(record, world, address).run()
 
 

@@ -126,7 +126,8 @@ class SpmdCalls:
         except asyncio.CancelledError:
             if not running.cancelled():
                 raise
-            # By its client, which is told so when the ranks have ended.
+            # By its client, which is told so when the ranks have ended, and never hears of blocks that were made.
+            self._scheduler.client_releases_keys(keys=run.made, client=client)
             raise CollectiveFailed(f"{name} was cancelled.{run.left}") from None
         finally:
             self._runs.pop(call, None)

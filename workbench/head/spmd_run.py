@@ -67,6 +67,8 @@ class Run:
         self._scheduler, self._collectives, self._world, self._members = scheduler, collectives, world, members
         self._call, self._name, self._client, self._deadline = call, name, client, deadline
         self._stopped = asyncio.Event()
+        self.made: list[Key] = []
+        """Blocks that are held for the client."""
         self.left = ""
         """A sentence on ranks that did not come back, with a blank before it; or nothing."""
 
@@ -197,6 +199,7 @@ class Run:
                 self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
                 # Pinned to its rank, as any other block.
                 self._scheduler.tasks[key].worker_restrictions = {address}
+                self.made.append(key)
         return {"blocks": [answer["blocks"] for answer in answers], "keys": keys}
 
     def _require_client(self) -> None:
