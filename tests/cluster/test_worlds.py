@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 import stat
@@ -168,8 +169,10 @@ def _ask(ip: str, port: int, greeting: bytes) -> bytes:
             answer = connection.recv(4096)
         except (TimeoutError, ConnectionError):
             return b""
-    # A TLS alert says "this is not TLS" and nothing else.
-    return b"" if answer[:1] == b"\x15" else answer
+    # A TLS alert says "this is not TLS" and nothing else. Nor does the signature of ZeroMQ say more, which the controller
+    # of cells sends ahead of its handshake; that strangers do not get through that is tested with the cells.
+    says_no_more = answer[:1] == b"\x15" or re.fullmatch(rb"\xff.{8}\x7f.?", answer, re.DOTALL)
+    return b"" if says_no_more else answer
 
 
 def _is_served_over_tls(ip: str, port: int, folder: Any) -> bool:

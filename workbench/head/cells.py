@@ -122,7 +122,7 @@ class Cells(SchedulerPlugin):
         """
         if cell in self._called_off:
             raise CollectiveFailed("the cell was called off before its turn came")
-        place = next((each for each in self._worlds if each.index == world), None)
+        place = self._worlds.get(world)
         if place is None:
             have = ", ".join(str(each.index) for each in self._worlds)
             raise InvalidRequest(f"there is no world {world}: this cluster has {have}")
@@ -155,7 +155,7 @@ class Cells(SchedulerPlugin):
 
     async def complete(self, world: int, text: str) -> list[str]:
         """Return the names on rank 0 that continue `text`; nothing while a cell runs."""
-        place = next((each for each in self._worlds if each.index == world), None)
+        place = self._worlds.get(world)
         if place is None or 0 not in place.present or self._turn(place).locked():
             return []
         asking = Asking(self._scheduler, world, self._worlds.members(place), "a completion")
@@ -287,8 +287,8 @@ class Cells(SchedulerPlugin):
                     cell.lost.append(rank)
                     self._leaves(cell, rank, f"rank {rank} is gone", well=False)
         for (index, starts), engines in list(self._engines.items()):
-            world = next((each for each in self._worlds if each.index == index and each.starts == starts), None)
-            if world is None or not world.present:
+            world = self._worlds.get(index)
+            if world is None or world.starts != starts or not world.present:
                 del self._engines[index, starts]
                 self._run(engines.close())
 

@@ -65,6 +65,10 @@ class Worlds:
         """Iterate over the worlds in their order."""
         return iter([world for _, world in sorted(self._worlds.items())])
 
+    def get(self, index: int) -> MPIWorld | None:
+        """Return the world of an index, None if there is none."""
+        return self._worlds.get(index)
+
     async def keep_first(self, timeout: float) -> None:
         """Take world 0 through its starts until it is stopped.
 
