@@ -169,8 +169,8 @@ def _ask(ip: str, port: int, greeting: bytes) -> bytes:
             answer = connection.recv(4096)
         except (TimeoutError, ConnectionError):
             return b""
-    # A TLS alert says "this is not TLS" and nothing else. Nor does the signature of ZeroMQ say more, which the controller
-    # of cells sends ahead of its handshake; that strangers do not get through that is tested with the cells.
+    # A TLS alert says "this is not TLS" and nothing else. The signature of ZeroMQ, which the controller of cells sends
+    # ahead of its handshake, says no more; that strangers do not get through that is tested with the cells.
     says_no_more = answer[:1] == b"\x15" or re.fullmatch(rb"\xff.{8}\x7f.?", answer, re.DOTALL)
     return b"" if says_no_more else answer
 

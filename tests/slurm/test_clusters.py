@@ -87,6 +87,8 @@ def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, scheduler, caps
         assert kept.result(DEADLINE)[:3] == (3, 3, 4)
         assert len(jobs & set(slurm.jobs())) == 1
 
+        # Dask's own client would try to come back.
+        client.close()
         assert cli.main(["stop", cluster.name]) == 0
         assert cluster.name in capsys.readouterr().out
         assert remains(slurm, cluster.record, jobs) == []
