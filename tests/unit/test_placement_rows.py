@@ -51,6 +51,12 @@ def test_an_aligned_array_is_not_copied_again():
     assert rows.own_array([array]) is array
 
 
+def test_a_large_array_begins_at_a_large_page_and_is_not_copied_again():
+    array = rows.empty_aligned((1 << 20,), np.float64)
+    assert array.ctypes.data % (2 << 20) == 0
+    assert rows.own_array([array]) is array
+
+
 def test_a_block_does_not_keep_the_larger_array_alive_that_it_was_cut_from():
     whole = rows.empty_aligned((128, 8), np.float64)
     block = rows.own_array([whole[:64]])

@@ -6,6 +6,7 @@ about a second. While one computes, the ranks of the other are stopped or asleep
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import statistics
@@ -45,12 +46,14 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--ranks", type=positive, default=2, help="of the first cluster and the kernel (default: 2)")
     parser.add_argument("--many", type=positive, default=8, help="of the second cluster, more (default: 8)")
     parser.add_argument("--rounds", type=positive, default=15, help="measurements of each figure (default: 15)")
+    # Where memory lies changes from start to start, and with it the time of a kernel by some percent.
+    parser.add_argument("--starts", type=positive, default=3, help="of all worlds, to share the rounds (default: 3)")
     parser.add_argument("--size", type=sizes, default=[8 * MIB], help="size of the block of a rank (default: 8MiB)")
     parser.add_argument("--seconds", type=above_zero, default=1.0, help="of one turn of the kernel (default: 1)")
 
 
 def run(options: Namespace) -> Report:
-    """Measure on a cluster of each size, one after the other, and return the report.
+    """Measure on clusters of each size, one after the other, and return the report.
 
     Raises
     ------
@@ -71,13 +74,15 @@ def run(options: Namespace) -> Report:
     found = mpi.find()
     rows = max(1, options.size[-1] // (8 * kernel.COLUMNS))
     measured: list[dict[str, Any]] = []
-    for ranks in (options.ranks, options.many):
+    starts = min(options.starts, options.rounds)
+    rounds = math.ceil(options.rounds / starts)
+    for ranks in (options.ranks, options.many) * starts:
         with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
             X, y = run_on_ranks(kernel.block, rows, client=client, result="blocks")
-            measured += _empty_calls(cluster, X, y, options.rounds)
+            measured += _empty_calls(cluster, X, y, rounds)
             if ranks == options.ranks:
                 with kernel.bare(found, ranks, rows, _START) as world:
-                    measured += _kernels(world, client, X, y, options)
+                    measured += _kernels(world, client, X, y, rounds=rounds, seconds=options.seconds)
     return Report("spmd", machine(found) | {"rows": rows, "columns": kernel.COLUMNS}, measured, summarise(measured))
 
 
@@ -107,12 +112,14 @@ def _empty_calls(cluster: MPICluster, X: Array, y: Array, rounds: int) -> Iterat
             yield _row((EMPTY, "spmd", ranks, number), statistics.median(times), cpu / _CALLS)
 
 
-def _kernels(world: BareWorld, client: Client, X: Array, y: Array, options: Namespace) -> Iterator[dict[str, Any]]:
+def _kernels(
+    world: BareWorld, client: Client, X: Array, y: Array, *, rounds: int, seconds: float
+) -> Iterator[dict[str, Any]]:
     """Time the kernel in the two arms: on each its slowest rank."""
     from workbench import run_on_ranks
     from workbench.bench import kernel
 
-    within = _PATIENCE + options.seconds
+    within, ranks = _PATIENCE + seconds, X.numblocks[0]
     pids = list(client.run(os.getpid).values())
 
     def bare(repeats: int) -> list[Turn]:
@@ -123,16 +130,16 @@ def _kernels(world: BareWorld, client: Client, X: Array, y: Array, options: Name
         turns: list[Turn] = run_on_ranks(kernel.turn, X, y, repeats, timeout=within)
         return turns
 
-    repeats = max(1, round(options.seconds / min(max(its.seconds for its in bare(1)) for _ in range(_TRIALS))))
+    repeats = max(1, round(seconds / min(max(its.seconds for its in bare(1)) for _ in range(_TRIALS))))
     expected: list[Turn] = []
-    for number, arm in alternate(ARMS, options.rounds):
+    for number, arm in alternate(ARMS, rounds):
         turns = bare(repeats) if arm == "bare" else spmd(repeats)
         expected = expected or turns
         for rank, (its, first) in enumerate(zip(turns, expected, strict=True)):
             _require_same(rank, its, first)
         if number:
-            seconds, cpu = max(its.seconds for its in turns), max(its.cpu_seconds for its in turns)
-            yield _row((KERNEL, arm, options.ranks, number), seconds / repeats, cpu / repeats)
+            took, cpu = max(its.seconds for its in turns), max(its.cpu_seconds for its in turns)
+            yield _row((KERNEL, arm, ranks, number), took / repeats, cpu / repeats)
 
 
 def _require_same(rank: int, its: Turn, first: Turn) -> None:

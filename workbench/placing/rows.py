@@ -14,6 +14,10 @@ import numpy.typing as npt
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register in use. Some kernels are ten times slower on less."""
 
+# Large arrays begin at a page of this size: who reads them from end to end waits for fewer translations of addresses.
+# NumPy asks for such pages from 4 MiB on.
+_PAGE, _LARGE = 2 << 20, 4 << 20
+
 Array = npt.NDArray[Any]
 
 
@@ -78,9 +82,14 @@ def empty_aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     if dtype.hasobject:
         return np.empty(shape, dtype)
     nbytes = dtype.itemsize * int(np.prod(shape))
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
+    alignment = _alignment(nbytes)
+    memory = np.empty(nbytes + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
     return memory[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _alignment(nbytes: int) -> int:
+    return _PAGE if nbytes >= _LARGE else ALIGNMENT
 
 
 def aligned(array: Array) -> Array:
@@ -113,7 +122,9 @@ def own_array(pieces: Sequence[Array]) -> Array:
         return join_arrays(pieces)
     array = np.asarray(pieces[0])
     base = array.base
-    if base is not None and not (isinstance(base, np.ndarray) and base.nbytes <= array.nbytes + ALIGNMENT):
+    if base is not None and not (
+        isinstance(base, np.ndarray) and base.nbytes <= array.nbytes + _alignment(array.nbytes)
+    ):
         return join_arrays([array])
     return aligned(array)
 
