@@ -195,17 +195,11 @@ def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Cal
             "a call on all ranks was made within another, for which it would wait for ever: call the function itself, "
             "fn(comm, ...)"
         )
-    if options["client"] is None and _is_in_cell():
+    if options["client"] is None and running.is_in_cell():
         raise InvalidRequest(
             "a call on all ranks was made in a cell that runs on them already: call the function itself, fn(comm, ...)"
         )
     return Call(request(fn, args, kwargs, **options))
-
-
-def _is_in_cell() -> bool:
-    """Tell whether this is the code of a cell on a rank."""
-    # Only ranks have a runner of cells, and run them on the main thread.
-    return bool(running._runners) and threading.current_thread() is threading.main_thread()  # noqa: SLF001
 
 
 def _find(module: str, qualified_name: str) -> Any:
