@@ -71,16 +71,16 @@ def test_an_order_to_cancel_that_is_faster_than_the_call_counts(client4):
     asked = request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
     call = Call.__new__(Call)
     call._request = asked
-    client4.sync(cancel_first, call)
+    call._cancel()
+    until("the order is heard", lambda: client4.run_on_scheduler(heard))
     with pytest.raises(CollectiveFailed, match="ranks was cancelled"):
         Call(asked).result()
     assert works(client4)
 
 
-async def cancel_first(call):
-    call._cancel()
-    # By now the head has had the time to read it.
-    await call._request.client.scheduler.identity()
+def heard(dask_scheduler):
+    """Tell whether the head has heard an order to cancel a call that it does not know."""
+    return bool(dask_scheduler.stream_handlers["workbench_spmd_cancel"].__self__._cancelled)
 
 
 def test_masked_arrays_are_no_blocks(client4):

@@ -55,7 +55,7 @@ def test_a_job_says_when_it_ends(slurm, ending):
     record = ending.refresh()
     until("the end is known", lambda: ending.refresh().ends is not None)
     assert ending.record.ends == end(slurm, record.job)
-    until("it is said", lambda: "s left, the job ends at" in ending.logs())
+    until("it is said", lambda: " left, the job ends at " in ending.logs())
 
 
 @pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
