@@ -58,12 +58,13 @@ compiler:
 .PHONY: test
 test: compiler lint .venv/.test .venv-mpich/.test
 	.venv/bin/python -m pytest
-	.venv-mpich/bin/python -m pytest -m 'mpi_flavour and not heat'
+	.venv-mpich/bin/python -m pytest -m 'mpi_flavour and not heat and not long'
 
 repeated := '50_times_of_50 or among_many_tasks' tests/cluster
 
 .PHONY: test-long
 test-long: .venv/.test .venv-mpich/.test
+	.venv/bin/python -m pytest -m long
 	WORKBENCH_CYCLES=20 .venv/bin/python -m pytest -o faulthandler_timeout=600 tests/slurm/test_orphans.py
 	WORKBENCH_CYCLES=50 .venv/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)
 	WORKBENCH_CYCLES=50 .venv-mpich/bin/python -m pytest -o faulthandler_timeout=900 -k $(repeated)

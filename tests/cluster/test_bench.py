@@ -20,6 +20,7 @@ def _run(module, *words):
 APPS = ("transpose", "merge", "svd")
 
 
+@pytest.mark.long
 def test_apps_measures_every_program_on_every_arm():
     report = _run(apps, "--pairs=1", "--scale=0.01")
 

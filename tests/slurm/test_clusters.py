@@ -58,9 +58,8 @@ def test_a_job_says_when_it_ends(slurm, ending):
     until("it is said", lambda: " left, the job ends at " in ending.logs())
 
 
-@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
-def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, scheduler, capsys):
-    cluster = MPICluster(8, nodes=4, scheduler=scheduler, quiet=True)
+def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, capsys):
+    cluster = MPICluster(8, nodes=4, scheduler="slurm", quiet=True)
     with cluster, Client(cluster) as client:
         assert cluster.record.state == "ready"
         assert [rank["name"] for rank in cluster.ranks] == list(range(8))
@@ -92,6 +91,16 @@ def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, scheduler, caps
         assert cli.main(["stop", cluster.name]) == 0
         assert cluster.name in capsys.readouterr().out
         assert remains(slurm, cluster.record, jobs) == []
+
+
+def test_a_cluster_of_pbs_jobs_starts_grows_and_ends(slurm):
+    with MPICluster(4, nodes=2, scheduler="pbs", quiet=True) as cluster, Client(cluster) as client:
+        assert places(cluster, client) == two_on_each(4)
+        cluster.scale(8)
+        assert len(cluster.ranks) == 8
+        jobs = numbers(cluster.record)
+        assert len(jobs) == 2
+    until("all of it to be gone", lambda: remains(slurm, cluster.record, jobs) == [])
 
 
 @pytest.fixture

@@ -70,6 +70,7 @@ def test_an_mpi_world_spans_them(output_of, monkeypatch, launcher):
     assert output_of(command, "--nodes=4", "--ntasks=8") == sorted(2 * NAMES)
 
 
+@pytest.mark.long
 def test_a_node_that_is_cut_off_lives_on_and_is_found_down(another):
     job = another.submit("sleep 4713", "--nodelist=n3", "--no-requeue")
     until("it to run", lambda: running("4713"))

@@ -56,6 +56,7 @@ def test_two_at_a_time_know_nothing_of_each_other(slurm, another):
     assert not slurm.jobs()
 
 
+@pytest.mark.long
 def test_what_a_killed_node_ran_ends_and_the_node_comes_back(another):
     job = another.submit("sleep 4711 & setsid sleep 4711 & wait", "--nodelist=n2", "--no-requeue")
     until("it to run", lambda: len(running("4711")) == 2)
@@ -82,6 +83,7 @@ def test_a_controller_that_is_away_forgets_nothing(another):
     assert another.jobs() == [job]
 
 
+@pytest.mark.long
 def test_a_job_that_has_ended_is_forgotten_after_the_age_that_was_asked_for(another):
     job = another.submit("true")
     ends(another, job)

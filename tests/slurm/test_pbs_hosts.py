@@ -20,8 +20,6 @@ from support.training import received_by_mpi
 from workbench import MPICluster
 from workbench.errors import StartError
 
-pytestmark = pytest.mark.mpi_flavour
-
 MEGABYTES = 8
 # What a site's settings and a user have in front of the command: words with blanks, quotes and more than one line.
 PROLOGUE = {
@@ -52,6 +50,7 @@ def client(cluster):
         yield client
 
 
+@pytest.mark.mpi_flavour
 def test_ranks_are_node_by_node_in_one_world(pbs, cluster, client):
     assert cluster.record.job == "1.pbshead"
 
@@ -79,6 +78,7 @@ def test_ranks_on_all_nodes_have_the_variables_of_the_job(cluster, client):
     assert list(client.run(variables, TOLD).values()) == [expected] * 4
 
 
+@pytest.mark.mpi_flavour
 def test_blocks_go_from_node_to_node_by_mpi(cluster, client):
     last = cluster.ranks[3]["address"]
     before = client.run(received_by_mpi, 0, workers=[last])[last]
@@ -96,6 +96,7 @@ def test_more_ranks_come_and_go_with_a_second_job(pbs, cluster, client):
     until("its job is over", lambda: pbs.jobs() == ["1"])
 
 
+@pytest.mark.mpi_flavour
 def test_stop_leaves_nothing_on_any_host(pbs, cluster):
     jobs = numbers(cluster.record)
     cluster.close(shutdown=True)

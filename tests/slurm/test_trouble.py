@@ -188,7 +188,7 @@ def test_a_job_that_is_held_says_so_and_comes_when_it_is_released(slurm):
         assert cluster.record.job == job
 
 
-@pytest.mark.parametrize("end", ["TERM", "KILL", "TIMEOUT"])
+@pytest.mark.parametrize("end", ["TERM", "KILL", pytest.param("TIMEOUT", marks=pytest.mark.long)])
 def test_a_job_that_is_ended_while_it_runs(slurm, end):
     cluster = MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True)
     job = cluster.record.job
@@ -213,6 +213,7 @@ def test_a_job_that_is_killed_while_it_starts(slurm, tmp_path):
         assert f"its job {job} has ended: " in failure(start)
 
 
+@pytest.mark.long
 def test_a_job_whose_node_fails_while_it_starts(slurm, tmp_path):
     with stuck(tmp_path):
         start = starting(NAME, extra=["--nodelist=n2"])

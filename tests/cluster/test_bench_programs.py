@@ -40,6 +40,7 @@ def test_a_world_that_takes_too_long_is_ended():
         world.run(mpi.find(), 2, "support.rank_program", {"way": "hang"}, 3)
 
 
+@pytest.mark.mpi_flavour
 def test_transport_measures_all_arms_at_all_sizes():
     report = _run(transport, "--sizes=1,64KiB,2MiB", "--rounds=2")
 
@@ -59,6 +60,7 @@ def test_apps_measures_bare_clusters_alone_if_asked_to():
     assert report.summary["svd_tls"] is None
 
 
+@pytest.mark.mpi_flavour
 def test_workers_of_bare_clusters_speak_what_they_are_asked_to():
     with bare.start(mpi.find(), "mpi", 2) as client:
         addresses = list(client.nthreads())
@@ -95,6 +97,7 @@ def test_ctrl_c_and_sigterm_end_everything_that_apps_has_started(number):
     until("the end of all", lambda: all(map(gone, started)), GONE_WITHIN)
 
 
+@pytest.mark.mpi_flavour
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_collectives_measures_all_operations_for_both_kinds_of_data(ranks):
     report = _run(collectives, f"--ranks={ranks}", "--sizes=8,1KiB", "--seconds=0.01")
@@ -113,6 +116,7 @@ def test_collectives_of_one_rank_are_refused():
         _run(collectives, "--ranks=1")
 
 
+@pytest.mark.mpi_flavour
 def test_a_bare_world_takes_turns_with_the_kernel():
     with kernel.bare(mpi.find(), 2, 100, DEADLINE) as its:
         once, again = its.turn(1, DEADLINE), its.turn(2, DEADLINE)
