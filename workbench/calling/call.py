@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 import queue
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -44,18 +46,26 @@ class Call:
         self._request = request
         self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
         self._sent = False
-        self._news: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         news = self._news  # a reference to this object would be a cycle, and keep what was broadcast for it
         self.future: Future[Any] = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
         self.future.add_done_callback(lambda _: news.put(None))
 
+    def tell(self, news: Callable[[], object]) -> None:
+        """Have the thread that waits for the result call something meanwhile; from any thread."""
+        self._news.put(news)
+
     def result(self) -> Any:
-        """Wait for the result and return it; print what there is to tell. Ctrl-C ends the call on all ranks."""
+        """Wait for the result and return it; print what there is to tell.
+
+        Ctrl-C ends the call on all ranks, and so does what fails of that which was to be told.
+        """
         try:
-            # Printed by this thread, so that it stands below the cell that waits.
-            while (line := self._next()) is not None:
-                print(line, flush=True)  # noqa: T201  (for whoever waits)
-        except KeyboardInterrupt as interrupt:
+            while (news := self._next()) is not None:
+                news()
+        except HeadUnreachable:
+            raise
+        except BaseException as interrupt:
             if (left := self._interrupt()) is not None:
                 interrupt.add_note(left)
             raise
@@ -68,8 +78,8 @@ class Call:
         finally:
             del self, error  # they are in the traceback of the error
 
-    def _next(self) -> str | None:
-        """Return the next line of news; None at the end."""
+    def _next(self) -> Callable[[], object] | None:
+        """Return what is to be called next; None at the end."""
         while True:
             try:
                 return self._news.get(timeout=_LOOK)
@@ -179,13 +189,17 @@ class Call:
                 running = await self._running()
                 name, places = running.get(self._request.call, ("", {}))
                 if words := hang.words(places):
-                    self._news.put(f"{name}: {words}")
+                    self._print(f"{name}: {words}")
                 if places:
                     told = now()
                 elif running and now() - told >= patience:
                     told = now()
                     others = ", ".join(other for other, _ in running.values())
-                    self._news.put(f"{self._request.name} waits for its turn, for the end of {others}")
+                    self._print(f"{self._request.name} waits for its turn, for the end of {others}")
+
+    def _print(self, line: str) -> None:
+        # By the thread that waits, so that it stands below its cell.
+        self._news.put(functools.partial(print, line, flush=True))
 
     async def _running(self) -> dict[str, tuple[str, dict[int, dict[str, Any]]]]:
         """Return the calls that run: by identity the name, and where the ranks are."""

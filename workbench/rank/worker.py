@@ -11,6 +11,7 @@ from distributed import Worker
 from workbench import certificates, comm, network, scratch
 from workbench.http_socket import UnixHTTP
 from workbench.launch import allocation
+from workbench.rank import events
 from workbench.rank.answering import answering
 from workbench.rank.broadcasting import Broadcasts
 from workbench.rank.cells import Cells
@@ -104,6 +105,7 @@ async def serve(
         startup_information={"workbench": lambda _: facts(context)},
         metrics={"transport": lambda _: comm.summary()},
     )
+    events.carry(worker)
     communicators = Communicators(context.spmd)
     Broadcasts(worker, context, communicators)
     calls = SpmdCalls(worker, context, communicators)

@@ -1,0 +1,61 @@
+"""scikit-learn's checks of arrays, for a whole in this process and for a block on a rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array, check_X_y
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight
+
+FLOATS = [np.float64, np.float32]
+"""What blocks are made of; anything else becomes the first of them."""
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What rows have to be."""
+
+    estimator: str
+    """Name of the class, for messages."""
+    target: str = ""
+    """``"labels"``, ``"numbers"``, or empty if there is no target."""
+    sparse: bool = False
+    """Whether blocks may be matrices in CSR format."""
+
+    def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
+        """Return the rows, their targets and weights as arrays; copied only where they have to be converted.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it.
+        """
+        options = {
+            "accept_sparse": "csr" if self.sparse else False,
+            "dtype": FLOATS,
+            "order": "C",
+            "estimator": self.estimator,
+        }
+        if self.target:
+            X, y = check_X_y(X, y, y_numeric=self.target == "numbers", **options)
+            if self.target == "labels":
+                check_classification_targets(y)
+        else:
+            X, y = check_array(X, input_name="X", **options), None
+        if weight is not None:
+            weight = _check_sample_weight(weight, X, dtype=X.dtype, ensure_non_negative=True)
+        return X, y, weight
+
+
+def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
+    """Return the part of a block: its rows, targets and weights, and the number of its first row.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `Checks.apply`.
+    """
+    return part(*checks.apply(*columns), start)

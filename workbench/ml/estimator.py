@@ -1,0 +1,67 @@
+"""What all estimators have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from workbench.ml import fitting
+from workbench.ml.data import Data
+from workbench.ml.fitting import Task
+from workbench.ml.reporting import reporting
+
+
+class Estimator(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose algorithm runs on the ranks, where its rows lie.
+
+    Attributes
+    ----------
+    engine_ : str
+        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+    """
+
+    engine: str
+    max_iter: int
+    verbose: int
+    callback: Callable[[Mapping[str, float]], Any] | None
+
+    def _fit(self, task: Task, data: Data) -> Any:
+        """Run a fit, and return what it has found."""
+        with reporting(type(self).__name__, self.max_iter, self.verbose, self.callback) as report:
+            found, self.engine_ = fitting.fit(task, data, self.engine, report)
+        return found
+
+    def _warn(self, message: str, iterations: int) -> None:
+        """Warn that a fit has ended before it converged."""
+        warnings.warn(
+            f"{type(self).__name__} did not converge in {iterations} iterations ({message}): increase max_iter, or "
+            "scale the data (StandardScaler)",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+    def _map(self, method: str, X: Any, columns: int | None, dtype: Any) -> Any:
+        """Return what a method that takes arrays returns of the rows of a Dask collection, lazily.
+
+        Parameters
+        ----------
+        method
+            Its name.
+        columns
+            Of what it returns; None: one value per row.
+        dtype
+            Of what it returns.
+        """
+        check_is_fitted(self)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        X = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
+        X = X.rechunk({1: -1})
+        call = getattr(self, method)
+        if columns is None:
+            return X.map_blocks(call, drop_axis=1, dtype=dtype)
+        return X.map_blocks(call, chunks=(X.chunks[0], (columns,)), dtype=dtype)

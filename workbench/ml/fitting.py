@@ -1,0 +1,171 @@
+"""One fit: its data brought to where they are needed, and its algorithm run on the engine that was chosen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import InvalidRequest, did_you_mean
+from workbench.ml.actor_parts import ActorParts
+from workbench.ml.checks import Checks, make
+from workbench.ml.data import Data
+from workbench.ml.parts import LocalParts, Parts
+from workbench.ml.progress import Listener, Report, Sender
+from workbench.placing import alike, pinning
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distributed import Client
+    from mpi4py.MPI import Intracomm
+
+ENGINES = ("auto", "dask", "mpi")
+"""What an estimator may be told."""
+
+# With "auto": round trips that are looked at, after one that is not, and the share of them beside the computing from
+# which on MPI is worth its start, of some 10 ms.
+_LOOKED_AT, _SHARE = 3, 0.05
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be fitted, apart from its data."""
+
+    algorithm: Callable[[Parts, Any], Any]
+    """Is given the parts and the settings, and returns what it has found."""
+    settings: Any
+    part: Callable[..., Any]
+    """Makes a part of rows, targets, weights and the number of the first row."""
+    checks: Checks
+
+
+def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any, str]:
+    """Run an algorithm, and return what it has found, and the engine: ``"dask"``, ``"mpi"`` or ``"local"``.
+
+    Parameters
+    ----------
+    task, data
+        What to fit, and on what.
+    engine
+        One of `ENGINES`. With ``"auto"`` arrays in this process are fitted here; Dask collections by Dask for some
+        round trips, and by MPI from the beginning if these take longer than the computing by a twentieth.
+    report
+        Is given the records of `Parts.report`, in this process.
+    """
+    if engine not in ENGINES:
+        raise InvalidRequest(f"engine={engine!r} cannot be: {did_you_mean(str(engine), ENGINES)}")
+    if engine == "auto" and not data.distributed:
+        parts = LocalParts([task.part(*data.columns(), 0)], report)
+        return task.algorithm(parts, task.settings), "local"
+    placed = _placed(data, engine)
+    if engine == "mpi":
+        return _by_mpi(task, placed, report), "mpi"
+    stopwatch = _Stopwatch(ends=engine == "auto" and _has_mpi(placed))
+    try:
+        return _by_dask(task, placed, report or _silent, stopwatch), "dask"
+    except _Slow:
+        return _by_mpi(task, placed, report), "mpi"
+
+
+def _placed(data: Data, engine: str) -> Data:
+    """Return the data as one block per rank, all alike."""
+    from workbench.placement import place
+
+    given = [value for value in data.columns() if value is not None]
+    placed = place(*given, world=0 if engine == "mpi" else None)
+    rest = iter(placed if len(given) > 1 else [placed])
+    X, y, weight = (None if value is None else next(rest) for value in data.columns())
+    return Data(X, y, weight, distributed=True)
+
+
+def _whereabouts(placed: Data) -> tuple[Client, Sequence[pinning.Pin]]:
+    """Return where the blocks lie, and the client that has placed them."""
+    blocks = alike.blocks(placed.X)
+    client: Client = blocks[0].client
+    return client, alike.pins(client, placed.X, blocks)
+
+
+def _starts(data: Data) -> list[int]:
+    """Return the number of the first row of each block."""
+    return [0, *itertools.accumulate(data.X.chunks[0])][:-1]
+
+
+class _Slow(Exception):
+    """Round trips take too long beside the computing."""
+
+
+class _Stopwatch:
+    """Raises `_Slow` after some round trips, if that is wanted."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self._ends = ends
+        self._number = 0
+        self._whole = self._computing = 0.0
+
+    def __call__(self, whole: float, computing: float) -> None:
+        self._number += 1
+        if self._number > 1:
+            self._whole += whole
+            self._computing += computing
+        if self._ends and self._number > _LOOKED_AT and self._whole - self._computing > _SHARE * self._computing:
+            raise _Slow
+
+
+def _has_mpi(placed: Data) -> bool:
+    """Tell whether all blocks lie in one MPI world of a cluster that runs calls on all ranks."""
+    client, pins = _whereabouts(placed)
+    scheduler: Any = client.scheduler
+    worlds = client.sync(scheduler.workbench_where)
+    ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.targets(client, "rank")}
+    return worlds is not None and len({ranks.get(pin.address) for pin in pins}) == 1
+
+
+def _by_dask(task: Task, data: Data, report: Report, timed: Callable[[float, float], None]) -> Any:
+    client, pins = _whereabouts(data)
+    columns = [alike.per_block(client, value, pins) for value in data.columns()]
+    blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
+    parts = ActorParts(client, task.part, task.checks, blocks, report=report, timed=timed)
+    return task.algorithm(parts, task.settings)
+
+
+def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
+    from workbench.calling.call import Call
+    from workbench.calling.request import request
+
+    client, _ = _whereabouts(data)
+    listener = Listener(client, report) if report else None
+    args = [task, _starts(data), listener.fit if listener else None, *data.columns()]
+    call = Call(request(_on_rank, args, {}, client=client, result="root", world=None, limit=None, timeout=None))
+    if listener is None:
+        return call.result()[0]
+    listener.listen(call)
+    try:
+        found, number = call.result()
+        listener.finish(number)
+    finally:
+        listener.close()
+    return found
+
+
+def _on_rank(comm: Intracomm, task: Task, starts: list[int], fit: str | None, *columns: Any) -> tuple[Any, int] | None:
+    """Take part in a fit; return on rank 0 what was found, and how many records were sent."""
+    from workbench.ml.rank_parts import RankParts, serve
+
+    part = make(task.part, task.checks, starts[comm.rank], *columns)
+    if comm.rank:
+        serve(comm, part)
+        return None
+    sender = Sender(fit) if fit else None
+    parts = RankParts(comm, part, sender or _silent)
+    found = task.algorithm(parts, task.settings)
+    parts.end()
+    if sender is None:
+        return found, 0
+    sender.flush()
+    return found, sender.number
+
+
+def _silent(record: Any) -> None:
+    pass

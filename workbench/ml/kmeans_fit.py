@@ -1,0 +1,153 @@
+"""K-means fitted on parts: the choice of the first centres, and Lloyd's iterations."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans as LocalKMeans
+
+from workbench.ml.parts import Parts
+
+_Array = NDArray[Any]
+_Far = tuple[float, int, float, int, _Array]
+
+# Rounds of k-means||, and how many centres are drawn in each, in multiples of those wanted: Bahmani et al., section 5.
+_ROUNDS, _OVERSAMPLING = 5, 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit is made; the names are those of the estimator."""
+
+    n_clusters: int
+    init: str | _Array
+    n_init: int
+    max_iter: int
+    tol: float
+    seed: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit has found."""
+
+    centers: _Array
+    """Shape (clusters, features)."""
+    inertia: float
+    iterations: int
+    converged: bool
+
+
+def fit(parts: Parts, settings: Settings) -> Fitted:
+    """Fit a model.
+
+    Parameters
+    ----------
+    parts
+        `KMeansPart` objects.
+    settings
+        How.
+
+    Returns
+    -------
+    Fitted
+        The best of ``n_init`` fits.
+
+    Notes
+    -----
+    Lloyd, IEEE Transactions on Information Theory 28 (1982). The first centres are those of k-means||: Bahmani et al.,
+    Scalable K-Means++, PVLDB 5 (2012). A cluster that becomes empty gets the row that is farthest from its centre. All
+    of this, and the tolerance, as scikit-learn has it: from the same first centres it comes to the same ones.
+    """
+    rows, mean, deviations = parts.fold(join_moments, "moments")
+    threshold = settings.tol * float(deviations.mean()) / rows
+    if np.square(mean).sum() * rows > deviations.sum():
+        parts.sum("center", mean)
+    return min((_fit(parts, settings, threshold, run) for run in range(settings.n_init)), key=lambda fit: fit.inertia)
+
+
+def _fit(parts: Parts, settings: Settings, threshold: float, run: int) -> Fitted:
+    centers = _first(parts, settings, run)
+    iterations, shift, moved = 0, np.inf, 1.0
+    while iterations < settings.max_iter and moved and shift > threshold:
+        iterations += 1
+        sums, counts, scores, moved = parts.sum("step", centers)
+        before, centers = centers, _means(parts, centers, sums.copy(), counts.copy())
+        shift = float(np.square(centers - before).sum())
+        parts.report({"iteration": iterations, "score": scores, "shift": shift, "moved": moved})
+    inertia = parts.sum("inertia", centers)
+    return Fitted(centers, inertia, iterations, converged=not moved or shift <= threshold)
+
+
+def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array:
+    """Return the centres of the clusters; empty ones are moved to where rows are far from their centres."""
+    empty = np.flatnonzero(counts == 0)
+    if len(empty):
+        farthest = parts.fold(join_farthest, "farthest", len(empty), before)
+        for cluster, (_, _, weight, of, row) in zip(empty, farthest, strict=False):
+            sums[of] -= row * weight
+            counts[of] -= weight
+            sums[cluster], counts[cluster] = row * weight, weight
+    means: _Array = np.divide(sums, counts[:, None], out=before.copy(), where=counts[:, None] > 0)
+    return means
+
+
+def join_farthest(left: list[_Far], right: list[_Far]) -> list[_Far]:
+    """Return the farthest of two lists of rows that are sorted so, as many as are in the longer one."""
+    both = heapq.merge(left, right, key=lambda far: (-far[0], far[1]))
+    return [far for far, _ in zip(both, range(max(len(left), len(right))), strict=False)]
+
+
+def join_moments(
+    left: tuple[float, _Array, _Array], right: tuple[float, _Array, _Array]
+) -> tuple[float, _Array, _Array]:
+    """Return number, mean and sum of squared deviations of two sets of rows together.
+
+    Notes
+    -----
+    Chan, Golub and LeVeque, The American Statistician 37 (1983).
+    """
+    rows = left[0] + right[0]
+    between = right[1] - left[1]
+    mean = left[1] + between * (right[0] / rows)
+    return rows, mean, left[2] + right[2] + np.square(between) * (left[0] * right[0] / rows)
+
+
+def _first(parts: Parts, settings: Settings, run: int) -> _Array:
+    """Return the first centres, shape (clusters, features)."""
+    if not isinstance(settings.init, str):
+        return settings.init.astype(np.float64)
+    random = np.random.default_rng([settings.seed, run])
+    if settings.init == "random":
+        return _rows(parts, np.sort(random.choice(settings.rows, settings.n_clusters, replace=False)))
+    centers = newest = _rows(parts, random.integers(settings.rows, size=1))
+    cost = parts.sum("cost", newest)
+    for number in range(_ROUNDS):
+        if not cost:
+            break
+        factor = _OVERSAMPLING * settings.n_clusters / cost
+        newest = parts.fold(_stack, "draw", factor, (settings.seed, run, number))
+        if len(newest):
+            centers = np.vstack([centers, newest])
+            cost = parts.sum("cost", newest)
+    if len(centers) < settings.n_clusters:
+        # Rows that agree are drawn once; whatever else is added is as good.
+        missing = settings.n_clusters - len(centers)
+        return np.vstack([centers, _rows(parts, np.sort(random.choice(settings.rows, missing, replace=False)))])
+    local = LocalKMeans(settings.n_clusters, n_init=3, random_state=int(random.integers(2**31)))
+    chosen: _Array = local.fit(centers, sample_weight=parts.sum("weigh", centers)).cluster_centers_
+    return chosen.astype(np.float64)
+
+
+def _rows(parts: Parts, numbers: _Array) -> _Array:
+    rows: _Array = parts.fold(_stack, "rows", numbers)
+    return rows.astype(np.float64)
+
+
+def _stack(upper: _Array, lower: _Array) -> _Array:
+    return np.vstack([upper, lower])

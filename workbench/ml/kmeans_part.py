@@ -1,0 +1,225 @@
+"""What K-means computes on one block: the nearest centres of its rows, and their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+_Array = NDArray[Any]
+
+# Rows that are looked at together: scores and rows stay in the cache of a core.
+_SLICE = 4096
+# The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
+_ANEW = 20
+
+
+class KMeansPart:
+    """A block.
+
+    Parameters
+    ----------
+    X
+        Shape (rows, features): an array, or a matrix in CSR format.
+    y
+        Is not used.
+    weight
+        Shape (rows,): weights of the rows; None: all 1.
+    start
+        Number of its first row in all of the data.
+
+    Notes
+    -----
+    Work space: 4 bytes per row for the labels, 8 for the distances while centres are looked for, and slices of a fixed
+    size.
+    """
+
+    def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
+        self._X, self._weight, self._start = X, weight, start
+        self._middle: _Array | None = None
+        self._labels: NDArray[np.int32] | None = None
+        self._sums, self._counts, self._steps = np.empty(0), np.empty(0), 0
+        self._distances = np.empty(0)
+
+    def moments(self) -> tuple[float, _Array, _Array]:
+        """Return number of rows, and of each feature mean and sum of squared deviations."""
+        rows = self._X.shape[0]
+        mean = np.asarray(self._X.mean(axis=0, dtype=np.float64)).ravel()
+        deviations = np.zeros(len(mean))
+        for _, X in self._slices():
+            deviations += np.square(_dense(X) - mean).sum(axis=0)
+        return float(rows), mean, deviations
+
+    def center(self, middle: _Array) -> float:
+        """Look at rows from a point in their midst: far from 0 their products with centres lose digits."""
+        if not sparse.issparse(self._X):
+            self._middle = middle
+        return 0.0
+
+    def rows(self, numbers: _Array) -> _Array:
+        """Return the rows of these numbers that lie here, in their order."""
+        here = numbers[(numbers >= self._start) & (numbers < self._start + self._X.shape[0])] - self._start
+        return _dense(self._X[here])
+
+    def step(self, centers: _Array) -> tuple[_Array, _Array, float, float]:
+        """Assign the rows to their nearest centres.
+
+        Returns
+        -------
+        sums : ndarray of shape (clusters, features)
+            Of the rows of each cluster, with their weights.
+        counts : ndarray of shape (clusters,)
+            Weight of the rows of each cluster.
+        scores : float
+            What is to be taken from the weighted sum of all squared norms for the inertia.
+        moved : float
+            How many rows are in another cluster than before.
+        """
+        before = self._labels
+        labels, scores = self._nearest(centers)
+        moved = np.arange(len(labels)) if before is None else np.flatnonzero(labels != before)
+        if before is None or len(moved) > len(labels) // 4 or self._steps % _ANEW == 0:
+            self._sums, self._counts = self._totals(labels, None, len(centers))
+        elif len(moved):
+            for of, sign in ((labels, 1), (before, -1)):
+                sums, counts = self._totals(of, moved, len(centers))
+                self._sums += sign * sums
+                self._counts += sign * counts
+        self._labels = labels
+        self._steps += 1
+        return self._sums, self._counts, scores, float(len(moved))
+
+    def labels(self, centers: _Array) -> NDArray[np.int32]:
+        """Return the nearest centre of each row, shape (rows,)."""
+        return self._nearest(centers)[0]
+
+    def farthest(self, number: int, centers: _Array) -> list[tuple[float, int, float, int, _Array]]:
+        """Return the rows that are farthest from their centres: distance, number, weight, cluster and row, sorted."""
+        distances = self._squared_distances(centers)
+        which = np.argsort(-distances, kind="stable")[:number]
+        labels = self._labels if self._labels is not None else np.zeros(len(distances), dtype=np.int32)
+        return [
+            (
+                float(distances[row]),
+                self._start + int(row),
+                1.0 if self._weight is None else float(self._weight[row]),
+                int(labels[row]),
+                _dense(self._X[row : row + 1])[0],
+            )
+            for row in which
+        ]
+
+    def inertia(self, centers: _Array) -> float:
+        """Return the sum of the squared distances of the rows to their nearest centres, with their weights."""
+        self._labels, _ = self._nearest(centers)
+        distances = self._squared_distances(centers)
+        return float(distances.sum() if self._weight is None else distances @ self._weight)
+
+    def cost(self, centers: _Array) -> float:
+        """Take more centres into account; return the sum of the squared distances to the nearest one, weighted."""
+        nearest = np.empty(self._X.shape[0])
+        for here, X in self._slices():
+            nearest[here] = _distances(X, centers).min(axis=1)
+        self._distances = np.minimum(self._distances, nearest) if len(self._distances) else nearest
+        return float(self._distances.sum() if self._weight is None else self._distances @ self._weight)
+
+    def draw(self, factor: float, seed: Sequence[int]) -> _Array:
+        """Return rows, drawn each by itself with a chance of `factor` times its distance, weighted.
+
+        Notes
+        -----
+        The random number of a row depends on the seed and on the number of the row, not on the block that it lies in.
+        """
+        chances = self._distances * factor
+        if self._weight is not None:
+            chances *= self._weight
+        return _dense(self._X[np.flatnonzero(_uniform(seed, self._start, len(chances)) < chances)])
+
+    def weigh(self, centers: _Array) -> _Array:
+        """Return the weight of the rows that are nearest to each centre, shape (centres,); forget the distances."""
+        self._distances = np.empty(0)
+        return self._totals(self._nearest(centers)[0], None, len(centers))[1]
+
+    def _slices(self) -> Iterator[tuple[slice, Any]]:
+        for start in range(0, self._X.shape[0], _SLICE):
+            here = slice(start, min(start + _SLICE, self._X.shape[0]))
+            yield here, self._X[here]
+
+    def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
+        """Return the nearest centre of each row, and the weighted sum of their scores.
+
+        Notes
+        -----
+        The score of a row x and a centre c is ``2 x.c - c.c``, the largest is the nearest. The number of the centre
+        takes the place of the last bits of the score, so that one pass finds both: scores that agree in all bits but
+        these, 48 with 16 centres, count as equal.
+        """
+        labels = np.empty(self._X.shape[0], dtype=np.int32)
+        middle = self._middle
+        if middle is not None:
+            centers, middle = centers - middle, middle.astype(self._X.dtype)
+        factors, norms = (2 * centers).astype(self._X.dtype), np.square(centers).sum(axis=1)[:, None]
+        low = (1 << (len(centers) - 1).bit_length()) - 1
+        numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
+        scores = np.empty((len(centers), _SLICE))
+        total = 0.0
+        for here, X in self._slices():
+            here_scores = scores[:, : X.shape[0]]
+            np.subtract(_product(factors, X if middle is None else X - middle), norms, out=here_scores)
+            bits = here_scores.view(np.int64)
+            bits &= mask
+            bits |= numbers
+            best = here_scores.max(axis=0)
+            labels[here] = best.view(np.int64) & low
+            total += float(best.sum() if self._weight is None else best @ self._weight[here])
+        return labels, total
+
+    def _totals(self, labels: _Array, which: _Array | None, clusters: int) -> tuple[_Array, _Array]:
+        """Return sums and weights of the rows of each cluster: of all rows, or of some."""
+        sums, counts = np.zeros((clusters, self._X.shape[1])), np.zeros(clusters)
+        rows = len(labels) if which is None else len(which)
+        for start in range(0, rows, _SLICE):
+            here: Any = slice(start, min(start + _SLICE, rows))
+            here = here if which is None else which[here]
+            X, of = self._X[here], labels[here]
+            weight = np.ones(len(of)) if self._weight is None else self._weight[here].astype(np.float64)
+            members = sparse.csc_array((weight, of, np.arange(len(of) + 1)), shape=(clusters, len(of)))
+            sums += _dense(members @ X)
+            counts += np.bincount(of, weight, minlength=clusters)
+        return sums, counts
+
+    def _squared_distances(self, centers: _Array) -> _Array:
+        """Return the squared distance of each row to the centre of its cluster, computed from their difference."""
+        labels = self._labels if self._labels is not None else np.zeros(self._X.shape[0], dtype=np.int32)
+        distances = np.empty(len(labels))
+        for here, X in self._slices():
+            distances[here] = np.square(_dense(X) - centers[labels[here]]).sum(axis=1)
+        return distances
+
+
+def _product(factors: _Array, X: Any) -> _Array:
+    """Return factors times rows, shape (centres, rows)."""
+    return _dense(X @ factors.T).T if sparse.issparse(X) else factors @ X.T
+
+
+def _distances(X: Any, centers: _Array) -> _Array:
+    """Return the squared distances of rows and centres, shape (rows, centres)."""
+    from sklearn.metrics.pairwise import euclidean_distances
+
+    distances: _Array = euclidean_distances(X, centers, squared=True)
+    return distances
+
+
+def _uniform(seed: Sequence[int], start: int, number: int) -> _Array:
+    """Return the random numbers of some rows, in [0, 1)."""
+    # Its numbers come in fours, and so does it skip them.
+    generator = np.random.Philox(np.random.SeedSequence(seed)).advance(start // 4)
+    return np.random.Generator(generator).random(start % 4 + number)[start % 4 :]
+
+
+def _dense(rows: Any) -> _Array:
+    dense: _Array = rows.toarray() if sparse.issparse(rows) else rows
+    return dense

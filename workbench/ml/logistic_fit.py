@@ -1,0 +1,169 @@
+"""Logistic regression fitted on parts: what all ranks are asked, and the steps in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import OptimizeResult, minimize
+
+from workbench.ml.parts import Parts
+
+_Vector = NDArray[np.float64]
+
+# As scikit-learn has them: steps of a line search, and the relative decrease of the loss that is none.
+_LINE_SEARCH, _NO_DECREASE = 50, 64 * np.finfo(float).eps
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit has found."""
+
+    classes: NDArray[Any]
+    weights: _Vector
+    """Shape (features + 1,) for two classes, else (classes, features + 1): slopes, then the intercept."""
+    iterations: int
+    message: str
+    """Why it ended before it converged; empty if it did converge."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit is made; the names are those of the estimator."""
+
+    C: float
+    tol: float
+    max_iter: int
+    features: int
+    fit_intercept: bool
+    class_weight: Mapping[Any, float] | str | None
+    solver: str
+    start: _Vector | None
+    """Weights to start from, shaped as those of `Fitted`."""
+
+
+def fit(parts: Parts, settings: Settings) -> Fitted:
+    """Fit a model.
+
+    Parameters
+    ----------
+    parts
+        `LogisticPart` objects.
+    settings
+        How.
+
+    Raises
+    ------
+    ValueError
+        If the labels are of one class only.
+
+    Notes
+    -----
+    Minimises the loss per row plus ``|w|^2 / (2 C n)``, n being all weight; the intercept is not penalised. The scale
+    is that of scikit-learn, so that its tolerances mean the same. L-BFGS: Liu and Nocedal, Mathematical Programming 45
+    (1989), in SciPy's version; Newton-CG: Nocedal and Wright, Numerical Optimization (2006), section 7.1.
+    """
+    classes = parts.fold(np.union1d, "classes")
+    if len(classes) < 2:
+        raise ValueError(
+            "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+            f"{classes[0]!r}"
+        )
+    total = parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight))
+    problem = _Problem(parts, len(classes), total, settings)
+    found = problem.minimise()
+    weights = found.x.reshape(problem.shape)
+    return Fitted(
+        classes, weights, min(found.nit, settings.max_iter), "" if problem.converged(found) else found.message
+    )
+
+
+def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, float] | str | None) -> _Vector | None:
+    if wanted is None:
+        return None
+    if wanted == "balanced":
+        counts = parts.sum("count", classes)
+        balanced: _Vector = counts.sum() / (len(classes) * counts)
+        return balanced
+    return np.array([wanted.get(label, 1.0) for label in classes.tolist()])  # type: ignore[union-attr]
+
+
+class _Problem:
+    """The function to be minimised, of one vector."""
+
+    def __init__(self, parts: Parts, classes: int, total: float, settings: Settings) -> None:
+        self._parts, self._settings, self._total = parts, settings, total
+        width = settings.features + 1
+        self.shape = (width,) if classes == 2 else (classes, width)
+        self._penalty = 1 / (settings.C * total)
+        self._steps, self._ended = 0, False
+        self._gradient = np.empty(0)
+        self._bent: _Vector | None = None
+
+    def minimise(self) -> OptimizeResult:
+        """Return where the minimum is, or how far one has come."""
+        settings = self._settings
+        start = np.zeros(self.shape) if settings.start is None else settings.start.astype(np.float64)
+        given: dict[str, Any] = {"x0": start.ravel(), "jac": True, "callback": self._tell}
+        if settings.solver == "lbfgs":
+            options = {"maxiter": settings.max_iter, "maxls": _LINE_SEARCH, "gtol": settings.tol, "ftol": _NO_DECREASE}
+            return minimize(self._loss_and_gradient, method="L-BFGS-B", options=options, **given)
+        # It ends by the gradient as L-BFGS does, in the callback.
+        options = {"maxiter": settings.max_iter, "xtol": 0.0}
+        return minimize(
+            self._loss_and_gradient, method="Newton-CG", hessp=self._times_hessian, options=options, **given
+        )
+
+    def _loss_and_gradient(self, x: _Vector) -> tuple[float, _Vector]:
+        weights = self._slopes(x)
+        loss, gradient = self._parts.sum("loss_and_gradient", weights)
+        gradient = gradient / self._total + self._penalty * self._penalised(weights)
+        if not self._settings.fit_intercept:
+            gradient[..., -1] = 0
+        self._gradient = gradient
+        penalty = self._penalty / 2 * float(np.square(self._penalised(weights)).sum())
+        return loss / self._total + penalty, gradient.ravel()
+
+    def _times_hessian(self, x: _Vector, direction: _Vector) -> _Vector:
+        self._bend(x)
+        change = self._slopes(direction)
+        product = self._parts.sum("times_hessian", change) / self._total + self._penalty * self._penalised(change)
+        if not self._settings.fit_intercept:
+            product[..., -1] = 0
+        flat: _Vector = product.ravel()
+        return flat
+
+    def _bend(self, x: _Vector) -> None:
+        """Have the parts know the curvature at a point, once for all products there."""
+        if self._bent is None or not np.array_equal(self._bent, x):
+            self._parts.sum("bend", self._slopes(x))
+            self._bent = x.copy()
+
+    def _slopes(self, x: _Vector) -> _Vector:
+        """Return the weights in their shape, without an intercept where there is to be none."""
+        weights = x.reshape(self.shape)
+        if not self._settings.fit_intercept:
+            weights = weights.copy()
+            weights[..., -1] = 0
+        return weights
+
+    def _penalised(self, weights: _Vector) -> _Vector:
+        slopes = weights.copy()
+        slopes[..., -1] = 0
+        return slopes
+
+    def _tell(self, intermediate_result: OptimizeResult) -> None:
+        """Report an iteration; end Newton-CG where L-BFGS would end."""
+        self._steps += 1
+        largest = float(np.abs(self._gradient).max())
+        self._parts.report({"iteration": self._steps, "loss": float(intermediate_result.fun), "gradient": largest})
+        if self._settings.solver == "newton-cg" and largest <= self._settings.tol:
+            self._ended = True
+            raise StopIteration
+
+    def converged(self, found: OptimizeResult) -> bool:
+        """Tell whether it is the minimum, to the tolerance."""
+        return bool(found.success or self._ended)
