@@ -29,7 +29,7 @@ class Data:
 
 
 def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = None) -> Data:
-    """Return what is given to ``fit``, and have the estimator know its features.
+    """Return what is given to ``fit``, once its parameters are checked, and have the estimator know its features.
 
     Raises
     ------
@@ -39,6 +39,7 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     """
     from dask.base import is_dask_collection
 
+    model._validate_params()
     given = {"X": X, "y": y, "sample_weight": weight}
     lazy = [name for name, value in given.items() if is_dask_collection(value)]
     if not lazy:

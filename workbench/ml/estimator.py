@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from workbench.ml import fitting
 from workbench.ml.data import Data
 from workbench.ml.fitting import Task
 from workbench.ml.reporting import reporting
+from workbench.words import count
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]
@@ -24,6 +26,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     engine_ : str
         What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
     """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "engine": [StrOptions(set(fitting.ENGINES))],
+        "verbose": ["verbose"],
+        "callback": [callable, None],
+    }
+    """What scikit-learn checks the parameters by; each estimator adds its own."""
+
+    _sparse: ClassVar[bool] = False
+    """Whether it takes CSR matrices."""
 
     engine: str
     max_iter: int
@@ -36,10 +48,15 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             found, self.engine_ = fitting.fit(task, data, self.engine, report)
         return found
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._sparse
+        return tags
+
     def _warn(self, message: str, iterations: int) -> None:
         """Warn that a fit has ended before it converged."""
         warnings.warn(
-            f"{type(self).__name__} did not converge in {iterations} iterations ({message}): increase max_iter, or "
+            f"{type(self).__name__} did not converge in {count(iterations, 'iteration')} ({message}): increase max_iter, or "
             "scale the data (StandardScaler)",
             ConvergenceWarning,
             stacklevel=3,

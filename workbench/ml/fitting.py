@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import InvalidRequest, did_you_mean
 from workbench.ml.actor_parts import ActorParts
 from workbench.ml.checks import Checks, make
 from workbench.ml.data import Data
@@ -54,8 +53,6 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     report
         Is given the records of `Parts.report`, in this process.
     """
-    if engine not in ENGINES:
-        raise InvalidRequest(f"engine={engine!r} cannot be: {did_you_mean(str(engine), ENGINES)}")
     if engine == "auto" and not data.distributed:
         parts = LocalParts([task.part(*data.columns(), 0)], report)
         return task.algorithm(parts, task.settings), "local"

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
 from sklearn.base import ClusterMixin, TransformerMixin
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from workbench.errors import InvalidRequest, did_you_mean
 from workbench.ml import kmeans_fit
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
 from workbench.ml.kmeans_part import KMeansPart
-
-_INITS = ("k-means||", "random")
-
 
 class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
     """K-means clustering.
@@ -69,6 +67,17 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
     to 14 digits, may be in the other cluster.
     """
 
+    _sparse = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+        "init": [StrOptions({"k-means||", "random"}), "array-like"],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -109,7 +118,7 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
         KMeans
             This one.
         """
-        checks = Checks(type(self).__name__, sparse=True)
+        checks = Checks(type(self).__name__, sparse=self._sparse)
         data = training(self, checks, X, None, sample_weight)
         found = self._fit(Task(kmeans_fit.fit, self._settings(data.X), KMeansPart, checks), data)
         dtype = data.X.dtype if data.X.dtype in FLOATS else np.float64
@@ -131,8 +140,6 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
                     f"The shape of the initial centers {init.shape} does not match the number of clusters "
                     f"{self.n_clusters} and of features {X.shape[1]}."
                 )
-        elif init not in _INITS:
-            raise InvalidRequest(f"init={init!r} cannot be: {did_you_mean(init, _INITS)}, or an array of centres")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return kmeans_fit.Settings(
             n_clusters=self.n_clusters,

@@ -125,7 +125,7 @@ def _first(parts: Parts, settings: Settings, run: int) -> _Array:
     random = np.random.default_rng([settings.seed, run])
     if settings.init == "random":
         return _rows(parts, np.sort(random.choice(settings.rows, settings.n_clusters, replace=False)))
-    centers = newest = _rows(parts, random.integers(settings.rows, size=1))
+    centers = newest = _one(parts, random.random())
     cost = parts.sum("cost", newest)
     for number in range(_ROUNDS):
         if not cost:
@@ -142,6 +142,15 @@ def _first(parts: Parts, settings: Settings, run: int) -> _Array:
     local = LocalKMeans(settings.n_clusters, n_init=3, random_state=int(random.integers(2**31)))
     chosen: _Array = local.fit(centers, sample_weight=parts.sum("weigh", centers)).cluster_centers_
     return chosen.astype(np.float64)
+
+
+def _one(parts: Parts, share: float) -> _Array:
+    """Return the row, shape (1, features), where this share of all weight is reached."""
+    weights = np.cumsum(parts.each("weight"))
+    weight = share * weights[-1]
+    part = min(int(np.searchsorted(weights, weight, side="right")), len(weights) - 1)
+    row: _Array = parts.each("row_at", weight - (weights[part - 1] if part else 0.0))[part]
+    return row.astype(np.float64)
 
 
 def _rows(parts: Parts, numbers: _Array) -> _Array:

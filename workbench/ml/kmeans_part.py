@@ -64,6 +64,19 @@ class KMeansPart:
         here = numbers[(numbers >= self._start) & (numbers < self._start + self._X.shape[0])] - self._start
         return _dense(self._X[here])
 
+    def weight(self) -> float:
+        """Return the weight of all rows."""
+        return float(self._X.shape[0]) if self._weight is None else float(self._weight.sum(dtype=np.float64))
+
+    def row_at(self, weight: float) -> _Array:
+        """Return the row, shape (1, features), at which the weight of the rows so far is above this one."""
+        if self._weight is None:
+            row = int(weight)
+        else:
+            row = int(np.searchsorted(np.cumsum(self._weight, dtype=np.float64), weight, side="right"))
+        row = min(row, self._X.shape[0] - 1)
+        return _dense(self._X[row : row + 1])
+
     def step(self, centers: _Array) -> tuple[_Array, _Array, float, float]:
         """Assign the rows to their nearest centres.
 
@@ -94,6 +107,7 @@ class KMeansPart:
 
     def labels(self, centers: _Array) -> NDArray[np.int32]:
         """Return the nearest centre of each row, shape (rows,)."""
+        self.center(centers.mean(axis=0, dtype=np.float64))
         return self._nearest(centers)[0]
 
     def farthest(self, number: int, centers: _Array) -> list[tuple[float, int, float, int, _Array]]:

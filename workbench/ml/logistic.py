@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from workbench.ml import logistic_fit
@@ -69,6 +71,18 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     coefficients agree to about `tol`, and to rounding where `tol` is small.
     """
 
+    _sparse = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "C": [Interval(Real, 0, None, closed="right")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "solver": [StrOptions({"lbfgs", "newton-cg"})],
+        "warm_start": ["boolean"],
+    }
+
     def __init__(
         self,
         C: float = 1.0,
@@ -111,7 +125,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         LogisticRegression
             This one.
         """
-        checks = Checks(type(self).__name__, target="labels", sparse=True)
+        checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
         data = training(self, checks, X, y, sample_weight)
         found = self._fit(Task(logistic_fit.fit, self._settings(), LogisticPart, checks), data)
         dtype = data.X.dtype if data.X.dtype in FLOATS else np.float64

@@ -1,0 +1,176 @@
+"""K-means against scikit-learn's, on any number of parts in this process."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn import cluster
+from sklearn.datasets import make_blobs
+from sklearn.exceptions import ConvergenceWarning
+from support.sklearn_checks import accepted_by_scikit_learn
+
+from workbench.ml import KMeans, kmeans_fit
+from workbench.ml.kmeans_part import KMeansPart
+from workbench.ml.parts import LocalParts
+
+
+# scikit-learn's own K-means has the same exceptions.
+BUT = dict.fromkeys(
+    ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),
+    "rows that are drawn for the first centres are drawn by their numbers",
+)
+
+
+def blobs(rows=2000, away=0.0, dtype=np.float64):
+    X, _ = make_blobs(rows, 6, centers=12, random_state=5)
+    return np.ascontiguousarray(X + away, dtype)
+
+
+def weights(rows):
+    return np.random.default_rng(7).uniform(0.1, 2.0, size=rows)
+
+
+def parts_of(X, number, weight=None):
+    starts = [0, *itertools.accumulate(len(piece) for piece in np.array_split(X, number))]
+    pieces = np.array_split(X, number)
+    of_pieces = [None] * number if weight is None else np.array_split(weight, number)
+    return LocalParts([KMeansPart(*each) for each in zip(pieces, [None] * number, of_pieces, starts[:-1], strict=True)])
+
+
+def settings(X, clusters, **options):
+    given = {"init": "k-means||", "n_init": 1, "max_iter": 300, "tol": 1e-4, "seed": 3, "rows": len(X)} | options
+    return kmeans_fit.Settings(n_clusters=clusters, **given)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@accepted_by_scikit_learn(KMeans(n_clusters=2), but=BUT)
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("clusters", [3, 12, 100])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("away", [0.0, 1e4])
+def test_from_the_same_centres_it_comes_to_those_of_scikit_learn(clusters, weighted, away):
+    X = blobs(away=away)
+    weight = weights(len(X)) if weighted else None
+    theirs = cluster.KMeans(clusters, init=X[:clusters], n_init=1).fit(X, sample_weight=weight)
+    ours = KMeans(clusters, init=X[:clusters]).fit(X, sample_weight=weight)
+
+    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    np.testing.assert_allclose(ours.inertia_, theirs.inertia_, rtol=1e-9)
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X), rtol=1e-6, atol=1e-6)
+    assert ours.n_iter_ == theirs.n_iter_
+
+
+def test_single_precision_far_from_zero_keeps_its_digits():
+    X = blobs(away=1e3, dtype=np.float32)
+    theirs = cluster.KMeans(12, init=X[:12], n_init=1).fit(X)
+    ours = KMeans(12, init=X[:12]).fit(X)
+
+    assert ours.cluster_centers_.dtype == np.float32
+    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-5)
+    assert (ours.labels_ == theirs.labels_).mean() > 0.999
+
+
+def test_sparse_rows_give_what_dense_ones_give():
+    X = blobs()
+    X[np.abs(X) < 4] = 0
+    dense = KMeans(5, init=X[:5]).fit(X)
+    scarce = KMeans(5, init=X[:5]).fit(sparse.csr_array(X))
+
+    np.testing.assert_allclose(scarce.cluster_centers_, dense.cluster_centers_, rtol=1e-9)
+    np.testing.assert_array_equal(scarce.predict(sparse.csr_array(X)), dense.labels_)
+
+
+@pytest.mark.parametrize("number", [2, 5])
+@pytest.mark.parametrize("init", ["k-means||", "random"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_number_of_parts_changes_nothing_but_rounding(number, init, weighted):
+    X = blobs()
+    weight = weights(len(X)) if weighted else None
+    asked = settings(X, 12, init=init, n_init=2)
+    whole = kmeans_fit.fit(parts_of(X, 1, weight), asked)
+    found = kmeans_fit.fit(parts_of(X, number, weight), asked)
+
+    np.testing.assert_allclose(found.centers, whole.centers, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.inertia, whole.inertia, rtol=1e-9)
+    assert found.iterations == whole.iterations
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_empty_clusters_get_the_farthest_rows_as_in_scikit_learn(number):
+    X = blobs(500)
+    # Three centres that no row is nearest to.
+    init = np.vstack([X[:4], X[:3] + 1e6])
+    theirs = cluster.KMeans(7, init=init, n_init=1).fit(X)
+    found = kmeans_fit.fit(parts_of(X, number), settings(X, 7, init=init))
+
+    np.testing.assert_allclose(found.centers, theirs.cluster_centers_, rtol=1e-9)
+
+
+def test_its_first_centres_are_as_good_as_those_of_scikit_learn():
+    X = blobs()
+    theirs = np.median([cluster.KMeans(12, n_init=1, random_state=seed).fit(X).inertia_ for seed in range(9)])
+    ours = np.median([KMeans(12, random_state=seed).fit(X).inertia_ for seed in range(9)])
+
+    assert ours < 1.05 * theirs
+
+
+def test_the_same_seed_gives_the_same_centres():
+    X = blobs()
+    first, again, other = (KMeans(5, random_state=seed).fit(X).cluster_centers_ for seed in (1, 1, 2))
+
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_rows_that_agree_are_no_trouble():
+    X = np.repeat([[1.0, 2.0], [3.0, 4.0]], 20, axis=0)
+    model = KMeans(4, random_state=0).fit(X)
+
+    assert model.inertia_ == 0
+    assert {tuple(center) for center in model.cluster_centers_} <= {(1.0, 2.0), (3.0, 4.0)}
+
+
+def test_a_fit_that_does_not_converge_warns():
+    X = blobs()
+    with pytest.warns(ConvergenceWarning, match="did not converge in 1 iteration "):
+        assert KMeans(12, random_state=0, max_iter=1).fit(X).n_iter_ == 1
+
+
+def test_a_callback_is_told_of_each_iteration():
+    X, told = blobs(), []
+    model = KMeans(12, random_state=0, callback=told.append).fit(X)
+
+    assert [record["iteration"] for record in told] == list(range(1, model.n_iter_ + 1))
+    assert told[0]["moved"] == len(X)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"n_clusters": 3000}, r"n_samples=2000 should be >= n_clusters=3000\."),
+        ({"n_clusters": 0}, "'n_clusters' parameter .* Got 0 instead"),
+        ({"init": "k-means"}, "'init' parameter .* Got 'k-means' instead"),
+        ({"init": np.zeros((3, 5))}, r"shape of the initial centers \(3, 5\) does not match .* 8 and of features 6"),
+        ({"init": np.full((8, 6), np.nan)}, "Input init contains NaN"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_computed(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        KMeans(**options).fit(blobs())
+
+
+def test_a_model_travels():
+    X = blobs()
+    model = KMeans(5, random_state=0).fit(X)
+
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.labels_)  # noqa: S301

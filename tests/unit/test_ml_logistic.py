@@ -1,0 +1,157 @@
+"""Logistic regression against scikit-learn's, on any number of parts in this process."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn import linear_model
+from sklearn.exceptions import ConvergenceWarning
+from support.sklearn_checks import accepted_by_scikit_learn
+
+from workbench.ml import LogisticRegression, logistic_fit
+from workbench.ml.logistic_part import LogisticPart
+from workbench.ml.parts import LocalParts
+
+OPTIONS = [{}, {"fit_intercept": False}, {"class_weight": "balanced"}, {"class_weight": {0: 3.0}}, {"C": 0.01}]
+
+
+def data(classes, rows=600, features=7, seed=3):
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(rows, features)) + 0.5
+    scores = X @ random.normal(size=(features, classes)) + random.gumbel(size=(rows, classes))
+    return X, scores.argmax(axis=1), random.uniform(0.1, 2.0, size=rows)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@accepted_by_scikit_learn(LogisticRegression(), LogisticRegression(solver="newton-cg"))
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_takes_the_steps_of_scikit_learn(classes, options, weighted):
+    X, y, weight = data(classes)
+    weight = weight if weighted else None
+    theirs = linear_model.LogisticRegression(tol=1e-8, **options).fit(X, y, weight)
+    ours = LogisticRegression(tol=1e-8, **options).fit(X, y, weight)
+
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-9)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-9)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    assert abs(int(ours.n_iter_[0]) - int(theirs.n_iter_[0])) <= 1
+    assert ours.engine_ == "local"
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_newton_finds_the_same_minimum(classes, weighted):
+    X, y, weight = data(classes)
+    weight = weight if weighted else None
+    theirs = linear_model.LogisticRegression(tol=1e-10).fit(X, y, weight)
+    ours = LogisticRegression(tol=1e-10, solver="newton-cg").fit(X, y, weight)
+
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    assert ours.n_iter_[0] < theirs.n_iter_[0]
+
+
+@pytest.mark.parametrize("number", [2, 5])
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_number_of_parts_changes_nothing_but_rounding(number, solver, classes):
+    X, y, weight = data(classes)
+    settings = logistic_fit.Settings(
+        C=1.0, tol=1e-8, max_iter=100, features=7, fit_intercept=True, class_weight="balanced", solver=solver, start=None
+    )
+    pieces = zip(*(np.array_split(column, number) for column in (X, y, weight)), strict=True)
+    found = logistic_fit.fit(LocalParts([LogisticPart(*piece, 0) for piece in pieces]), settings)
+    whole = LogisticRegression(tol=1e-8, class_weight="balanced", solver=solver).fit(X, y, weight)
+
+    np.testing.assert_allclose(np.atleast_2d(found.weights)[:, :-1], whole.coef_, atol=1e-10)
+    assert found.message == ""
+
+
+def test_sparse_rows_give_what_dense_ones_give():
+    X, y, _ = data(3)
+    X[np.random.default_rng(0).random(X.shape) < 0.7] = 0
+    dense = LogisticRegression(tol=1e-8).fit(X, y)
+    scarce = LogisticRegression(tol=1e-8).fit(sparse.csr_array(X), y)
+
+    np.testing.assert_allclose(scarce.coef_, dense.coef_, atol=1e-9)
+    np.testing.assert_array_equal(scarce.predict(sparse.csr_array(X)), dense.predict(X))
+
+
+def test_single_precision_stays_single():
+    X, y, _ = data(2)
+    theirs = linear_model.LogisticRegression().fit(X.astype(np.float32), y)
+    ours = LogisticRegression().fit(X.astype(np.float32), y)
+
+    assert ours.coef_.dtype == ours.predict_proba(X.astype(np.float32)).dtype == np.float32
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=2e-3)
+
+
+def test_a_warm_start_goes_on_where_the_last_fit_ended():
+    X, y, _ = data(3)
+    model = LogisticRegression(tol=1e-6, warm_start=True).fit(X, y)
+    first = model.n_iter_[0]
+    model.fit(X, y)
+
+    assert model.n_iter_[0] < first / 4
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
+def test_a_fit_that_does_not_converge_warns(solver):
+    X, y, _ = data(2)
+    with pytest.warns(ConvergenceWarning, match="did not converge in 2 iterations"):
+        model = LogisticRegression(max_iter=2, tol=1e-12, solver=solver).fit(X, y)
+    assert model.n_iter_[0] == 2
+
+
+def test_a_callback_and_lines_tell_of_each_iteration(capsys):
+    X, y, _ = data(2)
+    told = []
+    model = LogisticRegression(callback=told.append, verbose=2).fit(X, y)
+
+    assert [record["iteration"] for record in told] == list(range(1, model.n_iter_[0] + 1))
+    losses = [record["loss"] for record in told]
+    assert losses == sorted(losses, reverse=True)
+    assert capsys.readouterr().out.count("LogisticRegression: iteration ") == len(told)
+
+
+def test_what_a_callback_raises_ends_the_fit():
+    X, y, _ = data(2)
+
+    def refuse(record):
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        LogisticRegression(callback=refuse).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"engine": "mp"}, "'engine' parameter of LogisticRegression must be a str among .* Got 'mp' instead"),
+        ({"solver": "lbgfs"}, "'solver' parameter .* Got 'lbgfs' instead"),
+        ({"C": -1.0}, "'C' parameter .* Got -1.0 instead"),
+        ({"tol": -1}, "'tol' parameter .* Got -1 instead"),
+        ({"max_iter": -1}, "'max_iter' parameter .* Got -1 instead"),
+        ({"class_weight": "heavy"}, "'class_weight' parameter .* Got 'heavy' instead"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_computed(options, sentence):
+    X, y, _ = data(2)
+    with pytest.raises(ValueError, match=sentence):
+        LogisticRegression(**options).fit(X, y)
+
+
+def test_a_model_travels():
+    X, y, _ = data(3)
+    model = LogisticRegression().fit(X, y)
+
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))  # noqa: S301
