@@ -1,0 +1,162 @@
+"""Linear regression against scikit-learn's, on any number of parts in this process."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn import linear_model
+from support.sklearn_checks import accepted_by_scikit_learn
+
+from workbench.ml import linear_fit
+from workbench.ml.linear import LinearRegression, Ridge
+from workbench.ml.linear_part import LinearPart
+from workbench.ml.parts import LocalParts
+
+PAIRS = [
+    (LinearRegression, linear_model.LinearRegression, {}),
+    (LinearRegression, linear_model.LinearRegression, {"fit_intercept": False}),
+    (Ridge, linear_model.Ridge, {}),
+    (Ridge, linear_model.Ridge, {"alpha": 300.0}),
+    (Ridge, linear_model.Ridge, {"alpha": 1e-3, "fit_intercept": False}),
+]
+
+
+def data(rows=600, features=7, seed=3):
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(rows, features)) * random.uniform(0.1, 10, size=features) + 50
+    y = X @ random.normal(size=features) + random.normal(size=rows) - 20
+    return X, y, random.uniform(0.1, 2.0, size=rows)
+
+
+def of_condition(condition, rows=600, features=6, seed=0):
+    random = np.random.default_rng(seed)
+    left, _ = np.linalg.qr(random.normal(size=(rows, features)))
+    right, _ = np.linalg.qr(random.normal(size=(features, features)))
+    X = left * np.geomspace(condition, 1, features) @ right.T
+    return X, X @ random.normal(size=features) + 0.1 * random.normal(size=rows)
+
+
+def parts_of(number, X, y, weight=None):
+    cut = np.array_split(np.arange(len(y)), number)
+    return LocalParts([LinearPart(X[at], y[at], None if weight is None else weight[at], at[0]) for at in cut])
+
+
+@accepted_by_scikit_learn(LinearRegression(), Ridge())
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_coefficients_are_those_of_scikit_learn(ours, theirs, options, weighted):
+    X, y, weight = data()
+    weight = weight if weighted else None
+    ours, theirs = ours(**options).fit(X, y, weight), theirs(**options).fit(X, y, weight)
+
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-9)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-10)
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y))
+    assert ours.engine_ == "local"
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_any_number_of_parts_finds_the_same(number, fit_intercept, weighted, form):
+    X, y, weight = data()
+    weight = weight if weighted else None
+    theirs = linear_model.Ridge(alpha=0.5, fit_intercept=fit_intercept).fit(X, y, weight)
+    settings = linear_fit.Settings(alpha=0.5, fit_intercept=fit_intercept, tol=0.0, rows=len(y))
+    found = linear_fit.fit(parts_of(number, form(X), y, weight), settings)
+
+    np.testing.assert_allclose(found.coef, theirs.coef_, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(found.intercept, theirs.intercept_, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("condition", "error"), [(1e3, 1e-12), (1e5, 1e-10), (9e5, 1e-8)])
+def test_the_error_grows_with_the_condition_as_the_docstring_says(condition, error):
+    X, y = of_condition(condition)
+    theirs = linear_model.LinearRegression(fit_intercept=False).fit(X, y)
+    ours = LinearRegression(fit_intercept=False).fit(X, y)
+
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=error * np.abs(theirs.coef_).max(), rtol=0)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_of_many_solutions_it_takes_the_shortest(fit_intercept):
+    X, y, _ = data()
+    X = np.column_stack([X, X[:, :3] - X[:, 1:4], np.ones(len(X))])
+    theirs = linear_model.LinearRegression(fit_intercept=fit_intercept).fit(X, y)
+    ours = LinearRegression(fit_intercept=fit_intercept).fit(X, y)
+
+    assert ours.rank_ == theirs.rank_
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-8 * np.abs(theirs.coef_).max(), rtol=0)
+
+
+def test_more_features_than_rows_are_fitted_exactly():
+    X, y, _ = data(rows=10, features=30)
+    theirs, ours = linear_model.LinearRegression().fit(X, y), LinearRegression().fit(X, y)
+
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-9)
+    np.testing.assert_allclose(ours.predict(X), y)
+    assert ours.singular_.shape == theirs.singular_.shape
+
+
+def test_singular_values_are_those_of_the_rows():
+    X, y, weight = data()
+    theirs, ours = linear_model.LinearRegression().fit(X, y, weight), LinearRegression().fit(X, y, weight)
+
+    np.testing.assert_allclose(ours.singular_, theirs.singular_, rtol=1e-10)
+    assert ours.rank_ == theirs.rank_ == X.shape[1]
+
+
+@pytest.mark.parametrize("model", [LinearRegression, Ridge])
+def test_float32_stays_float32_and_is_summed_in_float64(model):
+    X, y, weight = (column.astype(np.float32) for column in data())
+    single, double = model().fit(X, y, weight), model().fit(*(np.float64(column) for column in (X, y, weight)))
+
+    assert single.coef_.dtype == single.intercept_.dtype == single.predict(X).dtype == np.float32
+    np.testing.assert_allclose(single.coef_, double.coef_, rtol=1e-6)
+
+
+def test_means_far_from_zero_cost_no_digits():
+    X, y, _ = data()
+    near, far = LinearRegression().fit(X, y), LinearRegression().fit(X + 2.0**20, y)
+
+    np.testing.assert_allclose(far.coef_, near.coef_, rtol=1e-8)
+
+
+def test_it_predicts_the_rows_of_dask_collections():
+    X, y, _ = data()
+    model = LinearRegression().fit(X, y)
+    lazy = model.predict(da.from_array(X, chunks=(100, 3)))
+
+    assert lazy.dtype == np.float64
+    np.testing.assert_allclose(lazy.compute(scheduler="sync"), model.predict(X), rtol=1e-12)
+
+
+def test_a_fitted_model_can_be_pickled():
+    X, y, _ = data()
+    model = Ridge().fit(X, y)
+
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))  # noqa: S301
+
+
+def test_weights_of_nothing_are_refused():
+    X, y, _ = data()
+    settings = linear_fit.Settings(alpha=0.0, fit_intercept=True, tol=1e-6, rows=len(y))
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        linear_fit.fit(parts_of(2, X, y, np.zeros(len(y))), settings)
+
+
+@pytest.mark.parametrize("model", [Ridge(alpha=-1.0), LinearRegression(tol=-1.0), LinearRegression(fit_intercept=3)])
+def test_parameters_that_cannot_be_are_refused(model):
+    X, y, _ = data()
+    with pytest.raises(ValueError, match="parameter of"):
+        model.fit(X, y)

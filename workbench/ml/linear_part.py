@@ -1,0 +1,83 @@
+"""What a linear model computes on one block: sums of products of rows and targets, less their means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.ml.slices import centred
+
+_Array = NDArray[np.float64]
+
+
+class LinearPart:
+    """A block with its targets.
+
+    Parameters
+    ----------
+    X
+        Shape (rows, features): an array, or a matrix in CSR format.
+    y
+        Shape (rows,): the targets.
+    weight
+        Shape (rows,): weights of the rows; None: all 1.
+    start
+        Is not used.
+
+    Notes
+    -----
+    All sums are of float64. Work space: 8 bytes times the square of the number of features, and slices of a fixed size.
+    """
+
+    def __init__(self, X: Any, y: NDArray[Any], weight: NDArray[Any] | None, start: int) -> None:
+        self._X, self._y, self._weight = X, y, weight
+
+    def sums(self) -> tuple[float, _Array, float]:
+        """Return the weight of all rows, and the weighted sums of rows, shape (features,), and of targets."""
+        weights, rows, targets = 0.0, np.zeros(self._X.shape[1]), 0.0
+        for X, y, weight in self._slices(None, 0.0):
+            weights += float(weight.sum())
+            rows += weight @ X
+            targets += float(weight @ y)
+        return weights, rows, targets
+
+    def products(self, middle: _Array | None, target: float) -> tuple[_Array, _Array]:
+        """Return the weighted sums of products of rows and rows, and of rows and targets.
+
+        Parameters
+        ----------
+        middle
+            Shape (features,): is taken from each row; None for nothing.
+        target
+            Is taken from each target.
+
+        Returns
+        -------
+        gram : ndarray of shape (features, features)
+        projection : ndarray of shape (features,)
+        """
+        width = self._X.shape[1]
+        gram, projection = np.zeros((width, width)), np.zeros(width)
+        for X, y, weight in self._slices(middle, target):
+            # The product of a matrix and itself takes half the time of any other.
+            root = np.sqrt(weight)
+            scaled = X * root[:, None] if self._weight is not None else X
+            gram += scaled.T @ scaled
+            projection += scaled.T @ (root * y)
+        return gram, projection
+
+    def pull(self, middle: _Array | None, target: float, coef: _Array) -> _Array:
+        """Return the weighted sums of products of rows and of what coefficients leave of the targets."""
+        pull = np.zeros(len(coef))
+        for X, y, weight in self._slices(middle, target):
+            pull += X.T @ (weight * (y - X @ coef))
+        return pull
+
+    def _slices(self, middle: _Array | None, target: float) -> Iterator[tuple[_Array, _Array, _Array]]:
+        """Yield rows and targets, less their middles, and weights."""
+        for here, X in centred(self._X, middle):
+            weight = np.ones(len(X)) if self._weight is None else self._weight[here].astype(np.float64)
+            yield X, self._y[here].astype(np.float64) - target, weight
