@@ -1,0 +1,60 @@
+"""The bench of what our engines cost over bare MPI, at a tiny size."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+from support.processes import DEADLINE
+
+from workbench.bench import overhead, turns
+from workbench.bench.training import Order
+from workbench.errors import LaunchError
+from workbench.launch import mpi
+
+PROGRAM = "workbench.bench.training"
+
+
+def _run(*words):
+    parser = argparse.ArgumentParser()
+    overhead.add_options(parser)
+    return overhead.run(parser.parse_args(words))
+
+
+def test_overhead_fits_both_models_on_both_engines_and_in_bare_mpi():
+    report = _run("--rounds=1", "--starts=1", "--iterations=2", "--iteration-ms=1")
+
+    fits = list(product(("kmeans", "logistic"), ("mpi", "dask", "bare")))
+    assert sorted((row["what"], row["arm"]) for row in report.rows) == sorted([*fits, ("round trip", "dask")])
+    assert min(row["seconds"] for row in report.rows) > 0
+    assert min(report.machine[f"rows of {model}"] for model in overhead.MODELS) > 0
+    assert report.summary["round_trip_ms"] > 0
+
+
+@pytest.mark.mpi_flavour
+def test_the_bare_program_comes_to_the_same_on_all_ranks():
+    with turns.taking(mpi.find(), 2, PROGRAM, DEADLINE) as bare:
+        kmeans, logistic = (bare.take(Order(model, 200, 3), DEADLINE) for model in overhead.MODELS)
+
+    for fits in (kmeans, logistic):
+        assert fits[0].found.tolist() == fits[1].found.tolist()
+        assert [fit.iterations for fit in fits] == [3, 3]
+        assert min(fit.seconds for fit in fits) > 0
+
+
+def test_a_bare_program_that_fails_in_its_turn_is_shown():
+    with (
+        pytest.raises(LaunchError, match=r"took no turn: (.|\n)*KeyError: 'no such model'"),
+        turns.taking(mpi.find(), 1, PROGRAM, DEADLINE) as bare,
+    ):
+        bare.take(Order("no such model", 10, 1), DEADLINE)
+
+
+def test_what_computes_on_a_block_is_imported_without_dask():
+    program = f"import sys, {PROGRAM}; print(sorted({{'dask', 'distributed'}} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=DEADLINE)
+
+    assert told.stdout == "[]\n"
