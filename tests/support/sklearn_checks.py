@@ -21,7 +21,7 @@ def accepted_by_scikit_learn(*estimators: Any, but: Mapping[str, str] | None = N
 
     Notes
     -----
-    Its own decorator has some that do nothing, and say that they were skipped, unless SciPy was loaded in a special way.
+    Its own decorator has some that say that they were skipped, unless SciPy was loaded in a special way.
     """
     checks = [
         pytest.param(estimator, check, id=f"{estimator}-{check.func.__name__}", marks=_marks(check, but or {}))

@@ -17,7 +17,6 @@ from workbench.ml import KMeans, kmeans_fit
 from workbench.ml.kmeans_part import KMeansPart
 from workbench.ml.parts import LocalParts
 
-
 # scikit-learn's own K-means has the same exceptions.
 BUT = dict.fromkeys(
     ("check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"),

@@ -66,7 +66,14 @@ def test_newton_finds_the_same_minimum(classes, weighted):
 def test_the_number_of_parts_changes_nothing_but_rounding(number, solver, classes):
     X, y, weight = data(classes)
     settings = logistic_fit.Settings(
-        C=1.0, tol=1e-8, max_iter=100, features=7, fit_intercept=True, class_weight="balanced", solver=solver, start=None
+        C=1.0,
+        tol=1e-8,
+        max_iter=100,
+        features=7,
+        fit_intercept=True,
+        class_weight="balanced",
+        solver=solver,
+        start=None,
     )
     pieces = zip(*(np.array_split(column, number) for column in (X, y, weight)), strict=True)
     found = logistic_fit.fit(LocalParts([LogisticPart(*piece, 0) for piece in pieces]), settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pandas.api.types import is_extension_array_dtype, is_numeric_dtype
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import validate_data
 
@@ -47,7 +48,7 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
         columns = checks.apply(X, y, weight)
         validate_data(model, X, skip_check_array=True)
         return Data(*columns, distributed=False)
-    X, y, weight = (_array(value) for value in (X, y, weight))
+    X, y, weight = (as_array(value) for value in (X, y, weight))
     for name, value in given.items():
         if value is not None and name not in lazy:
             raise TypeError(
@@ -59,10 +60,33 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     if y is None and checks.target:
         raise ValueError(f"This {type(model).__name__} estimator requires y to be passed, but the target y is None.")
     check_consistent_length(X, y, weight)
-    validate_data(model, X if not hasattr(given["X"], "columns") else given["X"], skip_check_array=True)
+    know_features(model, given["X"], reset=True)
     return Data(X, y, weight, distributed=True)
 
 
-def _array(collection: Any) -> Any:
-    """Return the Dask array of a Dask dataframe; arrays as they are."""
-    return collection.to_dask_array(lengths=True) if hasattr(collection, "to_dask_array") else collection
+def know_features(model: Any, X: Any, *, reset: bool) -> None:
+    """Have an estimator take number and names of the features of a Dask collection, or compare them with its own.
+
+    Raises
+    ------
+    ValueError
+        As scikit-learn, if they are others.
+    """
+    # The frame without rows that a Dask dataframe shows is one that scikit-learn knows.
+    frame = X._meta if hasattr(X, "columns") else X
+    validate_data(model, frame, reset=reset, skip_check_array=True)
+
+
+def as_array(collection: Any) -> Any:
+    """Return the Dask array of a Dask dataframe or series; arrays as they are."""
+    if not hasattr(collection, "to_dask_array"):
+        return collection
+    # Dask warns of types that only pandas has: text becomes objects, as in pandas, nullable numbers become floats.
+    if collection.ndim == 1:
+        if is_extension_array_dtype(collection.dtype):
+            collection = collection.astype("float64" if is_numeric_dtype(collection.dtype) else object)
+    else:
+        own = {name: dtype for name, dtype in collection.dtypes.items() if is_extension_array_dtype(dtype)}
+        plain = {name: "float64" if is_numeric_dtype(dtype) else object for name, dtype in own.items()}
+        collection = collection.astype(plain) if plain else collection
+    return collection.to_dask_array(lengths=True)

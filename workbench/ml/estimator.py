@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -9,10 +10,11 @@ from typing import Any, ClassVar
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml import fitting
-from workbench.ml.data import Data
+from workbench.ml.applied import Applied
+from workbench.ml.data import Data, as_array, know_features
 from workbench.ml.fitting import Task
 from workbench.ml.reporting import reporting
 from workbench.words import count
@@ -56,8 +58,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _warn(self, message: str, iterations: int) -> None:
         """Warn that a fit has ended before it converged."""
         warnings.warn(
-            f"{type(self).__name__} did not converge in {count(iterations, 'iteration')} ({message}): increase max_iter, or "
-            "scale the data (StandardScaler)",
+            f"{type(self).__name__} did not converge in {count(iterations, 'iteration')} ({message}): increase "
+            "max_iter, or scale the data (StandardScaler)",
             ConvergenceWarning,
             stacklevel=3,
         )
@@ -75,10 +77,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             Of what it returns.
         """
         check_is_fitted(self)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        X = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
-        X = X.rechunk({1: -1})
-        call = getattr(self, method)
+        know_features(self, X, reset=False)
+        X = as_array(X).rechunk({1: -1})
+        model = copy.copy(self)
+        # Of no use there: what belongs to the rows of the fit, and may be a graph of this very kind, and a callback.
+        model.__dict__.pop("labels_", None)
+        model.callback = None
+        call = Applied(model, method)
         if columns is None:
             return X.map_blocks(call, drop_axis=1, dtype=dtype)
         return X.map_blocks(call, chunks=(X.chunks[0], (columns,)), dtype=dtype)

@@ -21,6 +21,7 @@ from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
 from workbench.ml.kmeans_part import KMeansPart
 
+
 class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
     """K-means clustering.
 

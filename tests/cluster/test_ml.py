@@ -1,0 +1,207 @@
+"""Estimators whose rows lie on the ranks of a cluster: the same on both engines, and what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client, LocalCluster
+from sklearn.cluster import KMeans as LocalKMeans
+from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
+from support.processes import DEADLINE, until
+
+from workbench import MPICluster, place, run_on_ranks
+from workbench.errors import RankLost
+from workbench.ml import KMeans, LogisticRegression
+
+ROWS, FEATURES = 1003, 5
+RANDOM = np.random.default_rng(11)
+X = RANDOM.normal(size=(ROWS, FEATURES)) + 0.3
+SCORES = X @ RANDOM.normal(size=(FEATURES, 3)) + RANDOM.gumbel(size=(ROWS, 3))
+Y = np.array(["early", "late", "never"])[SCORES.argmax(axis=1)]
+WEIGHT = RANDOM.uniform(0.1, 2.0, size=ROWS)
+# Takes seconds to fit: long enough to interfere.
+MANY = RANDOM.normal(size=(50_000, FEATURES))
+BOTH = pytest.mark.parametrize("engine", ["mpi", "dask"])
+
+
+def as_dask(*arrays):
+    return [da.from_array(array, chunks=(300, *array.shape[1:])) for array in arrays]
+
+
+def works(client):
+    """Tell whether the world is as good as new."""
+    return run_on_ranks(ranks, client=client, timeout=DEADLINE) == [0, 1, 2, 3]
+
+
+def ranks(comm):
+    comm.Barrier()
+    return comm.rank
+
+
+@BOTH
+@pytest.mark.mpi_flavour
+def test_logistic_regression_finds_the_weights_of_scikit_learn(client4, engine):
+    theirs = LocalLogisticRegression(tol=1e-8, class_weight="balanced").fit(X, Y, WEIGHT)
+    lazy = as_dask(X, Y, WEIGHT)
+    ours = LogisticRegression(tol=1e-8, class_weight="balanced", engine=engine).fit(*lazy)
+
+    assert ours.engine_ == engine
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-9)
+    np.testing.assert_array_equal(ours.classes_, theirs.classes_)
+    np.testing.assert_array_equal(ours.predict(lazy[0]).compute(), theirs.predict(X))
+    np.testing.assert_allclose(ours.predict_proba(lazy[0]).compute(), theirs.predict_proba(X), atol=1e-9)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
+
+
+@BOTH
+@pytest.mark.mpi_flavour
+def test_k_means_finds_the_centres_of_scikit_learn(client4, engine):
+    theirs = LocalKMeans(4, init=X[:4], n_init=1).fit(X)
+    (lazy,) = as_dask(X)
+    ours = KMeans(4, init=X[:4], engine=engine).fit(lazy)
+
+    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-9)
+    np.testing.assert_array_equal(ours.labels_.compute(), theirs.labels_)
+    assert ours.n_iter_ == theirs.n_iter_
+
+
+def test_engines_draw_the_same_first_centres(client4):
+    placed = place(X)
+    found = [KMeans(4, random_state=5, engine=engine).fit(placed).cluster_centers_ for engine in ("mpi", "dask")]
+
+    np.testing.assert_allclose(*found, rtol=1e-12)
+    np.testing.assert_allclose(found[0], KMeans(4, random_state=5).fit(X).cluster_centers_, rtol=1e-12)
+
+
+def test_auto_says_what_it_has_chosen(client4):
+    # Blocks this small are computed faster than they are asked.
+    assert KMeans(4, init=X[:4]).fit(place(X)).engine_ == "mpi"
+    assert KMeans(4, init=X[:4]).fit(X).engine_ == "local"
+
+
+def test_on_a_cluster_without_mpi_auto_is_dask():
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+        ours = KMeans(4, init=X[:4]).fit(as_dask(X)[0])
+
+    assert ours.engine_ == "dask"
+    np.testing.assert_allclose(ours.cluster_centers_, KMeans(4, init=X[:4]).fit(X).cluster_centers_, rtol=1e-9)
+
+
+@BOTH
+def test_arrays_of_this_process_go_to_the_ranks_if_an_engine_is_named(client4, engine):
+    ours = LogisticRegression(tol=1e-8, engine=engine).fit(X, Y)
+
+    np.testing.assert_allclose(ours.coef_, LogisticRegression(tol=1e-8).fit(X, Y).coef_, atol=1e-9)
+
+
+def test_dataframes_give_their_names(client4):
+    columns = [f"column {number}" for number in range(FEATURES)]
+    frame = dd.from_pandas(pd.DataFrame(X, columns=columns), npartitions=3)
+    labels = dd.from_pandas(pd.Series(Y, name="label"), npartitions=3)
+    ours = LogisticRegression(tol=1e-8).fit(frame, labels)
+
+    assert list(ours.feature_names_in_) == columns
+    np.testing.assert_array_equal(ours.predict(frame).compute(), LogisticRegression(tol=1e-8).fit(X, Y).predict(X))
+    with pytest.raises(ValueError, match="feature names should match"):
+        ours.predict(frame.rename(columns={"column 0": "another"}))
+
+
+@BOTH
+def test_a_callback_is_told_of_each_iteration_in_this_thread(client4, engine):
+    told = []
+    model = LogisticRegression(
+        engine=engine, callback=lambda record: told.append((record["iteration"], threading.current_thread()))
+    ).fit(*place(X, Y))
+
+    assert told == [(number, threading.main_thread()) for number in range(1, model.n_iter_[0] + 1)]
+
+
+@BOTH
+def test_what_a_callback_raises_ends_the_fit(client4, engine):
+    def refuse(record):
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        LogisticRegression(engine=engine, callback=refuse).fit(*place(X, Y))
+    assert works(client4)
+
+
+@BOTH
+def test_ctrl_c_ends_a_fit_and_the_next_one_works(client4, engine):
+    def interrupt(record):
+        if record["iteration"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    placed = place(X)
+    with pytest.raises(KeyboardInterrupt):
+        KMeans(200, init=MANY[:200], tol=0, engine=engine, callback=interrupt).fit(place(MANY))
+    assert works(client4)
+    assert KMeans(4, init=X[:4], engine=engine).fit(placed).engine_ == engine
+
+
+def spoilt(number, value):
+    array = X.copy()
+    array[number, 2] = value
+    return array
+
+
+@BOTH
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_told_as_by_scikit_learn(client4, engine, value):
+    words = "Input X contains NaN" if np.isnan(value) else "Input X contains infinity"
+    with pytest.raises(ValueError, match=words):
+        KMeans(4, engine=engine).fit(place(spoilt(700, value)))
+    assert works(client4)
+
+
+@BOTH
+def test_one_class_on_all_ranks_is_none_to_tell_apart(client4, engine):
+    with pytest.raises(ValueError, match="needs samples of at least 2 classes in the data, but .* one class"):
+        LogisticRegression(engine=engine).fit(*place(X, np.zeros(ROWS)))
+    # One class on each rank is enough.
+    model = LogisticRegression(engine=engine).fit(*place(X, np.arange(ROWS) // 300))
+    assert model.coef_.shape == (4, FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (lambda: (as_dask(X)[0], as_dask(Y[:-1])[0]), r"inconsistent numbers of samples: \[1003, 1002\]"),
+        (lambda: (as_dask(X)[0], Y), "y is a numpy.ndarray and X is a dask.Array: pass Dask collections only"),
+        (lambda: (as_dask(X[:, 0])[0], as_dask(Y)[0]), "Expected 2D array, got 1D array instead"),
+        (lambda: (as_dask(X)[0], None), "requires y to be passed, but the target y is None"),
+        (lambda: (as_dask(X.astype(object))[0], as_dask(np.full(ROWS, None))[0]), r"Unknown label type|NoneType"),
+    ],
+)
+def test_what_does_not_fit_together_is_told_in_a_sentence(client4, arguments, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        LogisticRegression().fit(*arguments())
+    assert works(client4)
+
+
+def test_rows_of_another_width_are_refused(client4):
+    model = KMeans(4, init=X[:4]).fit(X)
+    with pytest.raises(ValueError, match="X has 4 features, but KMeans is expecting 5 features as input"):
+        model.predict(as_dask(X[:, :4])[0])
+
+
+@pytest.mark.parametrize("engine", ["mpi", "dask"])
+def test_a_rank_that_dies_in_a_fit_is_told(engine):
+    with MPICluster(2, name="mortal", quiet=True) as cluster, Client(cluster) as client:
+        placed = place(MANY, client=client)
+        victim = cluster.ranks[1]["pid"]
+
+        def kill(record):
+            if record["iteration"] == 2:
+                os.kill(victim, signal.SIGKILL)
+
+        with pytest.raises(RankLost):
+            KMeans(200, init=MANY[:200], tol=0, engine=engine, callback=kill).fit(placed)
+        until("the loss is known", lambda: len(cluster.ranks) < 2 or cluster.restarts > 0)

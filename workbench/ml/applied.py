@@ -1,0 +1,28 @@
+"""A fitted model on its way to blocks: the scheduler, which hands it on, need not load what it is made of."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import cloudpickle
+
+
+class Applied:
+    """A method of a model, to be called with blocks.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator.
+    method
+        Name of the method.
+    """
+
+    def __init__(self, model: Any, method: str) -> None:
+        self._model, self._method = cloudpickle.dumps(model), method
+        self.__name__ = method
+
+    def __call__(self, block: Any) -> Any:
+        """Return what the method returns of a block."""
+        return getattr(pickle.loads(self._model), self._method)(block)  # noqa: S301  (it comes from `__init__`)
