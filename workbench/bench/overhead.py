@@ -74,14 +74,15 @@ def run(options: Namespace) -> Report:
     rows = {model: options.rows for model in MODELS if options.rows}
     measured: list[dict[str, Any]] = []
     starts = min(options.starts, options.rounds)
-    for _ in range(starts):
+    rounds = math.ceil(options.rounds / starts)
+    for start in range(1, starts + 1):
         with turns.taking(found, ranks, _PROGRAM, _START) as bare:
             rows = rows or {model: _enough(bare, model, options) for model in MODELS}
             with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
                 for model in MODELS:
                     arms = _Arms(client, bare, model, rows[model], options.iterations)
-                    measured += arms.measure(ranks, math.ceil(options.rounds / starts))
-                measured += _round_trips(client, ranks, math.ceil(options.rounds / starts))
+                    measured += [{"start": start} | row for row in arms.measure(ranks, rounds)]
+                measured += [{"start": start} | row for row in _round_trips(client, ranks, rounds)]
     facts = {f"rows of {model}": rows[model] for model in MODELS} | {"iterations": options.iterations}
     return Report("overhead", machine(found) | facts, measured, summarise(measured))
 
