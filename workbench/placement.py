@@ -24,12 +24,13 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     """Make one block per rank of a collection, pinned to its rank, in rank order.
 
     Rows are split evenly, as `numpy.array_split` does; all columns stay together. Blocks of arrays are
-    C-contiguous and 64-byte aligned numpy arrays.
+    C-contiguous and 64-byte aligned numpy arrays, those of sparse matrices are in CSR format.
 
     Parameters
     ----------
     X
-        Dask array of known chunks or numpy array, of shape (rows, ...); Dask or pandas dataframe or series.
+        Dask array of known chunks or numpy array, of shape (rows, ...); sparse matrix of SciPy, or Dask array of them;
+        Dask or pandas dataframe or series.
     *others
         More of them with as many rows: row i of each lies on the rank where row i of ``X`` lies.
     per

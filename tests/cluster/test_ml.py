@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
+from scipy import sparse
 from sklearn.cluster import KMeans as LocalKMeans
 from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from support.processes import DEADLINE, until
 
 from workbench import MPICluster, place, run_on_ranks
 from workbench.errors import RankLost
-from workbench.ml import KMeans, LogisticRegression
+from workbench.ml import KMeans, LogisticRegression, compare_engines
 
 ROWS, FEATURES = 1003, 5
 RANDOM = np.random.default_rng(11)
@@ -72,12 +73,32 @@ def test_k_means_finds_the_centres_of_scikit_learn(client4, engine):
     assert ours.n_iter_ == theirs.n_iter_
 
 
+@BOTH
+def test_sparse_rows_give_what_dense_ones_give(client4, engine):
+    scarce = np.where(np.abs(X) < 0.8, 0, X)
+    lazy = da.from_array(scarce, chunks=(300, FEATURES)).map_blocks(sparse.csr_array)
+    model = LogisticRegression(tol=1e-8, engine=engine).fit(lazy, *as_dask(Y))
+
+    np.testing.assert_allclose(model.coef_, LogisticRegression(tol=1e-8).fit(scarce, Y).coef_, atol=1e-9)
+    np.testing.assert_array_equal(model.predict(lazy).compute(), model.predict(scarce))
+
+
 def test_engines_draw_the_same_first_centres(client4):
     placed = place(X)
     found = [KMeans(4, random_state=5, engine=engine).fit(placed).cluster_centers_ for engine in ("mpi", "dask")]
 
     np.testing.assert_allclose(*found, rtol=1e-12)
     np.testing.assert_allclose(found[0], KMeans(4, random_state=5).fit(X).cluster_centers_, rtol=1e-12)
+
+
+def test_engines_are_compared_side_by_side(client4, capsys):
+    table = compare_engines(KMeans(4, random_state=5), X)
+
+    assert list(table.index) == ["dask", "mpi"]
+    assert table["seconds"].min() > 0
+    assert table.loc["dask", "iterations"] == table.loc["mpi", "iterations"]
+    assert table[["cluster_centers_", "inertia_"]].to_numpy().max() < 1e-12
+    assert "cluster_centers_" in capsys.readouterr().out
 
 
 def test_auto_says_what_it_has_chosen(client4):
@@ -163,7 +184,7 @@ def test_what_is_no_number_is_told_as_by_scikit_learn(client4, engine, value):
 
 @BOTH
 def test_one_class_on_all_ranks_is_none_to_tell_apart(client4, engine):
-    with pytest.raises(ValueError, match="needs samples of at least 2 classes in the data, but .* one class"):
+    with pytest.raises(ValueError, match=r"needs samples of at least 2 classes in the data, but .* one class"):
         LogisticRegression(engine=engine).fit(*place(X, np.zeros(ROWS)))
     # One class on each rank is enough.
     model = LogisticRegression(engine=engine).fit(*place(X, np.arange(ROWS) // 300))

@@ -8,6 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, wait
+from scipy import sparse
 from support.processes import DEADLINE
 
 from workbench import MPICluster, blocks, map_blocks, place, reduce
@@ -32,6 +33,30 @@ def test_block_i_lies_on_rank_i_contiguous_and_aligned(client4):
     assert client4.gather(map_blocks(is_aligned, X)) == [True] * 4
     assert client4.gather(map_blocks(lambda block, first: np.array_equal(block[:, 0], first), X, y)) == [True] * 4
     assert int(da.sum(y > 100).compute()) == int((TABLE[:, 0] > 100).sum())
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_sparse_rows_lie_in_csr_format(client4, lazy):
+    scarce = np.where(TABLE % 7, 0, TABLE)
+    given = da.from_array(scarce, chunks=(999, 2)).map_blocks(sparse.csc_array) if lazy else sparse.coo_array(scarce)
+    X = place(given)
+
+    assert X.chunks == ((5001, 5001, 5000, 5000), (2,))
+    assert client4.gather(map_blocks(mpi_rank, X)) == [0, 1, 2, 3]
+    pieces = client4.gather(blocks(X))
+    assert [piece.format for piece in pieces] == ["csr"] * 4
+    np.testing.assert_array_equal(sparse.vstack(pieces).toarray(), scarce)
+
+
+def test_sparse_blocks_of_another_process_are_found(client4, cluster4):
+    X = place(sparse.csr_array(TABLE))
+    with Client(cluster4, set_as_default=False) as other:
+        client4.publish_dataset(X, name="sparse")
+        try:
+            theirs = other.get_dataset("sparse")
+            assert other.gather(map_blocks(lambda block: block.shape[0], theirs)) == [5001, 5001, 5000, 5000]
+        finally:
+            client4.unpublish_dataset("sparse")
 
 
 @pytest.mark.parametrize("on", ["client", "workers"])

@@ -9,12 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from workbench.ml.comparing import compare_engines
     from workbench.ml.kmeans import KMeans
     from workbench.ml.logistic import LogisticRegression
 
-_HOME = {"KMeans": "workbench.ml.kmeans", "LogisticRegression": "workbench.ml.logistic"}
+_HOME = {
+    "KMeans": "workbench.ml.kmeans",
+    "LogisticRegression": "workbench.ml.logistic",
+    "compare_engines": "workbench.ml.comparing",
+}
 
-__all__ = ["KMeans", "LogisticRegression"]
+__all__ = ["KMeans", "LogisticRegression", "compare_engines"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
@@ -85,5 +86,5 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         model.callback = None
         call = Applied(model, method)
         if columns is None:
-            return X.map_blocks(call, drop_axis=1, dtype=dtype)
-        return X.map_blocks(call, chunks=(X.chunks[0], (columns,)), dtype=dtype)
+            return X.map_blocks(call, drop_axis=1, dtype=dtype, meta=np.empty(0, dtype))
+        return X.map_blocks(call, chunks=(X.chunks[0], (columns,)), dtype=dtype, meta=np.empty((0, 0), dtype))

@@ -12,7 +12,7 @@ from workbench.ml.checks import Checks, make
 from workbench.ml.data import Data
 from workbench.ml.parts import LocalParts, Parts
 from workbench.ml.progress import Listener, Report, Sender
-from workbench.placing import alike, pinning
+from workbench.placing import alike, pinning, source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,14 +67,24 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
 
 
 def _placed(data: Data, engine: str) -> Data:
-    """Return the data as one block per rank, all alike."""
+    """Return the data as one block per rank, all alike; themselves where they are placed so."""
     from workbench.placement import place
 
     given = [value for value in data.columns() if value is not None]
+    if _alike(given):
+        return data
     placed = place(*given, world=0 if engine == "mpi" else None)
     rest = iter(placed if len(given) > 1 else [placed])
     X, y, weight = (None if value is None else next(rest) for value in data.columns())
     return Data(X, y, weight, distributed=True)
+
+
+def _alike(columns: Sequence[Any]) -> bool:
+    if not all(map(source.placed_per, columns)):
+        return False
+    blocks = [alike.blocks(column) for column in columns]
+    first, *others = (alike.pins(its[0].client, column, its) for column, its in zip(columns, blocks, strict=True))
+    return all(pins == first for pins in others)
 
 
 def _whereabouts(placed: Data) -> tuple[Client, Sequence[pinning.Pin]]:

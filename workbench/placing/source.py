@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import PlacementError
-from workbench.placing import rows
+from workbench.placing import matrices, rows
 from workbench.placing.pinning import Call, Pin, Rank, submit
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "placed"
 _BLOCK = re.compile(rf"{_PREFIX}-(\w+)-[0-9a-f]{{32}}")
-_KINDS = "Dask and numpy arrays, Dask and pandas dataframes and series can"
+_KINDS = "Dask and numpy arrays, sparse matrices of SciPy, Dask and pandas dataframes and series can"
 
 
 @dataclass(frozen=True)
@@ -105,19 +105,34 @@ def examine(name: str, collection: Any) -> Source:
         nbytes = int(np.sum(collection.memory_usage(deep=True)))
         return Source(name, collection, collection.iloc[:0], len(collection), nbytes)
     meta = collection._meta if isinstance(collection, da.Array) else collection  # noqa: SLF001, as above
+    if matrices.is_matrix(meta) and meta.ndim == 2:
+        return _examine_matrix(name, collection, meta)
     if not isinstance(meta, np.ndarray) or isinstance(meta, np.ma.MaskedArray):
         inner = "" if meta is collection else f" of {describe(meta)}"
         raise PlacementError(f"{name} is {describe(collection)}{inner}: only {_KINDS} be placed, turn it into one")
     if collection.ndim == 0:
         raise PlacementError(f"{name} is one number, not rows: pass it to map_blocks as it is")
+    _refuse_unknown(name, collection)
+    return Source(
+        name, collection, np.empty((0, *collection.shape[1:]), meta.dtype), len(collection), collection.nbytes
+    )
+
+
+def _examine_matrix(name: str, collection: Any, meta: Any) -> Source:
+    _refuse_unknown(name, collection)
+    # A chunk tells its bytes only when it is computed.
+    nbytes = matrices.nbytes(collection) if collection is meta else 0
+    empty = matrices.empty_matrix(meta)
+    empty.resize((0, collection.shape[1]))
+    return Source(name, collection, empty, collection.shape[0], nbytes)
+
+
+def _refuse_unknown(name: str, collection: Any) -> None:
     if np.isnan(collection.shape).any():
         raise PlacementError(
             f"{name} has chunks of unknown lengths, its shape is {collection.shape}: only known ones can be placed, "
             "call X.compute_chunk_sizes() on it before"
         )
-    return Source(
-        name, collection, np.empty((0, *collection.shape[1:]), meta.dtype), len(collection), collection.nbytes
-    )
 
 
 def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
@@ -197,10 +212,9 @@ def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> A
     sizes = [pin.rows or 0 for pin in pins]
     if not source.futures:
         source = replace(source, chunks=sizes, futures=_scatter(client, source.collection, pins))
-    is_array = isinstance(source.meta, np.ndarray)
-    own, cut_out = (rows.own_array, rows.cut_array) if is_array else (rows.own_frame, rows.cut_frame)
+    own, cut_out = _tools(source.meta)
     name = placed_name(per, uuid.uuid4().int, 0)
-    other_axes = source.meta.ndim - 1 if is_array else 0
+    other_axes = source.meta.ndim - 1 if _is_array(source.meta) else 0
     keys = [(name, number, *(0,) * other_axes) for number in range(len(pins))]
 
     calls: list[Call] = []
@@ -219,9 +233,22 @@ def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> A
     return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
 
 
+def _is_array(meta: Any) -> bool:
+    return isinstance(meta, np.ndarray) or matrices.is_matrix(meta)
+
+
+def _tools(meta: Any) -> tuple[Callable[[Sequence[Any]], Any], Callable[[Any, int, int], Any]]:
+    """Return what puts rows together, and what cuts some out, of collections of this kind."""
+    if isinstance(meta, np.ndarray):
+        return rows.own_array, rows.cut_array
+    if matrices.is_matrix(meta):
+        return matrices.own_matrix, matrices.cut_matrix
+    return rows.own_frame, rows.cut_frame
+
+
 def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]]:
     """Send each rank its rows of something that lies in this process."""
-    take = data.iloc if hasattr(data, "iloc") else np.asarray(data)
+    take = data.tocsr() if matrices.is_matrix(data) else data.iloc if hasattr(data, "iloc") else np.asarray(data)
     futures = []
     start = 0
     for pin in pins:
@@ -248,6 +275,6 @@ def collection(meta: Any, name: str, graph: dict[Any, Future[Any]], sizes: Seque
     import dask.array as da
     from dask.dataframe import from_graph
 
-    if isinstance(meta, np.ndarray):
+    if _is_array(meta):
         return da.Array(graph, name, (tuple(sizes), *((length,) for length in meta.shape[1:])), meta=meta)
     return from_graph(graph, meta, (None,) * (len(sizes) + 1), list(graph), _PREFIX)
