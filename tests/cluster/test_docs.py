@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["placement", "spmd"])
+@pytest.mark.parametrize("page", ["ml", "placement", "spmd"])
 def test_the_examples_run(client4, page):
     # What a rank failed with has notes behind it.
     outcome = doctest.testfile(
