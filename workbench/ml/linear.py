@@ -24,7 +24,7 @@ class _Linear(RegressorMixin, Estimator):  # type: ignore[misc]
 
     _sparse = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Estimator._parameter_constraints,  # noqa: SLF001  (of its base)
+        **Estimator._parameter_constraints,
         "fit_intercept": ["boolean"],
     }
 
@@ -109,7 +109,7 @@ class LinearRegression(_Linear):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **_Linear._parameter_constraints,  # noqa: SLF001  (of its base)
+        **_Linear._parameter_constraints,
         "tol": [Interval(Real, 0, None, closed="left")],
     }
 
@@ -156,7 +156,7 @@ class Ridge(_Linear):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **_Linear._parameter_constraints,  # noqa: SLF001  (of its base)
+        **_Linear._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left")],
     }
 

@@ -1,0 +1,249 @@
+"""Principal components and singular vectors against scikit-learn's, on any number of parts in this process."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask.array as da
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn import decomposition
+from support.sklearn_checks import accepted_by_scikit_learn
+
+from workbench.ml import decomposition_fit
+from workbench.ml.decomposition import PCA, TruncatedSVD
+from workbench.ml.decomposition_part import DecompositionPart, join_triangles
+from workbench.ml.parts import LocalParts
+
+SOLVERS = ["gram", "tsqr", "randomized"]
+
+
+def data(rows=500, features=12, seed=3):
+    random = np.random.default_rng(seed)
+    turn, _ = np.linalg.qr(random.normal(size=(features, features)))
+    return random.normal(size=(rows, features)) * np.geomspace(30, 1, features) @ turn + 5
+
+
+def of_singular_values(values, rows=400, seed=0):
+    random = np.random.default_rng(seed)
+    left, _ = np.linalg.qr(random.normal(size=(rows, len(values))))
+    right, _ = np.linalg.qr(random.normal(size=(len(values), len(values))))
+    return left * values @ right.T
+
+
+def sparse_data(rows=400, features=30, seed=5):
+    return sparse.random(rows, features, density=0.1, format="csr", random_state=np.random.default_rng(seed))
+
+
+def settings(X, number, solver, *, centred=True):
+    return decomposition_fit.Settings(
+        n_components=number,
+        centred=centred,
+        solver=solver,
+        n_iter=7,
+        n_oversamples=8,
+        seed=0,
+        rows=X.shape[0],
+        features=X.shape[1],
+    )
+
+
+def parts_of(number, X):
+    cut = np.array_split(np.arange(X.shape[0]), number)
+    return LocalParts([DecompositionPart(X[at], None, None, at[0]) for at in cut])
+
+
+@accepted_by_scikit_learn(PCA(), PCA(solver="gram"), PCA(n_components=1, solver="randomized"), TruncatedSVD(1))
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("whiten", [False, True])
+def test_principal_components_are_those_of_scikit_learn(solver, whiten):
+    X = data()
+    theirs = decomposition.PCA(4, whiten=whiten, svd_solver="full").fit(X)
+    ours = PCA(4, whiten=whiten, solver=solver, random_state=0).fit(X)
+
+    names = ["components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"]
+    for name in [*names, "noise_variance_"]:
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-9, atol=1e-10, err_msg=name)
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X), atol=1e-8)
+    np.testing.assert_allclose(
+        ours.inverse_transform(ours.transform(X)), theirs.inverse_transform(theirs.transform(X)), atol=1e-8
+    )
+    np.testing.assert_array_equal(ours.get_feature_names_out(), ["pca0", "pca1", "pca2", "pca3"])
+    assert (ours.n_components_, ours.n_samples_, ours.solver_, ours.engine_) == (4, len(X), solver, "local")
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_singular_vectors_are_those_of_scikit_learn(solver, form):
+    X = form(data())
+    theirs = decomposition.TruncatedSVD(4, algorithm="arpack").fit(X)
+    ours = TruncatedSVD(4, solver=solver, random_state=0).fit(X)
+
+    for name in ["components_", "explained_variance_", "explained_variance_ratio_", "singular_values_"]:
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-9, atol=1e-10, err_msg=name)
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X), atol=1e-8)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("make", [data, sparse_data])
+def test_any_number_of_parts_finds_the_same(solver, number, centred, make):
+    X = make()
+    dense = X.toarray() if sparse.issparse(X) else X
+    # Of so many vectors none is left out: it is exact with all solvers.
+    found = decomposition_fit.fit(parts_of(number, X), settings(X, X.shape[1] - 6, solver, centred=centred))
+    _, values, vectors = np.linalg.svd(dense - dense.mean(axis=0) if centred else dense, full_matrices=False)
+
+    kept = X.shape[1] - 6
+    np.testing.assert_allclose(found.singular_values, values[:kept], rtol=1e-12)
+    np.testing.assert_allclose(np.abs((found.components * vectors[:kept]).sum(axis=1)), 1, rtol=1e-11)
+    np.testing.assert_allclose(found.rest, np.square(values[kept:]).sum(), rtol=1e-10)
+    np.testing.assert_allclose(found.mean, dense.mean(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("condition", [10.0, 1e4, 1e8, 1e13])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_no_singular_value_is_farther_off_than_the_bound(solver, condition, dtype):
+    X = of_singular_values(np.geomspace(condition, 1, 40)).astype(dtype)
+    ours = TruncatedSVD(15, solver=solver, n_iter=1, random_state=0).fit(X)
+    true = np.linalg.svd(X.astype(np.float64), compute_uv=False)[:15]
+
+    assert (np.abs(ours.singular_values_ - true) <= ours.error_bound_).all()
+    assert ours.error_bound_[0] < 0.5 * true[0]
+
+
+def test_few_digits_of_the_squares_are_no_reason_to_lose_small_values():
+    X = of_singular_values(np.geomspace(1e6, 1e-4, 8))
+    by = {solver: TruncatedSVD(8, solver=solver).fit(X) for solver in ["gram", "tsqr", "auto"]}
+
+    np.testing.assert_allclose(by["tsqr"].singular_values_, np.geomspace(1e6, 1e-4, 8), rtol=1e-5)
+    assert by["gram"].error_bound_[-1] > 1e-2
+    assert by["auto"].solver_ == "tsqr"
+    np.testing.assert_array_equal(by["auto"].singular_values_, by["tsqr"].singular_values_)
+
+
+@pytest.mark.parametrize(
+    ("shape", "number", "solver"),
+    [
+        ((500, 12), 3, "gram"),
+        ((500, 12), 0.9, "gram"),
+        ((10, 12), 3, "tsqr"),
+        ((60, 1500), 3, "randomized"),
+        ((60, 1500), None, "tsqr"),
+    ],
+)
+def test_the_solver_is_chosen_by_shape(shape, number, solver):
+    X = np.random.default_rng(0).normal(size=shape)
+
+    assert PCA(number, random_state=0).fit(X).solver_ == solver
+
+
+def test_wide_rows_are_found_as_well_as_by_scikit_learn():
+    X = of_singular_values(0.8 ** np.arange(120), rows=1200).T
+    theirs = decomposition.TruncatedSVD(10, random_state=0).fit(X)
+    ours = TruncatedSVD(10, random_state=0).fit(X)
+    best = np.sqrt(np.square(0.8 ** np.arange(10, 120)).sum())
+    left = [np.linalg.norm(X - model.inverse_transform(model.transform(X))) for model in (ours, theirs)]
+
+    assert ours.solver_ == "randomized"
+    assert left[0] <= left[1] * (1 + 1e-9)
+    assert left[0] == pytest.approx(best, rel=1e-6)
+
+
+def test_random_vectors_do_not_depend_on_the_number_of_parts():
+    X = data(rows=200, features=60)
+    one, five = (decomposition_fit.fit(parts_of(number, X), settings(X, 3, "randomized")) for number in (1, 5))
+
+    np.testing.assert_allclose(one.components, five.components, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["gram", "tsqr"])
+def test_a_share_of_the_variance_gives_the_number_of_components(solver):
+    X = data()
+    theirs = decomposition.PCA(0.9, svd_solver="full").fit(X)
+    ours = PCA(0.9, solver=solver).fit(X)
+
+    assert ours.n_components_ == theirs.n_components_
+    np.testing.assert_allclose(ours.noise_variance_, theirs.noise_variance_)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("model", [PCA, TruncatedSVD])
+def test_float32_stays_float32(solver, model):
+    X = data().astype(np.float32)
+    single = model(3, solver=solver, random_state=0).fit(X)
+    double = model(3, solver=solver, random_state=0).fit(X.astype(np.float64))
+
+    for name in ["components_", "explained_variance_", "singular_values_", "error_bound_"]:
+        assert getattr(single, name).dtype == np.float32
+    assert single.transform(X).dtype == np.float32
+    np.testing.assert_allclose(single.singular_values_, double.singular_values_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_means_far_from_zero_cost_no_more_than_the_bound(solver):
+    X = data()
+    near, far = PCA(12, solver=solver).fit(X), PCA(12, solver=solver).fit(X + 2.0**24)
+
+    rounded = np.linalg.norm(2.0**-29 * np.sqrt(X.size))
+    assert (np.abs(far.singular_values_ - near.singular_values_) <= far.error_bound_ + rounded).all()
+
+
+@pytest.mark.parametrize("model", [PCA(3), PCA(3, whiten=True), TruncatedSVD(3)])
+def test_it_transforms_the_rows_of_dask_collections_there_and_back(model):
+    X = data()
+    model.fit(X)
+    there = model.transform(da.from_array(X, chunks=(100, 5)))
+    back = model.inverse_transform(there.rechunk((100, 2)))
+
+    assert (there.shape, back.shape) == ((500, 3), X.shape)
+    np.testing.assert_allclose(there.compute(scheduler="sync"), model.transform(X), atol=1e-10)
+    np.testing.assert_allclose(back.compute(scheduler="sync"), model.inverse_transform(model.transform(X)), atol=1e-10)
+
+
+def test_a_fitted_model_can_be_pickled():
+    X = data()
+    model = PCA(3).fit(X)
+
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).transform(X), model.transform(X))  # noqa: S301
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_rows_that_are_all_alike_have_no_variance(solver):
+    X = np.ones((20, 3))
+    ours = PCA(2, solver=solver, random_state=0).fit(X)
+
+    np.testing.assert_array_equal(ours.singular_values_, 0)
+    np.testing.assert_array_equal(ours.explained_variance_ratio_, 0)
+    assert np.isfinite(ours.components_).all()
+
+
+def test_triangles_are_joined_in_any_order():
+    X = data()
+    one, two, three = (np.linalg.qr(block, mode="r") for block in np.split(X[:480], [100, 107]))
+    left, right = join_triangles(join_triangles(one, two), three), join_triangles(one, join_triangles(two, three))
+
+    np.testing.assert_allclose(left.T @ left, right.T @ right, rtol=1e-12)
+    np.testing.assert_allclose(left.T @ left, X[:480].T @ X[:480], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (PCA(13), "n_components=13 must be between 1 and"),
+        (TruncatedSVD(13), "n_components=13 must be between 1 and"),
+        (PCA(0), "The 'n_components' parameter of PCA"),
+        (PCA(3, solver="grim"), "The 'solver' parameter of PCA"),
+        (PCA(0.9, solver="randomized"), "a share of all variance"),
+    ],
+)
+def test_what_cannot_be_is_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(data())

@@ -1,0 +1,320 @@
+"""Principal components and singular vectors in the manner of scikit-learn, on ranks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from workbench.ml import decomposition_fit, fitting
+from workbench.ml.applied import Applied
+from workbench.ml.checks import FLOATS, Checks
+from workbench.ml.data import training
+from workbench.ml.decomposition_part import DecompositionPart
+from workbench.ml.estimator import Estimator
+from workbench.ml.fitting import Task
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
+    """What both have in common."""
+
+    _sparse = True
+    _centred: ClassVar[bool]
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "solver": [StrOptions(set(decomposition_fit.SOLVERS))],
+        "n_iter": [Interval(Integral, 0, None, closed="left")],
+        "n_oversamples": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
+    n_components: float | None
+    solver: str
+    n_iter: int
+    n_oversamples: int
+    random_state: Any
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the components.
+
+        Parameters
+        ----------
+        X
+            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
+        y
+            Is not used.
+
+        Returns
+        -------
+        PCA or TruncatedSVD
+            This one.
+        """
+        checks = Checks(type(self).__name__, sparse=self._sparse)
+        data = training(self, checks, X)
+        rows, features = data.X.shape
+        self._check(rows, features)
+        settings = decomposition_fit.Settings(
+            n_components=self.n_components,
+            centred=self._centred,
+            solver=self.solver,
+            n_iter=self.n_iter,
+            n_oversamples=self.n_oversamples,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            rows=rows,
+            features=features,
+        )
+        task = Task(decomposition_fit.fit, settings, DecompositionPart, checks)
+        found, self.engine_ = fitting.fit(task, data, self.engine, None)
+        dtype = data.X.dtype if data.X.dtype in FLOATS else np.dtype(np.float64)
+        self.components_ = found.components.astype(dtype)
+        self.singular_values_ = found.singular_values.astype(dtype)
+        self.error_bound_ = (found.bound + np.finfo(dtype).eps * found.singular_values).astype(dtype)
+        self.solver_ = found.solver
+        self._explain(found, rows, dtype)
+        return self
+
+    def _check(self, rows: int, features: int) -> None:
+        """Raise ValueError if there cannot be so many components."""
+        number = self.n_components or 1
+        if number > min(rows, features):
+            raise ValueError(
+                f"n_components={number} must be between 1 and min(n_samples, n_features)={min(rows, features)}, with "
+                f"n_samples={rows} and n_features={features}"
+            )
+
+    @abstractmethod
+    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+        """Take the variances of the components."""
+
+    def transform(self, X: Any) -> Any:
+        """Return the rows in terms of the components, shape (rows, n_components)."""
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("transform", X, len(self.components_), self.components_.dtype)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
+        return self._onto(np.asarray(X @ self.components_.T))
+
+    @abstractmethod
+    def _onto(self, products: NDArray[Any]) -> NDArray[Any]:
+        """Return what rows are in terms of the components; their products with these are given."""
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the rows that `transform` would make these of, shape (rows, features)."""
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            rows, features = X.chunks[0], self.components_.shape[1]
+            call = Applied(self, "inverse_transform")
+            return X.rechunk({1: -1}).map_blocks(call, chunks=(rows, (features,)), dtype=self.components_.dtype)
+        return self._back(check_array(X, input_name="X", dtype=FLOATS))
+
+    @abstractmethod
+    def _back(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows of what `_onto` has returned."""
+
+    @property
+    def _n_features_out(self) -> int:
+        """How many columns `transform` returns, for scikit-learn."""
+        return len(self.components_)
+
+
+class PCA(_Decomposition):
+    """Principal components.
+
+    Parameters
+    ----------
+    n_components
+        How many; a share of all variance, less than 1, that they are to explain; or None for all there are.
+    whiten
+        Whether `transform` returns columns of variance 1.
+    solver
+        ``"gram"``: by the products of features, for few features. ``"tsqr"``: by QR decompositions of blocks, where
+        small singular values matter. ``"randomized"``: for many features and few components. ``"auto"`` takes
+        ``"randomized"`` for more than 1000 features of which less than 4 in 5 components are wanted; else ``"tsqr"``
+        for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if one of the singular values that are
+        wanted is not known to 6 digits.
+    n_iter, n_oversamples
+        Iterations of ``"randomized"``, and how many vectors it has beside those that are wanted.
+    random_state
+        Seed of ``"randomized"``.
+    engine
+        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, features)
+        Right singular vectors of the rows less their mean, the most important first. The largest number of each is
+        positive.
+    explained_variance_ : ndarray of shape (n_components,)
+        Variance of the rows along each.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        The same as a share of all variance.
+    singular_values_ : ndarray of shape (n_components,)
+        Of the rows less their mean.
+    error_bound_ : ndarray of shape (n_components,)
+        No singular value is further than this from the true one. With ``"gram"`` and ``"tsqr"`` it is rounding, of the
+        squares and of the values; with ``"randomized"`` it comes of the sum of squares that the vectors do not span,
+        and is large, though true, where much variance is in what is left out.
+    mean_ : ndarray of shape (features,)
+        Mean of the rows.
+    noise_variance_ : float
+        Mean variance along what was left out.
+    n_components_ : int
+        Number of components.
+    n_samples_ : int
+        Number of rows of the fit.
+    solver_ : str
+        What found them: ``"gram"``, ``"tsqr"`` or ``"randomized"``.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    Finds what scikit-learn's estimator of this name finds, with the signs of its components. Singular values agree
+    within `error_bound_`; a component is the more certain the farther its singular value is from the others. All is
+    computed in float64. Each rank works on matrices of features x features, or with ``"randomized"`` of features x
+    vectors, beside slices of its rows, which are never copied as a whole.
+    """
+
+    _centred = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_Decomposition._parameter_constraints,
+        "n_components": [
+            Interval(Integral, 1, None, closed="left"),
+            Interval(RealNotInt, 0, 1, closed="neither"),
+            None,
+        ],
+        "whiten": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        n_components: float | None = None,
+        *,
+        whiten: bool = False,
+        solver: str = "auto",
+        n_iter: int = 5,
+        n_oversamples: int = 10,
+        random_state: Any = None,
+        engine: str = "auto",
+    ) -> None:
+        self.n_components = n_components
+        self.whiten = whiten
+        self.solver = solver
+        self.n_iter = n_iter
+        self.n_oversamples = n_oversamples
+        self.random_state = random_state
+        self.engine = engine
+
+    def _check(self, rows: int, features: int) -> None:
+        super()._check(rows, features)
+        if rows < 2:
+            raise ValueError(
+                f"Found array with n_samples={rows} (shape={(rows, features)}): PCA requires a minimum of 2."
+            )
+        if self.solver == "randomized" and self.n_components is not None and self.n_components < 1:
+            raise ValueError(
+                f"n_components={self.n_components} is a share of all variance, which solver='randomized' does not "
+                "find: pass a number of components, or solver='gram' or 'tsqr'"
+            )
+
+    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+        squares, number = np.square(found.singular_values), len(found.singular_values)
+        total = squares.sum() + found.rest
+        left = min(rows, len(found.mean)) - number
+        self.mean_ = found.mean.astype(dtype)
+        self.explained_variance_ = (squares / (rows - 1)).astype(dtype)
+        self.explained_variance_ratio_ = (squares / (total or 1.0)).astype(dtype)
+        self.noise_variance_ = dtype.type(found.rest / (rows - 1) / left if left else 0.0)
+        self.n_components_, self.n_samples_ = number, rows
+
+    def _scales(self) -> NDArray[Any]:
+        """Return the deviations by which columns are divided."""
+        least = np.finfo(self.explained_variance_.dtype).eps
+        scales: NDArray[Any] = np.maximum(np.sqrt(self.explained_variance_), least)
+        return scales
+
+    def _onto(self, products: NDArray[Any]) -> NDArray[Any]:
+        products = products - self.mean_ @ self.components_.T
+        onto: NDArray[Any] = products / self._scales() if self.whiten else products
+        return onto
+
+    def _back(self, X: NDArray[Any]) -> NDArray[Any]:
+        rows: NDArray[Any] = (X * self._scales() if self.whiten else X) @ self.components_ + self.mean_
+        return rows
+
+
+class TruncatedSVD(_Decomposition):
+    """The largest singular values and their vectors; the rows keep their mean.
+
+    Parameters
+    ----------
+    n_components
+        How many.
+    solver, n_iter, n_oversamples, random_state, engine
+        As of `PCA`.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, features)
+        Right singular vectors of the rows, the most important first. The largest number of each is positive.
+    explained_variance_ : ndarray of shape (n_components,)
+        Variance of the columns that `transform` makes of the rows of the fit: a difference of squares, which loses
+        digits where the mean of the rows is large beside their deviations.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        The same as a share of all variance.
+    singular_values_ : ndarray of shape (n_components,)
+        Of the rows.
+    error_bound_, solver_, n_features_in_, engine_
+        As of `PCA`.
+
+    Notes
+    -----
+    As `PCA`. It finds what scikit-learn's estimator of this name finds with ``algorithm="arpack"``, the true singular
+    values.
+    """
+
+    _centred = False
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        solver: str = "auto",
+        n_iter: int = 5,
+        n_oversamples: int = 10,
+        random_state: Any = None,
+        engine: str = "auto",
+    ) -> None:
+        self.n_components = n_components
+        self.solver = solver
+        self.n_iter = n_iter
+        self.n_oversamples = n_oversamples
+        self.random_state = random_state
+        self.engine = engine
+
+    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+        squares, mean = np.square(found.singular_values), found.mean
+        variance = np.clip(squares / rows - np.square(found.components @ mean), 0.0, None)
+        total = (squares.sum() + found.rest) / rows - mean @ mean
+        self.explained_variance_ = variance.astype(dtype)
+        self.explained_variance_ratio_ = (variance / total if total > 0 else np.zeros(len(variance))).astype(dtype)
+
+    def _onto(self, products: NDArray[Any]) -> NDArray[Any]:
+        return products
+
+    def _back(self, X: NDArray[Any]) -> NDArray[Any]:
+        rows: NDArray[Any] = X @ self.components_
+        return rows

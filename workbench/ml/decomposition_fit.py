@@ -1,0 +1,203 @@
+"""Singular values and vectors of all rows: three ways, and the choice of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh, qr, svd
+from sklearn.utils.extmath import svd_flip
+
+from workbench.ml.decomposition_part import join_triangles
+from workbench.ml.parts import Parts
+
+_Array = NDArray[np.float64]
+
+SOLVERS = ("auto", "gram", "tsqr", "randomized")
+"""What an estimator may be told."""
+
+# Up to so many features a matrix of their products is small, and its eigenvectors are found in a second.
+_NARROW = 1000
+# With more of all components than this, random vectors are not fewer than features.
+_MOST = 0.8
+# A singular value that products of rows know less well, relatively, is worth a second look at the rows.
+_DOUBTFUL = 1e-6
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit is made; the names are those of the estimators."""
+
+    n_components: float | None
+    """A number of components; a share of all variance, less than 1; or None for all."""
+    centred: bool
+    """Whether the mean is taken from the rows."""
+    solver: str
+    n_iter: int
+    n_oversamples: int
+    seed: int
+    rows: int
+    features: int
+
+    @property
+    def all(self) -> int:
+        """How many components there are."""
+        return min(self.rows, self.features)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit has found."""
+
+    mean: _Array
+    """Of the rows, shape (features,)."""
+    components: _Array
+    """Shape (components, features)."""
+    singular_values: _Array
+    """Shape (components,), falling."""
+    rest: float
+    """Sum of the squares of the singular values that were left out."""
+    bound: _Array
+    """How far each singular value may be from the true one, shape (components,)."""
+    solver: str
+
+
+@dataclass(frozen=True)
+class _Spectrum:
+    """All that a solver knows."""
+
+    mean: _Array
+    values: _Array
+    vectors: _Array
+    """Shape (values, features)."""
+    total: float
+    """Sum of the squares of all singular values, also of those that are not known."""
+    bound: _Array
+
+
+def fit(parts: Parts, settings: Settings) -> Fitted:
+    """Find singular values and vectors.
+
+    Parameters
+    ----------
+    parts
+        `DecompositionPart` objects.
+    settings
+        How.
+
+    Notes
+    -----
+    ``"gram"``: eigenvectors of the products of features; one pass beside that for the mean. Squares have half the
+    digits: singular values below 1e-8 of the largest are rounding. ``"tsqr"``: Demmel, Grigori, Hoemmen and Langou,
+    SIAM Journal on Scientific Computing 34 (2012); all digits, several times the work. ``"randomized"``: Halko,
+    Martinsson and Tropp, SIAM Review 53 (2011), subspace iteration on the products of features, so that what is
+    iterated has a number per feature and vector and none per row; ``n_iter + 2`` passes beside that for the mean.
+    ``"auto"`` takes the last for more than 1000 features of which fewer than 4 in 5 components are wanted; else
+    ``"tsqr"`` for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if the smallest singular value
+    that is wanted is not known to 6 digits.
+
+    Rounding errors are taken as random, so that of n of them the root of n remains: Higham and Mary, SIAM Journal on
+    Scientific Computing 41 (2019).
+    """
+    solver = settings.solver if settings.solver != "auto" else _choose(settings)
+    spectrum = _SOLVERS[solver](parts, settings)
+    number = _number(spectrum, settings)
+    if settings.solver == "auto" and solver == "gram" and _doubtful(spectrum, number):
+        solver = "tsqr"
+        spectrum = _SOLVERS[solver](parts, settings)
+        number = _number(spectrum, settings)
+    values = spectrum.values[:number]
+    rest = spectrum.total - float(values @ values)
+    if len(spectrum.values) == settings.all:
+        rest = float(np.square(spectrum.values[number:]).sum())
+    _, components = svd_flip(None, spectrum.vectors[:number].copy(), u_based_decision=False)
+    return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver)
+
+
+def _choose(settings: Settings) -> str:
+    wanted = settings.all if settings.n_components is None else settings.n_components
+    if settings.features > _NARROW and 1 <= wanted < _MOST * settings.all:
+        return "randomized"
+    return "tsqr" if settings.rows < settings.features else "gram"
+
+
+def _doubtful(spectrum: _Spectrum, number: int) -> bool:
+    return bool(number and spectrum.bound[number - 1] > _DOUBTFUL * spectrum.values[number - 1])
+
+
+def _number(spectrum: _Spectrum, settings: Settings) -> int:
+    """Return how many components are wanted."""
+    if settings.n_components is None:
+        return settings.all
+    if settings.n_components >= 1:
+        return int(settings.n_components)
+    shares = np.cumsum(np.square(spectrum.values)) / (spectrum.total or 1.0)
+    return min(int(np.searchsorted(shares, settings.n_components, side="right")) + 1, settings.all)
+
+
+def _mean(parts: Parts, settings: Settings) -> tuple[_Array, _Array | None]:
+    """Return the mean, and what is to be taken from the rows."""
+    mean = parts.sum("sums") / settings.rows
+    return mean, mean if settings.centred else None
+
+
+def _by_gram(parts: Parts, settings: Settings) -> _Spectrum:
+    middle = _mean(parts, settings)[1] if settings.centred else None
+    gram, sums = parts.sum("gram", middle)
+    mean = sums / settings.rows
+    if middle is not None:
+        # What is left of the sums is the rounding of the mean.
+        gram -= np.outer(sums, mean)
+        mean += middle
+    squares, vectors = eigh(gram, overwrite_a=True, check_finite=False)
+    squares, vectors = np.clip(squares[::-1], 0.0, None)[: settings.all], vectors.T[::-1][: settings.all]
+    doubt = _rounding(settings) * squares.max(initial=0.0)
+    return _Spectrum(mean, np.sqrt(squares), vectors, float(squares.sum()), _of_roots(squares, doubt))
+
+
+def _by_tsqr(parts: Parts, settings: Settings) -> _Spectrum:
+    mean, middle = _mean(parts, settings)
+    triangle = parts.fold(join_triangles, "triangle", middle, None)
+    _, values, vectors = svd(triangle, full_matrices=False, check_finite=False)
+    return _Spectrum(mean, values, vectors, float(values @ values), _of_values(values, middle, settings))
+
+
+def _by_random_vectors(parts: Parts, settings: Settings) -> _Spectrum:
+    mean, middle = _mean(parts, settings)
+    total = parts.sum("squares", middle)
+    wanted = settings.all if settings.n_components is None else int(settings.n_components)
+    vectors = min(wanted + settings.n_oversamples, settings.all)
+    basis = np.random.default_rng(settings.seed).normal(size=(settings.features, vectors))
+    for _ in range(settings.n_iter + 1):
+        basis = qr(parts.sum("normal", middle, basis), mode="economic", overwrite_a=True, check_finite=False)[0]
+    triangle = parts.fold(join_triangles, "triangle", middle, basis)
+    _, values, turn = svd(triangle, full_matrices=False, check_finite=False)
+    # What the basis does not span cannot add more to any square than all of its squares.
+    outside = max(total - float(values @ values), 0.0) + _rounding(settings) * total
+    bound = outside / (values + np.sqrt(np.square(values) + outside)) if outside else np.zeros(len(values))
+    return _Spectrum(mean, values, turn @ basis.T, total, bound + _of_values(values, middle, settings))
+
+
+_SOLVERS = {"gram": _by_gram, "tsqr": _by_tsqr, "randomized": _by_random_vectors}
+
+
+def _rounding(settings: Settings) -> float:
+    """Return the error of sums of products, relative to the largest eigenvalue."""
+    return _EPS * (10 + settings.features + float(np.sqrt(settings.rows)))
+
+
+def _of_roots(squares: _Array, doubt: float) -> _Array:
+    """Return the errors of the roots of numbers that are known so well."""
+    roots, sure = np.sqrt(squares), np.sqrt(np.clip(squares - doubt, 0.0, None))
+    bound: _Array = doubt / np.maximum(roots + sure, np.sqrt(doubt)) if doubt else np.zeros(len(squares))
+    return bound
+
+
+def _of_values(values: _Array, middle: _Array | None, settings: Settings) -> _Array:
+    """Return the errors of singular values that were found without squares."""
+    error = _rounding(settings) * values.max(initial=0.0)
+    if middle is not None:
+        error += _EPS * float(np.sqrt(settings.rows) * np.linalg.norm(middle))
+    return np.full(len(values), error)

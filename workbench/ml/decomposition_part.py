@@ -1,0 +1,125 @@
+"""What a decomposition needs of one block: products of its rows, and the triangle of their QR decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.linalg import qr
+
+from workbench.ml.slices import centred, rows_at_once
+
+_Array = NDArray[np.float64]
+_Middle = _Array | None
+
+
+class DecompositionPart:
+    """A block.
+
+    Parameters
+    ----------
+    X
+        Shape (rows, features): an array, or a matrix in CSR format.
+    y, weight, start
+        Are not used.
+
+    Notes
+    -----
+    All methods but the first take the middle of all rows, shape (features,), which is taken from each of them; None for
+    nothing. All sums are of float64. Work space: 16 bytes times the square of the number of features for `gram`, 80
+    times that square for `triangle`, and with a basis thrice what it takes itself; beside these slices of a fixed size.
+    Sparse rows become dense by slices, but not where there is a basis.
+    """
+
+    def __init__(self, X: Any, y: None, weight: None, start: int) -> None:
+        self._X = X
+
+    def sums(self) -> _Array:
+        """Return the sum of the rows, shape (features,)."""
+        return np.asarray(self._X.sum(axis=0, dtype=np.float64)).ravel()
+
+    def squares(self, middle: _Middle) -> float:
+        """Return the sum of the squares of all numbers."""
+        if not sparse.issparse(self._X):
+            return sum(float(np.vdot(X, X)) for _, X in centred(self._X, middle))
+        numbers = self._X.data.astype(np.float64, copy=False)
+        total = float(numbers @ numbers)
+        if middle is not None:
+            total += float(middle @ (self._X.shape[0] * middle - 2 * self.sums()))
+        return total
+
+    def gram(self, middle: _Middle) -> tuple[_Array, _Array]:
+        """Return the product of the transposed rows and the rows, (features, features), and the sum of the rows."""
+        width = self._X.shape[1]
+        gram, sums = np.zeros((width, width)), np.zeros(width)
+        for _, X in centred(self._X, middle):
+            gram += X.T @ X
+            sums += X.sum(axis=0)
+        return gram, sums
+
+    def normal(self, middle: _Middle, basis: _Array) -> _Array:
+        """Return the product of the transposed rows, the rows and a basis, as `gram` times the basis.
+
+        Parameters
+        ----------
+        middle
+            See above.
+        basis
+            Shape (features, vectors).
+        """
+        total, sums = np.zeros(basis.shape), np.zeros(basis.shape[1])
+        for X, product in self._times(middle, basis):
+            total += X.T @ product
+            sums += product.sum(axis=0)
+        if middle is not None and sparse.issparse(self._X):
+            total -= np.outer(middle, sums)
+        return total
+
+    def triangle(self, middle: _Middle, basis: _Array | None) -> _Array:
+        """Return R of the QR decomposition of the rows, or of their product with a basis.
+
+        Returns
+        -------
+        ndarray of shape (at most columns, columns)
+            Columns are the features, or the vectors of the basis.
+        """
+        if basis is not None:
+            products = (product for _, product in self._times(middle, basis))
+            return _triangle(products, basis.shape[1])
+        width = self._X.shape[1]
+        rows = max(rows_at_once(width), 4 * width)
+        return _triangle((X for _, X in centred(self._X, middle, rows)), width)
+
+    def _times(self, middle: _Middle, basis: _Array) -> Iterator[tuple[Any, _Array]]:
+        """Yield rows, and their products with a basis; of sparse rows the middle is taken from the products only."""
+        if not sparse.issparse(self._X):
+            for _, X in centred(self._X, middle):
+                yield X, X @ basis
+            return
+        at_once = rows_at_once(basis.shape[1])
+        away = 0.0 if middle is None else middle @ basis
+        for start in range(0, self._X.shape[0], at_once):
+            X = self._X[start : start + at_once]
+            yield X, X @ basis - away
+
+
+def join_triangles(upper: _Array, lower: _Array) -> _Array:
+    """Return R of the rows of which two are given: those of the rows above, and of the rows below.
+
+    Notes
+    -----
+    TSQR: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on Scientific Computing 34 (2012).
+    """
+    stacked = np.vstack([upper, lower])
+    triangle: _Array = qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][: stacked.shape[1]]
+    return triangle
+
+
+def _triangle(slices: Iterator[_Array], columns: int) -> _Array:
+    triangle = np.empty((0, columns))
+    for rows in slices:
+        triangle = join_triangles(triangle, rows)
+    return triangle
