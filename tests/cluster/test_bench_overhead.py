@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import product
 
+import psutil
 import pytest
 from support.processes import DEADLINE
 
@@ -47,10 +48,20 @@ def test_the_bare_program_comes_to_the_same_on_all_ranks():
 
 def test_a_bare_program_that_fails_in_its_turn_is_shown():
     with (
-        pytest.raises(LaunchError, match=r"took no turn: (.|\n)*KeyError: 'no such model'"),
+        pytest.raises(LaunchError, match=r"took no turn(.|\n)*KeyError: 'no such model'"),
         turns.taking(mpi.find(), 1, PROGRAM, DEADLINE) as bare,
     ):
         bare.take(Order("no such model", 10, 1), DEADLINE)
+
+
+def test_a_turn_that_takes_too_long_ends_the_bare_program():
+    with (
+        pytest.raises(LaunchError, match="was not done with its turn after 0 s"),
+        turns.taking(mpi.find(), 1, PROGRAM, DEADLINE) as bare,
+    ):
+        bare.take(Order("kmeans", 100_000, 1), 0.01)
+
+    assert psutil.Process().children(recursive=True) == []
 
 
 def test_what_computes_on_a_block_is_imported_without_dask():

@@ -6,9 +6,10 @@ The program is one of `workbench.bench.world` whose ``measure(address)`` calls `
 from __future__ import annotations
 
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing.connection import Client, Connection
 from secrets import token_hex
 from typing import Any
@@ -17,8 +18,8 @@ from workbench import scratch
 from workbench.bench import world
 from workbench.launch.mpi import MPI
 
-# Seconds between two looks whether a world still lives; for its end.
-_LOOK, _END = 0.5, 30.0
+# Seconds between two looks whether a world still lives; for its end; for its end after a rank of it has failed.
+_LOOK, _END, _LAST_WORDS = 0.5, 30.0, 10.0
 
 
 class Turns:
@@ -47,8 +48,13 @@ class Turns:
             for connection in self._connections:
                 connection.send(order)
             return [_answer(connection, deadline) for connection in self._connections]
-        except (EOFError, OSError) as error:
-            raise self._its.failed(f"took no turn: {type(error).__name__}") from None
+        except TimeoutError:
+            raise self._its.failed(f"was not done with its turn after {within:.0f} s") from None
+        except (EOFError, OSError):
+            # Once it has ended by itself, all that it said is there.
+            with suppress(subprocess.TimeoutExpired):
+                self._its.process.wait(_LAST_WORDS)
+            raise self._its.failed("took no turn") from None
 
 
 def _answer(connection: Connection, deadline: float) -> Any:
