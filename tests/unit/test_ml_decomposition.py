@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 
 import dask.array as da
 import numpy as np
@@ -232,6 +233,23 @@ def test_triangles_are_joined_in_any_order():
 
     np.testing.assert_allclose(left.T @ left, right.T @ right, rtol=1e-12)
     np.testing.assert_allclose(left.T @ left, X[:480].T @ X[:480], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("method", "vectors", "squares"),
+    [("gram", 0, 16), ("triangle", 0, 100), ("triangle", 20, 0), ("normal", 20, 0), ("squares", 0, 0)],
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_work_space_is_what_the_docstring_says(method, vectors, squares, dtype):
+    X = np.ones((60_000, 100), dtype=dtype)
+    basis = [np.ones((100, vectors))] if vectors else [None] if method == "triangle" else []
+    part = DecompositionPart(X, None, None, 0)
+    tracemalloc.start()
+    getattr(part, method)(np.ones(100), *basis)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < squares * 100**2 + 3 * 8 * 100 * vectors + (3 << 20) < X.nbytes / 4
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 
 import dask.array as da
 import numpy as np
@@ -160,3 +161,17 @@ def test_parameters_that_cannot_be_are_refused(model):
     X, y, _ = data()
     with pytest.raises(ValueError, match="parameter of"):
         model.fit(X, y)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_work_space_is_what_the_docstring_says(dtype):
+    X, y, weight = (column.astype(dtype) for column in data(rows=40_000, features=100))
+    part = LinearPart(X, y, weight, 0)
+    tracemalloc.start()
+    part.sums()
+    part.products(np.ones(100), 0.0)
+    part.pull(np.ones(100), 0.0, np.ones(100))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 16 * 100**2 + (3 << 20) < X.nbytes / 3

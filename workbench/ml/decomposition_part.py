@@ -29,9 +29,9 @@ class DecompositionPart:
     Notes
     -----
     All methods but the first take the middle of all rows, shape (features,), which is taken from each of them; None for
-    nothing. All sums are of float64. Work space: 16 bytes times the square of the number of features for `gram`, 80
-    times that square for `triangle`, and with a basis thrice what it takes itself; beside these slices of a fixed size.
-    Sparse rows become dense by slices, but not where there is a basis.
+    nothing. All sums are of float64. Work space: 16 bytes times the square of the number of features for `gram`, 100
+    times that square for `triangle`, and with a basis thrice what it takes itself; beside these slices of a fixed size,
+    3 MiB or 128 rows. Sparse rows become dense by slices, but not where there is a basis.
     """
 
     def __init__(self, X: Any, y: None, weight: None, start: int) -> None:
@@ -113,8 +113,10 @@ def join_triangles(upper: _Array, lower: _Array) -> _Array:
     -----
     TSQR: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on Scientific Computing 34 (2012).
     """
-    stacked = np.vstack([upper, lower])
-    triangle: _Array = qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][: stacked.shape[1]]
+    # As LAPACK wants it, and decomposed in place.
+    stacked = np.empty((len(upper) + len(lower), upper.shape[1]), order="F")
+    stacked[: len(upper)], stacked[len(upper) :] = upper, lower
+    triangle: _Array = qr(stacked, mode="raw", overwrite_a=True, check_finite=False)[1]
     return triangle
 
 
