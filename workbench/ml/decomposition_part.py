@@ -31,7 +31,7 @@ class DecompositionPart:
     All methods but the first take the middle of all rows, shape (features,), which is taken from each of them; None for
     nothing. All sums are of float64. Work space: 16 bytes times the square of the number of features for `gram`, 100
     times that square for `triangle`, and with a basis thrice what it takes itself; beside these slices of a fixed size,
-    3 MiB or 128 rows. Sparse rows become dense by slices, but not where there is a basis.
+    three of 1 MiB or 128 rows. Sparse rows become dense by slices, but not where there is a basis.
     """
 
     def __init__(self, X: Any, y: None, weight: None, start: int) -> None:

@@ -30,7 +30,7 @@ class LinearPart:
     Notes
     -----
     All sums are of float64. Work space: 16 bytes times the square of the number of features, and slices of a fixed
-    size, 3 MiB or 128 rows.
+    size, four of 1 MiB or 128 rows.
     """
 
     def __init__(self, X: Any, y: NDArray[Any], weight: NDArray[Any] | None, start: int) -> None:
