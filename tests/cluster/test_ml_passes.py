@@ -1,0 +1,88 @@
+"""Estimators that look at the rows on the ranks once: scaling, and searches for neighbours."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench import place
+from workbench.ml.neighbors import NearestNeighbors
+from workbench.ml.scaler import StandardScaler
+
+X = np.random.default_rng(5).normal(size=(1003, 4)) + 7
+QUERIES = np.random.default_rng(6).normal(size=(100, 4)) + 7
+BOTH = pytest.mark.parametrize("engine", ["mpi", "dask"])
+
+
+def as_dask(array, rows=300):
+    return da.from_array(array, chunks=(rows, 3))
+
+
+@BOTH
+def test_scaling_is_the_same_on_all_ranks(client4, engine):
+    gaps = np.where(X > 9, np.nan, X)
+    weight = np.random.default_rng(7).uniform(size=len(X))
+    here = StandardScaler().fit(gaps, sample_weight=weight)
+    there = StandardScaler(engine=engine).fit(as_dask(gaps), sample_weight=da.from_array(weight, chunks=300))
+
+    assert there.engine_ == engine
+    for name in ("n_samples_seen_", "mean_", "var_", "scale_"):
+        np.testing.assert_allclose(getattr(there, name), getattr(here, name), rtol=1e-12)
+    np.testing.assert_allclose(there.transform(as_dask(gaps)).compute(), here.transform(gaps), rtol=1e-10)
+
+
+@BOTH
+def test_a_frame_and_an_array_come_to_the_fit_of_both(client4, engine):
+    names = list("abcd")
+    frame = dd.from_pandas(pd.DataFrame(X[:500], columns=names), npartitions=3)
+    rest = dd.from_pandas(pd.DataFrame(X[500:], columns=names), npartitions=2)
+    model = StandardScaler(engine=engine).fit(frame).partial_fit(rest)
+
+    np.testing.assert_allclose(model.mean_, X.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(model.var_, X.var(axis=0), rtol=1e-12)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.partial_fit(rest[names[::-1]])
+
+
+@BOTH
+def test_neighbours_are_the_same_on_all_ranks(client4, engine):
+    here = NearestNeighbors(6).fit(X)
+    there = NearestNeighbors(6, engine=engine).fit(place(as_dask(X)))
+
+    assert there.engine_ == engine
+    for found, expected in (
+        (there.kneighbors(QUERIES), here.kneighbors(QUERIES)),
+        (there.kneighbors(as_dask(QUERIES, 30)), here.kneighbors(QUERIES)),
+        (there.kneighbors(), here.kneighbors()),
+    ):
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+    assert there.kneighbors(as_dask(QUERIES, 30))[1].chunks == ((30, 30, 30, 10), (6,))
+
+
+@BOTH
+def test_an_array_is_placed_if_an_engine_of_ranks_is_asked_for(client4, engine):
+    model = NearestNeighbors(6, engine=engine).fit(X)
+
+    assert model.engine_ == engine
+    indices = model.kneighbors(QUERIES, return_distance=False)
+    np.testing.assert_array_equal(indices, NearestNeighbors(6).fit(X).kneighbors(QUERIES, return_distance=False))
+
+
+@BOTH
+def test_blocks_are_checked_when_they_are_kept(client4, engine):
+    bad = X.copy()
+    bad[700, 1] = np.nan
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        NearestNeighbors(engine=engine).fit(as_dask(bad))
+
+
+def test_a_model_that_refers_to_rows_on_ranks_is_not_pickled(client4):
+    model = NearestNeighbors().fit(place(as_dask(X)))
+    with pytest.raises(TypeError, match="whose rows lie on ranks cannot be pickled"):
+        pickle.dumps(model)

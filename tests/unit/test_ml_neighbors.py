@@ -1,0 +1,228 @@
+"""Searches for neighbours against scikit-learn's, on any number of parts in this process."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn import neighbors
+from support.sklearn_checks import accepted_by_scikit_learn
+
+from workbench.ml.neighbors import NearestNeighbors
+from workbench.ml.neighbors_part import NeighborsPart, Search, find
+from workbench.ml.parts import LocalParts
+
+
+def rows(number, features=6, away=0.0, dtype=np.float64, seed=1):
+    return (np.random.default_rng(seed).normal(size=(number, features)) + away).astype(dtype)
+
+
+def parts_of(X, number):
+    cuts = np.linspace(0, X.shape[0], number + 1).astype(int)
+    return LocalParts([NeighborsPart(X[start:stop], None, None, start) for start, stop in itertools.pairwise(cuts)])
+
+
+def exactly(queries, X, number):
+    """Return what has to be found, with the differences of all pairs at once."""
+    distances = np.sqrt(np.square(queries[:, None].astype(float) - X[None].astype(float)).sum(axis=2))
+    order = np.argsort(distances, axis=1, kind="stable")[:, :number]
+    return np.take_along_axis(distances, order, axis=1), order
+
+
+def assert_found(found, expected, rtol=1e-13):
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[0], expected[0], rtol=rtol, atol=1e-300)
+
+
+@accepted_by_scikit_learn(NearestNeighbors())
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("number", [1, 5, 40])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_it_finds_what_scikit_learn_finds(number, dtype, form):
+    X, queries = rows(3000, dtype=dtype), rows(600, dtype=dtype, seed=2)
+    theirs = neighbors.NearestNeighbors(n_neighbors=number, algorithm="brute").fit(form(X))
+    ours = NearestNeighbors(number).fit(form(X))
+
+    distances, indices = ours.kneighbors(form(queries))
+    expected = theirs.kneighbors(form(queries))
+    # In single precision theirs confuses rows that are nearly as far.
+    assert (indices == expected[1]).mean() >= (0.999 if dtype == np.float32 else 1)
+    np.testing.assert_allclose(distances, expected[0], rtol=1e-5 if dtype == np.float32 else 1e-9)
+    assert (distances.dtype, indices.dtype) == (np.float64, np.int64)
+    np.testing.assert_array_equal(ours.kneighbors(form(queries), return_distance=False), indices)
+
+
+@pytest.mark.parametrize(
+    ("metric", "options"),
+    [
+        ("manhattan", {}),
+        ("cosine", {}),
+        ("chebyshev", {}),
+        ("sqeuclidean", {}),
+        ("l2", {}),
+        ("minkowski", {"p": 1}),
+        ("minkowski", {"p": 3}),
+        ("minkowski", {"metric_params": {"w": np.arange(1.0, 7.0)}}),
+        ("seuclidean", {"metric_params": {"V": np.arange(1.0, 7.0)}}),
+        (lambda a, b: abs(a - b).max(), {}),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 3])
+def test_metrics_are_those_of_scikit_learn(metric, options, number):
+    X, queries = rows(400), rows(30, seed=2)
+    expected = neighbors.NearestNeighbors(metric=metric, algorithm="brute", **options).fit(X).kneighbors(queries)
+    by, keywords = NearestNeighbors(metric=metric, **options)._metric()
+    found = find(parts_of(X, number), Search(queries, 5, by, keywords))
+
+    assert_found(found, expected, rtol=1e-9)
+    assert_found(NearestNeighbors(metric=metric, **options).fit(X).kneighbors(queries), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("number", [2, 5, 100])
+@pytest.mark.parametrize("wanted", [1, 7, 60])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_number_of_parts_changes_nothing(number, wanted, dtype):
+    X, queries = rows(1500, away=50, dtype=dtype), rows(300, away=50, dtype=dtype, seed=2)
+    whole = find(parts_of(X, 1), Search(queries, wanted, "euclidean", {}))
+    found = find(parts_of(X, number), Search(queries, wanted, "euclidean", {}))
+
+    np.testing.assert_array_equal(found[0], whole[0])
+    np.testing.assert_array_equal(found[1], whole[1])
+    assert_found(found, exactly(queries, X, wanted))
+
+
+@pytest.mark.parametrize("away", [0.0, 1e6])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_distances_far_from_zero_keep_their_digits(away, form):
+    X, queries = rows(2000, away=away), rows(50, away=away, seed=2)
+    found = NearestNeighbors(6).fit(form(X)).kneighbors(form(queries))
+
+    assert_found(found, exactly(queries, X, 6))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_may_come_in_any_order(order):
+    queries = np.zeros((3, 2))
+    X = np.column_stack([np.arange(20_000.0), np.zeros(20_000)])[::order]
+    found = NearestNeighbors(4).fit(X).kneighbors(queries)
+
+    assert_found(found, exactly(queries, X, 4))
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_of_rows_that_agree_the_lower_numbers_come_first(number):
+    X = np.repeat(rows(4, 3), 5000, axis=0)
+    distances, indices = find(parts_of(X, number), Search(X[::5000], 3, "euclidean", {}))
+
+    np.testing.assert_array_equal(distances, 0)
+    np.testing.assert_array_equal(
+        indices, [[0, 1, 2], [5000, 5001, 5002], [10000, 10001, 10002], [15000, 15001, 15002]]
+    )
+
+
+def test_parts_may_have_fewer_rows_than_are_wanted():
+    X, queries = rows(20), rows(4, seed=2)
+    assert_found(find(parts_of(X, 10), Search(queries, 15, "euclidean", {})), exactly(queries, X, 15))
+
+
+@pytest.mark.parametrize("features", [1, 12_000])
+def test_few_and_many_features_are_no_matter(features):
+    X, queries = rows(40, features), rows(24, features, seed=2)
+    assert_found(NearestNeighbors(3).fit(X).kneighbors(queries), exactly(queries, X, 3))
+
+
+def test_rows_of_the_fit_are_no_neighbours_of_their_own():
+    X = rows(700)
+    assert_found(
+        NearestNeighbors(4).fit(X).kneighbors(),
+        neighbors.NearestNeighbors(n_neighbors=4, algorithm="brute").fit(X).kneighbors(),
+        rtol=1e-9,
+    )
+    same = np.zeros((9, 2))
+    indices = NearestNeighbors(3).fit(same).kneighbors(return_distance=False)
+    assert all(row not in found for row, found in enumerate(indices))
+
+
+def test_many_queries_are_sent_in_several_calls(monkeypatch):
+    X, queries = rows(300), rows(100, seed=2)
+    model = NearestNeighbors(4).fit(X)
+    expected = model.kneighbors(queries), model.kneighbors()
+    monkeypatch.setattr("workbench.ml.neighbors._CALL", 2000)
+
+    assert_found(model.kneighbors(queries), expected[0], rtol=0)
+    assert_found(model.kneighbors(), expected[1], rtol=0)
+
+
+def test_dask_queries_are_answered_lazily_by_an_array():
+    X, queries = rows(300), rows(100, seed=2)
+    model = NearestNeighbors(4).fit(X)
+    distances, indices = model.kneighbors(da.from_array(queries, chunks=(40, 3)), n_neighbors=7)
+
+    assert distances.chunks == indices.chunks == ((40, 40, 20), (7,))
+    assert (distances.dtype, indices.dtype) == (np.float64, np.int64)
+    found = da.compute(distances, indices, scheduler="sync")
+    assert_found(found, model.kneighbors(queries, 7), rtol=0)
+    assert model.n_neighbors == 4
+
+
+def test_a_model_of_an_array_can_be_pickled():
+    X = rows(50)
+    model = NearestNeighbors(3).fit(X)
+    assert_found(pickle.loads(pickle.dumps(model)).kneighbors(X), model.kneighbors(X), rtol=0)  # noqa: S301
+
+
+def test_names_of_features_have_to_agree():
+    frame = pd.DataFrame(rows(20, 3), columns=["a", "b", "c"])
+    with pytest.raises(ValueError, match="feature names should match"):
+        NearestNeighbors(3).fit(frame).kneighbors(frame[["c", "a", "b"]])
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (0, ValueError, "Expected n_neighbors > 0. Got 0"),
+        (2.5, TypeError, "n_neighbors does not take .*float.* value, enter integer value"),
+        (21, ValueError, "Expected n_neighbors <= n_samples_fit, but n_neighbors = 21, n_samples_fit = 20"),
+    ],
+)
+def test_a_number_of_neighbours_that_cannot_be_is_refused(number, error, message):
+    X = rows(20)
+    with pytest.raises(error, match=message):
+        NearestNeighbors().fit(X).kneighbors(X, number)
+
+
+def test_a_row_has_one_neighbour_less_than_there_are_rows():
+    X = rows(20)
+    assert NearestNeighbors(19).fit(X).kneighbors()[0].shape == (20, 19)
+    with pytest.raises(ValueError, match="Expected n_neighbors < n_samples_fit, where rows are no neighbours"):
+        NearestNeighbors(20).fit(X).kneighbors()
+
+
+@pytest.mark.parametrize(
+    ("options", "X", "message"),
+    [
+        ({"metric": "precomputed"}, np.eye(6), "The 'metric' parameter"),
+        ({"metric": "mahalanobis"}, np.eye(6), 'metric="mahalanobis" needs VI'),
+        ({"p": 0}, np.eye(6), "The 'p' parameter"),
+        ({}, np.full((6, 2), np.nan), "Input X contains NaN"),
+        ({}, np.ones(6), "Expected 2D array, got 1D array"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_fitted(options, X, message):
+    with pytest.raises(ValueError, match=message):
+        NearestNeighbors(**options).fit(X)
+
+
+def test_numbers_whose_squares_overflow_are_refused():
+    X = np.array([[1e200], [-1e200], [3e200]])
+    with pytest.raises(ValueError, match="Distances overflow"):
+        NearestNeighbors(2).fit(X).kneighbors(X)

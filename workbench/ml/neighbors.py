@@ -1,0 +1,254 @@
+"""The search for nearest neighbours in the manner of scikit-learn, on ranks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from sklearn.neighbors import VALID_METRICS
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from workbench.ml import fitting
+from workbench.ml.checks import FLOATS, Checks
+from workbench.ml.data import Data, as_array, know_features, training
+from workbench.ml.estimator import Estimator
+from workbench.ml.fitting import Task
+from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Bytes of queries and of what is found that one call of all ranks carries.
+_CALL = 1 << 26
+# Metrics that have to be told of all rows, and what.
+_OF_ALL = {"seuclidean": "V", "mahalanobis": "VI"}
+
+
+class NearestNeighbors(Estimator):
+    """The rows that are nearest to others, found by looking at all of them.
+
+    Parameters
+    ----------
+    n_neighbors
+        How many are looked for.
+    metric
+        One that scikit-learn's estimator of this name takes with ``algorithm="brute"``, but for ``"precomputed"``; or a
+        function of two rows, which is slow.
+    p
+        Of ``"minkowski"``: 2 is the Euclidean metric.
+    metric_params
+        What the metric is told besides, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
+    engine
+        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A search is one round trip, so ``"auto"`` takes Dask for
+        what lies on ranks.
+
+    Attributes
+    ----------
+    n_samples_fit_ : int
+        Number of the rows.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the last fit or search ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    A fit keeps the rows where they lie: a Dask collection is placed, one block per rank (`workbench.place`), and each
+    search is one call of all ranks: each finds the nearest of its own rows, and what they have found is merged. An
+    array stays in this process; with ``engine="dask"`` or ``"mpi"`` it is placed as well.
+
+    Euclidean distances are computed from the differences of rows, in double precision: they have 15 digits, those of
+    scikit-learn some less where the rows are far from 0. Where distances agree, rows of lower numbers come first. So
+    the result does not depend on the number of ranks. Other metrics are those of `sklearn.metrics.pairwise_distances`.
+
+    A search needs up to 20 MiB of work space on each rank, more where rows have more than some ten thousand features,
+    beside the queries and what is found for them; of many queries some 64 MiB are sent at a time.
+
+    A model that was fitted on an array can be pickled, with its rows. One whose rows lie on ranks cannot, as it only
+    refers to them: pickling it raises TypeError.
+    """
+
+    _sparse = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "metric": [StrOptions(set(VALID_METRICS["brute"]) - {"precomputed"}), callable],
+        "p": [Interval(Real, 0, None, closed="right")],
+        "metric_params": [dict, None],
+        "engine": [StrOptions(set(fitting.ENGINES))],
+    }
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        metric: Any = "minkowski",
+        p: float = 2,
+        metric_params: Mapping[str, Any] | None = None,
+        engine: str = "auto",
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.p = p
+        self.metric_params = metric_params
+        self.engine = engine
+
+    def __getstate__(self) -> Any:
+        if "_rows" in vars(self) and self._rows.distributed:
+            raise TypeError(
+                "a NearestNeighbors whose rows lie on ranks cannot be pickled or copied, since it only refers to them: "
+                "save the rows and fit again, or fit on an array with engine='auto'"
+            )
+        return super().__getstate__()
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Keep rows to search in.
+
+        Parameters
+        ----------
+        X
+            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
+        y
+            Is not used.
+
+        Returns
+        -------
+        NearestNeighbors
+            This one.
+        """
+        data = training(self, self._checks(), X)
+        self._metric()
+        if data.distributed or self.engine != "auto":
+            from workbench.placement import place
+
+            data = Data(place(data.X, world=0 if self.engine == "mpi" else None), None, None, distributed=True)
+        self._rows = data
+        # Blocks are checked now, not when the first is searched in.
+        self.n_samples_fit_ = self._run(count, None)
+        return self
+
+    def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
+        """Return the nearest rows.
+
+        Parameters
+        ----------
+        X
+            Shape (queries, features): array, CSR matrix, dataframe, or a Dask array or dataframe. Default: the rows
+            of the fit, none of which is a neighbour of its own.
+        n_neighbors
+            How many. Default: as the estimator was told.
+        return_distance
+            Whether distances are wanted.
+
+        Returns
+        -------
+        distances : array of shape (queries, n_neighbors), float64
+            The smallest first; only if `return_distance`.
+        indices : array of shape (queries, n_neighbors), int64
+            The numbers of the rows, among all that the model was fitted on.
+
+        Notes
+        -----
+        For an array these are arrays. For Dask collections they are Dask arrays, with the chunks of X: not computed
+        yet if the model was fitted on an array, which then travels with the graph (compute both together); computed
+        already, one chunk of queries after the other, if its rows lie on ranks, since a task cannot call all ranks.
+        """
+        check_is_fitted(self)
+        own = X is None
+        number = self._number(n_neighbors, own)
+        if own:
+            X = self._rows.X
+        elif is_dask_collection(X):
+            know_features(self, X, reset=False)
+            X = as_array(X).rechunk({1: -1})
+        else:
+            X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS, order="C")
+        if not is_dask_collection(X):
+            found = self._found(X, number, 0 if own else None)
+        elif self._rows.distributed:
+            found = self._chunk_by_chunk(X, number, own)
+        else:
+            found = self._lazily(X, number)
+        return found if return_distance else found[1]
+
+    def _number(self, number: Any, own: bool) -> int:
+        number = self.n_neighbors if number is None else number
+        if not isinstance(number, Integral):
+            raise TypeError(f"n_neighbors does not take {type(number)} value, enter integer value")
+        if number < 1:
+            raise ValueError(f"Expected n_neighbors > 0. Got {number}")
+        if number > self.n_samples_fit_ - own:
+            allowed = "n_neighbors < n_samples_fit, where rows are no neighbours of their own" if own else ""
+            raise ValueError(
+                f"Expected {allowed or 'n_neighbors <= n_samples_fit'}, but n_neighbors = {number}, "
+                f"n_samples_fit = {self.n_samples_fit_}"
+            )
+        return int(number)
+
+    def _found(self, queries: Any, number: int, first: int | None) -> Found:
+        """Return the nearest rows; without the queries themselves if these are rows, from number `first` on."""
+        wanted = number if first is None else number + 1
+        metric, keywords = self._metric()
+        step = max(_CALL // (8 * queries.shape[1] + 16 * wanted), 1)
+        found = [
+            self._run(find, Search(queries[start : start + step], wanted, metric, keywords))
+            for start in range(0, queries.shape[0], step)
+        ]
+        distances, rows = (np.concatenate(each) for each in zip(*found, strict=True))
+        return (distances, rows) if first is None else _others(distances, rows, first)
+
+    def _chunk_by_chunk(self, X: Any, number: int, own: bool) -> tuple[Any, Any]:
+        import dask.array as da
+
+        found, start = [], 0
+        for chunk in X.to_delayed().ravel():
+            queries = self._checks().apply(chunk.compute(), None, None)[0]
+            found.append(self._found(queries, number, start if own else None))
+            start += queries.shape[0]
+        chunks = tuple(len(rows) for _, rows in found), (number,)
+        distances, rows = (da.from_array(np.concatenate(each), chunks=chunks) for each in zip(*found, strict=True))
+        return distances, rows
+
+    def _lazily(self, X: Any, number: int) -> tuple[Any, Any]:
+        model = copy.copy(self)
+        model.n_neighbors = number
+        # In one array, so that both come of one search; numbers of rows are exact in it up to 2**53.
+        both = model._map("_both", X, 2 * number, np.float64)
+        return both[:, :number], both[:, number:].astype(np.int64)
+
+    def _both(self, block: Any) -> NDArray[np.float64]:
+        if not block.shape[0]:
+            return np.empty((0, 2 * self.n_neighbors))
+        return np.hstack(self._found(self._checks().apply(block, None, None)[0], self.n_neighbors, None))
+
+    def _checks(self) -> Checks:
+        return Checks(type(self).__name__, sparse=True)
+
+    def _metric(self) -> tuple[Any, Mapping[str, Any]]:
+        """Return the metric as the parts know it, and what it is told besides."""
+        keywords = dict(self.metric_params or {})
+        needed = _OF_ALL.get(self.metric) if isinstance(self.metric, str) else None
+        if needed and needed not in keywords:
+            raise ValueError(f'metric="{self.metric}" needs {needed}, which is of all rows: pass metric_params')
+        if self.metric == "minkowski":
+            keywords = {"p": self.p} | keywords
+            if keywords == {"p": 2}:
+                return "euclidean", {}
+        return "euclidean" if self.metric == "l2" else self.metric, keywords
+
+    def _run(self, algorithm: Any, settings: Any) -> Any:
+        task = Task(algorithm, settings, NeighborsPart, self._checks())
+        found, self.engine_ = fitting.fit(task, self._rows, self.engine, None)
+        return found
+
+
+def _others(distances: NDArray[Any], rows: NDArray[Any], first: int) -> Found:
+    """Return what was found without the queries themselves; the last is left out where one was not found."""
+    others = rows != first + np.arange(len(rows))[:, None]
+    others[others.all(axis=1), -1] = False
+    shape = len(rows), rows.shape[1] - 1
+    return distances[others].reshape(shape), rows[others].reshape(shape)
