@@ -156,6 +156,8 @@ def test_wide_rows_are_found_as_well_as_by_scikit_learn():
     assert ours.solver_ == "randomized"
     assert left[0] <= left[1] * (1 + 1e-9)
     assert left[0] == pytest.approx(best, rel=1e-6)
+    assert (np.abs(ours.singular_values_ - 0.8 ** np.arange(10)) <= ours.error_bound_).all()
+    assert (ours.error_bound_ < 1e-6).all()
 
 
 def test_random_vectors_do_not_depend_on_the_number_of_parts():

@@ -163,8 +163,9 @@ class PCA(_Decomposition):
         Of the rows less their mean.
     error_bound_ : ndarray of shape (n_components,)
         No singular value is further than this from the true one. With ``"gram"`` and ``"tsqr"`` it is rounding, of the
-        squares and of the values; with ``"randomized"`` it comes of the sum of squares that the vectors do not span,
-        and is large, though true, where much variance is in what is left out.
+        squares and of the values. With ``"randomized"`` it comes of what the vectors miss, to the second order where
+        the values that are wanted stand out from all the squares that are left; where they do not it is large, though
+        true.
     mean_ : ndarray of shape (features,)
         Mean of the rows.
     noise_variance_ : float

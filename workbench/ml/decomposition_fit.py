@@ -93,7 +93,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     digits: singular values below 1e-8 of the largest are rounding. ``"tsqr"``: Demmel, Grigori, Hoemmen and Langou,
     SIAM Journal on Scientific Computing 34 (2012); all digits, several times the work. ``"randomized"``: Halko,
     Martinsson and Tropp, SIAM Review 53 (2011), subspace iteration on the products of features, so that what is
-    iterated has a number per feature and vector and none per row; ``n_iter + 2`` passes beside that for the mean.
+    iterated has a number per feature and vector and none per row; ``n_iter + 3`` passes beside that for the mean.
     ``"auto"`` takes the last for more than 1000 features of which fewer than 4 in 5 components are wanted; else
     ``"tsqr"`` for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if the smallest singular value
     that is wanted is not known to 6 digits.
@@ -174,10 +174,15 @@ def _by_random_vectors(parts: Parts, settings: Settings) -> _Spectrum:
         basis = qr(parts.sum("normal", middle, basis), mode="economic", overwrite_a=True, check_finite=False)[0]
     triangle = parts.fold(join_triangles, "triangle", middle, basis)
     _, values, turn = svd(triangle, full_matrices=False, check_finite=False)
+    found = turn @ basis.T
+    squares = np.square(values)
     # What the basis does not span cannot add more to any square than all of its squares.
-    outside = max(total - float(values @ values), 0.0) + _rounding(settings) * total
-    bound = outside / (values + np.sqrt(np.square(values) + outside)) if outside else np.zeros(len(values))
-    return _Spectrum(mean, values, turn @ basis.T, total, bound + _of_values(values, middle, settings))
+    outside = max(total - float(squares.sum()), 0.0) + _rounding(settings) * total
+    residuals = np.linalg.norm(parts.sum("normal", middle, found.T) - found.T * squares, axis=0)
+    doubt = _of_residuals(squares, residuals + _rounding(settings) * squares.max(initial=0.0), outside)
+    # A basis finds too little, never too much.
+    bound = np.divide(doubt, values + np.sqrt(squares + doubt), out=np.zeros(len(values)), where=doubt > 0)
+    return _Spectrum(mean, values, found, total, bound + _of_values(values, middle, settings))
 
 
 _SOLVERS = {"gram": _by_gram, "tsqr": _by_tsqr, "randomized": _by_random_vectors}
@@ -186,6 +191,32 @@ _SOLVERS = {"gram": _by_gram, "tsqr": _by_tsqr, "randomized": _by_random_vectors
 def _rounding(settings: Settings) -> float:
     """Return the error of sums of products, relative to the largest eigenvalue."""
     return _EPS * (10 + settings.features + float(np.sqrt(settings.rows)))
+
+
+def _of_residuals(squares: _Array, residuals: _Array, outside: float) -> _Array:
+    """Return the errors of the squares of singular values that a basis has given.
+
+    Parameters
+    ----------
+    squares
+        The eigenvalues that were found, falling.
+    residuals
+        For each of them the norm of what its vector is not an eigenvector by.
+    outside
+        No eigenvalue is larger of what the basis does not span.
+
+    Notes
+    -----
+    Of the first vectors, however many, the eigenvalues are known to the square of their residuals over the gap to those
+    of all that is beyond them: Li and Li, Linear Algebra and its Applications 395 (2005). How many are the first is
+    tried out; without any gap the error is `outside`.
+    """
+    gaps = squares[:, None] - np.append(squares[1:], 0.0) - outside
+    known = np.cumsum(np.square(residuals))
+    errors = np.full(gaps.shape, outside)
+    np.divide(2 * known, gaps + np.sqrt(np.square(gaps) + 4 * known), out=errors, where=np.triu(gaps > 0))
+    best: _Array = errors.min(axis=1, initial=outside)
+    return best
 
 
 def _of_roots(squares: _Array, doubt: float) -> _Array:
