@@ -15,9 +15,17 @@ import pytest
 from support.processes import DEADLINE, GONE_WITHIN, gone, until
 
 from workbench import bench
-from workbench.bench import apps, bare, collectives, kernel, transport, world
+from workbench.bench import apps, bare, collectives, kernel, transport, turns, world
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch import mpi
+
+
+@pytest.fixture
+def started_here():
+    """Return what lists the processes that the test has started; the session may have some."""
+    this = psutil.Process()
+    before = set(this.children(recursive=True))
+    return lambda: [process for process in this.children(recursive=True) if process not in before]
 
 
 def _run(module, *words):
@@ -69,14 +77,14 @@ def test_workers_of_bare_clusters_speak_what_they_are_asked_to():
     assert all(address.startswith("mpi://127.0.0.1:") for address in addresses)
 
 
-def test_a_bare_cluster_that_cannot_start_shows_why_and_leaves_nothing():
+def test_a_bare_cluster_that_cannot_start_shows_why_and_leaves_nothing(started_here):
     with (
         pytest.raises(LaunchError, match=r"ended before all workers were there(.|\n)*carrier-pigeon"),
         bare.start(mpi.find(), "carrier-pigeon", 2),
     ):
         pass
 
-    assert psutil.Process().children(recursive=True) == []
+    assert started_here() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -118,8 +126,8 @@ def test_collectives_of_one_rank_are_refused():
 
 @pytest.mark.mpi_flavour
 def test_a_bare_world_takes_turns_with_the_kernel():
-    with kernel.bare(mpi.find(), 2, 100, DEADLINE) as its:
-        once, again = its.turn(1, DEADLINE), its.turn(2, DEADLINE)
+    with turns.taking(mpi.find(), 2, kernel.__name__, DEADLINE, rows=100) as its:
+        once, again = its.take(1, DEADLINE), its.take(2, DEADLINE)
 
     assert [turn.setting for turn in once + again] == [once[0].setting] * 4
     assert min(turn.seconds for turn in once + again) > 0
@@ -128,23 +136,23 @@ def test_a_bare_world_takes_turns_with_the_kernel():
     assert not np.array_equal(once[0].gradient, once[1].gradient)
 
 
-def test_a_bare_world_that_dies_shows_it_and_leaves_nothing():
+def test_a_bare_world_that_dies_shows_it_and_leaves_nothing(started_here):
     def kill_and_ask():
-        with kernel.bare(mpi.find(), 2, 100, DEADLINE) as its:
-            for process in psutil.Process().children(recursive=True):
+        with turns.taking(mpi.find(), 2, kernel.__name__, DEADLINE, rows=100) as its:
+            for process in started_here():
                 process.kill()
-            its.turn(1, DEADLINE)
+            its.take(1, DEADLINE)
 
     with pytest.raises(LaunchError, match="on 2 ranks took no turn"):
         kill_and_ask()
 
-    assert psutil.Process().children(recursive=True) == []
+    assert started_here() == []
 
 
 def test_a_bare_world_that_cannot_start_shows_why():
     with (
         pytest.raises(LaunchError, match=r"ended before all of its ranks were there(.|\n)*negative dimensions"),
-        kernel.bare(mpi.find(), 2, -1, DEADLINE),
+        turns.taking(mpi.find(), 2, kernel.__name__, DEADLINE, rows=-1),
     ):
         pass
 

@@ -167,6 +167,17 @@ def test_ctrl_c_ends_a_fit_and_the_next_one_works(client4, engine):
     assert KMeans(4, init=X[:4], engine=engine).fit(placed).engine_ == engine
 
 
+@BOTH
+def test_a_rank_whose_rows_all_weigh_nothing_is_no_trouble(client4, engine):
+    weight = np.where(np.arange(ROWS) < 300, 0, WEIGHT)
+    model = LogisticRegression(tol=1e-8, engine=engine).fit(*as_dask(X, Y, weight))
+
+    np.testing.assert_allclose(model.coef_, LogisticRegression(tol=1e-8).fit(X, Y, weight).coef_, atol=1e-9)
+    for estimator in (KMeans(3, engine=engine), LogisticRegression(engine=engine)):
+        with pytest.raises(ValueError, match="at least one non-zero number"):
+            estimator.fit(*as_dask(X, Y, np.zeros(ROWS)))
+
+
 def spoilt(number, value):
     array = X.copy()
     array[number, 2] = value

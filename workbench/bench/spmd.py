@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import plotting
+from workbench.bench import plotting, turns
 from workbench.bench.idle import cpu_seconds, used
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.bench.sizes import MIB, sizes
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from workbench.bench.kernel import BareWorld, Turn
+    from workbench.bench.kernel import Turn
+    from workbench.bench.turns import Turns
     from workbench.cluster import MPICluster
 
 ARMS = ("spmd", "bare")
@@ -81,7 +82,7 @@ def run(options: Namespace) -> Report:
             X, y = run_on_ranks(kernel.block, rows, client=client, result="blocks")
             measured += _empty_calls(cluster, X, y, rounds)
             if ranks == options.ranks:
-                with kernel.bare(found, ranks, rows, _START) as world:
+                with turns.taking(found, ranks, kernel.__name__, _START, rows=rows) as world:
                     measured += _kernels(world, client, X, y, rounds=rounds, seconds=options.seconds)
     return Report("spmd", machine(found) | {"rows": rows, "columns": kernel.COLUMNS}, measured, summarise(measured))
 
@@ -113,7 +114,7 @@ def _empty_calls(cluster: MPICluster, X: Array, y: Array, rounds: int) -> Iterat
 
 
 def _kernels(
-    world: BareWorld, client: Client, X: Array, y: Array, *, rounds: int, seconds: float
+    world: Turns, client: Client, X: Array, y: Array, *, rounds: int, seconds: float
 ) -> Iterator[dict[str, Any]]:
     """Time the kernel in the two arms: on each its slowest rank."""
     from workbench import run_on_ranks
@@ -124,21 +125,21 @@ def _kernels(
 
     def bare(repeats: int) -> list[Turn]:
         with _stopped(pids):
-            return world.turn(repeats, within)
+            return world.take(repeats, within)
 
     def spmd(repeats: int) -> list[Turn]:
-        turns: list[Turn] = run_on_ranks(kernel.turn, X, y, repeats, timeout=within)
-        return turns
+        took: list[Turn] = run_on_ranks(kernel.turn, X, y, repeats, timeout=within)
+        return took
 
     repeats = max(1, round(seconds / min(max(its.seconds for its in bare(1)) for _ in range(_TRIALS))))
     expected: list[Turn] = []
     for number, arm in alternate(ARMS, rounds):
-        turns = bare(repeats) if arm == "bare" else spmd(repeats)
-        expected = expected or turns
-        for rank, (its, first) in enumerate(zip(turns, expected, strict=True)):
+        told = bare(repeats) if arm == "bare" else spmd(repeats)
+        expected = expected or told
+        for rank, (its, first) in enumerate(zip(told, expected, strict=True)):
             _require_same(rank, its, first)
         if number:
-            took, cpu = max(its.seconds for its in turns), max(its.cpu_seconds for its in turns)
+            took, cpu = max(its.seconds for its in told), max(its.cpu_seconds for its in told)
             yield _row((KERNEL, arm, ranks, number), took / repeats, cpu / repeats)
 
 

@@ -1,6 +1,6 @@
 """Has a program on an MPI world of its own take turns when it is told to; between them its ranks sleep.
 
-The program is one of `workbench.bench.world` whose ``measure(address)`` calls `serve` on every rank.
+The program is one of `workbench.bench.world` whose ``measure(address, ...)`` calls `serve` on every rank.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _answer(connection: Connection, deadline: float) -> Any:
 
 
 @contextmanager
-def taking(found: MPI, ranks: int, program: str, within: float) -> Iterator[Turns]:
+def taking(found: MPI, ranks: int, program: str, within: float, **options: Any) -> Iterator[Turns]:
     """Start a program that takes turns, and end it.
 
     Parameters
@@ -77,6 +77,8 @@ def taking(found: MPI, ranks: int, program: str, within: float) -> Iterator[Turn
         Name of its module.
     within
         Seconds for its start.
+    **options
+        What its ``measure`` is called with beside the address.
 
     Raises
     ------
@@ -90,7 +92,7 @@ def taking(found: MPI, ranks: int, program: str, within: float) -> Iterator[Turn
             listener.bind(address)
             listener.listen(ranks)
             listener.settimeout(_LOOK)
-            its = stack.enter_context(world.started(found, ranks, program, {"address": address}))
+            its = stack.enter_context(world.started(found, ranks, program, {"address": address} | options))
             deadline = time.monotonic() + within
             connections = {}
             for _ in range(ranks):

@@ -10,16 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workbench.ml.comparing import compare_engines
+    from workbench.ml.decomposition import PCA, TruncatedSVD
     from workbench.ml.kmeans import KMeans
+    from workbench.ml.linear import LinearRegression, Ridge
     from workbench.ml.logistic import LogisticRegression
+    from workbench.ml.neighbors import NearestNeighbors
+    from workbench.ml.scaler import StandardScaler
 
 _HOME = {
     "KMeans": "workbench.ml.kmeans",
+    "LinearRegression": "workbench.ml.linear",
     "LogisticRegression": "workbench.ml.logistic",
+    "NearestNeighbors": "workbench.ml.neighbors",
+    "PCA": "workbench.ml.decomposition",
+    "Ridge": "workbench.ml.linear",
+    "StandardScaler": "workbench.ml.scaler",
+    "TruncatedSVD": "workbench.ml.decomposition",
     "compare_engines": "workbench.ml.comparing",
 }
 
-__all__ = ["KMeans", "LogisticRegression", "compare_engines"]
+__all__ = [
+    "PCA",
+    "KMeans",
+    "LinearRegression",
+    "LogisticRegression",
+    "NearestNeighbors",
+    "Ridge",
+    "StandardScaler",
+    "TruncatedSVD",
+    "compare_engines",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -45,9 +45,15 @@ class Checks:
                 check_classification_targets(y)
         else:
             X, y = check_array(X, input_name="X", **options), None
-        if weight is not None:
-            weight = _check_sample_weight(weight, X, dtype=X.dtype, ensure_non_negative=True)
-        return X, y, weight
+        return X, y, None if weight is None else _checked(weight, X)
+
+
+def _checked(weight: Any, X: Any) -> Any:
+    weight = np.asarray(weight)
+    # Those of a block may all be 0, which scikit-learn refuses; the algorithms refuse it of all.
+    if weight.shape == X.shape[:1] and not weight.any():
+        return np.zeros(X.shape[0], X.dtype)
+    return _check_sample_weight(weight, X, dtype=X.dtype, ensure_non_negative=True)
 
 
 def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:

@@ -82,7 +82,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         X = as_array(X).rechunk({1: -1})
         model = copy.copy(self)
         # Of no use there: what belongs to the rows of the fit, and may be a graph of this very kind, and a callback.
-        model.__dict__.pop("labels_", None)
+        # Blocks have no names.
+        for name in ("labels_", "feature_names_in_"):
+            model.__dict__.pop(name, None)
         model.callback = None
         call = Applied(model, method)
         if columns is None:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans as LocalKMeans
 
-from workbench.ml.parts import Parts
+from workbench.ml import moments
+from workbench.ml.parts import Parts, weighed
 
 _Array = NDArray[Any]
 _Far = tuple[float, int, float, int, _Array]
@@ -64,7 +65,8 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     Scalable K-Means++, PVLDB 5 (2012). A cluster that becomes empty gets the row that is farthest from its centre. All
     of this, and the tolerance, as scikit-learn has it: from the same first centres it comes to the same ones.
     """
-    rows, mean, deviations = parts.fold(join_moments, "moments")
+    weighed(parts.sum("weight"))
+    rows, mean, deviations = parts.fold(moments.join, "moments")
     threshold = settings.tol * float(deviations.mean()) / rows
     if np.square(mean).sum() * rows > deviations.sum():
         parts.sum("center", mean)
@@ -101,21 +103,6 @@ def join_farthest(left: list[_Far], right: list[_Far]) -> list[_Far]:
     """Return the farthest of two lists of rows that are sorted so, as many as are in the longer one."""
     both = heapq.merge(left, right, key=lambda far: (-far[0], far[1]))
     return [far for far, _ in zip(both, range(max(len(left), len(right))), strict=False)]
-
-
-def join_moments(
-    left: tuple[float, _Array, _Array], right: tuple[float, _Array, _Array]
-) -> tuple[float, _Array, _Array]:
-    """Return number, mean and sum of squared deviations of two sets of rows together.
-
-    Notes
-    -----
-    Chan, Golub and LeVeque, The American Statistician 37 (1983).
-    """
-    rows = left[0] + right[0]
-    between = right[1] - left[1]
-    mean = left[1] + between * (right[0] / rows)
-    return rows, mean, left[2] + right[2] + np.square(between) * (left[0] * right[0] / rows)
 
 
 def _first(parts: Parts, settings: Settings, run: int) -> _Array:

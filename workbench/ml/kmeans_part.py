@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from workbench.ml.moments import Moments
+
 _Array = NDArray[Any]
 
 # Rows that are looked at together: scores and rows stay in the cache of a core.
@@ -44,13 +46,14 @@ class KMeansPart:
         self._sums, self._counts, self._steps = np.empty(0), np.empty(0), 0
         self._distances = np.empty(0)
 
-    def moments(self) -> tuple[float, _Array, _Array]:
-        """Return number of rows, and of each feature mean and sum of squared deviations."""
+    def moments(self) -> Moments:
+        """Return the moments of the rows, without their weights."""
         rows = self._X.shape[0]
         mean = np.asarray(self._X.mean(axis=0, dtype=np.float64)).ravel()
         deviations = np.zeros(len(mean))
         for _, X in self._slices():
-            deviations += np.square(_dense(X) - mean).sum(axis=0)
+            apart = _dense(X) - mean
+            deviations += np.einsum("ij,ij->j", apart, apart)
         return float(rows), mean, deviations
 
     def center(self, middle: _Array) -> float:

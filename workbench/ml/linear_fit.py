@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from workbench.ml.parts import Parts
+from workbench.ml.parts import Parts, weighed
 
 _Array = NDArray[np.float64]
 
@@ -62,8 +62,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     are called the corrected seminormal equations.
     """
     weight, rows, targets = parts.sum("sums")
-    if not weight:
-        raise ValueError("Sample weights must contain at least one non-zero number.")
+    weighed(weight)
     middle, target = (rows / weight, targets / weight) if settings.fit_intercept else (None, 0.0)
     gram, projection = parts.sum("products", middle, target)
     equations = _Equations(gram, settings)

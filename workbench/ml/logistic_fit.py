@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 
-from workbench.ml.parts import Parts
+from workbench.ml.parts import Parts, weighed
 
 _Vector = NDArray[np.float64]
 
@@ -72,7 +72,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
             "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
             f"{classes[0]!r}"
         )
-    total = parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight))
+    total = weighed(parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight)))
     problem = _Problem(parts, len(classes), total, settings)
     found = problem.minimise()
     weights = found.x.reshape(problem.shape)

@@ -51,6 +51,19 @@ class Parts(Protocol):
         """Tell how far the fit is: numbers by their names, once an iteration."""
 
 
+def weighed(total: float) -> float:
+    """Return the weight of all rows.
+
+    Raises
+    ------
+    ValueError
+        As scikit-learn words it, if it is 0.
+    """
+    if total <= 0:
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return total
+
+
 def add(left: Any, right: Any) -> Any:
     """Return the sum of two values as `Parts.sum` knows them."""
     if isinstance(left, tuple):
