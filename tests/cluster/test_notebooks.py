@@ -16,6 +16,7 @@ from workbench.ending import stop
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 START_HERE = FOLDER / "01_start_here.ipynb"
+FROM_MPI_TO_DASK = FOLDER / "02_from_mpi_to_dask.ipynb"
 SPMD_AND_C = FOLDER / "03_spmd_and_c.ipynb"
 
 
@@ -164,3 +165,20 @@ def test_the_spmd_notebook_shows_three_figures_warns_of_nothing_and_stops_its_cl
     assert len(figures(notebook)) == 3
     assert "Warning" not in printed_spmd
     assert registry.names() == before
+
+
+def test_the_twins_of_the_second_notebook_come_to_the_same_numbers():
+    for notebook, before in execute(FROM_MPI_TO_DASK):
+        printed = text(notebook)
+        for rank in range(4):
+            assert re.search(rf"rank {rank} has rows \S+ to \S+", printed)
+        assert "77,630 of 327,346 flights were late; MPI has counted 77,630" in printed
+        apart = re.findall(r"ms per iteration, centres within (\S+) of those by MPI", printed)
+        assert len(apart) == 3
+        assert max(map(float, apart)) < 1e-12
+        assert "21 iterations on the engine 'mpi'" in printed
+        assert re.search(r"^dask +\S+ +21 ", printed, re.MULTILINE)
+        assert re.search(r"^mpi +\S+ +21 ", printed, re.MULTILINE)
+        assert len(figures(notebook)) == 1
+        assert "Warning" not in printed
+        assert registry.names() == before
