@@ -1,0 +1,229 @@
+"""Feature engineering in the manner of scikit-learn's ``ColumnTransformer``, on ranks and in one pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from numpy.typing import NDArray
+from sklearn.base import TransformerMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
+
+from workbench.ml import fitting
+from workbench.ml.applied import Applied
+from workbench.ml.data import Data, know_features
+from workbench.ml.estimator import Estimator
+from workbench.ml.fitting import Task
+from workbench.ml.recipe_applied import Training
+from workbench.ml.recipe_data import blocks_of, local, training
+from workbench.ml.recipe_fitted import Columns, FittedColumn, fitted
+from workbench.ml.recipe_part import RecipeChecks, RecipePart, statistics
+from workbench.ml.recipe_steps import Chain, TargetMean, chain
+
+_Array = NDArray[Any]
+
+
+class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
+    """What is done with the columns of a table before a model is trained on it.
+
+    Parameters
+    ----------
+    steps
+        List of pairs ``(steps, columns)``. Steps are `Scale`, `OneHot`, `Bucketise`, `TargetMean` or `Keep`, or a list
+        of `Impute` and one of these. Columns are a name, a number (of a column of an array), a list or slice of these,
+        or a function that is given the frame and returns them, as ``sklearn.compose.make_column_selector``. Each column
+        comes to its own result; those that are not named are left out.
+    engine
+        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A fit is one pass over the rows and one round trip, so
+        ``"auto"`` takes Dask for what lies on ranks.
+
+    Attributes
+    ----------
+    columns_ : list
+        What was found of each column, in the order of the steps.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of str
+        Their names, if they are text.
+    engine_ : str
+        What the last fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    The result is that of scikit-learn's ``SimpleImputer``, ``StandardScaler``,
+    ``OneHotEncoder(handle_unknown="ignore")``, ``KBinsDiscretizer(strategy="quantile")`` and ``TargetEncoder``, but for
+    rounding, on any number of ranks; quantiles
+    are exact where each block has at most 8192 different numbers. What differs: all that is missing is one category
+    (None, NaN, NaT); the folds of `TargetMean` go by the number of the row; its target is always a number, so
+    whole numbers are not labels of many classes.
+
+    Fitted on ranks, no rank needs more beside its block than five columns of numbers, and the statistics: 128 KiB for
+    each column whose quantiles are needed, from each rank, and some numbers for each category.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> flights = pd.DataFrame({"distance": [100.0, None, 300.0], "carrier": ["AA", "UA", "AA"]})
+    >>> recipe = Recipe([([Impute("median"), Scale()], "distance"), (OneHot(), "carrier")])  # doctest: +SKIP
+    >>> recipe.fit_transform(flights).shape  # doctest: +SKIP
+    (3, 3)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "steps": [list, tuple],
+        "engine": [StrOptions(set(fitting.ENGINES))],
+    }
+
+    def __init__(self, steps: Sequence[tuple[Any, Any]], *, engine: str = "auto") -> None:
+        self.steps = steps
+        self.engine = engine
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find what the steps need to know of the columns.
+
+        Parameters
+        ----------
+        X
+            Shape (rows, columns): dataframe, array, or a Dask dataframe or array.
+        y
+            Shape (rows,): the target, numbers or booleans; only `TargetMean` needs it.
+
+        Returns
+        -------
+        Recipe
+            This one.
+        """
+        self._learn(X, y)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Fit, and return the rows as a model is to be trained on them: with means of the target of other folds.
+
+        Parameters
+        ----------
+        X, y
+            As of `fit`.
+
+        Returns
+        -------
+        ndarray or dask.array.Array
+            As of `transform`. A Dask array has one chunk on each rank.
+        """
+        data = self._learn(X, y)
+        columns = Columns(tuple(self.columns_))
+        if not is_dask_collection(X):
+            X = local(X)
+            return columns.transform(X, np.arange(len(X)))
+        return data.X.map_blocks(Training(columns, "transform"), **_lazily(data.X.chunks[0], columns.width))
+
+    def transform(self, X: Any) -> Any:
+        """Return rows in numbers.
+
+        Parameters
+        ----------
+        X
+            As of `fit`.
+
+        Returns
+        -------
+        ndarray or dask.array.Array of shape (rows, names), float64
+            Lazily if X is Dask's. The lengths of its chunks are known: those of a dataframe that is not placed are
+            counted at once.
+        """
+        check_is_fitted(self)
+        columns = Columns(tuple(self.columns_))
+        if not is_dask_collection(X):
+            X = local(X)
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return columns.transform(X)
+        know_features(self, X, reset=False)
+        blocks, lengths = blocks_of(X)
+        call, options = Applied(columns, "transform"), _lazily(lengths, columns.width)
+        if not hasattr(blocks, "divisions"):
+            return blocks.map_blocks(call, **options)
+        found = blocks.map_partitions(call, meta=options["meta"], enforce_metadata=False)
+        found._chunks = options["chunks"]
+        return found
+
+    def get_feature_names_out(self, input_features: Any = None) -> _Array:
+        """Return the names of the columns that `transform` returns.
+
+        Those that several steps would give have that of their step before them, as in ``bucketise__distance``.
+
+        Parameters
+        ----------
+        input_features
+            Names of the columns, if the recipe was fitted on an array. Default: ``x0``, ``x1``, ...
+        """
+        check_is_fitted(self)
+        names = _check_feature_names_in(self, input_features)
+        return np.array(self._names(names), dtype=object)
+
+    def _learn(self, X: Any, y: Any) -> Data:
+        self._validate_params()
+        X = X if is_dask_collection(X) else local(X)
+        if is_dask_collection(X):
+            know_features(self, X, reset=True)
+        else:
+            validate_data(self, X, skip_check_array=True)
+        chains = self._chains(X)
+        targeted = any(isinstance(chain.encoding, TargetMean) for chain in chains)
+        if targeted and y is None:
+            raise ValueError(
+                "This Recipe requires y to be passed, but the target y is None: TargetMean() is one of it."
+            )
+        checks = RecipeChecks(type(self).__name__)
+        data = training(checks, X, y if targeted else None, self.engine)
+        found, self.engine_ = fitting.fit(Task(statistics, chains, RecipePart, checks), data, self.engine, None)
+        self.columns_: list[FittedColumn] = list(map(fitted, chains, found))
+        return data
+
+    def _chains(self, X: Any) -> tuple[Chain, ...]:
+        frame = getattr(X, "_meta", X)
+        labels = list(frame.columns) if hasattr(frame, "columns") else list(range(self.n_features_in_))
+        chains = [
+            chain(position, labels[position], steps)
+            for steps, columns in self.steps
+            for position in _positions(columns(frame) if callable(columns) else columns, labels)
+        ]
+        if not chains:
+            raise ValueError("a Recipe needs columns: pass steps such as [(Scale(), ['distance'])]")
+        return tuple(chains)
+
+    def _names(self, names: _Array) -> list[str]:
+        found = [
+            (name, type(column.chain.encoding).__name__.lower())
+            for column in self.columns_
+            for name in column.encoder.names(str(names[column.chain.position]))
+        ]
+        often = Counter(name for name, _ in found)
+        return [f"{step}__{name}" if often[name] > 1 else name for name, step in found]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+
+def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
+    """Return the numbers of columns that are named, or numbered where no name is that number."""
+    if isinstance(columns, slice):
+        return list(range(len(labels))[columns])
+    known = {label: number for number, label in enumerate(labels)}
+    found = []
+    for column in [columns] if isinstance(columns, str | int) else columns:
+        number = known.get(column, column)
+        if not isinstance(number, int | np.integer) or not -len(labels) <= number < len(labels):
+            raise ValueError(f"there is no column {column!r} in X: it has {', '.join(map(repr, labels[:20]))}")
+        found.append(int(number) % len(labels))
+    return found
+
+
+def _lazily(lengths: Sequence[int], width: int) -> dict[str, Any]:
+    """Return what Dask is told of the result."""
+    return {"chunks": (tuple(lengths), (width,)), "dtype": np.float64, "meta": np.empty((0, 0))}
