@@ -13,8 +13,9 @@ from workbench.ml.moments import Moments
 
 _Array = NDArray[Any]
 
-# Rows that are looked at together: scores and rows stay in the cache of a core.
-_SLICE = 4096
+# Rows that are looked at together: scores and rows stay in the cache of a core. No power of two: the scores of one row
+# would all fall into the same places of the cache, and take twice as long.
+_SLICE = 6000
 # The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
 _ANEW = 20
 
@@ -49,11 +50,14 @@ class KMeansPart:
     def moments(self) -> Moments:
         """Return the moments of the rows, without their weights."""
         rows = self._X.shape[0]
-        mean = np.asarray(self._X.mean(axis=0, dtype=np.float64)).ravel()
-        deviations = np.zeros(len(mean))
+        mean, deviations = np.zeros((2, self._X.shape[1]))
+        ones = np.ones(_SLICE)
+        for _, X in self._slices():
+            mean += ones[: X.shape[0]] @ X
+        mean /= rows
         for _, X in self._slices():
             apart = _dense(X) - mean
-            deviations += np.einsum("ij,ij->j", apart, apart)
+            deviations += ones[: len(apart)] @ np.square(apart, out=apart)
         return float(rows), mean, deviations
 
     def center(self, middle: _Array) -> float:
@@ -100,10 +104,9 @@ class KMeansPart:
         if before is None or len(moved) > len(labels) // 4 or self._steps % _ANEW == 0:
             self._sums, self._counts = self._totals(labels, None, len(centers))
         elif len(moved):
-            for of, sign in ((labels, 1), (before, -1)):
-                sums, counts = self._totals(of, moved, len(centers))
-                self._sums += sign * sums
-                self._counts += sign * counts
+            sums, counts = self._totals(labels, moved, len(centers), before)
+            self._sums += sums
+            self._counts += counts
         self._labels = labels
         self._steps += 1
         return self._sums, self._counts, scores, float(len(moved))
@@ -181,21 +184,25 @@ class KMeansPart:
         factors, norms = (2 * centers).astype(self._X.dtype), np.square(centers).sum(axis=1)[:, None]
         low = (1 << (len(centers) - 1).bit_length()) - 1
         numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
-        scores = np.empty((len(centers), _SLICE))
+        products = np.empty((len(centers), _SLICE), dtype=factors.dtype)
+        scores = products if factors.dtype == np.float64 else np.empty(products.shape)
         total = 0.0
         for here, X in self._slices():
-            here_scores = scores[:, : X.shape[0]]
-            np.subtract(_product(factors, X if middle is None else X - middle), norms, out=here_scores)
-            bits = here_scores.view(np.int64)
+            product, score = products[:, : X.shape[0]], scores[:, : X.shape[0]]
+            _multiply(factors, X if middle is None else X - middle, out=product)
+            np.subtract(product, norms, out=score)
+            bits = score.view(np.int64)
             bits &= mask
             bits |= numbers
-            best = here_scores.max(axis=0)
+            best = score.max(axis=0)
             labels[here] = best.view(np.int64) & low
             total += float(best.sum() if self._weight is None else best @ self._weight[here])
         return labels, total
 
-    def _totals(self, labels: _Array, which: _Array | None, clusters: int) -> tuple[_Array, _Array]:
-        """Return sums and weights of the rows of each cluster: of all rows, or of some."""
+    def _totals(
+        self, labels: _Array, which: _Array | None, clusters: int, before: _Array | None = None
+    ) -> tuple[_Array, _Array]:
+        """Return sums and weights of the rows of each cluster: of all rows, or of some; less those it had before."""
         sums, counts = np.zeros((clusters, self._X.shape[1])), np.zeros(clusters)
         rows = len(labels) if which is None else len(which)
         for start in range(0, rows, _SLICE):
@@ -203,7 +210,11 @@ class KMeansPart:
             here = here if which is None else which[here]
             X, of = self._X[here], labels[here]
             weight = np.ones(len(of)) if self._weight is None else self._weight[here].astype(np.float64)
-            members = sparse.csc_array((weight, of, np.arange(len(of) + 1)), shape=(clusters, len(of)))
+            if before is not None:
+                # What goes to one cluster and comes from another, for each row.
+                of, weight = np.ravel((of, before[here]), "F"), np.ravel((weight, -weight), "F")
+            ends = np.arange(0, len(of) + 1, len(of) // X.shape[0])
+            members = sparse.csc_array((weight, of, ends), shape=(clusters, X.shape[0]))
             sums += _dense(members @ X)
             counts += np.bincount(of, weight, minlength=clusters)
         return sums, counts
@@ -213,13 +224,17 @@ class KMeansPart:
         labels = self._labels if self._labels is not None else np.zeros(self._X.shape[0], dtype=np.int32)
         distances = np.empty(len(labels))
         for here, X in self._slices():
-            distances[here] = np.square(_dense(X) - centers[labels[here]]).sum(axis=1)
+            apart = _dense(X) - centers[labels[here]]
+            distances[here] = np.einsum("ij,ij->i", apart, apart)
         return distances
 
 
-def _product(factors: _Array, X: Any) -> _Array:
-    """Return factors times rows, shape (centres, rows)."""
-    return _dense(X @ factors.T).T if sparse.issparse(X) else factors @ X.T
+def _multiply(factors: _Array, X: Any, out: _Array) -> None:
+    """Multiply factors and rows, into an array of shape (centres, rows)."""
+    if sparse.issparse(X):
+        out[...] = _dense(X @ factors.T).T
+    else:
+        np.matmul(factors, X.T, out=out)
 
 
 def _distances(X: Any, centers: _Array) -> _Array:
