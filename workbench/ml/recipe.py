@@ -187,7 +187,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         labels = list(frame.columns) if hasattr(frame, "columns") else list(range(self.n_features_in_))
         chains = [
             chain(position, labels[position], steps)
-            for steps, columns in self.steps
+            for steps, columns in map(_pair, self.steps)
             for position in _positions(columns(frame) if callable(columns) else columns, labels)
         ]
         if not chains:
@@ -201,13 +201,23 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
             for name in column.encoder.names(str(names[column.chain.position]))
         ]
         often = Counter(name for name, _ in found)
-        return [f"{step}__{name}" if often[name] > 1 else name for name, step in found]
+        unique = [f"{step}__{name}" if often[name] > 1 else name for name, step in found]
+        if len(set(unique)) < len(unique):
+            raise ValueError(f"columns that come of a Recipe need names of their own: a step twice gives {unique}")
+        return unique
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.string = tags.input_tags.categorical = True
         return tags
+
+
+def _pair(entry: Any) -> tuple[Any, Any]:
+    """Return steps and columns of an entry of `Recipe.steps`."""
+    if not isinstance(entry, tuple | list) or len(entry) != 2:
+        raise TypeError(f"{entry!r} is no pair of steps and columns: pass e.g. (Scale(), ['distance'])")
+    return entry[0], entry[1]
 
 
 def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
@@ -218,7 +228,11 @@ def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
     found = []
     for column in [columns] if isinstance(columns, str | int) else columns:
         number = known.get(column, column)
-        if not isinstance(number, int | np.integer) or not -len(labels) <= number < len(labels):
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int | np.integer)
+            or not -len(labels) <= number < len(labels)
+        ):
             raise ValueError(f"there is no column {column!r} in X: it has {', '.join(map(repr, labels[:20]))}")
         found.append(int(number) % len(labels))
     return found

@@ -114,7 +114,7 @@ def _buckets(encoding: Bucketise, spread: Spread | None) -> Buckets:
     if encoding.edges is not None or spread is None:
         edges = np.asarray(encoding.edges, dtype=np.float64)
     elif len(spread.points):
-        edges = spread.quantiles(np.linspace(0, 1, encoding.buckets + 1))
+        edges = spread.quantiles(np.linspace(0, 100, encoding.buckets + 1) / 100)
         # Those between which there is nothing are one.
         edges = edges[np.diff(edges, prepend=-np.inf) > 1e-8]
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 _STRATEGIES = ("mean", "median", "most_frequent", "constant")
@@ -168,4 +169,7 @@ def chain(position: int, label: Any, steps: Any) -> Chain:
         raise ValueError(
             f"{steps!r} cannot follow each other: a column has one step, and may have an Impute() before it"
         )
-    return Chain(position, label, first, encoding)
+    found = Chain(position, label, first, encoding)
+    if first and first.strategy == "constant" and found.is_numeric and not isinstance(first.fill_value, Real):
+        raise ValueError(f"{first!r} fills numbers of column {label!r}: fill_value has to be one")
+    return found

@@ -1,0 +1,343 @@
+"""Recipes against scikit-learn's transformers, on any number of parts in this process."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import preprocessing
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer, make_column_selector
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
+from sklearn.model_selection import RandomizedSearchCV
+from sklearn.pipeline import make_pipeline
+from support.sklearn_checks import accepted_by_scikit_learn
+
+from workbench.ml import LogisticRegression
+from workbench.ml.parts import LocalParts
+from workbench.ml.recipe import Recipe
+from workbench.ml.recipe_fitted import Columns, fitted
+from workbench.ml.recipe_part import RecipePart, statistics
+from workbench.ml.recipe_statistics import POINTS, Spread
+from workbench.ml.recipe_steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
+
+ROWS = 1501
+RANDOM = np.random.default_rng(8)
+FLIGHTS = pd.DataFrame(
+    {
+        "distance": np.where(RANDOM.random(ROWS) < 0.1, np.nan, RANDOM.gamma(2.0, 500.0, size=ROWS)),
+        "hour": RANDOM.integers(0, 24, size=ROWS),
+        "carrier": RANDOM.choice(np.array(["AA", "B6", "DL", "UA", np.nan], dtype=object), size=ROWS),
+        "origin": RANDOM.choice(["EWR", "JFK", "LGA"], size=ROWS),
+    }
+)
+DELAY = RANDOM.normal(size=ROWS) + FLIGHTS["hour"].to_numpy() / 6 + (FLIGHTS["carrier"] == "DL")
+PARTS = pytest.mark.parametrize("parts", [1, 2, 5])
+
+
+def in_parts(recipe, X, y, number):
+    """Return the columns of a recipe that is fitted on so many blocks."""
+    cuts = np.linspace(0, len(X), number + 1).astype(int)
+    recipe = clone(recipe).fit(X, y)
+    chains = [column.chain for column in recipe.columns_]
+    y = None if y is None else np.asarray(y, dtype=float)
+    parts = [
+        RecipePart(X[start:stop], None if y is None else y[start:stop], None, start)
+        for start, stop in itertools.pairwise(cuts)
+    ]
+    return Columns(tuple(map(fitted, chains, statistics(LocalParts(parts), chains))))
+
+
+@accepted_by_scikit_learn(
+    Recipe([(Scale(), slice(None))]),
+    Recipe([([Impute("median"), Bucketise(3, one_hot=True)], slice(None))]),
+)
+def test_scikit_learn_accepts_it(estimator, check):
+    check(estimator)
+
+
+@PARTS
+@pytest.mark.parametrize(
+    ("steps", "theirs", "columns"),
+    [
+        (Scale(), preprocessing.StandardScaler(), ["distance", "hour"]),
+        (Scale(with_mean=False), preprocessing.StandardScaler(with_mean=False), ["distance", "hour"]),
+        (Scale(with_std=False), preprocessing.StandardScaler(with_std=False), ["distance"]),
+        (Impute(), SimpleImputer(), ["distance"]),
+        (Impute("median"), SimpleImputer(strategy="median"), ["distance"]),
+        (Impute("most_frequent"), SimpleImputer(strategy="most_frequent"), ["distance", "hour"]),
+        (Impute("constant", -1), SimpleImputer(strategy="constant", fill_value=-1), ["distance"]),
+        (
+            [Impute("median"), Scale()],
+            make_pipeline(SimpleImputer(strategy="median"), preprocessing.StandardScaler()),
+            ["distance", "hour"],
+        ),
+        (
+            [Impute("median"), Bucketise(7)],
+            make_pipeline(
+                SimpleImputer(strategy="median"),
+                preprocessing.KBinsDiscretizer(7, encode="ordinal", quantile_method="averaged_inverted_cdf"),
+            ),
+            ["distance", "hour"],
+        ),
+        (
+            Bucketise(5, one_hot=True),
+            preprocessing.KBinsDiscretizer(5, encode="onehot-dense", quantile_method="averaged_inverted_cdf"),
+            ["hour"],
+        ),
+        (OneHot(), preprocessing.OneHotEncoder(sparse_output=False), ["carrier", "origin", "hour"]),
+        (
+            [Impute("most_frequent"), OneHot()],
+            make_pipeline(SimpleImputer(strategy="most_frequent"), preprocessing.OneHotEncoder(sparse_output=False)),
+            ["carrier", "origin"],
+        ),
+        (TargetMean(), preprocessing.TargetEncoder(target_type="continuous"), ["carrier", "origin", "hour"]),
+        (
+            TargetMean(smooth=20),
+            preprocessing.TargetEncoder(target_type="continuous", smooth=20),
+            ["carrier", "origin"],
+        ),
+        (
+            [Impute("constant", "none"), TargetMean(smooth=0.0)],
+            make_pipeline(
+                SimpleImputer(strategy="constant", fill_value="none"),
+                preprocessing.TargetEncoder(target_type="continuous", smooth=0.0),
+            ),
+            ["carrier"],
+        ),
+    ],
+)
+def test_each_step_gives_what_that_of_scikit_learn_gives(parts, steps, theirs, columns):
+    expected = ColumnTransformer([("theirs", theirs, columns)], verbose_feature_names_out=False)
+    wanted = expected.fit(FLIGHTS, DELAY).transform(FLIGHTS)
+    ours = in_parts(Recipe([(steps, columns)]), FLIGHTS, DELAY, parts)
+
+    np.testing.assert_allclose(ours.transform(FLIGHTS), wanted, rtol=1e-12, atol=1e-13)
+    names = Recipe([(steps, columns)]).fit(FLIGHTS, DELAY).get_feature_names_out()
+    assert list(names) == list(expected.get_feature_names_out())
+
+
+@PARTS
+@pytest.mark.parametrize("smooth", ["auto", 10.0])
+def test_rows_to_train_on_are_told_the_means_of_the_other_folds(parts, smooth):
+    columns = ["carrier", "hour"]
+    ours = in_parts(Recipe([(TargetMean(folds=4, smooth=smooth), columns)]), FLIGHTS, DELAY, parts)
+    found = ours.transform(FLIGHTS, np.arange(ROWS))
+    fold = np.arange(ROWS) % 4
+    for number in range(4):
+        encoder = preprocessing.TargetEncoder(target_type="continuous", smooth=smooth)
+        encoder.fit(FLIGHTS[columns][fold != number], DELAY[fold != number])
+        expected = encoder.transform(FLIGHTS[columns][fold == number])
+        np.testing.assert_allclose(found[fold == number], expected, rtol=1e-12)
+
+
+def test_labels_that_are_true_or_false_are_encoded_as_those_of_scikit_learn():
+    late = DELAY > 2
+    ours = Recipe([(TargetMean(), "carrier")]).fit(FLIGHTS, late)
+    theirs = preprocessing.TargetEncoder(target_type="binary").fit(FLIGHTS[["carrier"]], late)
+    np.testing.assert_allclose(ours.transform(FLIGHTS), theirs.transform(FLIGHTS[["carrier"]]), rtol=1e-12)
+
+
+def test_a_fit_is_one_pass():
+    asked = []
+
+    class Asked(LocalParts):
+        def each(self, method, *args):
+            asked.append(method)
+            return super().each(method, *args)
+
+    steps = [([Impute("median"), Scale()], [0]), ([Impute("mean"), Bucketise()], [0]), (TargetMean(), [2, 3])]
+    chains = [column.chain for column in Recipe(steps).fit(FLIGHTS, DELAY).columns_]
+    statistics(Asked([RecipePart(FLIGHTS, DELAY.to_numpy(), None, 0)] * 3), chains)
+    assert asked == ["statistics"]
+
+
+@PARTS
+def test_quantiles_of_many_numbers_are_as_near_as_it_is_said(parts):
+    numbers = np.random.default_rng(1).lognormal(size=10 * POINTS)
+    spread = Spread.of(numbers[: len(numbers) // parts])
+    for number in range(1, parts):
+        stop = len(numbers) if number == parts - 1 else (number + 1) * (len(numbers) // parts)
+        spread = spread.join(Spread.of(numbers[number * (len(numbers) // parts) : stop]))
+    shares = np.linspace(0.01, 0.99, 50)
+    ranks = np.searchsorted(np.sort(numbers), spread.quantiles(shares)) / len(numbers)
+
+    assert len(spread.points) <= parts * POINTS
+    assert np.abs(ranks - shares).max() <= 1 / (2 * POINTS) + 1 / len(numbers)
+
+
+def test_categories_that_were_not_there_are_no_error():
+    recipe = Recipe([(OneHot(), "origin"), (TargetMean(), "origin"), (OneHot(), "carrier")])
+    known = FLIGHTS.assign(carrier="AA")
+    recipe.fit(known, DELAY)
+    new = pd.DataFrame({"distance": 1.0, "hour": 1, "carrier": ["AA", None], "origin": ["EWR", "ORD"]})
+    found = recipe.transform(new)
+
+    np.testing.assert_array_equal(found[1, :3], 0)
+    assert found[1, 3] == pytest.approx(DELAY.mean())
+    np.testing.assert_array_equal(found[:, 4], [1, 0])
+
+
+def test_what_is_missing_is_a_category_whatever_it_is():
+    column = pd.Series(["a", None, np.nan, pd.NA, "b"], dtype=object)
+    recipe = Recipe([(OneHot(), "x")])
+    found = recipe.fit_transform(column.to_frame("x"))
+    np.testing.assert_array_equal(found[:, 2], [0, 1, 1, 1, 0])
+    assert list(recipe.get_feature_names_out()) == ["x_a", "x_b", "x_nan"]
+
+
+def test_numbers_that_are_missing_stay_so_without_imputation():
+    X = np.array([[1.0], [np.nan], [3.0], [10.0]])
+    found = Recipe([(Keep(), 0), (Bucketise(edges=[0, 2, 4]), 0), (Bucketise(2, one_hot=True), 0)]).fit_transform(X)
+    np.testing.assert_array_equal(found[:, 0], X[:, 0])
+    np.testing.assert_array_equal(found[:, 1], [0, np.nan, 1, 1])
+    np.testing.assert_array_equal(found[1, 2:], [0, 0])
+
+
+def test_a_column_without_numbers_is_filled_with_zeros():
+    X = np.full((5, 1), np.nan)
+    for strategy in ("mean", "median", "most_frequent"):
+        np.testing.assert_array_equal(Recipe([([Impute(strategy), Scale()], 0)]).fit_transform(X), np.zeros((5, 1)))
+
+
+def test_columns_may_be_chosen_by_a_function_and_names_stay_apart():
+    recipe = Recipe(
+        [([Impute(), Scale()], make_column_selector(dtype_include="number")), (Bucketise(3), "hour"), (OneHot(), [3])]
+    ).fit(FLIGHTS)
+    names = ["distance", "scale__hour", "bucketise__hour", "origin_EWR", "origin_JFK", "origin_LGA"]
+    assert list(recipe.get_feature_names_out()) == names
+    frame = recipe.set_output(transform="pandas").transform(FLIGHTS)
+    assert list(frame.columns) == names
+
+
+def test_an_array_of_objects_is_a_table():
+    steps = [([Impute(), Scale()], [0, 1]), (OneHot(), [2, 3])]
+    of_frame = Recipe(steps).fit_transform(FLIGHTS)
+    recipe = Recipe(steps)
+    np.testing.assert_allclose(recipe.fit_transform(FLIGHTS.to_numpy(dtype=object)), of_frame, rtol=1e-12)
+    assert recipe.get_feature_names_out()[:3].tolist() == ["x0", "x1", "x2_AA"]
+
+
+@pytest.mark.parametrize("dtype", ["string", "category", "object"])
+def test_text_of_any_type_is_the_same(dtype):
+    found = Recipe([(OneHot(), "origin"), (TargetMean(), "origin")]).fit_transform(
+        FLIGHTS.astype({"origin": dtype}), DELAY
+    )
+    np.testing.assert_array_equal(
+        found, Recipe([(OneHot(), "origin"), (TargetMean(), "origin")]).fit_transform(FLIGHTS, DELAY)
+    )
+
+
+def test_numbers_that_only_pandas_has_may_be_missing():
+    frame = pd.DataFrame({"a": pd.array([1, None, 3], dtype="Int64"), "b": [True, False, True]})
+    found = Recipe([(Impute(), ["a", "b"])]).fit_transform(frame)
+    np.testing.assert_array_equal(found, [[1, 1], [2, 0], [3, 1]])
+
+
+def test_a_fitted_recipe_pickles():
+    recipe = Recipe([([Impute("median"), Scale()], "distance"), (OneHot(), "carrier"), (TargetMean(), "origin")])
+    recipe.fit(FLIGHTS, DELAY)
+    again = pickle.loads(pickle.dumps(recipe))  # noqa: S301  (made here)
+    np.testing.assert_array_equal(again.transform(FLIGHTS), recipe.transform(FLIGHTS))
+
+
+def test_tables_of_dask_are_transformed_lazily():
+    recipe = Recipe([([Impute(), Scale()], [0]), (OneHot(), [2]), (TargetMean(), [3])]).fit(FLIGHTS, DELAY)
+    expected = recipe.transform(FLIGHTS)
+    with dask.config.set(scheduler="synchronous"):
+        found = recipe.transform(dd.from_pandas(FLIGHTS, npartitions=4))
+        assert found.chunks[1] == (expected.shape[1],)
+        assert sum(found.chunks[0]) == ROWS
+        np.testing.assert_array_equal(found.compute(), expected)
+        recipe = Recipe(recipe.steps).fit(FLIGHTS.to_numpy(dtype=object), DELAY)
+        found = recipe.transform(da.from_array(FLIGHTS.to_numpy(dtype=object), chunks=(400, 2)))
+        assert found.chunks == ((400, 400, 400, 301), (expected.shape[1],))
+        np.testing.assert_allclose(found.compute(), expected, rtol=1e-12)
+
+
+def test_a_pipeline_comes_to_the_model_of_scikit_learn():
+    late = DELAY > 2
+    ours = make_pipeline(
+        Recipe([([Impute("median"), Scale()], ["distance", "hour"]), (OneHot(), ["carrier", "origin"])]),
+        LogisticRegression(tol=1e-8),
+    ).fit(FLIGHTS, late)
+    numbers = make_pipeline(SimpleImputer(strategy="median"), preprocessing.StandardScaler())
+    theirs = make_pipeline(
+        ColumnTransformer(
+            [("n", numbers, ["distance", "hour"]), ("c", preprocessing.OneHotEncoder(), ["carrier", "origin"])]
+        ),
+        LocalLogisticRegression(tol=1e-8),
+    ).fit(FLIGHTS, late)
+    np.testing.assert_allclose(ours.predict_proba(FLIGHTS), theirs.predict_proba(FLIGHTS), atol=1e-7)
+
+
+def test_steps_are_parameters_that_can_be_searched():
+    pipeline = make_pipeline(Recipe([(Keep(), ["hour"])]), LogisticRegression())
+    search = RandomizedSearchCV(
+        pipeline,
+        {"recipe__steps": [[(Keep(), ["hour"])], [(OneHot(), ["carrier"])]], "logisticregression__C": [0.1, 1.0]},
+        n_iter=3,
+        random_state=0,
+        cv=2,
+    ).fit(FLIGHTS, DELAY > 2)
+    assert search.best_params_["recipe__steps"] == [(Keep(), ["hour"])]
+
+
+@pytest.mark.parametrize(
+    ("steps", "sentence"),
+    [
+        ([(Scale(), "height")], "there is no column 'height' in X: it has 'distance', 'hour', 'carrier', 'origin'"),
+        ([(Scale(), [9])], "there is no column 9 in X"),
+        ([(Scale(), [True])], "there is no column True in X"),
+        ([(Scale(), "origin")], "column 'origin' is not of numbers"),
+        ([([Scale(), OneHot()], "hour")], "cannot follow each other"),
+        ([([Impute("constant", "none"), Scale()], "hour")], "fill_value has to be one"),
+        ([("scale", "hour")], "is no step of a recipe"),
+        ([Scale()], "is no pair of steps and columns"),
+        ([], "a Recipe needs columns"),
+        ([(TargetMean(), "origin")], "requires y to be passed, but the target y is None"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(steps, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        Recipe(steps).fit(FLIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Impute("middle"), "it has to be one of mean, median"),
+        (lambda: Impute("constant"), "pass fill_value"),
+        (lambda: Bucketise(1), "at least 2"),
+        (lambda: Bucketise(edges=[0, 2, 2]), "each above the last"),
+        (lambda: TargetMean(folds=1), "at least 2"),
+        (lambda: TargetMean(smooth=-1), 'a number of at least 0, or "auto"'),
+    ],
+)
+def test_a_step_that_cannot_be_is_told_at_once(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_a_target_has_to_be_of_numbers_all_of_them_known():
+    recipe = Recipe([(TargetMean(), "origin")])
+    with pytest.raises(ValueError, match="needs a target of numbers"):
+        recipe.fit(FLIGHTS, np.where(DELAY > 2, "late", "early"))
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        recipe.fit(FLIGHTS, np.where(DELAY > 2, np.nan, 1.0))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        recipe.fit(FLIGHTS, DELAY[:-1])
+    with pytest.raises(TypeError, match="pass Dask collections only, or none"):
+        recipe.fit(FLIGHTS, da.from_array(DELAY.to_numpy()))
+
+
+def test_infinite_numbers_are_refused():
+    with pytest.raises(ValueError, match=r"Input X contains infinity.* in column 'distance'"):
+        Recipe([(Scale(), "distance")]).fit(FLIGHTS.assign(distance=np.inf))
