@@ -20,5 +20,5 @@ def test_the_decomposition_of_dask_comes_to_the_same_error_and_takes_turns_with_
     ]
     assert report.summary["svd_vs_svd_compressed"] > 0
     assert report.summary["kmeans_vs_dask_ml"] is None
-    assert "dask-ml is not installed and daal4py is not installed" in report.summary["left_out"]
+    assert "dask-ml is not installed and scikit-learn-intelex is not installed" in report.summary["left_out"]
     assert 0 < report.machine["power iterations of svd_compressed"] < 8

@@ -60,7 +60,7 @@ def test_who_is_not_installed_is_told_with_how_to_get_them(monkeypatch):
 
     sentence = peers.how_to_get(peers.missing(MPICH))
 
-    assert sentence.startswith("dask-ml is not installed and daal4py is not installed; for all of them: make bench-p")
+    assert sentence.startswith("dask-ml is not installed and scikit-learn-intelex is not installed; for all of them: m")
     assert "pip install 'mpi-workbench[mpich,bench,peers]'" in sentence
 
 

@@ -11,6 +11,7 @@ import statistics
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 TARGETS = {("kmeans", DASK_ML): 3.0, ("kmeans", DAAL): 1.0, ("logistic", DASK_ML): 5.0, ("svd", DASK): 4.0}
 """How often ours is to be done while the peer fits once."""
+_PACKAGES = {DASK_ML: "dask-ml", DAAL: "scikit-learn-intelex"}
 # Seconds for a bare world to start, and for a fit of it.
 _START, _WITHIN = 60.0, 300.0
 
@@ -59,6 +61,7 @@ def run(options: Namespace) -> Report:
     absent = missing(found)
     rows = {what: data.per_rank(ranks, options.scale) for what, data in DATA.items()}
     facts: dict[str, Any] = {f"rows of {what}": number for what, number in rows.items()} | {"iterations": ITERATIONS}
+    facts |= {package: version(package) for peer, package in _PACKAGES.items() if peer not in absent}
     measured: list[dict[str, Any]] = []
     with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
         for what, number in rows.items():
@@ -81,8 +84,7 @@ def missing(found: mpi.MPI) -> dict[str, str]:
     found
         The MPI of this environment.
     """
-    modules = {DASK_ML: "dask-ml", DAAL: "daal4py"}
-    why = {peer: f"{name} is not installed" for peer, name in modules.items() if find_spec(peer) is None}
+    why = {peer: f"{package} is not installed" for peer, package in _PACKAGES.items() if find_spec(peer) is None}
     if DAAL not in why and found.flavour == "openmpi":
         why[DAAL] = f"daal4py needs the library of MPICH, and this is {found}"
     return why
@@ -176,7 +178,7 @@ def plot(report: Report) -> Figure:
     """Draw every fit of ours beside those of each peer, with their medians."""
     measured = [(what, peer) for what, peer in TARGETS if report.summary[f"{what}_vs_{peer}"] is not None]
     title = f"Our estimators and their peers on {report.rows[0]['ranks']} ranks: lower is better"
-    figure, panels = plotting.figure(report, title, 1, len(measured), width=4)
+    figure, panels = plotting.figure(report, title, 1, len(measured), width=4.5)
     for panel, (what, peer) in zip(panels, measured, strict=True):
         values = {arm: _values(report.rows, what, arm) for arm in (OURS, peer)}
         plotting.strips(panel, values, "whose estimator", "time of a fit (s)")
