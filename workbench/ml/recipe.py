@@ -61,16 +61,22 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
     (None, NaN, NaT); the folds of `TargetMean` go by the number of the row; its target is always a number, so
     whole numbers are not labels of many classes.
 
-    Fitted on ranks, no rank needs more beside its block than five columns of numbers, and the statistics: 128 KiB for
+    Fitted on ranks, no rank needs more beside its block than six columns of numbers, and the statistics: 128 KiB for
     each column whose quantiles are needed, from each rank, and some numbers for each category.
 
     Examples
     --------
     >>> import pandas as pd
+    >>> from workbench.ml.recipe import Recipe
+    >>> from workbench.ml.recipe_steps import Impute, OneHot, Scale
     >>> flights = pd.DataFrame({"distance": [100.0, None, 300.0], "carrier": ["AA", "UA", "AA"]})
-    >>> recipe = Recipe([([Impute("median"), Scale()], "distance"), (OneHot(), "carrier")])  # doctest: +SKIP
-    >>> recipe.fit_transform(flights).shape  # doctest: +SKIP
-    (3, 3)
+    >>> recipe = Recipe([([Impute("median"), Scale()], "distance"), (OneHot(), "carrier")])
+    >>> recipe.fit_transform(flights).round(2)
+    array([[-1.22,  1.  ,  0.  ],
+           [ 0.  ,  0.  ,  1.  ],
+           [ 1.22,  1.  ,  0.  ]])
+    >>> recipe.get_feature_names_out()
+    array(['distance', 'carrier_AA', 'carrier_UA'], dtype=object)
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -118,7 +124,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         if not is_dask_collection(X):
             X = local(X)
             return columns.transform(X, np.arange(len(X)))
-        return data.X.map_blocks(Training(columns, "transform"), **_lazily(data.X.chunks[0], columns.width))
+        return data.X.map_blocks(Training(columns, "transform"), **_lazily(data.X.chunks[0], sum(columns.widths)))
 
     def transform(self, X: Any) -> Any:
         """Return rows in numbers.
@@ -142,7 +148,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
             return columns.transform(X)
         know_features(self, X, reset=False)
         blocks, lengths = blocks_of(X)
-        call, options = Applied(columns, "transform"), _lazily(lengths, columns.width)
+        call, options = Applied(columns, "transform"), _lazily(lengths, sum(columns.widths))
         if not hasattr(blocks, "divisions"):
             return blocks.map_blocks(call, **options)
         found = blocks.map_partitions(call, meta=options["meta"], enforce_metadata=False)

@@ -19,8 +19,8 @@ class Encoder(Protocol):
     def names(self, name: str) -> list[str]:
         """Return the names of what comes of a column of this name."""
 
-    def encode(self, values: Any, rows: _Array | None) -> _Array:
-        """Return the numbers of a column, shape (rows,) or (rows, names).
+    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
+        """Write the numbers of a column.
 
         Parameters
         ----------
@@ -28,6 +28,8 @@ class Encoder(Protocol):
             Numbers, NaN where one is missing; or anything, for an encoder of categories.
         rows
             The numbers of the rows, if a model is to be trained on them.
+        out
+            Shape (rows, names): where they are written.
         """
 
 
@@ -42,10 +44,11 @@ class Linear:
         """See `Encoder.names`."""
         return [name]
 
-    def encode(self, values: Any, rows: _Array | None) -> _Array:
+    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
         """See `Encoder.encode`."""
-        scaled: _Array = (values - self.centre) / self.scale
-        return scaled
+        out[:, 0] = values
+        out -= self.centre
+        out /= self.scale
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,14 @@ class Buckets:
         """See `Encoder.names`."""
         return [f"{name}_{number}.0" for number in range(len(self.inner) + 1)] if self.one_hot else [name]
 
-    def encode(self, values: Any, rows: _Array | None) -> _Array:
+    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
         """See `Encoder.encode`."""
-        found: _Array = np.searchsorted(self.inner, values, side="right").astype(np.float64)
-        found[np.isnan(values)] = np.nan
+        found: _Array = np.searchsorted(self.inner, values, side="right")
+        missing = np.isnan(values)
         if self.one_hot:
-            found = np.asarray(found[:, None] == np.arange(len(self.inner) + 1), dtype=np.float64)
-        return found
+            _mark(np.where(missing, out.shape[1], found), out)
+        else:
+            out[:, 0] = np.where(missing, np.nan, found)
 
 
 @dataclass(frozen=True)
@@ -82,13 +86,9 @@ class Indicators:
         """See `Encoder.names`."""
         return [f"{name}_{value}" for value in (*self.categories, *["nan"] * self.missing)]
 
-    def encode(self, values: Any, rows: _Array | None) -> _Array:
+    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
         """See `Encoder.encode`."""
-        width = len(self.categories) + self.missing
-        # One column more than are returned: for what is none of them.
-        found = np.zeros((len(values), len(self.categories) + 2))
-        found[np.arange(len(values)), positions(values, self.categories)] = 1
-        return found[:, :width]
+        _mark(positions(values, self.categories), out)
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,17 @@ class Means:
         """See `Encoder.names`."""
         return [name]
 
-    def encode(self, values: Any, rows: _Array | None) -> _Array:
+    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
         """See `Encoder.encode`."""
         fold = -1 if rows is None else rows % (len(self.table) - 1)
-        means: _Array = self.table[fold, positions(values, self.categories)]
-        return means
+        out[:, 0] = self.table[fold, positions(values, self.categories)]
+
+
+def _mark(columns: _Array, out: _Array) -> None:
+    """Make each row zeros and a one, in its column; all zeros where there is no such column."""
+    out[...] = 0
+    known = np.flatnonzero(columns < out.shape[1])
+    out[known, columns[known]] = 1
 
 
 def positions(values: Any, categories: Sequence[Any]) -> _Array:

@@ -13,6 +13,7 @@ from workbench.ml.recipe_encoders import Buckets, Encoder, Indicators, Linear, M
 from workbench.ml.recipe_part import numbers_of, take
 from workbench.ml.recipe_statistics import Amounts, Groups, Spread, Statistics
 from workbench.ml.recipe_steps import Bucketise, Chain, Impute, OneHot, Scale, TargetMean
+from workbench.ml.scaler import _is_constant as is_constant
 
 _Array = NDArray[Any]
 
@@ -26,8 +27,8 @@ class FittedColumn:
     """What comes in place of what is missing; None if that stays."""
     encoder: Encoder
 
-    def apply(self, X: Any, rows: _Array | None) -> _Array:
-        """Return what comes of the column, shape (rows, names)."""
+    def apply(self, X: Any, rows: _Array | None, out: _Array) -> None:
+        """Write what comes of the column to `out`, shape (rows, names)."""
         values: Any = take(X, self.chain.position)
         if self.chain.is_numeric:
             values = numbers_of(values, self.chain.label)
@@ -35,7 +36,7 @@ class FittedColumn:
                 values = np.where(np.isnan(values), self.fill, values)
         elif self.fill is not None:
             values = values.astype(object).where(values.notna(), self.fill)
-        return self.encoder.encode(values, rows).reshape(len(values), -1)
+        self.encoder.encode(values, rows, out)
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,16 @@ class Columns:
     columns: tuple[FittedColumn, ...]
 
     @property
-    def width(self) -> int:
-        """How many columns come of them."""
-        return sum(len(column.encoder.names("")) for column in self.columns)
+    def widths(self) -> list[int]:
+        """How many columns come of each."""
+        return [len(column.encoder.names("")) for column in self.columns]
 
     def transform(self, X: Any, rows: _Array | None = None) -> _Array:
         """Return rows in numbers; if `rows` has their numbers, as a model is to be trained on them."""
-        found = np.empty((len(X), self.width))
-        start = 0
-        for column in self.columns:
-            part = column.apply(X, rows)
-            found[:, start : start + part.shape[1]] = part
-            start += part.shape[1]
+        found = np.empty((len(X), sum(self.widths)))
+        ends = np.cumsum(self.widths)[:-1]
+        for column, out in zip(self.columns, np.split(found, ends, axis=1), strict=True):
+            column.apply(X, rows, out)
         return found
 
 
@@ -99,11 +98,8 @@ def _encoder(chain: Chain, amounts: Amounts | None, spread: Spread | None, group
 
 
 def _linear(encoding: Scale, amounts: Amounts) -> Linear:
-    rows = max(amounts.rows, 1.0)
-    variance = amounts.squares / rows
-    rounding = rows * np.finfo(np.float64).eps
-    # As in `workbench.ml.scaler`: a variance that is nothing but rounding.
-    constant = variance <= rounding * variance + (rounding * amounts.mean) ** 2
+    variance = amounts.squares / max(amounts.rows, 1.0)
+    constant = bool(is_constant(np.array(amounts.rows), np.array(amounts.mean), np.array(variance)))
     return Linear(
         amounts.mean if encoding.with_mean else 0.0,
         1.0 if constant or not encoding.with_std else float(np.sqrt(variance)),

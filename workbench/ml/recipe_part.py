@@ -84,7 +84,7 @@ class RecipePart:
 
     Notes
     -----
-    Work space: five times one column as float64 or int64, and the statistics: 128 KiB for each column whose quantiles
+    Work space: six times one column as float64 or int64, and the statistics: 128 KiB for each column whose quantiles
     are needed; for each category 24 bytes and its name, times the folds.
     """
 
