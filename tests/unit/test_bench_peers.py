@@ -11,7 +11,7 @@ import pytest
 from support.processes import until
 
 from workbench.bench import contests, halting, peers
-from workbench.bench.contests import DAAL, DASK, DASK_ML, OURS, Contest
+from workbench.bench.contests import DAAL, DASK, DASK_ML, OURS, UNSCALED, Contest
 from workbench.bench.peer_data import DATA
 from workbench.bench.report import Report
 from workbench.errors import WorkbenchError
@@ -34,6 +34,7 @@ ALL = rows(
     ("kmeans", DAAL, 0.9),
     ("logistic", OURS, 0.5),
     ("logistic", DASK_ML, 3.0),
+    ("logistic", UNSCALED, 1.0),
     ("svd", OURS, 2.0),
     ("svd", DASK, 5.0),
 )
@@ -45,6 +46,7 @@ def test_peers_sums_up_the_medians_of_the_peers_over_ours():
     figures = ("kmeans_vs_dask_ml", "kmeans_vs_daal4py", "logistic_vs_dask_ml", "svd_vs_svd_compressed")
     assert [summary[name] for name in figures] == [4.0, 0.9, 6.0, 2.5]
     assert [summary[f"{name}_target"] for name in figures] == [3.0, 1.0, 5.0, 4.0]
+    assert summary["logistic_vs_dask_ml_unscaled"] == 2.0
     assert summary["kmeans_daal4py_seconds"] == 1.8
 
 
@@ -110,5 +112,5 @@ def test_a_report_of_the_peers_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp
     drawn = peers.plot(Report("peers", {"cores": 2}, ALL, peers.summarise(ALL)))
 
     drawn.savefig(tmp_path / "peers.png")
-    assert len(drawn.axes) == 4
+    assert len(drawn.axes) == 5
     assert all(panel.get_xlabel() and panel.get_ylabel() for panel in drawn.axes)
