@@ -14,11 +14,12 @@ import pytest
 from distributed import Client, LocalCluster
 from scipy import sparse
 from sklearn.cluster import KMeans as LocalKMeans
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from support.processes import DEADLINE, until
 
 from workbench import MPICluster, place, run_on_ranks
-from workbench.errors import RankLost
+from workbench.errors import HeadUnreachable, InvalidRequest, RankLost
 from workbench.ml import KMeans, LogisticRegression, compare_engines
 
 ROWS, FEATURES = 1003, 5
@@ -194,6 +195,20 @@ def test_what_is_no_number_is_told_as_by_scikit_learn(client4, engine, value):
 
 
 @BOTH
+def test_nothing_is_left_on_the_ranks_of_fits_that_failed(client4, engine):
+    placed = place(spoilt(700, np.nan))
+    with pytest.raises(ValueError, match="contains NaN") as caught:
+        KMeans(4, engine=engine).fit(placed)
+
+    until("the parts are gone", lambda: not any(client4.run(parts_here).values()))
+    assert caught.value is not None
+
+
+def parts_here(dask_worker):
+    return len(dask_worker.state.actors)
+
+
+@BOTH
 def test_one_class_on_all_ranks_is_none_to_tell_apart(client4, engine):
     with pytest.raises(ValueError, match=r"needs samples of at least 2 classes in the data, but .* one class"):
         LogisticRegression(engine=engine).fit(*place(X, np.zeros(ROWS)))
@@ -218,6 +233,44 @@ def test_what_does_not_fit_together_is_told_in_a_sentence(client4, arguments, se
     assert works(client4)
 
 
+@pytest.mark.parametrize("engine", ["auto", "mpi", "dask"])
+def test_a_fit_on_a_rank_that_would_wait_for_itself_is_refused(client4, engine):
+    def fit(comm=None):
+        return KMeans(4, init=X[:4], engine=engine).fit(as_dask(X)[0])
+
+    with pytest.raises(InvalidRequest, match=r"was begun in a task, on .*, and would wait for itself"):
+        client4.submit(fit, pure=False).result(DEADLINE)
+    with pytest.raises(InvalidRequest, match="was begun on a rank"):
+        run_on_ranks(fit, client=client4, timeout=DEADLINE)
+    assert works(client4)
+
+
+def test_arrays_are_fitted_in_a_task(client4):
+    assert client4.submit(lambda: KMeans(4, init=X[:4]).fit(X).engine_, pure=False).result(DEADLINE) == "local"
+
+
+def test_blocks_without_rows_have_no_predictions(client4):
+    lazy, _ = as_dask(X, Y)
+    few = lazy[lazy[:, 0] > 2.5]
+    model = LogisticRegression().fit(X, Y)
+
+    rows = X[X[:, 0] > 2.5]
+    np.testing.assert_array_equal(model.predict(few).compute(), model.predict(rows))
+    np.testing.assert_allclose(model.predict_proba(few).compute(), model.predict_proba(rows))
+
+
+def test_what_is_not_fitted_says_so(client4):
+    (lazy,) = as_dask(X)
+    for model, method in ((LogisticRegression(), "predict_proba"), (KMeans(), "transform"), (KMeans(), "predict")):
+        with pytest.raises(NotFittedError):
+            getattr(model, method)(lazy)
+
+
+def test_all_rows_may_weigh_the_same_number(client4):
+    ours = LogisticRegression(tol=1e-8).fit(*as_dask(X, Y), 2.0)
+    np.testing.assert_allclose(ours.coef_, LogisticRegression(tol=1e-8).fit(X, Y, 2.0).coef_, atol=1e-9)
+
+
 def test_rows_of_another_width_are_refused(client4):
     model = KMeans(4, init=X[:4]).fit(X)
     with pytest.raises(ValueError, match="X has 4 features, but KMeans is expecting 5 features as input"):
@@ -236,4 +289,16 @@ def test_a_rank_that_dies_in_a_fit_is_told(engine):
 
         with pytest.raises(RankLost):
             KMeans(200, init=MANY[:200], tol=0, engine=engine, callback=kill).fit(placed)
-        until("the loss is known", lambda: len(cluster.ranks) < 2 or cluster.restarts > 0)
+
+
+@pytest.mark.parametrize("engine", ["mpi", "dask"])
+def test_a_head_that_dies_in_a_fit_is_told(engine):
+    with MPICluster(2, name="beheaded", quiet=True) as cluster, Client(cluster) as client:
+        placed = place(MANY, client=client)
+
+        def kill(record):
+            if record["iteration"] == 2:
+                os.kill(cluster.record.process.pid, signal.SIGKILL)
+
+        with pytest.raises(HeadUnreachable, match="the head of the cluster was lost during"):
+            KMeans(200, init=MANY[:200], tol=0, engine=engine, callback=kill).fit(placed)

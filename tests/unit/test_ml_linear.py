@@ -175,3 +175,12 @@ def test_the_work_space_is_what_the_docstring_says(dtype):
     tracemalloc.stop()
 
     assert peak < 16 * 100**2 + (4 << 20) < X.nbytes / 3
+
+
+def test_a_penalty_sees_features_of_all_sizes():
+    random = np.random.default_rng(1)
+    X = random.normal(size=(300, 3))
+    y, X = X @ [1.0, 2.0, 3.0], X * [1e7, 1, 1]
+    theirs = linear_model.Ridge().fit(X, y)
+
+    np.testing.assert_allclose(Ridge().fit(X, y).coef_, theirs.coef_, rtol=1e-6)

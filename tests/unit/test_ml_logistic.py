@@ -140,6 +140,29 @@ def test_what_a_callback_raises_ends_the_fit():
         LogisticRegression(callback=refuse).fit(X, y)
 
 
+def test_a_callback_cannot_end_a_fit_as_if_it_had_converged():
+    X, y, _ = data(2)
+
+    def refuse(record):
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="the callback raised StopIteration"):
+        LogisticRegression(callback=refuse).fit(X, y)
+
+
+def test_a_warm_start_from_other_labels_is_refused():
+    X, y, _ = data(2)
+    model = LogisticRegression(warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match=r"has weights of shape \(8,\), and these rows and labels need \(3, 8\)"):
+        model.fit(X, data(3)[1])
+
+
+def test_weights_of_classes_that_are_not_there_are_refused():
+    X, y, _ = data(3)
+    with pytest.raises(ValueError, match="not in class_weight"):
+        LogisticRegression(class_weight={"early": 2.0, "late": 1.0, "never": 1.0}).fit(X, y)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

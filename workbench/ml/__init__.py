@@ -15,28 +15,44 @@ if TYPE_CHECKING:
     from workbench.ml.linear import LinearRegression, Ridge
     from workbench.ml.logistic import LogisticRegression
     from workbench.ml.neighbors import NearestNeighbors
+    from workbench.ml.recipe import Recipe
+    from workbench.ml.recipe_steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
     from workbench.ml.scaler import StandardScaler
 
 _HOME = {
+    "Bucketise": "workbench.ml.recipe_steps",
+    "Impute": "workbench.ml.recipe_steps",
     "KMeans": "workbench.ml.kmeans",
+    "Keep": "workbench.ml.recipe_steps",
     "LinearRegression": "workbench.ml.linear",
     "LogisticRegression": "workbench.ml.logistic",
     "NearestNeighbors": "workbench.ml.neighbors",
+    "OneHot": "workbench.ml.recipe_steps",
     "PCA": "workbench.ml.decomposition",
+    "Recipe": "workbench.ml.recipe",
     "Ridge": "workbench.ml.linear",
+    "Scale": "workbench.ml.recipe_steps",
     "StandardScaler": "workbench.ml.scaler",
+    "TargetMean": "workbench.ml.recipe_steps",
     "TruncatedSVD": "workbench.ml.decomposition",
     "compare_engines": "workbench.ml.comparing",
 }
 
 __all__ = [
     "PCA",
+    "Bucketise",
+    "Impute",
     "KMeans",
+    "Keep",
     "LinearRegression",
     "LogisticRegression",
     "NearestNeighbors",
+    "OneHot",
+    "Recipe",
     "Ridge",
+    "Scale",
     "StandardScaler",
+    "TargetMean",
     "TruncatedSVD",
     "compare_engines",
 ]

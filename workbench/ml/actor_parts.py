@@ -18,16 +18,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from workbench.errors import RankLost
+from workbench.errors import HeadUnreachable, RankLost
 from workbench.ml.checks import Checks, make
 from workbench.ml.parts import add
 from workbench.ml.progress import Report
+from workbench.rank import parcel
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
 
     from workbench.placing.pinning import Pin
 
+
+# Seconds between two looks whether the head is still there.
+_LOOK = 2.0
+
+_BEHEADED = (
+    "the head of the cluster was lost during a fit: the cluster has ended, or is cut off from here. %mpicluster list "
+    "tells which clusters there are"
+)
 
 # By fit, the actors of this worker. Dask keeps them, for as long as there are their futures.
 _here: WeakValueDictionary[str, PartActor] = WeakValueDictionary()
@@ -122,13 +131,23 @@ class ActorParts:
         self._fit = uuid.uuid4().hex
         made = [
             client.submit(
-                PartActor, self._fit, part, checks, start, *columns, actor=True, workers=[pin.address], pure=False
+                *(PartActor, self._fit, part, checks, start, *columns),
+                key=f"block {number} of a fit ({self._fit[:8]})",
+                workers=[pin.address],
+                actor=True,
             )
-            for pin, start, columns in blocks
+            for number, (pin, start, columns) in enumerate(blocks)
         ]
-        # An actor asks by the current client.
-        with client.as_current():
-            self._actors = [future.result() for future in made]
+        try:
+            # An actor asks by the current client.
+            with client.as_current():
+                self._actors = [future.result() for future in made]
+        except BaseException as error:  # noqa: BLE001  (it is raised again)
+            # Who keeps the error keeps this frame, and with it the futures of those that were made.
+            for future in made:
+                future.release()
+            made.clear()
+            raise parcel.bare(error) from None
 
     def sum(self, method: str, *args: Any) -> Any:
         """See `workbench.ml.parts.Parts.sum`."""
@@ -141,17 +160,33 @@ class ActorParts:
     def each(self, method: str, *args: Any) -> list[Any]:
         """See `workbench.ml.parts.Parts.each`."""
         begin = time.perf_counter()
-        try:
-            told = self._client.run(ask_part, self._fit, method, args, workers=self._addresses)
-        except OSError as error:
-            raise RankLost(_lost(self._missing())) from error
+        told = self._client.sync(self._ask, method, args)
         values, seconds = zip(*(told[address] for address in self._addresses), strict=True)
         if self._timed is not None:
             self._timed(time.perf_counter() - begin, max(seconds))
         return list(values)
 
-    def _missing(self) -> str:
-        """Return the address of a worker that is gone, the first if it cannot be told."""
+    async def _ask(self, method: str, args: Sequence[Any]) -> dict[str, tuple[Any, float]]:
+        """Ask all workers at once; on the event loop of the client."""
+        client = self._client
+        asking = asyncio.ensure_future(client.run(ask_part, self._fit, method, args, workers=self._addresses))
+        try:
+            while not (await asyncio.wait({asking}, timeout=_LOOK))[0] and client.status == "running":
+                pass
+            told: dict[str, tuple[Any, float]] = asking.result()
+        except (OSError, asyncio.InvalidStateError) as error:
+            raise await self._reason() from error
+        else:
+            return told
+        finally:
+            asking.cancel()
+
+    async def _reason(self) -> HeadUnreachable | RankLost:
+        """Return why an answer did not come: the head is gone, or a worker."""
         scheduler: Any = self._client.scheduler
-        workers = self._client.sync(scheduler.identity, n_workers=-1)["workers"]
-        return next((address for address in self._addresses if address not in workers), self._addresses[0])
+        try:
+            workers = (await asyncio.wait_for(scheduler.identity(n_workers=-1), _LOOK))["workers"]
+        except (OSError, AttributeError):  # no answer, no answer in time, a client that is closed
+            return HeadUnreachable(_BEHEADED)
+        gone = (address for address in self._addresses if address not in workers)
+        return RankLost(_lost(next(gone, self._addresses[0])))

@@ -17,12 +17,16 @@ class Applied:
         A fitted estimator.
     method
         Name of the method.
+    empty
+        What is returned of a block without rows; None: what the method returns.
     """
 
-    def __init__(self, model: Any, method: str) -> None:
-        self._model, self._method = cloudpickle.dumps(model), method
+    def __init__(self, model: Any, method: str, empty: Any = None) -> None:
+        self._model, self._method, self._empty = cloudpickle.dumps(model), method, empty
         self.__name__ = method
 
     def __call__(self, block: Any) -> Any:
         """Return what the method returns of a block."""
+        if self._empty is not None and not block.shape[0]:
+            return self._empty
         return getattr(pickle.loads(self._model), self._method)(block)  # noqa: S301  (it comes from `__init__`)

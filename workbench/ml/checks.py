@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,22 @@ class Checks:
                 check_classification_targets(y)
         else:
             X, y = check_array(X, input_name="X", **options), None
-        return X, y, None if weight is None else _checked(weight, X)
+        return X, y, weights(weight, X)
 
 
-def _checked(weight: Any, X: Any) -> Any:
-    weight = np.asarray(weight)
+def weights(weight: Any, X: Any) -> Any:
+    """Return the weights of rows as an array of their dtype; None where there are none.
+
+    Raises
+    ------
+    ValueError
+        As scikit-learn, if they are not one per row, or below 0.
+    """
+    if weight is None:
+        return None
+    weight = weight if isinstance(weight, Number) else np.asarray(weight)
     # Those of a block may all be 0, which scikit-learn refuses; the algorithms refuse it of all.
-    if weight.shape == X.shape[:1] and not weight.any():
+    if np.shape(weight) == X.shape[:1] and not weight.any():
         return np.zeros(X.shape[0], X.dtype)
     return _check_sample_weight(weight, X, dtype=X.dtype, ensure_non_negative=True)
 

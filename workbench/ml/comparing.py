@@ -41,17 +41,19 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
     given = {name: value for name, value in (("X", X), ("y", y), ("sample_weight", sample_weight)) if value is not None}
     placed = place(*given.values(), world=0)
     given = dict(zip(given, placed if len(given) > 1 else [placed], strict=True))
+    # Not two draws, but one.
+    same = {"random_state": 0} if estimator.get_params().get("random_state", 0) is None else {}
     fitted: dict[str, Any] = {}
     rows: dict[str, dict[str, float]] = {}
     for engine in ("dask", "mpi"):
-        model = fitted[engine] = clone(estimator).set_params(engine=engine)
+        model = fitted[engine] = clone(estimator).set_params(engine=engine, **same)
         begin = time.perf_counter()
         model.fit(**given)
         rows[engine] = {"seconds": time.perf_counter() - begin}
         if hasattr(model, "n_iter_"):
             rows[engine]["iterations"] = int(np.max(model.n_iter_))
     for name, value in vars(fitted["dask"]).items():
-        if name in {"n_iter_", "n_features_in_"} or not name.endswith("_") or not _is_numbers(value):
+        if name.startswith("n_") or not name.endswith("_") or not _is_numbers(value):
             continue
         apart = np.abs(np.asarray(value) - np.asarray(getattr(fitted["mpi"], name))).max(initial=0.0)
         for row in rows.values():

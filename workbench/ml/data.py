@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
-from pandas.api.types import is_extension_array_dtype, is_numeric_dtype
+import numpy as np
+from pandas.api.types import is_bool_dtype, is_extension_array_dtype, is_numeric_dtype
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import validate_data
 
@@ -38,13 +40,15 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
         As scikit-learn, if what is given cannot be: at once for arrays, and for Dask collections as far as it can be
         told without computing anything.
     """
+    import dask.array as da
     from dask.base import is_dask_collection
 
     model._validate_params()
     given = {"X": X, "y": y, "sample_weight": weight}
+    if isinstance(weight, Number) and is_dask_collection(X):
+        given["sample_weight"] = weight = da.full(len(X), weight, chunks=as_array(X).chunks[0])
     lazy = [name for name, value in given.items() if is_dask_collection(value)]
     if not lazy:
-        # Dask weights may be a number, as those of scikit-learn.
         columns = checks.apply(X, y, weight)
         validate_data(model, X, skip_check_array=True)
         return Data(*columns, distributed=False)
@@ -84,9 +88,14 @@ def as_array(collection: Any) -> Any:
     # Dask warns of types that only pandas has: text becomes objects, as in pandas, nullable numbers become floats.
     if collection.ndim == 1:
         if is_extension_array_dtype(collection.dtype):
-            collection = collection.astype("float64" if is_numeric_dtype(collection.dtype) else object)
+            collection = collection.astype(_plain(collection.dtype))
     else:
-        own = {name: dtype for name, dtype in collection.dtypes.items() if is_extension_array_dtype(dtype)}
-        plain = {name: "float64" if is_numeric_dtype(dtype) else object for name, dtype in own.items()}
+        plain = {name: _plain(dtype) for name, dtype in collection.dtypes.items() if is_extension_array_dtype(dtype)}
         collection = collection.astype(plain) if plain else collection
     return collection.to_dask_array(lengths=True)
+
+
+def _plain(dtype: Any) -> Any:
+    if is_bool_dtype(dtype):
+        return bool
+    return np.float64 if is_numeric_dtype(dtype) else object

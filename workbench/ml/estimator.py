@@ -86,7 +86,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         for name in ("labels_", "feature_names_in_"):
             model.__dict__.pop(name, None)
         model.callback = None
-        call = Applied(model, method)
+        empty = np.empty(0 if columns is None else (0, columns), dtype)
+        call = Applied(model, method, empty)
         if columns is None:
-            return X.map_blocks(call, drop_axis=1, dtype=dtype, meta=np.empty(0, dtype))
-        return X.map_blocks(call, chunks=(X.chunks[0], (columns,)), dtype=dtype, meta=np.empty((0, 0), dtype))
+            return X.map_blocks(call, drop_axis=1, dtype=dtype, meta=empty)
+        return X.map_blocks(call, chunks=(X.chunks[0], (columns,)), dtype=dtype, meta=empty)

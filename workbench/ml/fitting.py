@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from distributed import get_worker
+
+from workbench import rank
+from workbench.errors import InvalidRequest
 from workbench.ml.actor_parts import ActorParts
 from workbench.ml.checks import Checks, make
 from workbench.ml.data import Data
@@ -56,6 +61,7 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     if engine == "auto" and not data.distributed:
         parts = LocalParts([task.part(*data.columns(), 0)], report)
         return task.algorithm(parts, task.settings), "local"
+    _refuse_on_workers()
     placed = _placed(data, engine)
     if engine == "mpi":
         return _by_mpi(task, placed, report), "mpi"
@@ -64,6 +70,20 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         return _by_dask(task, placed, report or _silent, stopwatch), "dask"
     except _Slow:
         return _by_mpi(task, placed, report), "mpi"
+
+
+def _refuse_on_workers() -> None:
+    """Raise InvalidRequest where a fit would wait for the very worker that it runs on."""
+    try:
+        where = f"in a task, on {get_worker().address}"
+    except ValueError:
+        if not rank.is_rank():
+            return
+        where = "on a rank, in a cell or in a call on all ranks"
+    raise InvalidRequest(
+        f"a fit on the ranks was begun {where}, and would wait for itself: fit in the notebook, or pass arrays with "
+        'engine="auto", which are fitted where they are'
+    )
 
 
 def _placed(data: Data, engine: str) -> Data:
@@ -90,7 +110,7 @@ def _alike(columns: Sequence[Any]) -> bool:
 def _whereabouts(placed: Data) -> tuple[Client, Sequence[pinning.Pin]]:
     """Return where the blocks lie, and the client that has placed them."""
     blocks = alike.blocks(placed.X)
-    client: Client = blocks[0].client
+    client = pinning.connected(blocks[0].client)
     return client, alike.pins(client, placed.X, blocks)
 
 
@@ -144,20 +164,23 @@ def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
     client, _ = _whereabouts(data)
     listener = Listener(client, report) if report else None
     args = [task, _starts(data), listener.fit if listener else None, *data.columns()]
-    call = Call(request(_on_rank, args, {}, client=client, result="root", world=None, limit=None, timeout=None))
+    asked = request(_on_rank, args, {}, client=client, result="root", world=None, limit=None, timeout=None)
+    call = Call(dataclasses.replace(asked, name=f"{task.checks.estimator}.fit"))
     if listener is None:
         return call.result()[0]
     listener.listen(call)
     try:
-        found, number = call.result()
-        listener.finish(number)
+        found, records = call.result()
+        listener.finish(records)
     finally:
         listener.close()
     return found
 
 
-def _on_rank(comm: Intracomm, task: Task, starts: list[int], fit: str | None, *columns: Any) -> tuple[Any, int] | None:
-    """Take part in a fit; return on rank 0 what was found, and how many records were sent."""
+def _on_rank(
+    comm: Intracomm, task: Task, starts: list[int], fit: str | None, *columns: Any
+) -> tuple[Any, list[Any]] | None:
+    """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
     from workbench.ml.rank_parts import RankParts, serve
 
     part = make(task.part, task.checks, starts[comm.rank], *columns)
@@ -168,10 +191,7 @@ def _on_rank(comm: Intracomm, task: Task, starts: list[int], fit: str | None, *c
     parts = RankParts(comm, part, sender or _silent)
     found = task.algorithm(parts, task.settings)
     parts.end()
-    if sender is None:
-        return found, 0
-    sender.flush()
-    return found, sender.number
+    return found, sender.records if sender else []
 
 
 def _silent(record: Any) -> None:

@@ -43,7 +43,7 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
     verbose
-        1 for a line at the end, 2 for one each iteration.
+        1 for a bar, 2 for a line each iteration.
     callback
         Is called after each iteration with its numbers: ``iteration``, ``shift``, ``moved``.
 
@@ -154,17 +154,17 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """Return the cluster of each row, shape (rows,)."""
+        check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("predict", X, None, np.int32)
-        check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS, order="C")
         return KMeansPart(X, None, None, 0).labels(self.cluster_centers_)
 
     def transform(self, X: Any) -> Any:
         """Return the distances of each row to all centres, shape (rows, n_clusters)."""
+        check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("transform", X, self.n_clusters, self.cluster_centers_.dtype)
-        check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
         return euclidean_distances(X, self.cluster_centers_)
 

@@ -16,6 +16,8 @@ _Array = NDArray[Any]
 # Rows that are looked at together: scores and rows stay in the cache of a core. No power of two: the scores of one row
 # would all fall into the same places of the cache, and take twice as long.
 _SLICE = 6000
+# The same of scores: how many there are at a time, and the least number of rows.
+_SCORES, _LEAST = 16 * _SLICE, 250
 # The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
 _ANEW = 20
 
@@ -163,9 +165,9 @@ class KMeansPart:
         self._distances = np.empty(0)
         return self._totals(self._nearest(centers)[0], None, len(centers))[1]
 
-    def _slices(self) -> Iterator[tuple[slice, Any]]:
-        for start in range(0, self._X.shape[0], _SLICE):
-            here = slice(start, min(start + _SLICE, self._X.shape[0]))
+    def _slices(self, rows: int = _SLICE) -> Iterator[tuple[slice, Any]]:
+        for start in range(0, self._X.shape[0], rows):
+            here = slice(start, min(start + rows, self._X.shape[0]))
             yield here, self._X[here]
 
     def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
@@ -184,10 +186,11 @@ class KMeansPart:
         factors, norms = (2 * centers).astype(self._X.dtype), np.square(centers).sum(axis=1)[:, None]
         low = (1 << (len(centers) - 1).bit_length()) - 1
         numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
-        products = np.empty((len(centers), _SLICE), dtype=factors.dtype)
+        rows = min(self._X.shape[0], max(_SCORES // len(centers), _LEAST))
+        products = np.empty((len(centers), rows), dtype=factors.dtype)
         scores = products if factors.dtype == np.float64 else np.empty(products.shape)
         total = 0.0
-        for here, X in self._slices():
+        for here, X in self._slices(rows):
             product, score = products[:, : X.shape[0]], scores[:, : X.shape[0]]
             _multiply(factors, X if middle is None else X - middle, out=product)
             np.subtract(product, norms, out=score)

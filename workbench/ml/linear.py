@@ -63,9 +63,9 @@ class _Linear(RegressorMixin, Estimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """Return what the model expects the targets to be, shape (rows,)."""
+        check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("predict", X, None, self.coef_.dtype)
-        check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
         return X @ self.coef_ + self.intercept_
 

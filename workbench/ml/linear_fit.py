@@ -76,15 +76,21 @@ class _Equations:
     """The normal equations, by the eigenvectors of their matrix."""
 
     def __init__(self, gram: _Array, settings: Settings) -> None:
-        values, vectors = eigh(gram)
+        self._scale = np.ones(len(gram))
+        if settings.alpha:
+            # With a penalty there is one solution, which may be found in units of each feature's own size. Without one
+            # units decide which of many is the shortest.
+            gram = gram + settings.alpha * np.eye(len(gram))
+            self._scale = 1 / np.sqrt(np.diag(gram))
+        values, vectors = eigh(gram * self._scale * self._scale[:, None])
         values, self._vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
         self.singular: _Array = np.sqrt(values[: min(settings.rows, len(values))])
-        cutoff = max(settings.tol**2, _ROUNDING)
-        counts = values + settings.alpha > cutoff * values.max(initial=0.0)
+        counts = values > max(settings.tol**2, _ROUNDING) * values.max(initial=0.0)
         self.rank = int(counts.sum())
-        self._inverse = np.divide(1.0, values + settings.alpha, out=np.zeros(len(values)), where=counts)
+        self._inverse = np.divide(1.0, values, out=np.zeros(len(values)), where=counts)
 
     def solve(self, projection: _Array) -> _Array:
         """Return the shortest coefficients of those that fit best."""
-        solution: _Array = self._vectors @ (self._inverse * (self._vectors.T @ projection))
+        along = self._vectors.T @ (self._scale * projection)
+        solution: _Array = self._scale * (self._vectors @ (self._inverse * along))
         return solution

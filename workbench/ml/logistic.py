@@ -46,7 +46,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
     verbose
-        1 for a line at the end, 2 for one each iteration.
+        1 for a bar, 2 for a line each iteration.
     callback
         Is called after each iteration with its numbers: ``iteration``, ``loss``, ``gradient``.
 
@@ -155,16 +155,17 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def decision_function(self, X: Any) -> Any:
         """Return the linear scores, shape (rows,) for two classes, else (rows, classes)."""
+        check_is_fitted(self)
         if is_dask_collection(X):
             columns = None if len(self.classes_) == 2 else len(self.classes_)
             return self._map("decision_function", X, columns, self.coef_.dtype)
-        check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
         scores: NDArray[Any] = np.asarray(X @ self.coef_.T) + self.intercept_
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of each class, shape (rows, classes), in the order of ``classes_``."""
+        check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("predict_proba", X, len(self.classes_), self.coef_.dtype)
         scores = self.decision_function(X)
@@ -178,6 +179,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """Return the most probable labels, shape (rows,)."""
+        check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("predict", X, None, self.classes_.dtype)
         scores = self.decision_function(X)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
+from sklearn.utils.class_weight import compute_class_weight
 
 from workbench.ml.parts import Parts, weighed
 
@@ -88,7 +89,8 @@ def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, flo
         counts = parts.sum("count", classes)
         balanced: _Vector = counts.sum() / (len(classes) * counts)
         return balanced
-    return np.array([wanted.get(label, 1.0) for label in classes.tolist()])  # type: ignore[union-attr]
+    weights: _Vector = compute_class_weight(wanted, classes=classes, y=classes)
+    return weights
 
 
 class _Problem:
@@ -98,6 +100,11 @@ class _Problem:
         self._parts, self._settings, self._total = parts, settings, total
         width = settings.features + 1
         self.shape = (width,) if classes == 2 else (classes, width)
+        if settings.start is not None and settings.start.shape != self.shape:
+            raise ValueError(
+                f"warm_start=True: the last fit has weights of shape {settings.start.shape}, and these rows and labels "
+                f"need {self.shape}: fit a new estimator (sklearn.base.clone)"
+            )
         self._penalty = 1 / (settings.C * total)
         self._steps, self._ended = 0, False
         self._gradient = np.empty(0)

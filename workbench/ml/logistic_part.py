@@ -60,7 +60,7 @@ class LogisticPart:
             of_row = weights[codes].astype(np.float64)
             self._weight = of_row if self._weight is None else of_row * self._weight
         self._codes = codes.astype(self._X.dtype) if len(classes) == 2 else codes
-        return float(len(self._y)) if self._weight is None else float(self._weight.sum())
+        return float(len(self._y)) if self._weight is None else float(self._weight.sum(dtype=np.float64))
 
     def loss_and_gradient(self, weights: _Array) -> tuple[float, _Array]:
         """Return the loss, and its gradient in the shape of the weights."""

@@ -25,8 +25,6 @@ TOPIC = "workbench-fits"
 
 # Seconds between two messages of rank 0: iterations may take less than a message does.
 _OFTEN = 0.1
-# Seconds that the last message may come after the result.
-_LAST = 2.0
 
 _Take = Callable[[Sequence[Mapping[str, float]]], None]
 # By client, who listens to which fit; a client has one handler for a topic.
@@ -44,23 +42,16 @@ class Sender:
 
     def __init__(self, fit: str) -> None:
         self._fit = fit
-        self._kept: list[dict[str, float]] = []
-        self._sent = time.monotonic()
-        self.number = 0
-        """Records so far."""
+        self.records: list[dict[str, float]] = []
+        """All so far."""
+        self._told, self._sent = 0, time.monotonic()
 
     def __call__(self, record: Mapping[str, float]) -> None:
         """Take a record."""
-        self._kept.append(dict(record))
-        self.number += 1
+        self.records.append(dict(record))
         if time.monotonic() - self._sent >= _OFTEN:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what was kept."""
-        if self._kept:
-            events.tell(TOPIC, {"fit": self._fit, "records": self._kept})
-        self._kept, self._sent = [], time.monotonic()
+            events.tell(TOPIC, {"fit": self._fit, "records": self.records[self._told :]})
+            self._told, self._sent = len(self.records), time.monotonic()
 
 
 class Listener:
@@ -85,28 +76,25 @@ class Listener:
 
         def take(records: Sequence[Mapping[str, float]]) -> None:
             self._arrived.put(records)
-            call.tell(functools.partial(self._next, 0.0))
+            call.tell(self._next)
 
         if self._client not in _listeners:
             _listeners[self._client] = {}
             self._client.subscribe_topic(TOPIC, functools.partial(_hand_out, _listeners[self._client]))
         _listeners[self._client][self.fit] = take
 
-    def finish(self, number: int) -> None:
-        """Hand on the records that are still on their way, until there were so many."""
-        deadline = time.monotonic() + _LAST
-        while self._number < number and (left := deadline - time.monotonic()) > 0:
-            self._next(left)
+    def finish(self, records: Sequence[Mapping[str, float]]) -> None:
+        """Hand on those of all records that have not come yet."""
+        self._hand_on(records[self._number :])
 
     def close(self) -> None:
         """Listen no more."""
         _listeners.get(self._client, {}).pop(self.fit, None)
 
-    def _next(self, timeout: float) -> None:
-        try:
-            records = self._arrived.get(timeout=timeout) if timeout else self._arrived.get_nowait()
-        except queue.Empty:
-            return
+    def _next(self) -> None:
+        self._hand_on(self._arrived.get_nowait())
+
+    def _hand_on(self, records: Sequence[Mapping[str, float]]) -> None:
         for record in records:
             self._number += 1
             self._report(record)

@@ -9,9 +9,11 @@ iteration earlier on one of them waits for ever.
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import numpy as np
 
 from workbench.ml.packing import pack, unpack
@@ -53,7 +55,7 @@ class RankParts:
         return self._ask(functools.partial(_fold, join=join), method, args)
 
     def _ask(self, collect: Callable[..., Any], method: str, args: tuple[Any, ...]) -> Any:
-        self._comm.bcast((collect, method, args))
+        self._comm.bcast(_pickled((collect, method, args)))
         return collect(self._comm, getattr(self._part, method)(*args))
 
     def end(self) -> None:
@@ -64,8 +66,17 @@ class RankParts:
 def serve(comm: Intracomm, part: Any) -> None:
     """Answer what rank 0 asks, until it lets go; for the other ranks."""
     while asked := comm.bcast(None):
-        collect, method, args = asked
+        collect, method, args = pickle.loads(asked)  # noqa: S301  (rank 0 has asked)
         collect(comm, getattr(part, method)(*args))
+
+
+def _pickled(asked: Any) -> bytes:
+    try:
+        return pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Functions of a notebook.
+        text: bytes = cloudpickle.dumps(asked)
+        return text
 
 
 def _sum(comm: Intracomm, value: Any) -> Any:

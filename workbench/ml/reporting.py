@@ -41,6 +41,16 @@ def reporting(
                 words = ", ".join(f"{key} {value}" for key, value in numbers.items())
                 tqdm.write(f"{name}: iteration {record['iteration']:.0f}, {words}")
             if callback is not None:
-                callback(record)
+                _call(callback, record)
 
         yield report
+        # In a notebook a bar that is not full when it ends is one of something that has failed.
+        bar.total = bar.n
+
+
+def _call(callback: Callable[[Mapping[str, float]], Any], record: Mapping[str, float]) -> None:
+    try:
+        callback(record)
+    except StopIteration as stop:
+        # What calls it would take that for the end of something of its own.
+        raise RuntimeError("the callback raised StopIteration; raise another error to end a fit") from stop

@@ -20,6 +20,7 @@ from workbench.ml.data import know_features, training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
 from workbench.ml.moments import Moments
+from workbench.ml.parts import weighed
 from workbench.ml.scaler_part import ScalerChecks, ScalerPart, moments, refuse_to_centre
 
 _Array = NDArray[Any]
@@ -126,6 +127,8 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
         checks = ScalerChecks(type(self).__name__, with_mean=self.with_mean)
         data = training(self, checks, X, None, weight)
         found, self.engine_ = fitting.fit(Task(moments, seen, ScalerPart, checks), data, self.engine, None)
+        if weight is not None:
+            weighed(float(np.max(found[0])))
         self._keep(*found)
         return self
 
@@ -147,9 +150,9 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
 
     def transform(self, X: Any) -> Any:
         """Return rows scaled, shape (rows, features), in the dtype of X if that is float32; lazily if X is Dask's."""
+        check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("transform", X, self.n_features_in_, _dtype(X))
-        check_is_fitted(self)
         X = validate_data(self, X, reset=False, **_APPLIED)
         refuse_to_centre(X, self.with_mean)
         if sparse.issparse(X):
@@ -164,9 +167,9 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
 
     def inverse_transform(self, X: Any) -> Any:
         """Return rows as they were before they were scaled, as `transform` does."""
+        check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("inverse_transform", X, self.n_features_in_, _dtype(X))
-        check_is_fitted(self)
         X = check_array(X, estimator=self, input_name="X", **_APPLIED)
         refuse_to_centre(X, self.with_mean)
         if sparse.issparse(X):

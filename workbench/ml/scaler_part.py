@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.utils import check_array
 from sklearn.utils.sparsefuncs import mean_variance_axis
-from sklearn.utils.validation import _check_sample_weight
 
-from workbench.ml.checks import FLOATS, Checks
+from workbench.ml.checks import FLOATS, Checks, weights
 from workbench.ml.moments import Moments, join
 from workbench.ml.parts import Parts
 
@@ -44,9 +43,7 @@ class ScalerChecks(Checks):
             input_name="X",
         )
         refuse_to_centre(X, self.with_mean)
-        if weight is not None:
-            weight = _check_sample_weight(weight, X, dtype=X.dtype, ensure_non_negative=True)
-        return X, None, weight
+        return X, None, weights(weight, X)
 
 
 def refuse_to_centre(X: Any, with_mean: bool) -> None:

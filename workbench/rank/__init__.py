@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _contexts: list[RankContext] = []
 
 
+def is_rank() -> bool:
+    """Tell whether this process is a rank."""
+    return bool(_contexts)
+
+
 def current() -> RankContext:
     """Return the context of the rank that this code runs on.
 
