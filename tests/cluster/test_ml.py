@@ -18,9 +18,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from support.processes import DEADLINE, until
 
-from workbench import MPICluster, place, run_on_ranks
+from workbench import MPICluster, place, registry, run_on_ranks
 from workbench.errors import HeadUnreachable, InvalidRequest, RankLost
 from workbench.ml import KMeans, LogisticRegression, compare_engines
+from workbench.verbs import actions
 
 ROWS, FEATURES = 1003, 5
 RANDOM = np.random.default_rng(11)
@@ -302,3 +303,6 @@ def test_a_head_that_dies_in_a_fit_is_told(engine):
 
         with pytest.raises(HeadUnreachable, match="the head of the cluster was lost during"):
             KMeans(200, init=MANY[:200], tol=0, engine=engine, callback=kill).fit(placed)
+    # Which takes the record of a dead head away.
+    actions.listing()
+    assert "beheaded" not in registry.names()

@@ -178,7 +178,8 @@ def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, ca
         second = Call(
             request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
         )
-        assert second._news.get(timeout=DEADLINE) == "ranks waits for its turn, for the end of wait_for"
+        second._news.get(timeout=DEADLINE)()
+        assert capsys.readouterr().out == "ranks waits for its turn, for the end of wait_for\n"
         (tmp_path / "end").touch()
         first.result(DEADLINE)
         assert second.result() == [[0, 1, 2, 3]] * 4
