@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import statistics
 import time
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import plotting, turns
+from workbench.bench.halting import halted
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.launch import mpi
@@ -121,11 +120,7 @@ class _Arms:
                 yield _row((self._model, arm, ranks, number), seconds)
 
     def _fit_bare(self) -> tuple[float, Any, int]:
-        with ExitStack() as stack:
-            # Even an idle worker looks after itself many times a second.
-            for pid in self._pids:
-                stack.callback(os.kill, pid, signal.SIGCONT)
-                os.kill(pid, signal.SIGSTOP)
+        with halted(self._pids):
             fits: list[Fit] = self._bare.take(self._order, _WITHIN)
         settings = [fit.setting for fit in fits]
         if settings != self._settings:

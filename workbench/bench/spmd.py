@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import statistics
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import plotting, turns
+from workbench.bench.halting import halted
 from workbench.bench.idle import cpu_seconds, used
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.bench.sizes import MIB, sizes
@@ -124,7 +123,7 @@ def _kernels(
     pids = list(client.run(os.getpid).values())
 
     def bare(repeats: int) -> list[Turn]:
-        with _stopped(pids):
+        with halted(pids):
             return world.take(repeats, within)
 
     def spmd(repeats: int) -> list[Turn]:
@@ -150,18 +149,6 @@ def _require_same(rank: int, its: Turn, first: Turn) -> None:
         raise WorkbenchError(f"rank {rank}: threads, cores and alignment are {its.setting}, before {first.setting}")
     if not np.allclose(its.gradient, first.gradient, rtol=1e-9):
         raise WorkbenchError(f"rank {rank}: the kernel came to {its.gradient}, before to {first.gradient}")
-
-
-@contextmanager
-def _stopped(pids: Sequence[int]) -> Iterator[None]:
-    """Have processes stand still: even an idle worker looks after itself many times a second."""
-    try:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 def _row(its: tuple[str, str, int, int], seconds: float, cpu: float) -> dict[str, Any]:
