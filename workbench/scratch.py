@@ -27,6 +27,8 @@ _marks: dict[str, int] = {}
 _BEING_MARKED = 10.0
 # Seconds from a segment's creation until its maker has certainly mapped it.
 _BEING_MADE = 0.2
+# Seconds for ranks to end after their mpiexec.
+_DYING = 2.0
 
 
 def sockets(cluster_id: str) -> Path:
@@ -84,19 +86,36 @@ def remove(cluster_id: str, *, but_shared_memory: bool = False) -> None:
     kinds = (_sockets, _spill) if but_shared_memory else (_sockets, _spill, _shared_memory)
     for kind in kinds:
         shutil.rmtree(kind(cluster_id), ignore_errors=True)
-    _sweep()
+    deadline = time.monotonic() + _DYING
+    # Ranks may outlive their mpiexec by a moment, and what they have mapped is theirs until then.
+    while _sweep() and not but_shared_memory and _has_ranks(cluster_id) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
-def _sweep() -> None:
-    """Remove files of MPICH, which cannot be told a folder for them, that no process of this user uses any more."""
+def _has_ranks(cluster_id: str) -> bool:
+    """Tell whether there are processes of ranks of a cluster."""
+    words = (_read(process / "cmdline").split(b"\0") for process in Path("/proc").glob("[0-9]*"))
+    return any(b"workbench.rank" in of_process and cluster_id.encode() in of_process for of_process in words)
+
+
+def _sweep() -> bool:
+    """Remove files of MPICH, which cannot be told a folder for them, that no process of this user uses any more.
+
+    Returns
+    -------
+    left : bool
+        Whether there are files that are in use.
+    """
     found = [path for folder, pattern in _MPICH_FILES for path in Path(folder).glob(pattern)]
     orphans = [path for path in found if _is_ours_and_old(path)]
     if not orphans or not Path("/proc/self/maps").exists():
-        return
+        return False
     used = b"".join(_uses(process) for process in Path("/proc").glob("[0-9]*"))
+    left = [path for path in orphans if bytes(path) in used]
     for path in orphans:
-        if bytes(path) not in used:
+        if path not in left:
             path.unlink(missing_ok=True)
+    return bool(left)
 
 
 def _is_ours_and_old(path: Path) -> bool:
@@ -111,8 +130,12 @@ def _is_ours_and_old(path: Path) -> bool:
 
 def _uses(process: Path) -> bytes:
     """Return what tells the files that a process uses: its mappings and its variables."""
+    return _read(process / "maps") + _read(process / "environ")
+
+
+def _read(path: Path) -> bytes:
     try:
-        return (process / "maps").read_bytes() + (process / "environ").read_bytes()
+        return path.read_bytes()
     except OSError:
         return b""  # it has ended, or is another user's
 

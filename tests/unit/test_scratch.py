@@ -179,6 +179,26 @@ def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_us
             path.unlink(missing_ok=True)
 
 
+def test_segments_of_ranks_that_are_about_to_end_are_waited_for():
+    segment = Path(f"/dev/shm/mpich_shm_test{os.getpid()}_dying")  # noqa: S108  (where MPICH puts them)
+    segment.write_bytes(bytes(4096))
+    os.utime(segment, (0, 0))
+    maps = (
+        "import mmap, sys, time; file = open(sys.argv[1], 'r+b'); held = mmap.mmap(file.fileno(), 0);"
+        "print('mapped', flush=True); time.sleep(0.3)"
+    )
+    words = [sys.executable, "-c", maps, str(segment), "workbench.rank", "1" * 32]
+    try:
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as rank:
+            assert rank.stdout.readline() == b"mapped\n"
+            scratch.remove("0" * 32)
+            assert segment.exists()
+            scratch.remove("1" * 32)
+            assert not segment.exists()
+    finally:
+        segment.unlink(missing_ok=True)
+
+
 HOLD = """
 import sys
 from workbench import scratch
