@@ -10,15 +10,23 @@ from distributed import Client
 from workbench import MPICluster
 
 
+RANKS = 4
+
+
 @pytest.fixture(scope="session")
 def cluster4() -> Iterator[MPICluster]:
     """A cluster of 4 ranks that no test may harm."""
-    with MPICluster(4, name="shared", quiet=True) as cluster:
+    with MPICluster(RANKS, name="shared", quiet=True) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def client4(cluster4: MPICluster) -> Iterator[Client]:
-    """A client of `cluster4`."""
+    """A client of `cluster4`; a test that loses a rank fails with the logs, and those after it get a whole world."""
     with Client(cluster4) as client:
         yield client
+        if len(client.scheduler_info()["workers"]) == RANKS:
+            return
+    logs = cluster4.logs()
+    cluster4.restart()
+    pytest.fail(f"a rank was lost:\n{logs}")

@@ -255,6 +255,37 @@ async def a_request_that_nobody_waits_for_keeps_its_buffer(end: End):
     assert [buffer() is None for buffer in kept] == [False, True]
 
 
+async def what_mpi_may_write_to_yet_is_kept(end: End):
+    from workbench.rank.watch import CallEnded
+
+    communicators, gone = _communicators(), []
+    operations: dict[str, Callable[[Any, Any, Any], object]] = {
+        "Reduce": lambda c, send, receive: c.Reduce(send, receive, root=end.size - 1),
+        "Allreduce": lambda c, send, receive: c.Allreduce(send, receive),
+        "Scan": lambda c, send, receive: c.Scan(send, receive),
+        "Gather": lambda c, send, receive: c.Gather(send[:8], receive, root=end.size - 1),
+        "Allgatherv": lambda c, send, receive: c.Allgatherv(send[:8], [receive, [8] * end.size]),
+        "Alltoall": lambda c, send, receive: c.Alltoall(send, receive),
+        "Reduce_scatter": lambda c, send, receive: c.Reduce_scatter(send, receive[:8], [8] * end.size),
+        "a request": lambda c, send, receive: (c.Iallreduce(send, receive), c.Barrier()),
+    }
+    for serial, (name, operation) in enumerate(operations.items(), 1):
+        comm = _ours(communicators, serial, range(end.size))
+        buffers = [np.zeros(8 * end.size), np.zeros(8 * end.size)]
+        kept = [weakref.ref(buffer) for buffer in buffers]
+        if end.rank:
+            threading.Timer(SOON, comm.watch.end, ["because"]).start()
+            with suppress(CallEnded):
+                operation(comm, *buffers)
+        del buffers
+        # the last rank cannot come to the end of any
+        if end.rank == end.size - 1 and any(buffer() is None for buffer in kept):
+            gone.append(name)
+        communicators.abandon(serial)
+        await end.gather()
+    assert gone == []
+
+
 async def survivors_of_a_dead_rank_get_a_communicator(end: End):
     communicators = _communicators()
     comm = _ours(communicators, 1, range(end.size))
@@ -287,6 +318,7 @@ CHECKS = (
     making_the_communicator_of_a_call_ends_too,
     a_communicator_that_is_not_ended_is_handed_out_again,
     a_request_that_nobody_waits_for_keeps_its_buffer,
+    what_mpi_may_write_to_yet_is_kept,
 )
 
 

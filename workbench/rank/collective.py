@@ -21,7 +21,7 @@ class Collective(Watched):
     @operation
     def Bcast(self, buf: Any, root: int = 0) -> None:
         if nbytes(buf) < LARGE:
-            self._wait(MPI.Comm.Ibcast(self, buf, root))
+            self._run(MPI.Comm.Ibcast, buf, root)
         elif self.rank == root:
             perform(self, "Bcast", (buf, root), buf, None, root=root)
         else:
@@ -33,7 +33,7 @@ class Collective(Watched):
         # for mpi4py nothing is in place, too
         in_place = sendbuf is MPI.IN_PLACE or (is_root and sendbuf is None)
         if nbytes(recvbuf if in_place else sendbuf) < LARGE:
-            self._wait(MPI.Comm.Ireduce(self, sendbuf, recvbuf, op, root))
+            self._run(MPI.Comm.Ireduce, sendbuf, recvbuf, op, root)
         else:
             sent = MPI.IN_PLACE if in_place else sendbuf
             # no buffer at the root is no way to receive nothing: mpi4py will refuse it
@@ -46,7 +46,7 @@ class Collective(Watched):
         watch.enter("Allreduce")
         try:
             if nbytes(recvbuf) < LARGE:
-                complete(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check)
+                complete(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, held=(sendbuf, recvbuf, op))
             else:
                 perform(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
         finally:
@@ -55,14 +55,14 @@ class Collective(Watched):
     @operation
     def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         if nbytes(recvbuf, self.size) < LARGE:
-            self._wait(MPI.Comm.Iallgather(self, sendbuf, recvbuf))
+            self._run(MPI.Comm.Iallgather, sendbuf, recvbuf)
         else:
             perform(self, "Allgather", (sendbuf, recvbuf), sendbuf, recvbuf)
 
     @operation
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         if nbytes(recvbuf, self.size) < LARGE:
-            self._wait(MPI.Comm.Ialltoall(self, sendbuf, recvbuf))
+            self._run(MPI.Comm.Ialltoall, sendbuf, recvbuf)
         else:
             perform(self, "Alltoall", (sendbuf, recvbuf), sendbuf, recvbuf)
 
@@ -73,9 +73,9 @@ class Collective(Watched):
         if recvcounts is None and sendbuf is not MPI.IN_PLACE:
             # mpi4py would ask the others for theirs by a call that cannot be ended
             mine, counts = np.array([items(recvbuf)], dtype=np.int64), np.zeros(self.size, dtype=np.int64)
-            self._wait(MPI.Comm.Iallgather(self, mine, counts))
+            self._run(MPI.Comm.Iallgather, mine, counts)
             recvcounts = counts.tolist()
-        self._wait(MPI.Comm.Ireduce_scatter(self, sendbuf, recvbuf, recvcounts, op))
+        self._run(MPI.Comm.Ireduce_scatter, sendbuf, recvbuf, recvcounts, op)
 
 
 class Neighbours(Watched, MPI.Topocomm):
@@ -90,7 +90,7 @@ class Neighbours(Watched, MPI.Topocomm):
             if ended is not None:
                 raise ended
         else:
-            complete(getattr(MPI.Topocomm, f"I{name.lower()}")(self, *args), self.watch.check)
+            self._run(getattr(MPI.Topocomm, f"I{name.lower()}"), *args)
 
     def _twice_a_neighbour(self) -> bool:
         if not isinstance(self, MPI.Cartcomm):

@@ -148,7 +148,7 @@ class Family(Watched):
     @operation
     def Agree(self, flag: int) -> int:
         flags = array("i", [flag])
-        self._wait(MPI.Comm.Iagree(self, flags))
+        self._run(MPI.Comm.Iagree, flags)
         return flags[0]
 
     @operation

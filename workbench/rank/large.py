@@ -53,7 +53,8 @@ def perform(
         if ended is not None:
             raise ended
     else:
-        complete(getattr(MPI.Intracomm, f"I{name.lower()}")(comm, *arguments), comm.watch.check)
+        twin = getattr(MPI.Intracomm, f"I{name.lower()}")
+        complete(twin(comm, *arguments), comm.watch.check, held=arguments)
 
 
 # What comes now runs when the messages before have taken all that was in the caches: each line costs microseconds.
@@ -90,7 +91,7 @@ def _agree(comm: Watched, words: tuple[int, int] | None) -> tuple[bool, BaseExce
     try:
         ended = meet(request.Test, comm.watch.check)
     except BaseException:
-        abandon(request)
+        abandon(request, extremes)
         raise
     longest, most, shortest, least = extremes.tolist()
     agreed = words is not None and longest == -shortest and most == -least

@@ -21,7 +21,7 @@ class Pickled(Watched):
 
     @operation
     def barrier(self) -> None:
-        self._wait(MPI.Comm.Ibarrier(self))
+        self._run(MPI.Comm.Ibarrier)
 
     @operation
     def bcast(self, obj: Any, root: int = 0) -> Any:
@@ -30,21 +30,21 @@ class Pickled(Watched):
     def _bcast(self, obj: Any, root: int) -> Any:
         data = MPI.pickle.dumps(obj) if self.rank == root else b""
         size = _counts(1, len(data))
-        self._wait(MPI.Comm.Ibcast(self, size, root))
+        self._run(MPI.Comm.Ibcast, size, root)
         buffer = data if self.rank == root else bytearray(int(size[0]))
-        self._wait(MPI.Comm.Ibcast(self, [buffer, MPI.BYTE], root))
+        self._run(MPI.Comm.Ibcast, [buffer, MPI.BYTE], root)
         return obj if self.rank == root else MPI.pickle.loads(buffer)
 
     @operation
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         data = MPI.pickle.dumps(sendobj)
         counts = _counts(self.size) if self.rank == root else None
-        self._wait(MPI.Comm.Igather(self, _counts(1, len(data)), counts, root))
+        self._run(MPI.Comm.Igather, _counts(1, len(data)), counts, root)
         if counts is None:
-            self._wait(MPI.Comm.Igatherv(self, [data, MPI.BYTE], None, root))
+            self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], None, root)
             return None
         parts = _Parts(counts)
-        self._wait(MPI.Comm.Igatherv(self, [data, MPI.BYTE], parts.message, root))
+        self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], parts.message, root)
         return parts.objects()
 
     @operation
@@ -54,27 +54,27 @@ class Pickled(Watched):
             data = _pickled(sendobj, self.size)
             counts = np.array([len(each) for each in data], dtype=np.int64)
             outgoing = _Parts(counts, b"".join(data)).message
-        self._wait(MPI.Comm.Iscatter(self, counts, size, root))
+        self._run(MPI.Comm.Iscatter, counts, size, root)
         buffer = bytearray(int(size[0]))
-        self._wait(MPI.Comm.Iscatterv(self, outgoing, [buffer, MPI.BYTE], root))
+        self._run(MPI.Comm.Iscatterv, outgoing, [buffer, MPI.BYTE], root)
         return MPI.pickle.loads(buffer)
 
     @operation
     def allgather(self, sendobj: Any) -> list[Any]:
         data = MPI.pickle.dumps(sendobj)
         counts = _counts(self.size)
-        self._wait(MPI.Comm.Iallgather(self, _counts(1, len(data)), counts))
+        self._run(MPI.Comm.Iallgather, _counts(1, len(data)), counts)
         parts = _Parts(counts)
-        self._wait(MPI.Comm.Iallgatherv(self, [data, MPI.BYTE], parts.message))
+        self._run(MPI.Comm.Iallgatherv, [data, MPI.BYTE], parts.message)
         return parts.objects()
 
     @operation
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         data = _pickled(sendobj, self.size)
         sizes, counts = np.array([len(each) for each in data], dtype=np.int64), _counts(self.size)
-        self._wait(MPI.Comm.Ialltoall(self, sizes, counts))
+        self._run(MPI.Comm.Ialltoall, sizes, counts)
         parts = _Parts(counts)
-        self._wait(MPI.Comm.Ialltoallv(self, _Parts(sizes, b"".join(data)).message, parts.message))
+        self._run(MPI.Comm.Ialltoallv, _Parts(sizes, b"".join(data)).message, parts.message)
         return parts.objects()
 
 
@@ -85,9 +85,9 @@ class PickledNeighbours(Neighbours):
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
         data = MPI.pickle.dumps(sendobj)
         counts = _counts(self.indegree)
-        self._wait(MPI.Topocomm.Ineighbor_allgather(self, _counts(1, len(data)), counts))
+        self._run(MPI.Topocomm.Ineighbor_allgather, _counts(1, len(data)), counts)
         parts = _Parts(counts)
-        self._wait(MPI.Topocomm.Ineighbor_allgatherv(self, [data, MPI.BYTE], parts.message))
+        self._run(MPI.Topocomm.Ineighbor_allgatherv, [data, MPI.BYTE], parts.message)
         return parts.objects()
 
     @operation

@@ -23,7 +23,7 @@ class PointToPoint(Watched):
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
-        self._wait(MPI.Comm.Irecv(self, buf, source, tag), status)
+        self._run(MPI.Comm.Irecv, buf, source, tag, status=status)
 
     @operation
     def Sendrecv(
@@ -38,7 +38,7 @@ class PointToPoint(Watched):
     ) -> None:
         receiving = MPI.Comm.Irecv(self, recvbuf, source, recvtag)
         try:
-            self._wait(MPI.Comm.Isend(self, sendbuf, dest, sendtag))
+            self._run(MPI.Comm.Isend, sendbuf, dest, sendtag)
         except BaseException:
             abandon(receiving)
             raise
@@ -54,7 +54,7 @@ class PointToPoint(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        self._wait(MPI.Comm.Isendrecv_replace(self, buf, dest, sendtag, source, recvtag), status)
+        self._run(MPI.Comm.Isendrecv_replace, buf, dest, sendtag, source, recvtag, status=status)
 
     @operation
     def recv(

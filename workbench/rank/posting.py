@@ -30,7 +30,7 @@ def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
         self.watch.check()
         self.watch.messages += messages
         self.watch.doubtful |= doubtful
-        return watched(method(self, *args, **options), self.watch)
+        return watched(method(self, *args, **options), self.watch, (args, options))
 
     named(post, method.__name__)
     return post

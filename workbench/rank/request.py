@@ -37,13 +37,31 @@ class Request(MPI.Request):
     """
 
     watch: Watch
+    held: object
+    """What MPI reads and writes until it is complete: mpi4py's own requests of reductions hold no buffers."""
 
-    def __new__(cls, request: MPI.Request | None = None, watch: Watch | None = None) -> Self:
+    def __new__(cls, request: MPI.Request | None = None, watch: Watch | None = None, held: object = None) -> Self:
         """Take over a request of mpi4py."""
         # not super(): that of persistent ones is not the one whose memory layout Python has chosen for the class
         self = MPI.Request.__new__(cls, request)
         self.watch = watch or Watch()
+        self.held = held
         return self
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        done = MPI.Request.Test(self, status)
+        self.let_go()
+        return done
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        found = MPI.Request.test(self, status)
+        self.let_go()
+        return found
+
+    def let_go(self) -> None:
+        """Forget the buffers if MPI is done with them."""
+        if not self:
+            self.held = None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         with self.watch.doing("Wait"):
@@ -107,9 +125,15 @@ class Prequest(Request, MPI.Prequest):
     """A persistent request of a `Communicator`: as `Request`."""
 
 
-def watched(request: MPI.Request, watch: Watch) -> Request:
-    """Return a request of mpi4py as one that can be ended from outside, and that outlives the code that posted it."""
-    posted = (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch)
+def watched(request: MPI.Request, watch: Watch, held: object = None) -> Request:
+    """Return a request of mpi4py as one that can be ended from outside, and that outlives the code that posted it.
+
+    Parameters
+    ----------
+    held
+        What is to live as long as the request: what MPI reads and writes.
+    """
+    posted = (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch, held)
     watch.post(posted)
     return posted
 
@@ -118,10 +142,14 @@ def _several(operation: str, requests: Sequence[MPI.Request], attempt: Callable[
     watch = next((request.watch for request in requests if isinstance(request, Request)), None) or Watch()
     with watch.doing(operation):
         try:
-            return until(attempt, watch.check)
+            found = until(attempt, watch.check)
         except BaseException:
             abandon(*requests)
             raise
+    for request in requests:
+        if isinstance(request, Request):
+            request.let_go()
+    return found
 
 
 class Message(MPI.Message):
@@ -137,14 +165,14 @@ class Message(MPI.Message):
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         with self.watch.doing("Recv"):
-            complete(MPI.Message.Irecv(self, buf), self.watch.check, status)
+            complete(MPI.Message.Irecv(self, buf), self.watch.check, status, held=buf)
 
     def recv(self, status: MPI.Status | None = None) -> Any:
         with self.watch.doing("recv"):
             return unpickled(MPI.Message.irecv(self), self.watch.check, status)
 
     def Irecv(self, buf: Any) -> MPI.Request:
-        return watched(super().Irecv(buf), self.watch)
+        return watched(super().Irecv(buf), self.watch, buf)
 
     def irecv(self) -> MPI.Request:
         return watched(super().irecv(), self.watch)

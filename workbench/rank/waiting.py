@@ -50,7 +50,9 @@ def until(attempt: Callable[[], T], check: Callable[[], None]) -> T:
     return result
 
 
-def complete(request: MPI.Request, check: Callable[[], None], status: MPI.Status | None = None) -> None:
+def complete(
+    request: MPI.Request, check: Callable[[], None], status: MPI.Status | None = None, held: object = None
+) -> None:
     """Wait for a request.
 
     Parameters
@@ -60,13 +62,15 @@ def complete(request: MPI.Request, check: Callable[[], None], status: MPI.Status
         communicator is of no use for operations of this kind.
     status
         Filled in when it is complete.
+    held
+        What MPI reads and writes: kept with the request if that is abandoned. mpi4py's own requests of reductions and
+        of some others hold no buffers.
     """
-    if request.Test(status):
-        return
     try:
-        until(request.Test if status is None else partial(request.Test, status), check)
+        if not request.Test(status):
+            until(request.Test if status is None else partial(request.Test, status), check)
     except BaseException:
-        abandon(request)
+        abandon(request, held)
         raise
 
 

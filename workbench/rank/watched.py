@@ -26,6 +26,10 @@ class Watched(MPI.Intracomm):
     def _wait(self, request: MPI.Request, status: MPI.Status | None = None) -> None:
         complete(request, self.watch.check, status)
 
+    def _run(self, twin: Callable[..., MPI.Request], *args: Any, status: MPI.Status | None = None) -> None:
+        """Post the non-blocking twin of an operation, and wait for it."""
+        complete(twin(self, *args), self.watch.check, status, held=args)
+
     def _until(self, attempt: Callable[[], T | None]) -> T:
         return cast("T", until(attempt, self.watch.check))
 
@@ -64,7 +68,7 @@ def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
         watch.enter(name)
         watch.messages += messages
         try:
-            complete(twin(self, *args, **options), watch.check)
+            complete(twin(self, *args, **options), watch.check, held=(args, options))
         finally:
             watch.leave()
 
