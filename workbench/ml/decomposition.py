@@ -13,13 +13,14 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from workbench.ml import decomposition_fit, fitting
+from workbench.ml import decomposition_fit
 from workbench.ml.applied import Applied
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.decomposition_part import DecompositionPart
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
+from workbench.ml.reporting import Callback
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,8 +75,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
             rows=rows,
             features=features,
         )
-        task = Task(decomposition_fit.fit, settings, DecompositionPart, checks)
-        found, self.engine_ = fitting.fit(task, data, self.engine, None)
+        found = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
         dtype = data.X.dtype if data.X.dtype in FLOATS else np.dtype(np.float64)
         self.components_ = found.components.astype(dtype)
         self.singular_values_ = found.singular_values.astype(dtype)
@@ -149,6 +149,11 @@ class PCA(_Decomposition):
         Seed of ``"randomized"``.
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
+    verbose
+        1 for a bar, 2 for a line each pass over the rows.
+    callback
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``; after an iteration of
+        ``"randomized"`` with ``pass`` and ``iteration``.
 
     Attributes
     ----------
@@ -210,6 +215,8 @@ class PCA(_Decomposition):
         n_oversamples: int = 10,
         random_state: Any = None,
         engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
     ) -> None:
         self.n_components = n_components
         self.whiten = whiten
@@ -218,6 +225,8 @@ class PCA(_Decomposition):
         self.n_oversamples = n_oversamples
         self.random_state = random_state
         self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
 
     def _check(self, rows: int, features: int) -> None:
         super()._check(rows, features)
@@ -264,7 +273,7 @@ class TruncatedSVD(_Decomposition):
     ----------
     n_components
         How many.
-    solver, n_iter, n_oversamples, random_state, engine
+    solver, n_iter, n_oversamples, random_state, engine, verbose, callback
         As of `PCA`.
 
     Attributes
@@ -298,6 +307,8 @@ class TruncatedSVD(_Decomposition):
         n_oversamples: int = 10,
         random_state: Any = None,
         engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
     ) -> None:
         self.n_components = n_components
         self.solver = solver
@@ -305,6 +316,8 @@ class TruncatedSVD(_Decomposition):
         self.n_oversamples = n_oversamples
         self.random_state = random_state
         self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
 
     def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
         squares, mean = np.square(found.singular_values), found.mean

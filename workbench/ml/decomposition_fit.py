@@ -11,6 +11,7 @@ from sklearn.utils.extmath import svd_flip
 
 from workbench.ml.decomposition_part import join_triangles
 from workbench.ml.parts import Parts
+from workbench.ml.passes import Passes
 
 _Array = NDArray[np.float64]
 
@@ -101,12 +102,13 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     Rounding errors are taken as random, so that of n of them the root of n remains: Higham and Mary, SIAM Journal on
     Scientific Computing 41 (2019).
     """
+    passes = Passes(parts)
     solver = settings.solver if settings.solver != "auto" else _choose(settings)
-    spectrum = _SOLVERS[solver](parts, settings)
+    spectrum = _SOLVERS[solver](passes, settings)
     number = _number(spectrum, settings)
     if settings.solver == "auto" and solver == "gram" and _doubtful(spectrum, number):
         solver = "tsqr"
-        spectrum = _SOLVERS[solver](parts, settings)
+        spectrum = _SOLVERS[solver](passes, settings)
         number = _number(spectrum, settings)
     values = spectrum.values[:number]
     rest = spectrum.total - float(values @ values)
@@ -164,14 +166,16 @@ def _by_tsqr(parts: Parts, settings: Settings) -> _Spectrum:
     return _Spectrum(mean, values, vectors, float(values @ values), _of_values(values, middle, settings))
 
 
-def _by_random_vectors(parts: Parts, settings: Settings) -> _Spectrum:
+def _by_random_vectors(parts: Passes, settings: Settings) -> _Spectrum:
     mean, middle = _mean(parts, settings)
     total = parts.sum("squares", middle)
     wanted = settings.all if settings.n_components is None else int(settings.n_components)
     vectors = min(wanted + settings.n_oversamples, settings.all)
     basis = np.random.default_rng(settings.seed).normal(size=(settings.features, vectors))
-    for _ in range(settings.n_iter + 1):
-        basis = qr(parts.sum("normal", middle, basis), mode="economic", overwrite_a=True, check_finite=False)[0]
+    for iteration in range(settings.n_iter + 1):
+        product = parts.parts.sum("normal", middle, basis)
+        parts.report({"iteration": iteration + 1})
+        basis = qr(product, mode="economic", overwrite_a=True, check_finite=False)[0]
     triangle = parts.fold(join_triangles, "triangle", middle, basis)
     _, values, turn = svd(triangle, full_matrices=False, check_finite=False)
     found = turn @ basis.T

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,7 @@ from workbench.ml import fitting
 from workbench.ml.applied import Applied
 from workbench.ml.data import Data, as_array, know_features
 from workbench.ml.fitting import Task
-from workbench.ml.reporting import reporting
+from workbench.ml.reporting import Callback, reporting
 from workbench.words import count
 
 
@@ -41,13 +40,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     """Whether it takes CSR matrices."""
 
     engine: str
-    max_iter: int
     verbose: int
-    callback: Callable[[Mapping[str, float]], Any] | None
+    callback: Callback | None
 
     def _fit(self, task: Task, data: Data) -> Any:
         """Run a fit, and return what it has found."""
-        with reporting(type(self).__name__, self.max_iter, self.verbose, self.callback) as report:
+        iterations = getattr(self, "max_iter", None)
+        with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:
             found, self.engine_ = fitting.fit(task, data, self.engine, report)
         return found
 
@@ -85,7 +84,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         # Blocks have no names.
         for name in ("labels_", "feature_names_in_"):
             model.__dict__.pop(name, None)
-        model.callback = None
+        model.verbose, model.callback = 0, None
         empty = np.empty(0 if columns is None else (0, columns), dtype)
         call = Applied(model, method, empty)
         if columns is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -20,6 +19,7 @@ from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
 from workbench.ml.kmeans_part import KMeansPart
+from workbench.ml.reporting import Callback
 
 
 class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
@@ -90,7 +90,7 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
         random_state: Any = None,
         engine: str = "auto",
         verbose: int = 0,
-        callback: Callable[[Mapping[str, float]], Any] | None = None,
+        callback: Callback | None = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.init = init

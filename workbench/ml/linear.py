@@ -11,12 +11,13 @@ from sklearn.base import RegressorMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from workbench.ml import fitting, linear_fit
+from workbench.ml import linear_fit
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
 from workbench.ml.linear_part import LinearPart
+from workbench.ml.reporting import Callback
 
 
 class _Linear(RegressorMixin, Estimator):  # type: ignore[misc]
@@ -50,7 +51,7 @@ class _Linear(RegressorMixin, Estimator):  # type: ignore[misc]
         checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse)
         data = training(self, checks, X, y, sample_weight)
         task = Task(linear_fit.fit, self._settings(data.X.shape[0]), LinearPart, checks)
-        found, self.engine_ = fitting.fit(task, data, self.engine, None)
+        found = self._fit(task, data)
         self._take(found, data.X.dtype if data.X.dtype in FLOATS else np.dtype(np.float64))
         return self
 
@@ -81,6 +82,10 @@ class LinearRegression(_Linear):
         Singular values of the rows below this times the largest one count as 0; 1e-7 at least.
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
+    verbose
+        1 for a bar, 2 for a line each pass over the rows.
+    callback
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
     ----------
@@ -113,10 +118,20 @@ class LinearRegression(_Linear):
         "tol": [Interval(Real, 0, None, closed="left")],
     }
 
-    def __init__(self, *, fit_intercept: bool = True, tol: float = 1e-6, engine: str = "auto") -> None:
+    def __init__(
+        self,
+        *,
+        fit_intercept: bool = True,
+        tol: float = 1e-6,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
         self.fit_intercept = fit_intercept
         self.tol = tol
         self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
 
     def _settings(self, rows: int) -> linear_fit.Settings:
         return linear_fit.Settings(alpha=0.0, fit_intercept=self.fit_intercept, tol=self.tol, rows=rows)
@@ -137,6 +152,10 @@ class Ridge(_Linear):
         Whether the model has a constant beside the features.
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
+    verbose
+        1 for a bar, 2 for a line each pass over the rows.
+    callback
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
     ----------
@@ -160,10 +179,20 @@ class Ridge(_Linear):
         "alpha": [Interval(Real, 0, None, closed="left")],
     }
 
-    def __init__(self, alpha: float = 1.0, *, fit_intercept: bool = True, engine: str = "auto") -> None:
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
         self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
 
     def _settings(self, rows: int) -> linear_fit.Settings:
         return linear_fit.Settings(alpha=float(self.alpha), fit_intercept=self.fit_intercept, tol=0.0, rows=rows)

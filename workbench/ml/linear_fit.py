@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from workbench.ml.parts import Parts, weighed
+from workbench.ml.passes import Passes
 
 _Array = NDArray[np.float64]
 
@@ -61,6 +62,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     what is left of the targets, brings them back: Björck, Linear Algebra and its Applications 88/89 (1987), where these
     are called the corrected seminormal equations.
     """
+    parts = Passes(parts)
     weight, rows, targets = parts.sum("sums")
     weighed(weight)
     middle, target = (rows / weight, targets / weight) if settings.fit_intercept else (None, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,6 +19,7 @@ from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
 from workbench.ml.logistic_part import LogisticPart
+from workbench.ml.reporting import Callback
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +96,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         warm_start: bool = False,
         engine: str = "auto",
         verbose: int = 0,
-        callback: Callable[[Mapping[str, float]], Any] | None = None,
+        callback: Callback | None = None,
     ) -> None:
         self.C = C
         self.tol = tol

@@ -13,12 +13,12 @@ from sklearn.neighbors import VALID_METRICS
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from workbench.ml import fitting
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import Data, as_array, know_features, training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
 from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find
+from workbench.ml.reporting import Callback
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +46,11 @@ class NearestNeighbors(Estimator):
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A search is one round trip, so ``"auto"`` takes Dask for
         what lies on ranks.
+    verbose
+        1 for a bar, 2 for a line each pass over the rows.
+    callback
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``. A fit is one, and a search
+        one for each call of all ranks.
 
     Attributes
     ----------
@@ -75,11 +80,11 @@ class NearestNeighbors(Estimator):
 
     _sparse = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "metric": [StrOptions(set(VALID_METRICS["brute"]) - {"precomputed"}), callable],
         "p": [Interval(Real, 0, None, closed="right")],
         "metric_params": [dict, None],
-        "engine": [StrOptions(set(fitting.ENGINES))],
     }
 
     def __init__(
@@ -90,12 +95,16 @@ class NearestNeighbors(Estimator):
         p: float = 2,
         metric_params: Mapping[str, Any] | None = None,
         engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.metric = metric
         self.p = p
         self.metric_params = metric_params
         self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
 
     def __getstate__(self) -> Any:
         if "_rows" in vars(self) and self._rows.distributed:
@@ -241,9 +250,7 @@ class NearestNeighbors(Estimator):
         return "euclidean" if self.metric == "l2" else self.metric, keywords
 
     def _run(self, algorithm: Any, settings: Any) -> Any:
-        task = Task(algorithm, settings, NeighborsPart, self._checks())
-        found, self.engine_ = fitting.fit(task, self._rows, self.engine, None)
-        return found
+        return self._fit(Task(algorithm, settings, NeighborsPart, self._checks()), self._rows)
 
 
 def _others(distances: NDArray[Any], rows: NDArray[Any], first: int) -> Found:

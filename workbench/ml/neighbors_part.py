@@ -13,6 +13,7 @@ from scipy import sparse
 
 from workbench.ml.neighbors_measure import measure
 from workbench.ml.parts import Parts
+from workbench.ml.passes import Passes
 
 _Array = NDArray[Any]
 
@@ -46,12 +47,12 @@ class Search:
 
 def count(parts: Parts, settings: None) -> int:  # noqa: ARG001  (an algorithm has both)
     """Return the number of all rows."""
-    return int(parts.sum("rows"))
+    return int(Passes(parts).sum("rows"))
 
 
 def find(parts: Parts, search: Search) -> Found:
     """Return the nearest of all rows: as many as wanted, or all if there are fewer."""
-    found: Found = parts.fold(functools.partial(join, search.n_neighbors), "nearest", search)
+    found: Found = Passes(parts).fold(functools.partial(join, search.n_neighbors), "nearest", search)
     return found
 
 

@@ -47,8 +47,8 @@ class Parts(Protocol):
             As of `sum`.
         """
 
-    def report(self, record: Mapping[str, float]) -> None:
-        """Tell how far the fit is: numbers by their names, once an iteration."""
+    def report(self, record: Mapping[str, Any]) -> None:
+        """Tell how far the fit is: numbers by their names, once an iteration, or once a pass over the data."""
 
 
 def weighed(total: float) -> float:
@@ -82,11 +82,11 @@ class LocalParts:
         Is given each record of `Parts.report`.
     """
 
-    def __init__(self, parts: Sequence[Any], report: Callable[[Mapping[str, float]], None] | None = None) -> None:
+    def __init__(self, parts: Sequence[Any], report: Callable[[Mapping[str, Any]], None] | None = None) -> None:
         self._parts = parts
         self._report = report
 
-    def report(self, record: Mapping[str, float]) -> None:
+    def report(self, record: Mapping[str, Any]) -> None:
         """See `Parts.report`."""
         if self._report is not None:
             self._report(record)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from workbench.calling.call import Call
 
-Report = Callable[[Mapping[str, float]], None]
-"""Is given the numbers of an iteration by their names."""
+Report = Callable[[Mapping[str, Any]], None]
+"""Is given the numbers of an iteration, or of a pass over the data, by their names."""
 
 TOPIC = "workbench-fits"
 """Of the events that carry records: ``{"fit": identity, "records": [...]}``."""
@@ -26,7 +26,7 @@ TOPIC = "workbench-fits"
 # Seconds between two messages of rank 0: iterations may take less than a message does.
 _OFTEN = 0.1
 
-_Take = Callable[[Sequence[Mapping[str, float]]], None]
+_Take = Callable[[Sequence[Mapping[str, Any]]], None]
 # By client, who listens to which fit; a client has one handler for a topic.
 _listeners: WeakKeyDictionary[Client, dict[str, _Take]] = WeakKeyDictionary()
 
@@ -42,11 +42,11 @@ class Sender:
 
     def __init__(self, fit: str) -> None:
         self._fit = fit
-        self.records: list[dict[str, float]] = []
+        self.records: list[dict[str, Any]] = []
         """All so far."""
         self._told, self._sent = 0, time.monotonic()
 
-    def __call__(self, record: Mapping[str, float]) -> None:
+    def __call__(self, record: Mapping[str, Any]) -> None:
         """Take a record."""
         self.records.append(dict(record))
         if time.monotonic() - self._sent >= _OFTEN:
@@ -68,13 +68,13 @@ class Listener:
     def __init__(self, client: Client, report: Report) -> None:
         self.fit = uuid.uuid4().hex
         self._client, self._report = client, report
-        self._arrived: queue.SimpleQueue[Sequence[Mapping[str, float]]] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[Sequence[Mapping[str, Any]]] = queue.SimpleQueue()
         self._number = 0
 
     def listen(self, call: Call) -> None:
         """Hand records on while somebody waits for the result of a call."""
 
-        def take(records: Sequence[Mapping[str, float]]) -> None:
+        def take(records: Sequence[Mapping[str, Any]]) -> None:
             self._arrived.put(records)
             call.tell(self._next)
 
@@ -83,7 +83,7 @@ class Listener:
             self._client.subscribe_topic(TOPIC, functools.partial(_hand_out, _listeners[self._client]))
         _listeners[self._client][self.fit] = take
 
-    def finish(self, records: Sequence[Mapping[str, float]]) -> None:
+    def finish(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Hand on those of all records that have not come yet."""
         self._hand_on(records[self._number :])
 
@@ -94,7 +94,7 @@ class Listener:
     def _next(self) -> None:
         self._hand_on(self._arrived.get_nowait())
 
-    def _hand_on(self, records: Sequence[Mapping[str, float]]) -> None:
+    def _hand_on(self, records: Sequence[Mapping[str, Any]]) -> None:
         for record in records:
             self._number += 1
             self._report(record)

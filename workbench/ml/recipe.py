@@ -10,10 +10,8 @@ import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 from sklearn.base import TransformerMixin
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
-from workbench.ml import fitting
 from workbench.ml.applied import Applied
 from workbench.ml.data import Data, know_features
 from workbench.ml.estimator import Estimator
@@ -23,6 +21,7 @@ from workbench.ml.recipe_data import blocks_of, local, training
 from workbench.ml.recipe_fitted import Columns, FittedColumn, fitted
 from workbench.ml.recipe_part import RecipeChecks, RecipePart, statistics
 from workbench.ml.recipe_steps import Chain, TargetMean, chain
+from workbench.ml.reporting import Callback
 
 _Array = NDArray[Any]
 
@@ -40,6 +39,10 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A fit is one pass over the rows and one round trip, so
         ``"auto"`` takes Dask for what lies on ranks.
+    verbose
+        1 for a bar, 2 for a line each pass over the rows.
+    callback
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
     ----------
@@ -80,13 +83,22 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
         "steps": [list, tuple],
-        "engine": [StrOptions(set(fitting.ENGINES))],
     }
 
-    def __init__(self, steps: Sequence[tuple[Any, Any]], *, engine: str = "auto") -> None:
+    def __init__(
+        self,
+        steps: Sequence[tuple[Any, Any]],
+        *,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
         self.steps = steps
         self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find what the steps need to know of the columns.
@@ -184,7 +196,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
             )
         checks = RecipeChecks(type(self).__name__)
         data = training(checks, X, y if targeted else None, self.engine)
-        found, self.engine_ = fitting.fit(Task(statistics, chains, RecipePart, checks), data, self.engine, None)
+        found = self._fit(Task(statistics, chains, RecipePart, checks), data)
         self.columns_: list[FittedColumn] = list(map(fitted, chains, found))
         return data
 

@@ -13,6 +13,7 @@ from sklearn.utils import column_or_1d
 
 from workbench.ml.checks import Checks
 from workbench.ml.parts import Parts
+from workbench.ml.passes import Passes
 from workbench.ml.recipe_statistics import Amounts, Groups, Spread, Statistics, join
 from workbench.ml.recipe_steps import Chain
 
@@ -110,5 +111,5 @@ class RecipePart:
 
 def statistics(parts: Parts, chains: Sequence[Chain]) -> tuple[Statistics, ...]:
     """Return the statistics of all rows, in one pass."""
-    found: tuple[Statistics, ...] = parts.fold(join, "statistics", chains)
+    found: tuple[Statistics, ...] = Passes(parts).fold(join, "statistics", chains)
     return found

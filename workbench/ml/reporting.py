@@ -10,11 +10,12 @@ from tqdm.auto import tqdm
 
 from workbench.ml.progress import Report
 
+Callback = Callable[[Mapping[str, Any]], Any]
+"""Is given the numbers of an iteration, or of a pass over the data, by their names."""
+
 
 @contextmanager
-def reporting(
-    name: str, iterations: int, verbose: int, callback: Callable[[Mapping[str, float]], Any] | None
-) -> Iterator[Report | None]:
+def reporting(name: str, iterations: int | None, verbose: int, callback: Callback | None) -> Iterator[Report | None]:
     """Give what is to be handed the records of a fit; None if nobody wants them.
 
     Parameters
@@ -22,24 +23,26 @@ def reporting(
     name
         What the bar is of.
     iterations
-        At most.
+        At most; None for a fit that tells of its passes over the data.
     verbose
-        0 for nothing, 1 for a bar, 2 for a line each iteration.
+        0 for nothing, 1 for a bar, 2 for a line each record.
     callback
         Is given each record.
     """
     if not verbose and callback is None:
         yield None
         return
-    with tqdm(total=iterations, desc=name, unit="iteration", disable=verbose != 1) as bar:
+    unit = "pass" if iterations is None else "iteration"
+    with tqdm(total=iterations, desc=name, unit=unit, disable=verbose != 1) as bar:
 
-        def report(record: Mapping[str, float]) -> None:
-            numbers = {key: f"{value:.6g}" for key, value in record.items() if key != "iteration"}
-            bar.set_postfix(numbers, refresh=False)
-            bar.update(record["iteration"] - bar.n)
+        def report(record: Mapping[str, Any]) -> None:
+            words = {key: value if isinstance(value, str) else f"{value:.6g}" for key, value in record.items()}
+            bar.set_postfix({key: word for key, word in words.items() if key != unit}, refresh=False)
+            bar.update(record[unit] - bar.n)
             if verbose > 1:
-                words = ", ".join(f"{key} {value}" for key, value in numbers.items())
-                tqdm.write(f"{name}: iteration {record['iteration']:.0f}, {words}")
+                step = "iteration" if "iteration" in words else "pass"
+                said = [f"{step} {words.pop(step)}", *(f"{key} {word}" for key, word in words.items())]
+                tqdm.write(f"{name}: {', '.join(said)}")
             if callback is not None:
                 _call(callback, record)
 
@@ -48,7 +51,7 @@ def reporting(
         bar.total = bar.n
 
 
-def _call(callback: Callable[[Mapping[str, float]], Any], record: Mapping[str, float]) -> None:
+def _call(callback: Callback, record: Mapping[str, Any]) -> None:
     try:
         callback(record)
     except StopIteration as stop:

@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import check_array
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.sparsefuncs import inplace_column_scale
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from workbench.ml import fitting
 from workbench.ml.checks import FLOATS
 from workbench.ml.data import know_features, training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
 from workbench.ml.moments import Moments
 from workbench.ml.parts import weighed
+from workbench.ml.reporting import Callback
 from workbench.ml.scaler_part import ScalerChecks, ScalerPart, moments, refuse_to_centre
 
 _Array = NDArray[Any]
@@ -48,6 +47,10 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A fit is one pass over the rows and one round trip, so
         ``"auto"`` takes Dask for what lies on ranks.
+    verbose
+        1 for a bar, 2 for a line each pass over the rows.
+    callback
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
     ----------
@@ -73,15 +76,25 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
         "with_mean": ["boolean"],
         "with_std": ["boolean"],
-        "engine": [StrOptions(set(fitting.ENGINES))],
     }
 
-    def __init__(self, *, with_mean: bool = True, with_std: bool = True, engine: str = "auto") -> None:
+    def __init__(
+        self,
+        *,
+        with_mean: bool = True,
+        with_std: bool = True,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
         self.with_mean = with_mean
         self.with_std = with_std
         self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find means and variances.
@@ -126,7 +139,7 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
     def _learn(self, X: Any, weight: Any, seen: Moments | None) -> Self:
         checks = ScalerChecks(type(self).__name__, with_mean=self.with_mean)
         data = training(self, checks, X, None, weight)
-        found, self.engine_ = fitting.fit(Task(moments, seen, ScalerPart, checks), data, self.engine, None)
+        found = self._fit(Task(moments, seen, ScalerPart, checks), data)
         if weight is not None:
             weighed(float(np.max(found[0])))
         self._keep(*found)

@@ -16,6 +16,7 @@ from sklearn.utils.sparsefuncs import mean_variance_axis
 from workbench.ml.checks import FLOATS, Checks, weights
 from workbench.ml.moments import Moments, join
 from workbench.ml.parts import Parts
+from workbench.ml.passes import Passes
 
 _Array = NDArray[Any]
 
@@ -54,7 +55,7 @@ def refuse_to_centre(X: Any, with_mean: bool) -> None:
 
 def moments(parts: Parts, seen: Moments | None) -> Moments:
     """Return the moments of all rows together with those that were seen before."""
-    found: Moments = parts.fold(join, "moments")
+    found: Moments = Passes(parts).fold(join, "moments")
     return found if seen is None else join(seen, found)
 
 
