@@ -11,7 +11,7 @@ import psutil
 import pytest
 from support.processes import DEADLINE
 
-from workbench.bench import overhead, turns
+from workbench.bench import arms, overhead, turns
 from workbench.bench.training import Order
 from workbench.errors import LaunchError
 from workbench.launch import mpi
@@ -31,14 +31,14 @@ def test_overhead_fits_both_models_on_both_engines_and_in_bare_mpi():
     fits = list(product(("kmeans", "logistic"), ("mpi", "dask", "bare")))
     assert sorted((row["what"], row["arm"]) for row in report.rows) == sorted([*fits, ("round trip", "dask")])
     assert min(row["seconds"] for row in report.rows) > 0
-    assert min(report.machine[f"rows of {model}"] for model in overhead.MODELS) > 0
+    assert min(report.machine[f"rows of {model}"] for model in arms.MODELS) > 0
     assert report.summary["round_trip_ms"] > 0
 
 
 @pytest.mark.mpi_flavour
 def test_the_bare_program_comes_to_the_same_on_all_ranks():
     with turns.taking(mpi.find(), 2, PROGRAM, DEADLINE) as bare:
-        kmeans, logistic = (bare.take(Order(model, 200, 3), DEADLINE) for model in overhead.MODELS)
+        kmeans, logistic = (bare.take(Order(model, 200, 3), DEADLINE) for model in arms.MODELS)
 
     for fits in (kmeans, logistic):
         assert fits[0].found.tolist() == fits[1].found.tolist()

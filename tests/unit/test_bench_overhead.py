@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import workbench.ml
-from workbench.bench import overhead
+from workbench.bench import arms, overhead
 from workbench.bench.report import Report
 from workbench.bench.training import Order
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -27,7 +27,7 @@ def rows():
 def test_overhead_sums_up_the_ratios_of_medians_to_bare_mpi_and_the_round_trip():
     summary = overhead.summarise(list(rows()))
 
-    ratios = [summary[f"{model}_{engine}"] for model in overhead.MODELS for engine in overhead.ENGINES]
+    ratios = [summary[f"{model}_{engine}"] for model in arms.MODELS for engine in arms.ENGINES]
     assert ratios == [1.5, 2.0, 1.0, 2.5]
     assert summary["round_trip_ms"] == 2.0
     assert [summary[name] for name in ("mpi_target", "dask_target", "round_trip_target_ms")] == [1.05, 1.10, 5.0]
@@ -36,17 +36,17 @@ def test_overhead_sums_up_the_ratios_of_medians_to_bare_mpi_and_the_round_trip()
 
 def test_a_fit_that_converges_before_its_iterations_are_made_is_refused():
     with pytest.raises(InvalidRequest, match="--iterations 9: kmeans by mpi was done after 7; ask for fewer"):
-        overhead.require_same(Order("kmeans", 100, 9), "mpi", 7, np.ones(2), np.ones(2))
+        arms.require_same(Order("kmeans", 100, 9), "mpi", 7, np.ones(2), np.ones(2))
 
 
 def test_results_that_differ_by_more_than_rounding_end_the_bench():
     order, expected = Order("logistic", 100, 9), np.array([1.0, -2.0])
 
-    overhead.require_same(order, "dask", 9, expected * (1 + 1e-9), expected)
+    arms.require_same(order, "dask", 9, expected * (1 + 1e-9), expected)
     with pytest.raises(
         WorkbenchError, match=r"logistic by dask came to another result than the first fit, apart by 0\.5"
     ):
-        overhead.require_same(order, "dask", 9, expected + 0.5, expected)
+        arms.require_same(order, "dask", 9, expected + 0.5, expected)
 
 
 def test_a_report_of_the_overhead_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp_path):

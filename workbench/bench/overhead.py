@@ -1,45 +1,33 @@
 """What the engines of our estimators cost: K-means and logistic regression, against the same kernels in bare MPI.
 
-Cluster and bare program are both alive and take turns of a second and more on data that agree. While the bare ranks
-compute, those of the cluster are stopped; while the cluster computes, the bare ones sleep.
+Cluster and bare program take turns of a second and more: see `workbench.bench.arms`.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
-import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import plotting, turns
-from workbench.bench.halting import halted
-from workbench.bench.report import Report, above_zero, alternate, machine, positive
-from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.bench import plotting
+from workbench.bench.arms import BARE, ENGINES, MODELS, Arms, bare_world, rows_for
+from workbench.bench.report import Report, above_zero, machine, positive
 from workbench.launch import mpi
 
 if TYPE_CHECKING:
-    from dask.array import Array
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from workbench.bench.training import Fit, Order
-    from workbench.bench.turns import Turns
     from workbench.ml.parts import Parts
 
-MODELS, ENGINES, BARE = ("kmeans", "logistic"), ("mpi", "dask"), "bare"
-"""What is fitted, by which of our engines, and the reference."""
 TRIP = "round trip"
 """What is measured of the Dask engine beside."""
 _TARGETS = {"mpi": 1.05, "dask": 1.10}
-_PROGRAM = "workbench.bench.training"
-# Rows of the fits that tell how many make up an iteration; round trips that make up one measurement.
-_TRIAL, _TRIPS = 100_000, 50
-# Seconds for a bare world to start, and for a fit of it.
-_START, _WITHIN = 60.0, 300.0
+# Round trips that make up one measurement.
+_TRIPS = 50
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -68,6 +56,7 @@ def run(options: Namespace) -> Report:
     from distributed import Client
 
     from workbench import MPICluster
+    from workbench.bench.training import Order
 
     found, ranks = mpi.find(), options.ranks
     rows = {model: options.rows for model in MODELS if options.rows}
@@ -75,100 +64,16 @@ def run(options: Namespace) -> Report:
     starts = min(options.starts, options.rounds)
     rounds = math.ceil(options.rounds / starts)
     for start in range(1, starts + 1):
-        with turns.taking(found, ranks, _PROGRAM, _START) as bare:
-            rows = rows or {model: _enough(bare, model, options) for model in MODELS}
+        with bare_world(found, ranks) as bare:
+            rows = rows or {model: rows_for(bare, model, options.iterations, options.iteration_ms) for model in MODELS}
             with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
                 for model in MODELS:
-                    arms = _Arms(client, bare, model, rows[model], options.iterations)
-                    measured += [{"start": start} | row for row in arms.measure(ranks, rounds)]
+                    arms = Arms(client, bare, Order(model, rows[model], options.iterations))
+                    fits = [((model, arm, ranks, number), took) for number, arm, took in arms.measure(rounds)]
+                    measured += [{"start": start} | _row(*fit) for fit in fits]
                 measured += [{"start": start} | row for row in _round_trips(client, ranks, rounds)]
     facts = {f"rows of {model}": rows[model] for model in MODELS} | {"iterations": options.iterations}
     return Report("overhead", machine(found) | facts, measured, summarise(measured))
-
-
-def _enough(bare: Turns, model: str, options: Namespace) -> int:
-    """Return the rows of each rank that make an iteration as long as it is wanted."""
-    from workbench.bench.training import Order
-
-    order = Order(model, _TRIAL, options.iterations)
-    seconds: float = min(max(fit.seconds for fit in bare.take(order, _WITHIN)) for _ in range(3))
-    share: float = options.iteration_ms / 1e3 * options.iterations / seconds
-    return max(1, round(_TRIAL * share))
-
-
-class _Arms:
-    """The ways of fitting one model, on data that agree."""
-
-    def __init__(self, client: Client, bare: Turns, model: str, rows: int, iterations: int) -> None:
-        from workbench import run_on_ranks
-        from workbench.bench import training
-
-        self._bare, self._model = bare, model
-        self._order = training.Order(model, rows, iterations)
-        self._pids = list(client.run(os.getpid).values())
-        self._data: tuple[Array, Array] = run_on_ranks(training.block, rows, client=client, result="blocks")
-        self._settings = run_on_ranks(training.setting, self._data[0], client=client)
-
-    def measure(self, ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
-        """Yield a row for each fit."""
-        expected: Any = None
-        for number, arm in alternate((*ENGINES, BARE), rounds):
-            seconds, found, made = self._fit_bare() if arm == BARE else self._fit(arm)
-            expected = found if expected is None else expected
-            require_same(self._order, arm, made, found, expected)
-            if number:
-                yield _row((self._model, arm, ranks, number), seconds)
-
-    def _fit_bare(self) -> tuple[float, Any, int]:
-        with halted(self._pids):
-            fits: list[Fit] = self._bare.take(self._order, _WITHIN)
-        settings = [fit.setting for fit in fits]
-        if settings != self._settings:
-            raise WorkbenchError(f"world, threads, cores and alignment are {settings}, in the cluster {self._settings}")
-        return max(fit.seconds for fit in fits), fits[0].found, fits[0].iterations
-
-    def _fit(self, engine: str) -> tuple[float, Any, int]:
-        import numpy as np
-        from sklearn.exceptions import ConvergenceWarning
-
-        from workbench.bench.training import CLUSTERS, centers
-        from workbench.ml import KMeans, LogisticRegression
-
-        X, y = self._data
-        most: dict[str, Any] = {"max_iter": self._order.iterations, "tol": 0.0, "engine": engine}
-        with warnings.catch_warnings():
-            # To end before is what is asked for.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            begin = time.perf_counter()
-            if self._model == "kmeans":
-                clusters = KMeans(CLUSTERS, init=centers(), **most).fit(X)
-                took = time.perf_counter() - begin
-                return took, np.append(clusters.cluster_centers_, clusters.inertia_), clusters.n_iter_
-            classes = LogisticRegression(**most).fit(X, y)
-            took = time.perf_counter() - begin
-            return took, np.append(classes.coef_, classes.intercept_), int(classes.n_iter_[0])
-
-
-def require_same(order: Order, arm: str, made: int, found: Any, expected: Any) -> None:
-    """Raise if a fit has made other iterations than were ordered, or came to something else than the first one.
-
-    Raises
-    ------
-    InvalidRequest
-        If it has converged before.
-    WorkbenchError
-        If the results are not the same, but for rounding.
-    """
-    import numpy as np
-
-    if made != order.iterations:
-        raise InvalidRequest(
-            f"--iterations {order.iterations}: {order.model} by {arm} was done after {made}; "
-            "ask for fewer, or for more --rows"
-        )
-    if not np.allclose(found, expected, rtol=1e-6, atol=1e-8):
-        apart = float(np.abs(found - expected).max())
-        raise WorkbenchError(f"{order.model} by {arm} came to another result than the first fit, apart by {apart:g}")
 
 
 class _Nothing:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.bench import turns
+from workbench.bench.peak import Growth, Watch
 from workbench.ml.kmeans_part import KMeansPart
 from workbench.ml.logistic_part import LogisticPart
 
@@ -41,6 +42,10 @@ class Order:
     rows: int
     """Of each rank."""
     iterations: int
+    pieces: int = 1
+    """What the rows of each rank are made of; see `block`."""
+    watched: bool = False
+    """Whether memory is measured, and not time."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,25 @@ class Fit:
     iterations: int
     setting: tuple[str | int | None, ...]
     """See `setting`."""
+    growth: Growth | None
+    """Of its memory, if that was ordered."""
 
 
-def block(comm: Intracomm, rows: int) -> _Block:
-    """Return the block of a rank and its labels, 0 and 1: shapes (rows, columns) and (rows,)."""
-    random = np.random.default_rng(comm.rank)
-    X = _rows(random, rows)
-    scores = X @ (np.resize([0.5, -0.5], COLUMNS) / _SPREAD)
-    return X, (random.logistic(size=rows) < scores).astype(np.float64)
+def block(comm: Intracomm, rows: int, pieces: int = 1) -> _Block:
+    """Return the block of a rank and its labels, 0 and 1: shapes (rows, columns) and (rows,).
+
+    Notes
+    -----
+    All data are a row of pieces with random numbers of their own, of which each rank has as many: other numbers of
+    ranks can share the same ones.
+    """
+    X, y = np.empty((rows, COLUMNS)), np.empty(rows)
+    for number, (piece, labels) in enumerate(zip(np.split(X, pieces), np.split(y, pieces), strict=True)):
+        random = np.random.default_rng(comm.rank * pieces + number)
+        piece[...] = _rows(random, len(piece))
+        scores = piece @ (np.resize([0.5, -0.5], COLUMNS) / _SPREAD)
+        labels[...] = random.logistic(size=len(labels)) < scores
+    return X, y
 
 
 def centers() -> _Vector:
@@ -123,27 +139,31 @@ class _Trainer:
 
     def __init__(self, comm: Intracomm) -> None:
         self._comm = comm
-        self._data: dict[str, _Block] = {}
+        self._data: dict[str, tuple[tuple[int, int], _Block]] = {}
 
     def fit(self, order: Order) -> Fit:
         """Take part in a fit; all ranks begin at once."""
         X, y = self._block(order)
+        watch = Watch() if order.watched else None
         self._comm.Barrier()
         begin = time.perf_counter()
         found, made = MODELS[order.model](self._comm, (X, y), order.iterations)
         took = time.perf_counter() - begin
         _require_no_dask()
-        return Fit(took, found, made, setting(self._comm, X))
+        return Fit(took, found, made, setting(self._comm, X), watch.end() if watch else None)
 
     def _block(self, order: Order) -> _Block:
         from workbench.placing.rows import aligned
 
-        before = self._data.pop(order.model, None)
-        if before is None or len(before[0]) != order.rows:
-            X, y = block(self._comm, order.rows)
-            before = aligned(X), aligned(y)
-        self._data[order.model] = before
-        return before
+        wanted = order.rows, order.pieces
+        before, data = self._data.pop(order.model, (None, None))
+        if data is None or before != wanted:
+            # What was there before is not kept beside it.
+            data = None
+            X, y = block(self._comm, *wanted)
+            data = aligned(X), aligned(y)
+        self._data[order.model] = wanted, data
+        return data
 
 
 def _require_no_dask() -> None:
