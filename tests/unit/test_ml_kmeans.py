@@ -106,6 +106,28 @@ def test_the_number_of_parts_changes_nothing_but_rounding(number, init, weighted
     assert found.iterations == whole.iterations
 
 
+@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("made", ["float64", "float32", "sparse", "weighted", "anew"])
+@pytest.mark.parametrize("away", [0.0, 1e3, 1e6])
+def test_its_tolerance_is_a_share_of_the_variance(number, made, away):
+    X = blobs(away=away, dtype="float32" if made == "float32" else "float64")
+    given = sparse.csr_array(X) if made == "sparse" else X
+    bounds = np.linspace(0, len(X), number + 1).astype(int)
+    weight = weights(len(X)) if made == "weighted" else None
+    pieces = [slice(*each) for each in itertools.pairwise(bounds)]
+    weighed = [None if weight is None else weight[piece] for piece in pieces]
+    parts = [KMeansPart(given[piece], None, its, piece.start) for piece, its in zip(pieces, weighed, strict=True)]
+    if made != "sparse":
+        LocalParts(parts).sum("center", X.mean(axis=0, dtype=np.float64))
+    for _ in range(2 if made == "anew" else 1):
+        LocalParts(parts).sum("step", X[:5], True)
+
+    tolerance = 1e-4 if made == "sparse" and away else 1e-9
+    np.testing.assert_allclose(
+        kmeans_fit._variance(LocalParts(parts)), X.astype(np.float64).var(axis=0).mean(), rtol=tolerance
+    )
+
+
 @pytest.mark.parametrize("number", [1, 4])
 def test_empty_clusters_get_the_farthest_rows_as_in_scikit_learn(number):
     X = blobs(500)

@@ -66,24 +66,32 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     of this, and the tolerance, as scikit-learn has it: from the same first centres it comes to the same ones.
     """
     weighed(parts.sum("weight"))
-    rows, mean, deviations = parts.fold(moments.join, "moments")
-    threshold = settings.tol * float(deviations.mean()) / rows
+    rows, mean, deviations = parts.fold(moments.join, "sample")
     if np.square(mean).sum() * rows > deviations.sum():
         parts.sum("center", mean)
-    return min((_fit(parts, settings, threshold, run) for run in range(settings.n_init)), key=lambda fit: fit.inertia)
+    return min((_fit(parts, settings, run) for run in range(settings.n_init)), key=lambda fit: fit.inertia)
 
 
-def _fit(parts: Parts, settings: Settings, threshold: float, run: int) -> Fitted:
+def _fit(parts: Parts, settings: Settings, run: int) -> Fitted:
     centers = _first(parts, settings, run)
-    iterations, shift, moved = 0, np.inf, 1.0
+    iterations, shift, moved, threshold = 0, np.inf, 1.0, 0.0
     while iterations < settings.max_iter and moved and shift > threshold:
         iterations += 1
-        sums, counts, scores, moved = parts.sum("step", centers)
+        wanted = iterations == 1 and settings.tol > 0
+        sums, counts, scores, moved = parts.sum("step", centers, wanted)
+        if wanted:
+            threshold = settings.tol * _variance(parts)
         before, centers = centers, _means(parts, centers, sums.copy(), counts.copy())
         shift = float(np.square(centers - before).sum())
         parts.report({"iteration": iterations, "score": scores, "shift": shift, "moved": moved})
     inertia = parts.sum("inertia", centers)
     return Fitted(centers, inertia, iterations, converged=not moved or shift <= threshold)
+
+
+def _variance(parts: Parts) -> float:
+    """Return the variance of the features, on average, after the first step."""
+    rows, total, squares = parts.sum("spread")
+    return float(max(0.0, squares - total @ total / rows) / (rows * len(total)))
 
 
 def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array:

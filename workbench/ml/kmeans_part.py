@@ -18,6 +18,8 @@ _Array = NDArray[Any]
 _SLICE = 6000
 # The same of scores: how many there are at a time, and the least number of rows.
 _SCORES, _LEAST = 16 * _SLICE, 250
+# Rows of a block, at least, that tell about where it is.
+_SAMPLE = 1000
 # The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
 _ANEW = 20
 
@@ -48,19 +50,20 @@ class KMeansPart:
         self._labels: NDArray[np.int32] | None = None
         self._sums, self._counts, self._steps = np.empty(0), np.empty(0), 0
         self._distances = np.empty(0)
+        self._sum, self._squares = np.empty(0), 0.0
 
-    def moments(self) -> Moments:
-        """Return the moments of the rows, without their weights."""
-        rows = self._X.shape[0]
-        mean, deviations = np.zeros((2, self._X.shape[1]))
-        ones = np.ones(_SLICE)
-        for _, X in self._slices():
-            mean += ones[: X.shape[0]] @ X
-        mean /= rows
-        for _, X in self._slices():
-            apart = _dense(X) - mean
-            deviations += ones[: len(apart)] @ np.square(apart, out=apart)
-        return float(rows), mean, deviations
+    def sample(self) -> Moments:
+        """Return the moments of the rows, without their weights, as some of them have it: where they are, about."""
+        rows = _dense(self._X[:: max(1, self._X.shape[0] // _SAMPLE)]).astype(np.float64)
+        mean = rows.mean(axis=0)
+        return float(self._X.shape[0]), mean, np.square(rows - mean).mean(axis=0) * self._X.shape[0]
+
+    def spread(self) -> tuple[float, _Array, float]:
+        """Return the number of rows, and the sums of them and of their squared norms, seen from the middle.
+
+        Those that a step has gathered: it has the rows in the cache.
+        """
+        return float(self._X.shape[0]), self._sum, self._squares
 
     def center(self, middle: _Array) -> float:
         """Look at rows from a point in their midst: far from 0 their products with centres lose digits."""
@@ -86,8 +89,15 @@ class KMeansPart:
         row = min(row, self._X.shape[0] - 1)
         return _dense(self._X[row : row + 1])
 
-    def step(self, centers: _Array) -> tuple[_Array, _Array, float, float]:
+    def step(self, centers: _Array, gather: bool = False) -> tuple[_Array, _Array, float, float]:
         """Assign the rows to their nearest centres.
+
+        Parameters
+        ----------
+        centers
+            Shape (clusters, features).
+        gather
+            Whether to gather on the way what `spread` tells.
 
         Returns
         -------
@@ -103,8 +113,8 @@ class KMeansPart:
         before = self._labels
         labels, scores = self._nearest(centers)
         moved = np.arange(len(labels)) if before is None else np.flatnonzero(labels != before)
-        if before is None or len(moved) > len(labels) // 4 or self._steps % _ANEW == 0:
-            self._sums, self._counts = self._totals(labels, None, len(centers))
+        if gather or before is None or len(moved) > len(labels) // 4 or self._steps % _ANEW == 0:
+            self._sums, self._counts = self._totals(labels, None, len(centers), gather=gather)
         elif len(moved):
             sums, counts = self._totals(labels, moved, len(centers), before)
             self._sums += sums
@@ -203,15 +213,25 @@ class KMeansPart:
         return labels, total
 
     def _totals(
-        self, labels: _Array, which: _Array | None, clusters: int, before: _Array | None = None
+        self,
+        labels: _Array,
+        which: _Array | None,
+        clusters: int,
+        before: _Array | None = None,
+        *,
+        gather: bool = False,
     ) -> tuple[_Array, _Array]:
         """Return sums and weights of the rows of each cluster: of all rows, or of some; less those it had before."""
         sums, counts = np.zeros((clusters, self._X.shape[1])), np.zeros(clusters)
+        if gather:
+            self._sum, self._squares = np.zeros(self._X.shape[1]), 0.0
         rows = len(labels) if which is None else len(which)
         for start in range(0, rows, _SLICE):
             here: Any = slice(start, min(start + _SLICE, rows))
             here = here if which is None else which[here]
             X, of = self._X[here], labels[here]
+            if gather:
+                self._gather(X)
             weight = np.ones(len(of)) if self._weight is None else self._weight[here].astype(np.float64)
             if before is not None:
                 # What goes to one cluster and comes from another, for each row.
@@ -221,6 +241,12 @@ class KMeansPart:
             sums += _dense(members @ X)
             counts += np.bincount(of, weight, minlength=clusters)
         return sums, counts
+
+    def _gather(self, X: Any) -> None:
+        """Take rows into account of which `spread` tells."""
+        apart = (_dense(X) if self._middle is None else X - self._middle).astype(np.float64, copy=False)
+        self._sum += np.ones(len(apart)) @ apart
+        self._squares += float(apart.ravel() @ apart.ravel())
 
     def _squared_distances(self, centers: _Array) -> _Array:
         """Return the squared distance of each row to the centre of its cluster, computed from their difference."""
