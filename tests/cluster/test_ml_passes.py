@@ -1,4 +1,4 @@
-"""Estimators that look at the rows on the ranks once: scaling, and searches for neighbours."""
+"""Estimators that look at the rows on the ranks once or some times: scaling, linear models, searches for neighbours."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn import linear_model
 
 from workbench import place
-from workbench.ml.neighbors import NearestNeighbors
-from workbench.ml.scaler import StandardScaler
+from workbench.ml import NearestNeighbors, Ridge, StandardScaler
 
 X = np.random.default_rng(5).normal(size=(1003, 4)) + 7
 QUERIES = np.random.default_rng(6).normal(size=(100, 4)) + 7
@@ -47,6 +47,18 @@ def test_a_frame_and_an_array_come_to_the_fit_of_both(client4, engine):
     np.testing.assert_allclose(model.var_, X.var(axis=0), rtol=1e-12)
     with pytest.raises(ValueError, match="feature names should match"):
         model.partial_fit(rest[names[::-1]])
+
+
+@BOTH
+def test_several_targets_are_fitted_as_by_scikit_learn_and_passes_are_told(client4, engine):
+    y, told = np.column_stack([X @ np.arange(4.0), X[:, 0] ** 2]), []
+    theirs = linear_model.Ridge(alpha=[0.5, 20.0]).fit(X, y)
+    ours = Ridge(alpha=[0.5, 20.0], engine=engine, callback=told.append).fit(as_dask(X), da.from_array(y, (300, 1)))
+
+    assert ours.engine_ == engine
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-9)
+    assert [record["name"] for record in told] == ["sums", "products", "pull"]
 
 
 @BOTH

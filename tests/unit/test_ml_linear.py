@@ -76,8 +76,72 @@ def test_any_number_of_parts_finds_the_same(number, fit_intercept, weighted, for
     settings = linear_fit.Settings(alpha=0.5, fit_intercept=fit_intercept, tol=0.0, rows=len(y))
     found = linear_fit.fit(parts_of(number, form(X), y, weight), settings)
 
-    np.testing.assert_allclose(found.coef, theirs.coef_, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(found.coef[0], theirs.coef_, rtol=1e-10, atol=1e-11)
     np.testing.assert_allclose(found.intercept, theirs.intercept_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("alpha", [0.5, [0.0, 3.0, 3.0]])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_any_number_of_parts_finds_the_same_for_several_targets(number, fit_intercept, alpha, form):
+    X, y, weight = data()
+    y = np.column_stack([y, X @ np.arange(7.0), X[:, 0] - y])
+    theirs = linear_model.Ridge(alpha=alpha, fit_intercept=fit_intercept).fit(X, y, weight)
+    settings = linear_fit.Settings(alpha=np.array(alpha), fit_intercept=fit_intercept, tol=0.0, rows=len(y))
+    found = linear_fit.fit(parts_of(number, form(X), y, weight), settings)
+
+    np.testing.assert_allclose(found.coef, theirs.coef_, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found.intercept, np.broadcast_to(theirs.intercept_, 3), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("ours", "theirs", "options"), [*PAIRS, (Ridge, linear_model.Ridge, {"alpha": [2.0, 0.1]})])
+def test_several_targets_are_fitted_as_by_scikit_learn(ours, theirs, options):
+    X, y, weight = data()
+    y = np.column_stack([y, X @ np.arange(7.0)])
+    ours, theirs = ours(**options).fit(X, y, weight), theirs(**options).fit(X, y, weight)
+
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-9, atol=1e-9)
+    assert np.shape(ours.intercept_) == np.shape(theirs.intercept_)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-9, atol=1e-9)
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y))
+    lazy = ours.predict(da.from_array(X, chunks=(100, 3)))
+    assert lazy.shape == y.shape
+    np.testing.assert_allclose(lazy.compute(scheduler="sync"), ours.predict(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", [LinearRegression, Ridge])
+def test_a_column_of_targets_is_taken_as_scikit_learn_takes_it(model):
+    X, y, _ = data()
+    theirs = getattr(linear_model, model.__name__)().fit(X, y[:, None])
+    ours = model().fit(X, y[:, None])
+
+    assert (ours.coef_.shape, ours.intercept_.shape) == (theirs.coef_.shape, theirs.intercept_.shape)
+    assert ours.predict(X).shape == theirs.predict(X).shape
+    assert ours.predict(da.from_array(X, chunks=(100, 3))).shape == theirs.predict(X).shape
+
+
+def test_sparse_targets_are_refused():
+    X, y, _ = data()
+    with pytest.raises(TypeError, match=r"dense ones are required: pass y\.toarray"):
+        LinearRegression().fit(X, sparse.csr_array(y[:, None]))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "sentence"),
+    [
+        (
+            [1.0, 2.0, 3.0],
+            r"Number of targets and number of penalties do not correspond: alpha has shape \(3,\), and y 2",
+        ),
+        ([1.0, -2.0], "'alpha' parameter of Ridge must be numbers of at least 0"),
+    ],
+)
+def test_penalties_that_cannot_be_are_refused(alpha, sentence):
+    X, y, _ = data()
+    with pytest.raises(ValueError, match=sentence):
+        Ridge(alpha).fit(X, np.column_stack([y, y]))
 
 
 @pytest.mark.parametrize(("condition", "error"), [(1e3, 1e-12), (1e5, 1e-10), (9e5, 1e-8)])
@@ -169,8 +233,8 @@ def test_the_work_space_is_what_the_docstring_says(dtype):
     part = LinearPart(X, y, weight, 0)
     tracemalloc.start()
     part.sums()
-    part.products(np.ones(100), 0.0)
-    part.pull(np.ones(100), 0.0, np.ones(100))
+    part.products(np.ones(100), np.zeros(1))
+    part.pull(np.ones(100), np.zeros(1), np.ones((100, 1)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 

@@ -7,6 +7,7 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight
@@ -25,6 +26,8 @@ class Checks:
     """``"labels"``, ``"numbers"``, or empty if there is no target."""
     sparse: bool = False
     """Whether blocks may be matrices in CSR format."""
+    several: bool = False
+    """Whether a row may have several targets."""
 
     def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
         """Return the rows, their targets and weights as arrays; copied only where they have to be converted.
@@ -41,7 +44,9 @@ class Checks:
             "estimator": self.estimator,
         }
         if self.target:
-            X, y = check_X_y(X, y, y_numeric=self.target == "numbers", **options)
+            X, y = check_X_y(X, y, y_numeric=self.target == "numbers", multi_output=self.several, **options)
+            if sparse.issparse(y):
+                raise TypeError("Sparse targets were passed, but dense ones are required: pass y.toarray()")
             if self.target == "labels":
                 check_classification_targets(y)
         else:

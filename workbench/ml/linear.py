@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
-from sklearn.base import RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -20,7 +20,7 @@ from workbench.ml.linear_part import LinearPart
 from workbench.ml.reporting import Callback
 
 
-class _Linear(RegressorMixin, Estimator):  # type: ignore[misc]
+class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
     """What the linear models have in common."""
 
     _sparse = True
@@ -39,7 +39,7 @@ class _Linear(RegressorMixin, Estimator):  # type: ignore[misc]
         X
             Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
         y
-            Shape (rows,): the targets.
+            Shape (rows,) or (rows, targets).
         sample_weight
             Shape (rows,): weights of the rows. Default: all 1.
 
@@ -48,27 +48,33 @@ class _Linear(RegressorMixin, Estimator):  # type: ignore[misc]
         LinearRegression or Ridge
             This one.
         """
-        checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse)
+        checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse, several=True)
         data = training(self, checks, X, y, sample_weight)
-        task = Task(linear_fit.fit, self._settings(data.X.shape[0]), LinearPart, checks)
+        task = Task(linear_fit.fit, self._settings(*data.X.shape[:1], *data.y.shape[1:]), LinearPart, checks)
         found = self._fit(task, data)
-        self._take(found, data.X.dtype if data.X.dtype in FLOATS else np.dtype(np.float64))
+        dtype = data.X.dtype if data.X.dtype in FLOATS else np.dtype(np.float64)
+        self.coef_, self.intercept_ = found.coef.astype(dtype), found.intercept.astype(dtype)
+        if data.y.ndim == 1:
+            self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        if not self.fit_intercept:
+            self.intercept_ = dtype.type(0)
+        self._take(found, dtype)
         return self
 
-    def _settings(self, rows: int) -> linear_fit.Settings:
+    def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
         raise NotImplementedError
 
     def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
-        self.coef_ = found.coef.astype(dtype)
-        self.intercept_ = dtype.type(found.intercept)
+        """Take what else was found."""
 
     def predict(self, X: Any) -> Any:
-        """Return what the model expects the targets to be, shape (rows,)."""
+        """Return what the model expects the targets to be, shape (rows,) or (rows, targets)."""
         check_is_fitted(self)
         if is_dask_collection(X):
-            return self._map("predict", X, None, self.coef_.dtype)
+            columns = None if self.coef_.ndim == 1 else len(self.coef_)
+            return self._map("predict", X, columns, self.coef_.dtype)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
-        return X @ self.coef_ + self.intercept_
+        return X @ self.coef_.T + self.intercept_
 
 
 class LinearRegression(_Linear):
@@ -89,9 +95,9 @@ class LinearRegression(_Linear):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (features,)
+    coef_ : ndarray of shape (features,) or (targets, features)
         The slopes.
-    intercept_ : float
+    intercept_ : float or ndarray of shape (targets,)
         The constant; 0 without one.
     rank_ : int
         How many singular values of the rows count.
@@ -133,11 +139,10 @@ class LinearRegression(_Linear):
         self.verbose = verbose
         self.callback = callback
 
-    def _settings(self, rows: int) -> linear_fit.Settings:
+    def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
         return linear_fit.Settings(alpha=0.0, fit_intercept=self.fit_intercept, tol=self.tol, rows=rows)
 
     def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
-        super()._take(found, dtype)
         self.rank_, self.singular_ = found.rank, found.singular.astype(dtype)
 
 
@@ -147,7 +152,8 @@ class Ridge(_Linear):
     Parameters
     ----------
     alpha
-        The strength of the penalty, ``alpha * |coef|^2`` beside the sum of squares. The intercept is not penalised.
+        The strength of the penalty, ``alpha * |coef|^2`` beside the sum of squares: a number, or one for each target.
+        The intercept is not penalised.
     fit_intercept
         Whether the model has a constant beside the features.
     engine
@@ -159,9 +165,9 @@ class Ridge(_Linear):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (features,)
+    coef_ : ndarray of shape (features,) or (targets, features)
         The slopes.
-    intercept_ : float
+    intercept_ : float or ndarray of shape (targets,)
         The constant; 0 without one.
     n_features_in_ : int
         Number of features.
@@ -171,17 +177,17 @@ class Ridge(_Linear):
     Notes
     -----
     As `LinearRegression`. The condition that counts is that of the rows with the penalty, which is the better the
-    larger `alpha` is.
+    larger `alpha` is. Each different one is another matrix of features x features, where the equations are solved.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Linear._parameter_constraints,
-        "alpha": [Interval(Real, 0, None, closed="left")],
+        "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
     }
 
     def __init__(
         self,
-        alpha: float = 1.0,
+        alpha: Any = 1.0,
         *,
         fit_intercept: bool = True,
         engine: str = "auto",
@@ -194,5 +200,20 @@ class Ridge(_Linear):
         self.verbose = verbose
         self.callback = callback
 
-    def _settings(self, rows: int) -> linear_fit.Settings:
-        return linear_fit.Settings(alpha=float(self.alpha), fit_intercept=self.fit_intercept, tol=0.0, rows=rows)
+    def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+        if len(found.coef) == 1:
+            # Also of a column of targets, as in scikit-learn.
+            self.coef_ = np.ravel(self.coef_)
+
+    def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
+        alpha = np.asarray(self.alpha, dtype=np.float64)
+        if alpha.shape not in {(), (1,), (targets,)}:
+            raise ValueError(
+                f"Number of targets and number of penalties do not correspond: alpha has shape {alpha.shape}, and y "
+                f"{targets} of them: pass a number, or one for each target"
+            )
+        if not (alpha >= 0).all():
+            raise ValueError(
+                f"The 'alpha' parameter of Ridge must be numbers of at least 0. Got {self.alpha!r} instead."
+            )
+        return linear_fit.Settings(alpha=alpha, fit_intercept=self.fit_intercept, tol=0.0, rows=rows)

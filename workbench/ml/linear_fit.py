@@ -22,8 +22,9 @@ class Fitted:
     """What a fit has found."""
 
     coef: _Array
-    """Shape (features,)."""
-    intercept: float
+    """Shape (targets, features)."""
+    intercept: _Array
+    """Shape (targets,)."""
     rank: int
     """How many singular values count."""
     singular: _Array
@@ -34,7 +35,8 @@ class Fitted:
 class Settings:
     """How a fit is made; the names are those of the estimators."""
 
-    alpha: float
+    alpha: float | _Array
+    """The penalty, or that of each target."""
     fit_intercept: bool
     tol: float
     rows: int
@@ -65,24 +67,33 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     parts = Passes(parts)
     weight, rows, targets = parts.sum("sums")
     weighed(weight)
-    middle, target = (rows / weight, targets / weight) if settings.fit_intercept else (None, 0.0)
+    middle, target = (rows / weight, targets / weight) if settings.fit_intercept else (None, np.zeros(len(targets)))
     gram, projection = parts.sum("products", middle, target)
-    equations = _Equations(gram, settings)
-    coef = equations.solve(projection)
-    coef += equations.solve(parts.sum("pull", middle, target, coef) - settings.alpha * coef)
-    intercept = 0.0 if middle is None else target - float(middle @ coef)
-    return Fitted(coef, intercept, equations.rank, equations.singular)
+    penalties = np.broadcast_to(settings.alpha, len(target))
+    equations = {penalty: _Equations(gram, float(penalty), settings) for penalty in np.unique(penalties)}
+
+    def solved(projection: _Array) -> _Array:
+        coef = np.empty_like(projection)
+        for penalty, its in equations.items():
+            coef[:, penalties == penalty] = its.solve(projection[:, penalties == penalty])
+        return coef
+
+    coef = solved(projection)
+    coef += solved(parts.sum("pull", middle, target, coef) - penalties * coef)
+    intercept = target if middle is None else target - middle @ coef
+    first = equations[penalties[0]]
+    return Fitted(coef.T, intercept, first.rank, first.singular)
 
 
 class _Equations:
     """The normal equations, by the eigenvectors of their matrix."""
 
-    def __init__(self, gram: _Array, settings: Settings) -> None:
+    def __init__(self, gram: _Array, penalty: float, settings: Settings) -> None:
         self._scale = np.ones(len(gram))
-        if settings.alpha:
+        if penalty:
             # With a penalty there is one solution, which may be found in units of each feature's own size. Without one
             # units decide which of many is the shortest.
-            gram = gram + settings.alpha * np.eye(len(gram))
+            gram = gram + penalty * np.eye(len(gram))
             self._scale = 1 / np.sqrt(np.diag(gram))
         values, vectors = eigh(gram * self._scale * self._scale[:, None])
         values, self._vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
@@ -92,7 +103,7 @@ class _Equations:
         self._inverse = np.divide(1.0, values, out=np.zeros(len(values)), where=counts)
 
     def solve(self, projection: _Array) -> _Array:
-        """Return the shortest coefficients of those that fit best."""
-        along = self._vectors.T @ (self._scale * projection)
-        solution: _Array = self._scale * (self._vectors @ (self._inverse * along))
+        """Return the shortest coefficients of those that fit best, shape (features, targets), as the projection."""
+        along = self._vectors.T @ (self._scale[:, None] * projection)
+        solution: _Array = self._scale[:, None] * (self._vectors @ (self._inverse[:, None] * along))
         return solution

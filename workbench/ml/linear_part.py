@@ -21,7 +21,7 @@ class LinearPart:
     X
         Shape (rows, features): an array, or a matrix in CSR format.
     y
-        Shape (rows,): the targets.
+        Shape (rows,) or (rows, targets).
     weight
         Shape (rows,): weights of the rows; None: all 1.
     start
@@ -30,22 +30,22 @@ class LinearPart:
     Notes
     -----
     All sums are of float64. Work space: 16 bytes times the square of the number of features, and slices of a fixed
-    size, four of 1 MiB or 128 rows.
+    size, four of 1 MiB or 128 rows; with many targets as much for them.
     """
 
     def __init__(self, X: Any, y: NDArray[Any], weight: NDArray[Any] | None, start: int) -> None:
-        self._X, self._y, self._weight = X, y, weight
+        self._X, self._y, self._weight = X, y.reshape(len(y), -1), weight
 
-    def sums(self) -> tuple[float, _Array, float]:
-        """Return the weight of all rows, and the weighted sums of rows, shape (features,), and of targets."""
-        weights, rows, targets = 0.0, np.zeros(self._X.shape[1]), 0.0
-        for X, y, weight in self._slices(None, 0.0):
+    def sums(self) -> tuple[float, _Array, _Array]:
+        """Return the weight of all rows, and the weighted sums of rows, shape (features,), and targets, (targets,)."""
+        weights, rows, targets = 0.0, np.zeros(self._X.shape[1]), np.zeros(self._y.shape[1])
+        for X, y, weight in self._slices(None, targets.copy()):
             weights += float(weight.sum())
             rows += weight @ X
-            targets += float(weight @ y)
+            targets += weight @ y
         return weights, rows, targets
 
-    def products(self, middle: _Array | None, target: float) -> tuple[_Array, _Array]:
+    def products(self, middle: _Array | None, target: _Array) -> tuple[_Array, _Array]:
         """Return the weighted sums of products of rows and rows, and of rows and targets.
 
         Parameters
@@ -53,31 +53,31 @@ class LinearPart:
         middle
             Shape (features,): is taken from each row; None for nothing.
         target
-            Is taken from each target.
+            Shape (targets,): is taken from the targets of each row.
 
         Returns
         -------
         gram : ndarray of shape (features, features)
-        projection : ndarray of shape (features,)
+        projection : ndarray of shape (features, targets)
         """
         width = self._X.shape[1]
-        gram, projection = np.zeros((width, width)), np.zeros(width)
+        gram, projection = np.zeros((width, width)), np.zeros((width, len(target)))
         for X, y, weight in self._slices(middle, target):
             # The product of a matrix and itself takes half the time of any other.
             root = np.sqrt(weight)
             scaled = X * root[:, None] if self._weight is not None else X
             gram += scaled.T @ scaled
-            projection += scaled.T @ (root * y)
+            projection += scaled.T @ (root[:, None] * y)
         return gram, projection
 
-    def pull(self, middle: _Array | None, target: float, coef: _Array) -> _Array:
+    def pull(self, middle: _Array | None, target: _Array, coef: _Array) -> _Array:
         """Return the weighted sums of products of rows and of what coefficients leave of the targets."""
-        pull = np.zeros(len(coef))
+        pull = np.zeros(coef.shape)
         for X, y, weight in self._slices(middle, target):
-            pull += X.T @ (weight * (y - X @ coef))
+            pull += X.T @ (weight[:, None] * (y - X @ coef))
         return pull
 
-    def _slices(self, middle: _Array | None, target: float) -> Iterator[tuple[_Array, _Array, _Array]]:
+    def _slices(self, middle: _Array | None, target: _Array) -> Iterator[tuple[_Array, _Array, _Array]]:
         """Yield rows and targets, less their middles, and weights."""
         for here, X in centred(self._X, middle):
             weight = np.ones(len(X)) if self._weight is None else self._weight[here].astype(np.float64)
