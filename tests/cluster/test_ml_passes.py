@@ -75,6 +75,8 @@ def test_neighbours_are_the_same_on_all_ranks(client4, engine):
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])
     assert there.kneighbors(as_dask(QUERIES, 30))[1].chunks == ((30, 30, 30, 10), (6,))
+    graph = there.kneighbors_graph(as_dask(QUERIES, 30), mode="distance").compute()
+    np.testing.assert_array_equal(graph.toarray(), here.kneighbors_graph(QUERIES, mode="distance").toarray())
 
 
 @BOTH

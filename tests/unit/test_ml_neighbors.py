@@ -174,6 +174,39 @@ def test_dask_queries_are_answered_lazily_by_an_array():
     assert model.n_neighbors == 4
 
 
+@pytest.mark.parametrize("mode", ["connectivity", "distance"])
+@pytest.mark.parametrize("own", [False, True])
+def test_graphs_are_those_of_scikit_learn(mode, own):
+    X, queries = rows(300), None if own else rows(100, seed=2)
+    ours, theirs = NearestNeighbors(4).fit(X), neighbors.NearestNeighbors(n_neighbors=4, algorithm="brute").fit(X)
+    for number in (None, 7):
+        found, expected = (model.kneighbors_graph(queries, number, mode) for model in (ours, theirs))
+
+        assert isinstance(found, sparse.csr_array)
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_array_equal(found.indptr, expected.indptr)
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_allclose(found.data, expected.data, rtol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["connectivity", "distance"])
+def test_graphs_of_dask_queries_are_blocks_in_csr_format(mode):
+    X, queries = rows(300), rows(100, seed=2)
+    model = NearestNeighbors(4).fit(X)
+    lazy = model.kneighbors_graph(da.from_array(queries, chunks=(40, 3)), mode=mode)
+
+    assert lazy.chunks == ((40, 40, 20), (300,))
+    assert lazy.dtype == np.float64
+    found = lazy.compute(scheduler="sync")
+    assert found.format == lazy._meta.format == "csr"
+    np.testing.assert_array_equal(found.toarray(), model.kneighbors_graph(queries, mode=mode).toarray())
+
+
+def test_a_graph_of_another_mode_is_refused():
+    with pytest.raises(ValueError, match='"connectivity", or "distance" but got "weights" instead'):
+        NearestNeighbors(4).fit(rows(20)).kneighbors_graph(mode="weights")
+
+
 def test_a_model_of_an_array_can_be_pickled():
     X = rows(50)
     model = NearestNeighbors(3).fit(X)

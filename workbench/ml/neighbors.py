@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
+from scipy import sparse
 from sklearn.neighbors import VALID_METRICS
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -17,6 +18,7 @@ from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import Data, as_array, know_features, training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
+from workbench.ml.neighbors_graph import graph
 from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find
 from workbench.ml.reporting import Callback
 
@@ -183,6 +185,36 @@ class NearestNeighbors(Estimator):
         else:
             found = self._lazily(X, number)
         return found if return_distance else found[1]
+
+    def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> Any:
+        """Return the graph of the nearest rows.
+
+        Parameters
+        ----------
+        X, n_neighbors
+            As of `kneighbors`.
+        mode
+            ``"connectivity"`` for ones at the neighbours, ``"distance"`` for their distances.
+
+        Returns
+        -------
+        scipy.sparse.csr_array of shape (queries, rows of the fit), float64
+            For Dask collections a Dask array whose chunks are such, computed when `kneighbors` computes them.
+
+        Raises
+        ------
+        ValueError
+            If the mode is another, or as of `kneighbors`.
+        """
+        check_is_fitted(self)
+        if mode not in {"connectivity", "distance"}:
+            raise ValueError(f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" instead')
+        distances, indices = self.kneighbors(X, n_neighbors)
+        rows = self.n_samples_fit_
+        if not is_dask_collection(indices):
+            return graph(distances, indices, rows, mode)
+        options = {"chunks": (indices.chunks[0], (rows,)), "meta": sparse.csr_array((0, rows))}
+        return distances.map_blocks(graph, indices, columns=rows, mode=mode, **options)
 
     def _number(self, number: Any, own: bool) -> int:
         number = self.n_neighbors if number is None else number
