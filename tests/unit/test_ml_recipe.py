@@ -11,6 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn import preprocessing
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_selector
@@ -122,6 +123,54 @@ def test_each_step_gives_what_that_of_scikit_learn_gives(parts, steps, theirs, c
     np.testing.assert_allclose(ours.transform(FLIGHTS), wanted, rtol=1e-12, atol=1e-13)
     names = Recipe([(steps, columns)]).fit(FLIGHTS, DELAY).get_feature_names_out()
     assert list(names) == list(expected.get_feature_names_out())
+
+
+@PARTS
+def test_all_columns_are_sparse_if_a_step_wants_it(parts):
+    numbers = make_pipeline(SimpleImputer(), preprocessing.StandardScaler())
+    theirs = ColumnTransformer(
+        [("n", numbers, ["distance", "hour"]), ("c", preprocessing.OneHotEncoder(), ["carrier", "origin"])],
+        sparse_threshold=1.0,
+    )
+    steps = [([Impute(), Scale()], ["distance", "hour"]), (OneHot(sparse_output=True), ["carrier", "origin"])]
+    wanted = theirs.fit_transform(FLIGHTS)
+    found = in_parts(Recipe(steps), FLIGHTS, None, parts).transform(FLIGHTS)
+
+    assert isinstance(found, sparse.csr_array)
+    assert found.has_canonical_format
+    assert found.dtype == np.float64
+    assert found.data.all()
+    np.testing.assert_allclose(found.toarray(), wanted.toarray(), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(Recipe(steps).fit_transform(FLIGHTS).toarray(), found.toarray(), rtol=1e-12)
+
+
+def test_sparse_rows_of_all_steps_are_the_dense_ones():
+    def steps(**options):
+        numbers = [(Keep(), "hour"), (Bucketise(), "hour"), (Bucketise(one_hot=True), "distance")]
+        return [*numbers, (TargetMean(), "origin"), (OneHot(**options), "carrier"), (OneHot(), "origin")]
+
+    new = FLIGHTS[:200].assign(origin="ORD")
+    dense, scarce = (Recipe(steps(**options)).fit(FLIGHTS, DELAY) for options in ({}, {"sparse_output": True}))
+    for rows in (FLIGHTS, new, new[:0]):
+        np.testing.assert_array_equal(scarce.transform(rows).toarray(), dense.transform(rows))
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_sparse_rows_of_dask_are_blocks_that_a_model_takes(kind):
+    late = DELAY > 2
+    table = FLIGHTS if kind == "frame" else FLIGHTS.to_numpy(dtype=object)
+    lazy = dd.from_pandas(FLIGHTS, npartitions=4) if kind == "frame" else da.from_array(table, chunks=(400, 2))
+    steps = [([Impute(), Scale()], [0]), (OneHot(sparse_output=True), [2, 3])]
+    ours = make_pipeline(Recipe(steps), LogisticRegression(tol=1e-8)).fit(table, late)
+    rows = ours[0].transform(table)
+    theirs = LocalLogisticRegression(tol=1e-8).fit(rows, late)
+
+    np.testing.assert_allclose(ours[1].coef_, theirs.coef_, atol=1e-8)
+    with dask.config.set(scheduler="synchronous"):
+        found = ours[0].transform(lazy)
+        assert isinstance(found._meta, sparse.csr_array)
+        np.testing.assert_array_equal(found.compute().toarray(), rows.toarray())
+        np.testing.assert_allclose(ours.predict_proba(lazy).compute(), ours.predict_proba(table), rtol=1e-12)
 
 
 @PARTS

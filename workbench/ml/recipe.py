@@ -128,7 +128,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
 
         Returns
         -------
-        ndarray or dask.array.Array
+        ndarray, scipy.sparse.csr_array or dask.array.Array
             As of `transform`. A Dask array has one chunk on each rank.
         """
         data = self._learn(X, y)
@@ -136,7 +136,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         if not is_dask_collection(X):
             X = local(X)
             return columns.transform(X, np.arange(len(X)))
-        return data.X.map_blocks(Training(columns, "transform"), **_lazily(data.X.chunks[0], sum(columns.widths)))
+        return data.X.map_blocks(Training(columns, "transform"), **_lazily(data.X.chunks[0], columns))
 
     def transform(self, X: Any) -> Any:
         """Return rows in numbers.
@@ -148,10 +148,12 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
 
         Returns
         -------
-        ndarray or dask.array.Array of shape (rows, names), float64
-            Lazily if X is Dask's. The lengths of its chunks are known: those of a dataframe that is not placed are
-            counted at once.
+        ndarray, scipy.sparse.csr_array or dask.array.Array of shape (rows, names), float64
+            In CSR format if a step is `OneHot(sparse_output=True)`, of Dask's each chunk. Lazily if X is Dask's. The
+            lengths of its chunks are known: those of a dataframe that is not placed are counted at once.
         """
+        import dask.array as da
+
         check_is_fitted(self)
         columns = Columns(tuple(self.columns_))
         if not is_dask_collection(X):
@@ -160,12 +162,11 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
             return columns.transform(X)
         know_features(self, X, reset=False)
         blocks, lengths = blocks_of(X)
-        call, options = Applied(columns, "transform"), _lazily(lengths, sum(columns.widths))
+        call, options = Applied(columns, "transform"), _lazily(lengths, columns)
         if not hasattr(blocks, "divisions"):
             return blocks.map_blocks(call, **options)
         found = blocks.map_partitions(call, meta=options["meta"], enforce_metadata=False)
-        found._chunks = options["chunks"]
-        return found
+        return da.Array(found.dask, found.name, **options)
 
     def get_feature_names_out(self, input_features: Any = None) -> _Array:
         """Return the names of the columns that `transform` returns.
@@ -256,6 +257,7 @@ def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
     return found
 
 
-def _lazily(lengths: Sequence[int], width: int) -> dict[str, Any]:
+def _lazily(lengths: Sequence[int], columns: Columns) -> dict[str, Any]:
     """Return what Dask is told of the result."""
-    return {"chunks": (tuple(lengths), (width,)), "dtype": np.float64, "meta": np.empty((0, 0))}
+    empty = columns.empty
+    return {"chunks": (tuple(lengths), (empty.shape[1],)), "dtype": np.float64, "meta": empty}

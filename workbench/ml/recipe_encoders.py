@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import sparse
 
 _Array = NDArray[Any]
+
+Encoded = tuple[_Array | None, _Array | float]
+"""Of each row the one number that is not 0, and the column that it is in: by its number, of which there may be none, or
+None for the first."""
 
 
 class Encoder(Protocol):
@@ -19,8 +24,8 @@ class Encoder(Protocol):
     def names(self, name: str) -> list[str]:
         """Return the names of what comes of a column of this name."""
 
-    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
-        """Write the numbers of a column.
+    def encode(self, values: Any, rows: _Array | None) -> Encoded:
+        """Return the numbers of a column.
 
         Parameters
         ----------
@@ -28,8 +33,6 @@ class Encoder(Protocol):
             Numbers, NaN where one is missing; or anything, for an encoder of categories.
         rows
             The numbers of the rows, if a model is to be trained on them.
-        out
-            Shape (rows, names): where they are written.
         """
 
 
@@ -44,11 +47,11 @@ class Linear:
         """See `Encoder.names`."""
         return [name]
 
-    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
+    def encode(self, values: Any, rows: _Array | None) -> Encoded:
         """See `Encoder.encode`."""
-        out[:, 0] = values
-        out -= self.centre
-        out /= self.scale
+        numbers = np.subtract(values, self.centre, dtype=np.float64)
+        numbers /= self.scale
+        return None, numbers
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,13 @@ class Buckets:
         """See `Encoder.names`."""
         return [f"{name}_{number}.0" for number in range(len(self.inner) + 1)] if self.one_hot else [name]
 
-    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
+    def encode(self, values: Any, rows: _Array | None) -> Encoded:
         """See `Encoder.encode`."""
         found: _Array = np.searchsorted(self.inner, values, side="right")
         missing = np.isnan(values)
         if self.one_hot:
-            _mark(np.where(missing, out.shape[1], found), out)
-        else:
-            out[:, 0] = np.where(missing, np.nan, found)
+            return np.where(missing, len(self.inner) + 1, found), 1.0
+        return None, np.where(missing, np.nan, found)
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ class Indicators:
         """See `Encoder.names`."""
         return [f"{name}_{value}" for value in (*self.categories, *["nan"] * self.missing)]
 
-    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
+    def encode(self, values: Any, rows: _Array | None) -> Encoded:
         """See `Encoder.encode`."""
-        _mark(positions(values, self.categories), out)
+        return positions(values, self.categories), 1.0
 
 
 @dataclass(frozen=True)
@@ -104,17 +106,35 @@ class Means:
         """See `Encoder.names`."""
         return [name]
 
-    def encode(self, values: Any, rows: _Array | None, out: _Array) -> None:
+    def encode(self, values: Any, rows: _Array | None) -> Encoded:
         """See `Encoder.encode`."""
         fold = -1 if rows is None else rows % (len(self.table) - 1)
-        out[:, 0] = self.table[fold, positions(values, self.categories)]
+        return None, self.table[fold, positions(values, self.categories)]
 
 
-def _mark(columns: _Array, out: _Array) -> None:
-    """Make each row zeros and a one, in its column; all zeros where there is no such column."""
-    out[...] = 0
-    known = np.flatnonzero(columns < out.shape[1])
-    out[known, columns[known]] = 1
+def dense(encoded: Iterable[Encoded], widths: Sequence[int], rows: int) -> _Array:
+    """Return the numbers of columns side by side, shape (rows, sum of widths)."""
+    found = np.zeros((rows, sum(widths)))
+    for (places, numbers), out in zip(encoded, np.split(found, np.cumsum(widths)[:-1], axis=1), strict=True):
+        if places is None:
+            out[:, 0] = numbers
+        else:
+            known = np.flatnonzero(places < out.shape[1])
+            out[known, places[known]] = numbers
+    return found
+
+
+def scarce(encoded: Iterable[Encoded], widths: Sequence[int], rows: int) -> sparse.csr_array:
+    """Return what `dense` returns as a matrix in CSR format."""
+    columns, numbers = np.empty((rows, len(widths)), np.int64), np.empty((rows, len(widths)))
+    known = np.empty(columns.shape, bool)
+    starts = np.cumsum([0, *widths])
+    for number, (places, found) in enumerate(encoded):
+        columns[:, number] = starts[number] + (0 if places is None else places)
+        numbers[:, number] = found
+        known[:, number] = (columns[:, number] < starts[number + 1]) & (numbers[:, number] != 0)
+    ends = np.append(0, np.cumsum(known.sum(axis=1)))
+    return sparse.csr_array((numbers[known], columns[known], ends), shape=(rows, int(starts[-1])))
 
 
 def positions(values: Any, categories: Sequence[Any]) -> _Array:

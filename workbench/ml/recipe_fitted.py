@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from workbench.ml import moments
-from workbench.ml.recipe_encoders import Buckets, Encoder, Indicators, Linear, Means
+from workbench.ml.recipe_encoders import Buckets, Encoded, Encoder, Indicators, Linear, Means, dense, scarce
 from workbench.ml.recipe_part import numbers_of, take
 from workbench.ml.recipe_statistics import Amounts, Groups, Spread, Statistics
 from workbench.ml.recipe_steps import Bucketise, Chain, Impute, OneHot, Scale, TargetMean
@@ -27,8 +28,8 @@ class FittedColumn:
     """What comes in place of what is missing; None if that stays."""
     encoder: Encoder
 
-    def apply(self, X: Any, rows: _Array | None, out: _Array) -> None:
-        """Write what comes of the column to `out`, shape (rows, names)."""
+    def apply(self, X: Any, rows: _Array | None) -> Encoded:
+        """Return what comes of the column."""
         values: Any = take(X, self.chain.position)
         if self.chain.is_numeric:
             values = numbers_of(values, self.chain.label)
@@ -36,7 +37,7 @@ class FittedColumn:
                 values = np.where(np.isnan(values), self.fill, values)
         elif self.fill is not None:
             values = values.astype(object).where(values.notna(), self.fill)
-        self.encoder.encode(values, rows, out)
+        return self.encoder.encode(values, rows)
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,18 @@ class Columns:
         """How many columns come of each."""
         return [len(column.encoder.names("")) for column in self.columns]
 
-    def transform(self, X: Any, rows: _Array | None = None) -> _Array:
+    @property
+    def empty(self) -> Any:
+        """What comes of no rows: a matrix in CSR format if one of the steps wants that, else an array."""
+        wanted = any(
+            isinstance(column.chain.encoding, OneHot) and column.chain.encoding.sparse_output for column in self.columns
+        )
+        return sparse.csr_array((0, sum(self.widths))) if wanted else np.empty((0, sum(self.widths)))
+
+    def transform(self, X: Any, rows: _Array | None = None) -> Any:
         """Return rows in numbers; if `rows` has their numbers, as a model is to be trained on them."""
-        found = np.empty((len(X), sum(self.widths)))
-        ends = np.cumsum(self.widths)[:-1]
-        for column, out in zip(self.columns, np.split(found, ends, axis=1), strict=True):
-            column.apply(X, rows, out)
-        return found
+        together = scarce if sparse.issparse(self.empty) else dense
+        return together((column.apply(X, rows) for column in self.columns), self.widths, len(X))
 
 
 def fitted(chain: Chain, statistics: Statistics) -> FittedColumn:

@@ -59,6 +59,9 @@ class OneHot:
     A category that was not there in the fit is all zeros.
     """
 
+    sparse_output: bool = False
+    """Whether the recipe returns rows as a matrix in CSR format: all columns, if one step wants it."""
+
 
 @dataclass(frozen=True)
 class Bucketise:
