@@ -14,6 +14,10 @@ Callback = Callable[[Mapping[str, Any]], Any]
 """Is given the numbers of an iteration, or of a pass over the data, by their names."""
 
 
+# What is counted, as a bar has it; how many numbers of a record it shows.
+_UNITS, _ON_BAR = {"iteration": "it", "pass": "pass"}, 2
+
+
 @contextmanager
 def reporting(name: str, iterations: int | None, verbose: int, callback: Callback | None) -> Iterator[Report | None]:
     """Give what is to be handed the records of a fit; None if nobody wants them.
@@ -33,13 +37,13 @@ def reporting(name: str, iterations: int | None, verbose: int, callback: Callbac
         yield None
         return
     unit = "pass" if iterations is None else "iteration"
-    with tqdm(total=iterations, desc=name, unit=unit, disable=verbose != 1) as bar:
+    with tqdm(total=iterations, desc=name, unit=_UNITS[unit], disable=verbose != 1) as bar:
 
         def report(record: Mapping[str, Any]) -> None:
-            words = {key: value if isinstance(value, str) else f"{value:.6g}" for key, value in record.items()}
-            bar.set_postfix({key: word for key, word in words.items() if key != unit}, refresh=False)
+            bar.set_postfix(_in_short(record, unit), refresh=False)
             bar.update(record[unit] - bar.n)
             if verbose > 1:
+                words = {key: _word(value, 6) for key, value in record.items()}
                 step = "iteration" if "iteration" in words else "pass"
                 said = [f"{step} {words.pop(step)}", *(f"{key} {word}" for key, word in words.items())]
                 tqdm.write(f"{name}: {', '.join(said)}")
@@ -49,6 +53,15 @@ def reporting(name: str, iterations: int | None, verbose: int, callback: Callbac
         yield report
         # In a notebook a bar that is not full when it ends is one of something that has failed.
         bar.total = bar.n
+
+
+def _in_short(record: Mapping[str, Any], unit: str) -> dict[str, str]:
+    """Return what a bar has room for, in a notebook beside the bar itself."""
+    return {key: _word(record[key], 3) for key in [key for key in record if key != unit][:_ON_BAR]}
+
+
+def _word(value: Any, digits: int) -> str:
+    return value if isinstance(value, str) else f"{value:.{digits}g}"
 
 
 def _call(callback: Callback, record: Mapping[str, Any]) -> None:
