@@ -18,6 +18,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 START_HERE = FOLDER / "01_start_here.ipynb"
 FROM_MPI_TO_DASK = FOLDER / "02_from_mpi_to_dask.ipynb"
 SPMD_AND_C = FOLDER / "03_spmd_and_c.ipynb"
+FEATURE_ENGINEERING = FOLDER / "04_feature_engineering_to_training.ipynb"
 
 
 def code_cells(notebook):
@@ -182,3 +183,72 @@ def test_the_twins_of_the_second_notebook_come_to_the_same_numbers():
         assert len(figures(notebook)) == 1
         assert "Warning" not in printed
         assert registry.names() == before
+
+
+@pytest.fixture(scope="module")
+def executed_features():
+    """The notebook about features."""
+    yield from execute(FEATURE_ENGINEERING)
+
+
+@pytest.fixture
+def printed_features(executed_features):
+    return text(executed_features[0])
+
+
+def shown(notebook, name):
+    """The lines of the table that a cell displays."""
+    (cell,) = [cell for cell in notebook.cells if cell.id == name]
+    (table,) = [output.data["text/plain"] for output in cell.outputs if output.output_type == "execute_result"]
+    return table.splitlines()
+
+
+def test_the_feature_notebook_splits_by_date_and_places_both_sides(printed_features):
+    assert "336,776 flights in 12 files" in printed_features
+    assert "327,346 flights arrived, 23.7% of them late" in printed_features
+    assert "244,737 flights to train on, 82,609 held out" in printed_features
+    assert "rows on each rank: (61185, 61184, 61184, 61184) and (20653, 20652, 20652, 20652)" in printed_features
+
+
+def test_the_feature_notebook_makes_features_in_one_pass_and_predicts_the_last_quarter(printed_features):
+    assert "18 columns have become 49 features, by the engine 'dask'" in printed_features
+    assert "backlog_6.0, backlog_7.0, route, slot, tailnum" in printed_features
+    auc, loss = re.search(r"last quarter: AUC (\S+), log loss (\S+) nats", printed_features).groups()
+    assert float(auc) == pytest.approx(0.715, abs=2e-3)
+    assert float(loss) == pytest.approx(0.4708, abs=1e-3)
+
+
+def test_the_feature_notebook_finds_that_random_folds_flatter(printed_features):
+    assert "27 fits of 48,948 flights" in printed_features
+    assert "best: 8 buckets and C = 0.01" in printed_features
+    at_random, forward, last = map(
+        float, re.findall(r"AUC (?:by folds|in the last) .*: (\S+)$", printed_features, re.MULTILINE)
+    )
+    assert at_random > forward + 0.005 > last
+
+
+def test_the_feature_notebook_comes_to_the_same_models_on_both_engines(executed_features, printed_features):
+    (dask, mpi) = re.findall(r"^(?:dask|mpi) +\S+ +(\d+) +(\S+) +(\S+)$", printed_features, re.MULTILINE)
+    assert dask == mpi
+    assert 10 < int(dask[0]) < 60
+    assert max(map(float, dask[1:])) < 1e-9
+    assert float(re.search(r"chances by dask and by mpi differ by (\S+) at most", printed_features)[1]) < 1e-6
+
+
+def test_the_feature_notebook_compares_four_models_as_it_says_in_words(executed_features):
+    lines = shown(executed_features[0], "models")
+    found = {match[1]: float(match[2]) for line in lines if (match := re.match(r"(.+?)  +\d\d +(0\.\d+) ", line))}
+    schedule, backlog, means, kinds = found.values()
+    assert schedule == pytest.approx(0.681, abs=2e-3)
+    assert backlog > schedule + 0.02
+    assert backlog + 0.002 < means < backlog + 0.01
+    assert kinds < means + 0.001
+
+
+def test_the_feature_notebook_shows_four_figures_warns_of_nothing_and_stops_its_cluster(
+    executed_features, printed_features
+):
+    notebook, before = executed_features
+    assert len(figures(notebook)) == 4
+    assert "Warning" not in printed_features
+    assert registry.names() == before
