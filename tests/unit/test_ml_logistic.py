@@ -60,6 +60,26 @@ def test_newton_finds_the_same_minimum(classes, weighted):
     assert ours.n_iter_[0] < theirs.n_iter_[0]
 
 
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_features_far_from_zero_are_no_trouble_to_newton(classes, form):
+    X, y, weight = data(classes)
+    near = LogisticRegression(tol=1e-8, solver="newton-cg").fit(X, y, weight)
+    far = LogisticRegression(tol=1e-8, solver="newton-cg", warm_start=True).fit(form(X + 1000), y, weight)
+
+    np.testing.assert_allclose(far.coef_, near.coef_, atol=1e-7)
+    np.testing.assert_allclose(far.predict_proba(X + 1000), near.predict_proba(X), atol=1e-7)
+    assert abs(far.n_iter_[0] - near.n_iter_[0]) <= 1
+    assert far.fit(form(X + 1000), y, weight).n_iter_[0] <= 1
+
+
+def test_newton_says_when_digits_are_used_up():
+    X, y, _ = data(2)
+    with pytest.warns(ConvergenceWarning, match="no step makes the loss smaller: its digits are used up"):
+        model = LogisticRegression(tol=0.0, solver="newton-cg").fit(X, y)
+    np.testing.assert_allclose(model.coef_, LogisticRegression(tol=1e-10).fit(X, y).coef_, atol=1e-6)
+
+
 @pytest.mark.parametrize("number", [2, 5])
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 @pytest.mark.parametrize("classes", [2, 3])

@@ -33,7 +33,8 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     C
         Inverse of the strength of the penalty.
     tol
-        It has converged where no component of the gradient of the loss per row is larger.
+        It has converged where no component of the gradient of the loss per row is larger; with ``"newton-cg"`` and an
+        intercept that by features less their means.
     max_iter
         Iterations at most.
     fit_intercept
@@ -69,7 +70,8 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     Notes
     -----
     Minimises what scikit-learn's estimator of this name minimises, with the same scale and the same solver, so that
-    coefficients agree to about `tol`, and to rounding where `tol` is small.
+    coefficients agree to about `tol`, and to rounding where `tol` is small. ``"newton-cg"`` looks at rows from their
+    mean, without a copy of them: features far from 0 cost it no iterations.
     """
 
     _sparse = True

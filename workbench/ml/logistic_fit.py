@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 from sklearn.utils.class_weight import compute_class_weight
 
+from workbench.ml.newton import newton
 from workbench.ml.parts import Parts, weighed
 
 _Vector = NDArray[np.float64]
@@ -65,7 +66,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     -----
     Minimises the loss per row plus ``|w|^2 / (2 C n)``, n being all weight; the intercept is not penalised. The scale
     is that of scikit-learn, so that its tolerances mean the same. L-BFGS: Liu and Nocedal, Mathematical Programming 45
-    (1989), in SciPy's version; Newton-CG: Nocedal and Wright, Numerical Optimization (2006), section 7.1.
+    (1989), in SciPy's version.
     """
     classes = parts.fold(np.union1d, "classes")
     if len(classes) < 2:
@@ -76,10 +77,8 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     total = weighed(parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight)))
     problem = _Problem(parts, len(classes), total, settings)
     found = problem.minimise()
-    weights = found.x.reshape(problem.shape)
-    return Fitted(
-        classes, weights, min(found.nit, settings.max_iter), "" if problem.converged(found) else found.message
-    )
+    message = "" if found.success else found.message
+    return Fitted(classes, problem.weights(found.x), min(found.nit, settings.max_iter), message)
 
 
 def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, float] | str | None) -> _Vector | None:
@@ -106,56 +105,90 @@ class _Problem:
                 f"need {self.shape}: fit a new estimator (sklearn.base.clone)"
             )
         self._penalty = 1 / (settings.C * total)
-        self._steps, self._ended = 0, False
+        self._steps = 0
         self._gradient = np.empty(0)
         self._bent: _Vector | None = None
+        self._middle = self._mean() if settings.solver == "newton-cg" else np.zeros(settings.features)
 
     def minimise(self) -> OptimizeResult:
         """Return where the minimum is, or how far one has come."""
         settings = self._settings
         start = np.zeros(self.shape) if settings.start is None else settings.start.astype(np.float64)
-        given: dict[str, Any] = {"x0": start.ravel(), "jac": True, "callback": self._tell}
-        if settings.solver == "lbfgs":
-            options = {"maxiter": settings.max_iter, "maxls": _LINE_SEARCH, "gtol": settings.tol, "ftol": _NO_DECREASE}
-            return minimize(self._loss_and_gradient, method="L-BFGS-B", options=options, **given)
-        # It ends by the gradient as L-BFGS does, in the callback.
-        options = {"maxiter": settings.max_iter, "xtol": 0.0}
+        start[..., -1] += start[..., :-1] @ self._middle
+        if settings.solver == "newton-cg":
+            return newton(
+                self._loss_and_gradient,
+                self._times_hessian,
+                start.ravel(),
+                tol=settings.tol,
+                max_iter=settings.max_iter,
+                tell=self._tell,
+            )
+        options = {"maxiter": settings.max_iter, "maxls": _LINE_SEARCH, "gtol": settings.tol, "ftol": _NO_DECREASE}
         return minimize(
-            self._loss_and_gradient, method="Newton-CG", hessp=self._times_hessian, options=options, **given
+            self._loss_and_gradient,
+            start.ravel(),
+            method="L-BFGS-B",
+            jac=True,
+            callback=self._tell,
+            options=options,
         )
 
+    def weights(self, x: _Vector) -> _Vector:
+        """Return the weights in their shape, of the vector that is varied.
+
+        Notes
+        -----
+        Without an intercept it is 0. With Newton-CG the last of the vector are the scores at the middle of the rows.
+        These and the slopes hardly depend on each other, intercepts and slopes the more the farther the rows are from
+        0: conjugate gradients would need more steps than there are digits.
+        """
+        weights = x.reshape(self.shape).copy()
+        weights[..., -1] -= weights[..., :-1] @ self._middle
+        if not self._settings.fit_intercept:
+            weights[..., -1] = 0
+        return weights
+
+    def _varied(self, gradient: _Vector) -> _Vector:
+        """Return a gradient by the weights as one by the vector that is varied."""
+        if self._settings.fit_intercept:
+            gradient[..., :-1] -= gradient[..., -1:] * self._middle
+        else:
+            gradient[..., -1] = 0
+        return gradient.ravel()
+
+    def _mean(self) -> _Vector:
+        """Return the mean of the rows, shape (features,); 0 without an intercept."""
+        if not self._settings.fit_intercept:
+            return np.zeros(self._settings.features)
+        # Where all weights are 0 the curvature is the same for all rows.
+        intercept = np.zeros(self.shape)
+        self._parts.sum("bend", intercept)
+        self._bent = intercept.ravel().copy()
+        intercept.reshape(-1, self.shape[-1])[0, -1] = 1
+        sums = self._parts.sum("times_hessian", intercept).reshape(-1, self.shape[-1])[0]
+        mean: _Vector = sums[:-1] / sums[-1]
+        return mean
+
     def _loss_and_gradient(self, x: _Vector) -> tuple[float, _Vector]:
-        weights = self._slopes(x)
+        weights = self.weights(x)
         loss, gradient = self._parts.sum("loss_and_gradient", weights)
         gradient = gradient / self._total + self._penalty * self._penalised(weights)
-        if not self._settings.fit_intercept:
-            gradient[..., -1] = 0
-        self._gradient = gradient
+        self._gradient = self._varied(gradient)
         penalty = self._penalty / 2 * float(np.square(self._penalised(weights)).sum())
-        return loss / self._total + penalty, gradient.ravel()
+        return loss / self._total + penalty, self._gradient
 
     def _times_hessian(self, x: _Vector, direction: _Vector) -> _Vector:
         self._bend(x)
-        change = self._slopes(direction)
+        change = self.weights(direction)
         product = self._parts.sum("times_hessian", change) / self._total + self._penalty * self._penalised(change)
-        if not self._settings.fit_intercept:
-            product[..., -1] = 0
-        flat: _Vector = product.ravel()
-        return flat
+        return self._varied(product)
 
     def _bend(self, x: _Vector) -> None:
         """Have the parts know the curvature at a point, once for all products there."""
         if self._bent is None or not np.array_equal(self._bent, x):
-            self._parts.sum("bend", self._slopes(x))
+            self._parts.sum("bend", self.weights(x))
             self._bent = x.copy()
-
-    def _slopes(self, x: _Vector) -> _Vector:
-        """Return the weights in their shape, without an intercept where there is to be none."""
-        weights = x.reshape(self.shape)
-        if not self._settings.fit_intercept:
-            weights = weights.copy()
-            weights[..., -1] = 0
-        return weights
 
     def _penalised(self, weights: _Vector) -> _Vector:
         slopes = weights.copy()
@@ -163,14 +196,7 @@ class _Problem:
         return slopes
 
     def _tell(self, intermediate_result: OptimizeResult) -> None:
-        """Report an iteration; end Newton-CG where L-BFGS would end."""
+        """Report an iteration."""
         self._steps += 1
-        largest = float(np.abs(self._gradient).max())
+        largest = float(np.abs(intermediate_result.get("jac", self._gradient)).max())
         self._parts.report({"iteration": self._steps, "loss": float(intermediate_result.fun), "gradient": largest})
-        if self._settings.solver == "newton-cg" and largest <= self._settings.tol:
-            self._ended = True
-            raise StopIteration
-
-    def converged(self, found: OptimizeResult) -> bool:
-        """Tell whether it is the minimum, to the tolerance."""
-        return bool(found.success or self._ended)
