@@ -25,6 +25,7 @@ BENCHES = {
     "spmd": "calls on all ranks: what an empty one takes, and a kernel in one against bare MPI",
     "idle": "CPU of a cluster that does nothing, with mpi:// against tcp://",
     "overhead": "fits of workbench.ml on both engines, against the same kernels in bare MPI",
+    "scaling": "fits of workbench.ml from 1 to 8 ranks, and their memory, against bare MPI",
     "peers": "fits of workbench.ml, against dask-ml, daal4py and Dask's own decomposition",
     "submit": "a job handed to SLURM, against a bare sbatch of the same script",
 }

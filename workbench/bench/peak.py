@@ -14,6 +14,8 @@ import psutil
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 # What has the kernel forget the peak: proc(5).
 _FORGET = "5"
+# M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of mallopt(3), and the bytes from which free memory is handed back.
+_THRESHOLDS, _KEPT = (-1, -3), 64 << 10
 # Seconds between two looks of the sampler.
 _LOOK = 0.001
 
@@ -38,15 +40,13 @@ class Watch:
 
     Notes
     -----
-    Memory that is free and kept for later use is handed back first, where the C library can: what takes it again would
-    not be seen to grow.
+    Memory that is free and kept for later use is handed back, where the C library can: what takes it again would not be
+    seen to grow. It stays so for the life of the process, and takes time: time is to be measured before. What threads
+    keep goes with what they free next, so that the second of two equal things shows all that it takes.
     """
 
     def __init__(self, *, sampled: bool = False) -> None:
-        gc.collect()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        _hand_back()
         self._sampler = _Sampler() if sampled or not _reset() else None
         self._before = _highest() if self._sampler is None else self._sampler.highest
 
@@ -56,6 +56,16 @@ class Watch:
             return Growth(_highest() - self._before, "VmHWM")
         self._sampler.stop()
         return Growth(self._sampler.highest - self._before, "samples")
+
+
+def _hand_back() -> None:
+    gc.collect()
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        for threshold in _THRESHOLDS:
+            library.mallopt(threshold, _KEPT)
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
 
 
 def _reset() -> bool:
@@ -88,11 +98,16 @@ class _Sampler:
 
     def _run(self) -> None:
         while not self._ended.wait(_LOOK):
-            self.highest = max(self.highest, self._resident())
+            self._look()
+
+    def _look(self) -> None:
+        self.highest = max(self.highest, self._resident())
 
     def stop(self) -> None:
+        """Look once more, and end."""
         self._ended.set()
         self._thread.join()
+        self._look()
 
 
 # Of this process, when `begin` has been called.

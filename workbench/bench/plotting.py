@@ -24,7 +24,7 @@ def _line(colour: str) -> dict[str, Any]:
 
 
 # Of the palette by Okabe and Ito, which people with any colour vision can tell apart.
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#7F7F7F"
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
 OURS, THEIRS, LIMIT = (_line(colour) for colour in (BLUE, ORANGE, GREY))
 """How the lines of a measurement, of its reference and of the best that can be look."""
 TLS: dict[str, Any] = {"linestyle": "--", "markerfacecolor": "white"}

@@ -47,6 +47,11 @@ class Order:
     watched: bool = False
     """Whether memory is measured, and not time."""
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the block of each rank."""
+        return self.rows * COLUMNS * np.dtype(np.float64).itemsize
+
 
 @dataclass(frozen=True)
 class Fit:

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import argparse
+from itertools import product
+
+import pytest
+
+from workbench.bench import scaling
+from workbench.bench.report import Report
+
+
+def rows():
+    for model, kind, ranks, (arm, slower) in product(
+        ("kmeans", "logistic"), scaling.KINDS, (1, 2, 4), (("mpi", 1.0), ("dask", 1.25), ("bare", 1.0))
+    ):
+        seconds = scaling.best(kind, ranks, 2) * slower**ranks
+        yield {
+            "model": model,
+            "scaling": kind,
+            "ranks": ranks,
+            "arm": arm,
+            "rows": 8000 // ranks,
+            "seconds": seconds,
+            "fastest": seconds * 0.9,
+            "slowest": seconds * 1.1,
+            "efficiency": slower * scaling.best(kind, ranks, 2) / seconds,
+            "beyond_block": 1000 * ranks,
+            "stated": 5000,
+        }
+
+
+def test_what_the_cores_allow_is_the_best_that_ranks_without_a_core_of_their_own_can_reach():
+    assert [scaling.best("strong", ranks, 4) for ranks in (1, 2, 4, 8)] == [1, 0.5, 0.25, 0.25]
+    assert [scaling.best("weak", ranks, 4) for ranks in (1, 2, 4, 8)] == [1, 1, 1, 2]
+
+
+def test_only_numbers_of_ranks_that_share_cores_are_marked():
+    assert [scaling.note(ranks, 2) for ranks in (1, 2, 4)] == ["", "", "2 cores: 4 ranks share them"]
+    assert scaling.note(2, 1) == "1 core: 2 ranks share it"
+
+
+def test_scaling_sums_up_where_each_rank_has_a_core_and_the_most_memory_over_what_is_stated():
+    summary = scaling.summarise(list(rows()), 3)
+
+    assert summary["ranks_with_cores"] == 2
+    assert summary["kmeans_strong_mpi"] == pytest.approx(1.0)
+    assert summary["logistic_weak_dask"] == pytest.approx(0.8)
+    assert summary["kmeans_memory"] == 0.8
+    assert summary["logistic_beyond_block"] == 4000
+
+
+def test_ranks_are_given_as_numbers_and_1_is_always_among_them():
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    scaling.add_options(parser)
+
+    assert parser.parse_args(["--ranks=4,2"]).ranks == [1, 2, 4]
+    with pytest.raises(argparse.ArgumentError, match="'2,x': 'x': allowed is a whole number above zero, or several"):
+        parser.parse_args(["--ranks=2,x"])
+
+
+def test_a_report_of_the_scaling_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp_path):
+    drawn = scaling.plot(Report("scaling", {"cores": 2}, list(rows()), scaling.summarise(list(rows()), 2)))
+
+    drawn.savefig(tmp_path / "scaling.png")
+    assert len(drawn.axes) == 4
+    for panel in drawn.axes:
+        assert panel.get_xlabel() == "ranks"
+        assert panel.get_ylabel() == "time of a fit (s)"
