@@ -155,10 +155,18 @@ def test_the_same_seed_gives_the_same_centres():
     assert not np.array_equal(first, other)
 
 
-@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
-def test_rows_that_agree_are_no_trouble():
+@pytest.mark.parametrize("init", ["k-means||", "random", np.eye(4, 2)])
+def test_rows_that_agree_are_told_of_once_as_by_scikit_learn(init):
     X = np.repeat([[1.0, 2.0], [3.0, 4.0]], 20, axis=0)
-    model = KMeans(4, random_state=0).fit(X)
+    sentence = (
+        r"Number of distinct clusters \(2\) found smaller than n_clusters \(4\). Possibly due to duplicate points"
+    )
+    with pytest.warns(ConvergenceWarning, match=sentence) as told:
+        model = KMeans(4, init=init, random_state=0).fit(X)
+    with pytest.warns(ConvergenceWarning) as theirs:
+        cluster.KMeans(4, n_init=1, random_state=0).fit(X)
+
+    assert [str(warning.message) for warning in told] == [str(warning.message) for warning in theirs]
 
     assert model.inertia_ == 0
     assert {tuple(center) for center in model.cluster_centers_} <= {(1.0, 2.0), (3.0, 4.0)}

@@ -191,6 +191,10 @@ def test_weights_of_classes_that_are_not_there_are_refused():
         ({"C": -1.0}, "'C' parameter .* Got -1.0 instead"),
         ({"tol": -1}, "'tol' parameter .* Got -1 instead"),
         ({"max_iter": -1}, "'max_iter' parameter .* Got -1 instead"),
+        (
+            {"class_weight": {0: -1.0}},
+            "'class_weight' parameter .* must be weights of at least 0. Got {0: -1.0} instead",
+        ),
         ({"class_weight": "heavy"}, "'class_weight' parameter .* Got 'heavy' instead"),
     ],
 )

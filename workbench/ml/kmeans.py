@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
 from sklearn.base import ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -126,6 +128,13 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
         self.cluster_centers_ = found.centers.astype(dtype)
         self.inertia_, self.n_iter_ = found.inertia, found.iterations
         self.labels_ = self.predict(X)
+        if found.distinct < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({found.distinct}) found smaller than n_clusters ({self.n_clusters}). "
+                "Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         if not found.converged:
             self._warn("the centres still move", found.iterations)
         return self

@@ -42,6 +42,8 @@ class Fitted:
     inertia: float
     iterations: int
     converged: bool
+    distinct: int
+    """Clusters that have rows."""
 
 
 def fit(parts: Parts, settings: Settings) -> Fitted:
@@ -85,7 +87,11 @@ def _fit(parts: Parts, settings: Settings, run: int) -> Fitted:
         shift = float(np.square(centers - before).sum())
         parts.report({"iteration": iterations, "score": scores, "shift": shift, "moved": moved})
     inertia = parts.sum("inertia", centers)
-    return Fitted(centers, inertia, iterations, converged=not moved or shift <= threshold)
+    if not counts.all():
+        # Those that had none have been moved since.
+        counts = parts.sum("weigh", centers)
+    distinct = int(np.count_nonzero(counts))
+    return Fitted(centers, inertia, iterations, converged=not moved or shift <= threshold, distinct=distinct)
 
 
 def _variance(parts: Parts) -> float:
@@ -130,8 +136,10 @@ def _first(parts: Parts, settings: Settings, run: int) -> _Array:
         if len(newest):
             centers = np.vstack([centers, newest])
             cost = parts.sum("cost", newest)
+    _, different = np.unique(centers, axis=0, return_index=True)
+    centers = centers[np.sort(different)]
     if len(centers) < settings.n_clusters:
-        # Rows that agree are drawn once; whatever else is added is as good.
+        # Rows that agree count once; whatever else is added is as good.
         missing = settings.n_clusters - len(centers)
         return np.vstack([centers, _rows(parts, np.sort(random.choice(settings.rows, missing, replace=False)))])
     local = LocalKMeans(settings.n_clusters, n_init=3, random_state=int(random.integers(2**31)))

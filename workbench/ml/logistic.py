@@ -141,6 +141,11 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         return self
 
     def _settings(self) -> logistic_fit.Settings:
+        if isinstance(self.class_weight, Mapping) and not all(weight >= 0 for weight in self.class_weight.values()):
+            raise ValueError(
+                f"The 'class_weight' parameter of {type(self).__name__} must be weights of at least 0. Got "
+                f"{self.class_weight!r} instead."
+            )
         start = None
         if self.warm_start and hasattr(self, "coef_"):
             start = np.column_stack([self.coef_, self.intercept_])
