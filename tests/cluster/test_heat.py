@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+
 import dask.array as da
 import numpy as np
 import pytest
 
 from workbench import blocks, place, run_on_ranks
+from workbench.bench import peers
+from workbench.bench.contests import HEAT, OURS
 from workbench.errors import InvalidRequest
 from workbench.heat_arrays import from_heat, to_heat
 
@@ -151,3 +155,15 @@ def test_an_array_that_is_not_split_by_rows_is_no_block(client4):
         run_on_ranks(other, client=client4)
     with pytest.raises(InvalidRequest, match=r"takes a heat\.DNDarray, not ndarray"):
         from_heat(np.zeros(3))
+
+
+def test_the_bench_of_peers_compares_its_k_means_with_ours(monkeypatch):
+    monkeypatch.setattr(peers, "find_spec", lambda name: name if name == "heat" else None)
+    parser = argparse.ArgumentParser()
+    peers.add_options(parser)
+
+    report = peers.run(parser.parse_args(["--rounds=1", "--scale=0.01"]))
+
+    assert {row["arm"] for row in report.rows if row["what"] == "kmeans"} == {OURS, HEAT}
+    assert report.summary["kmeans_vs_heat"] > 0
+    assert "heat" not in report.summary["left_out"].split("; to get them")[0]

@@ -11,7 +11,7 @@ import pytest
 from support.processes import until
 
 from workbench.bench import contests, halting, peers
-from workbench.bench.contests import DAAL, DASK, DASK_ML, OURS, UNSCALED, Contest
+from workbench.bench.contests import DAAL, DASK, DASK_ML, HEAT, OURS, UNSCALED, Contest
 from workbench.bench.peer_data import DATA
 from workbench.bench.report import Report
 from workbench.errors import WorkbenchError
@@ -32,6 +32,7 @@ ALL = rows(
     ("kmeans", OURS, 1.0),
     ("kmeans", DASK_ML, 4.0),
     ("kmeans", DAAL, 0.9),
+    ("kmeans", HEAT, 7.0),
     ("logistic", OURS, 0.5),
     ("logistic", DASK_ML, 3.0),
     ("logistic", UNSCALED, 1.0),
@@ -47,6 +48,7 @@ def test_peers_sums_up_the_medians_of_the_peers_over_ours():
     assert [summary[name] for name in figures] == [4.0, 0.9, 6.0, 2.5]
     assert [summary[f"{name}_target"] for name in figures] == [3.0, 1.0, 5.0, 4.0]
     assert summary["logistic_vs_dask_ml_unscaled"] == 2.0
+    assert summary["kmeans_vs_heat"] == 7.0
     assert summary["kmeans_daal4py_seconds"] == 1.8
 
 
@@ -62,8 +64,9 @@ def test_who_is_not_installed_is_told_with_how_to_get_them(monkeypatch):
 
     sentence = peers.how_to_get(peers.missing(MPICH))
 
-    assert sentence.startswith("dask-ml is not installed and scikit-learn-intelex is not installed; for all of them: m")
-    assert "pip install 'mpi-workbench[mpich,bench,peers]'" in sentence
+    assert sentence.startswith("dask-ml is not installed and scikit-learn-intelex is not installed and heat is not in")
+    assert sentence.count("pip install 'mpi-workbench[mpich,bench,peers]'") == 1
+    assert sentence.endswith("pip install 'mpi-workbench[bench,heat]', which brings PyTorch")
 
 
 def test_daal4py_takes_no_part_on_an_mpi_that_it_does_not_load(monkeypatch):
@@ -112,5 +115,5 @@ def test_a_report_of_the_peers_is_drawn_with_a_name_and_a_unit_on_every_axis(tmp
     drawn = peers.plot(Report("peers", {"cores": 2}, ALL, peers.summarise(ALL)))
 
     drawn.savefig(tmp_path / "peers.png")
-    assert len(drawn.axes) == 5
+    assert len(drawn.axes) == 6
     assert all(panel.get_xlabel() and panel.get_ylabel() for panel in drawn.axes)

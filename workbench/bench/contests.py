@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     _Vector = NDArray[np.float64]
 
-OURS, DASK_ML, DAAL, DASK = "workbench", "dask_ml", "daal4py", "svd_compressed"
+OURS, DASK_ML, DAAL, HEAT, DASK = "workbench", "dask_ml", "daal4py", "heat", "svd_compressed"
 """Who takes part."""
 UNSCALED = f"{DASK_ML}_unscaled"
 """dask-ml told not to scale features, which its estimators have no parameter for."""
@@ -60,7 +60,7 @@ class Contest:
 
 
 def kmeans(X: Array, by_daal: Callable[[], Timed] | None) -> Contest:
-    """Return the contest of K-means from the same first centres, which compares the last ones; daal4py if given."""
+    """Return the contest of K-means from the same first centres, which compares the last; daal4py if it is given."""
     first = peer_data.centers()
     most: dict[str, Any] = {"init": first, "max_iter": ITERATIONS, "tol": 0.0}
 
@@ -74,8 +74,27 @@ def kmeans(X: Array, by_daal: Callable[[], Timed] | None) -> Contest:
 
         return _clusters(KMeans(len(first), **most), X)
 
-    arms = {OURS: ours, DASK_ML: dask_ml} | ({DAAL: by_daal} if by_daal else {})
+    def by_heat() -> Timed:
+        from workbench import run_on_ranks
+
+        found: list[Any] = []
+        seconds = _seconds(lambda: found.extend(run_on_ranks(_by_heat, first, X, result="root")))
+        require_all(found[0])
+        return seconds, found[1]
+
+    arms = {OURS: ours, DASK_ML: dask_ml, HEAT: by_heat} | ({DAAL: by_daal} if by_daal else {})
     return Contest("kmeans", arms, _itself, 1e-6)
+
+
+def _by_heat(comm: Any, first: _Vector, block: _Vector) -> tuple[int, _Vector]:
+    """Return the iterations of Heat's K-means, and its centres. Runs on every rank."""
+    import heat
+
+    from workbench.heat_arrays import to_heat
+
+    rows = to_heat(comm, block)
+    model = heat.cluster.KMeans(len(first), init=heat.array(first), max_iter=ITERATIONS, tol=None).fit(rows)
+    return model.n_iter_, model.cluster_centers_.numpy()
 
 
 def _clusters(model: Any, X: Array) -> Timed:

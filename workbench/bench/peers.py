@@ -1,7 +1,7 @@
-"""Our estimators against those of dask-ml and of daal4py, and against the decomposition of Dask itself.
+"""Our estimators against those of dask-ml, of daal4py and of Heat, and against the decomposition of Dask itself.
 
-All fit the same blocks, and what they find has to agree. dask-ml and Dask run on the cluster that ours run on; daal4py
-on an MPI world of its own, during whose turns the ranks of the cluster are stopped.
+All fit the same blocks, and what they find has to agree. dask-ml, Heat and Dask run on the cluster that ours run on;
+daal4py on an MPI world of its own, during whose turns the ranks of the cluster are stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import contests, daal, halting, plotting, turns
-from workbench.bench.contests import DAAL, DASK, DASK_ML, ITERATIONS, OURS, UNSCALED, Contest, Timed
+from workbench.bench.contests import DAAL, DASK, DASK_ML, HEAT, ITERATIONS, OURS, UNSCALED, Contest, Timed
 from workbench.bench.peer_data import DATA
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
@@ -32,12 +32,18 @@ if TYPE_CHECKING:
 TARGETS = {
     ("kmeans", DASK_ML): 3.0,
     ("kmeans", DAAL): 1.0,
+    ("kmeans", HEAT): None,
     ("logistic", DASK_ML): 5.0,
     ("logistic", UNSCALED): None,
     ("svd", DASK): 4.0,
 }
 """How often ours is to be done while the peer fits once; None where that is only told."""
-_PACKAGES = {DASK_ML: "dask-ml", DAAL: "scikit-learn-intelex"}
+_PACKAGES = {DASK_ML: "dask-ml", DAAL: "scikit-learn-intelex", HEAT: "heat"}
+_HOW = {
+    DASK_ML: "make bench-peers, or pip install 'mpi-workbench[mpich,bench,peers]' in an environment of its own",
+    HEAT: "pip install 'mpi-workbench[bench,heat]', which brings PyTorch",
+}
+"""What brings a peer; the first brings daal4py, too."""
 # Seconds for a bare world to start, and for a fit of it.
 _START, _WITHIN = 60.0, 300.0
 
@@ -104,10 +110,8 @@ def how_to_get(absent: dict[str, str]) -> str | None:
     """Return the sentence that says who is missing and how to get them; None if nobody is."""
     if not absent:
         return None
-    return (
-        f"{' and '.join(absent.values())}; for all of them: make bench-peers, or pip install "
-        "'mpi-workbench[mpich,bench,peers]' in an environment of its own"
-    )
+    ways = dict.fromkeys(_HOW[HEAT if peer == HEAT else DASK_ML] for peer in absent)
+    return f"{' and '.join(absent.values())}; to get them: {'; and '.join(ways)}"
 
 
 @contextmanager
@@ -166,9 +170,9 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     Returns
     -------
     summary : dict
-        ``kmeans_vs_dask_ml``, ``kmeans_vs_daal4py``, ``logistic_vs_dask_ml``, ``logistic_vs_dask_ml_unscaled`` and
-        ``svd_vs_svd_compressed``: the median time of the peer over ours; None where it was not measured. Each with its
-        ``target``; and the medians of all arms in seconds.
+        ``kmeans_vs_dask_ml``, ``kmeans_vs_daal4py``, ``kmeans_vs_heat``, ``logistic_vs_dask_ml``,
+        ``logistic_vs_dask_ml_unscaled`` and ``svd_vs_svd_compressed``: the median time of the peer over ours; None
+        where it was not measured. Each with its ``target``, if it has one; and the medians of all arms in seconds.
     """
     measured = dict.fromkeys((row["what"], row["arm"]) for row in rows)
     medians = {(what, arm): statistics.median(_values(rows, what, arm)) for what, arm in measured}
