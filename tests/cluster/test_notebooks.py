@@ -219,7 +219,7 @@ def test_the_feature_notebook_makes_features_in_one_pass_and_predicts_the_last_q
 
 
 def test_the_feature_notebook_finds_that_random_folds_flatter(printed_features):
-    assert "27 fits of 48,948 flights" in printed_features
+    assert "27 fits of 24,476 flights" in printed_features
     assert "best: 8 buckets and C = 0.01" in printed_features
     at_random, forward, last = map(
         float, re.findall(r"AUC (?:by folds|in the last) .*: (\S+)$", printed_features, re.MULTILINE)
@@ -236,7 +236,7 @@ def test_the_feature_notebook_comes_to_the_same_models_on_both_engines(executed_
 
 
 def test_the_feature_notebook_compares_four_models_as_it_says_in_words(executed_features):
-    lines = shown(executed_features[0], "models")
+    lines = shown(executed_features[0], "kinds")
     found = {match[1]: float(match[2]) for line in lines if (match := re.match(r"(.+?)  +\d\d +(0\.\d+) ", line))}
     schedule, backlog, means, kinds = found.values()
     assert schedule == pytest.approx(0.681, abs=2e-3)
