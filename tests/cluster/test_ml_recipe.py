@@ -71,6 +71,18 @@ def test_a_recipe_is_the_same_on_all_ranks(client4, engine, given):
     np.testing.assert_allclose(np.asarray(there.transform(X)), here.transform(FLIGHTS), rtol=1e-12, atol=1e-13)
 
 
+@BOTH
+@pytest.mark.parametrize("given", [frames, lambda: place(*arrays())], ids=["frames", "placed arrays"])
+def test_weights_count_the_same_on_all_ranks(client4, engine, given):
+    # The last rank has no row that counts.
+    weight = np.where(np.arange(ROWS) < 700, np.random.default_rng(2).uniform(size=ROWS), 0.0)
+    X, y = given()
+    here = Recipe(STEPS).fit_transform(FLIGHTS, LATE, weight)
+    there = Recipe(STEPS, engine=engine).fit_transform(X, y, da.from_array(weight, chunks=400))
+
+    np.testing.assert_allclose(np.asarray(there), here, rtol=1e-12, atol=1e-13)
+
+
 def test_the_blocks_stay_where_they_are(client4):
     X, y = place(*frames())
     recipe = Recipe(STEPS)

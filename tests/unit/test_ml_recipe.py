@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 
 import dask
@@ -13,47 +12,20 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn import preprocessing
-from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from sklearn.model_selection import RandomizedSearchCV
 from sklearn.pipeline import make_pipeline
+from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml import LogisticRegression
 from workbench.ml.parts import LocalParts
 from workbench.ml.recipe import Recipe
-from workbench.ml.recipe_fitted import Columns, fitted
 from workbench.ml.recipe_part import RecipePart, statistics
 from workbench.ml.recipe_statistics import POINTS, Spread
 from workbench.ml.recipe_steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
-
-ROWS = 1501
-RANDOM = np.random.default_rng(8)
-FLIGHTS = pd.DataFrame(
-    {
-        "distance": np.where(RANDOM.random(ROWS) < 0.1, np.nan, RANDOM.gamma(2.0, 500.0, size=ROWS)),
-        "hour": RANDOM.integers(0, 24, size=ROWS),
-        "carrier": RANDOM.choice(np.array(["AA", "B6", "DL", "UA", np.nan], dtype=object), size=ROWS),
-        "origin": RANDOM.choice(["EWR", "JFK", "LGA"], size=ROWS),
-    }
-)
-DELAY = RANDOM.normal(size=ROWS) + FLIGHTS["hour"].to_numpy() / 6 + (FLIGHTS["carrier"] == "DL")
-PARTS = pytest.mark.parametrize("parts", [1, 2, 5])
-
-
-def in_parts(recipe, X, y, number):
-    """Return the columns of a recipe that is fitted on so many blocks."""
-    cuts = np.linspace(0, len(X), number + 1).astype(int)
-    recipe = clone(recipe).fit(X, y)
-    chains = [column.chain for column in recipe.columns_]
-    y = None if y is None else np.asarray(y, dtype=float)
-    parts = [
-        RecipePart(X[start:stop], None if y is None else y[start:stop], None, start)
-        for start, stop in itertools.pairwise(cuts)
-    ]
-    return Columns(tuple(map(fitted, chains, statistics(LocalParts(parts), chains))))
 
 
 @accepted_by_scikit_learn(

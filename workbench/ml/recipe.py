@@ -19,7 +19,7 @@ from workbench.ml.fitting import Task
 from workbench.ml.recipe_applied import Training
 from workbench.ml.recipe_data import blocks_of, local, training
 from workbench.ml.recipe_fitted import Columns, FittedColumn, fitted
-from workbench.ml.recipe_part import RecipeChecks, RecipePart, statistics
+from workbench.ml.recipe_part import RecipeChecks, RecipePart, of_weighed, statistics
 from workbench.ml.recipe_steps import Chain, TargetMean, chain
 from workbench.ml.reporting import Callback
 
@@ -64,7 +64,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
     (None, NaN, NaT); the folds of `TargetMean` go by the number of the row; its target is always a number, so
     whole numbers are not labels of many classes.
 
-    Fitted on ranks, no rank needs more beside its block than six columns of numbers, and the statistics: 128 KiB for
+    Fitted on ranks, no rank needs more beside its block than eight columns of numbers, and the statistics: 128 KiB for
     each column whose quantiles are needed, from each rank, and some numbers for each category.
 
     Examples
@@ -100,7 +100,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         self.verbose = verbose
         self.callback = callback
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find what the steps need to know of the columns.
 
         Parameters
@@ -109,21 +109,24 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
             Shape (rows, columns): dataframe, array, or a Dask dataframe or array.
         y
             Shape (rows,): the target, numbers or booleans; only `TargetMean` needs it.
+        sample_weight
+            Shape (rows,): weights of the rows. A row of weight 2 counts as two, in means, quantiles and all else; one
+            of weight 0 is not there. Default: all 1.
 
         Returns
         -------
         Recipe
             This one.
         """
-        self._learn(X, y)
+        self._learn(X, y, sample_weight)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit, and return the rows as a model is to be trained on them: with means of the target of other folds.
 
         Parameters
         ----------
-        X, y
+        X, y, sample_weight
             As of `fit`.
 
         Returns
@@ -131,7 +134,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         ndarray, scipy.sparse.csr_array or dask.array.Array
             As of `transform`. A Dask array has one chunk on each rank.
         """
-        data = self._learn(X, y)
+        data = self._learn(X, y, sample_weight)
         columns = Columns(tuple(self.columns_))
         if not is_dask_collection(X):
             X = local(X)
@@ -182,7 +185,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         names = _check_feature_names_in(self, input_features)
         return np.array(self._names(names), dtype=object)
 
-    def _learn(self, X: Any, y: Any) -> Data:
+    def _learn(self, X: Any, y: Any, weight: Any) -> Data:
         self._validate_params()
         X = X if is_dask_collection(X) else local(X)
         if is_dask_collection(X):
@@ -196,8 +199,9 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
                 "This Recipe requires y to be passed, but the target y is None: TargetMean() is one of it."
             )
         checks = RecipeChecks(type(self).__name__)
-        data = training(checks, X, y if targeted else None, self.engine)
-        found = self._fit(Task(statistics, chains, RecipePart, checks), data)
+        data = training(checks, X, y if targeted else None, weight, self.engine)
+        algorithm = statistics if weight is None else of_weighed
+        found = self._fit(Task(algorithm, chains, RecipePart, checks), data)
         self.columns_: list[FittedColumn] = list(map(fitted, chains, found))
         return data
 

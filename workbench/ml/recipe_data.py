@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -28,29 +29,34 @@ def local(X: Any) -> Any:
     return check_array(X, dtype=None, ensure_all_finite=False, ensure_min_samples=0, input_name="X")
 
 
-def training(checks: Checks, X: Any, y: Any, engine: str) -> Data:
+def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
     """Return what a recipe is fitted on: as it is for this process, else placed and of known lengths.
 
     Raises
     ------
     ValueError, TypeError
-        If the two do not fit together.
+        If these do not fit together.
     """
-    if y is not None and is_dask_collection(X) != is_dask_collection(y):
-        raise TypeError(f"X is {source.describe(X)} and y is {source.describe(y)}: pass Dask collections only, or none")
-    # Dask dataframes are counted when they are placed.
-    if y is not None and not any(hasattr(each, "divisions") for each in (X, y)):
-        check_consistent_length(X, y)
+    for name, value in (("y", y), ("sample_weight", weight)):
+        if value is None:
+            continue
+        if is_dask_collection(X) != is_dask_collection(value):
+            raise TypeError(
+                f"X is {source.describe(X)} and {name} is {source.describe(value)}: pass Dask collections only, or none"
+            )
+        # Dask dataframes are counted when they are placed.
+        if not isinstance(value, Number) and not any(hasattr(each, "divisions") for each in (X, value)):
+            check_consistent_length(X, value)
     if not is_dask_collection(X):
         if not len(X):
             raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
-        X, y, _ = checks.apply(X, y, None)
+        X, y, weight = checks.apply(X, y, weight)
         if engine == "auto":
-            return Data(X, y, None, distributed=False)
+            return Data(X, y, weight, distributed=False)
     elif X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")
-    placed = fitting._placed(Data(X, y, None, distributed=True), engine)
-    return Data(blocks_of(placed.X)[0], placed.y, None, distributed=True)
+    placed = fitting._placed(Data(X, y, weight, distributed=True), engine)
+    return Data(blocks_of(placed.X)[0], placed.y, placed.weight, distributed=True)
 
 
 def blocks_of(X: Any) -> tuple[Any, Sequence[int]]:

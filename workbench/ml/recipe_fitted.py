@@ -104,7 +104,7 @@ def _encoder(chain: Chain, amounts: Amounts | None, spread: Spread | None, group
 
 
 def _linear(encoding: Scale, amounts: Amounts) -> Linear:
-    variance = amounts.squares / max(amounts.rows, 1.0)
+    variance = amounts.squares / (amounts.rows or 1.0)
     constant = bool(is_constant(np.array(amounts.rows), np.array(amounts.mean), np.array(variance)))
     return Linear(
         amounts.mean if encoding.with_mean else 0.0,
@@ -143,11 +143,11 @@ def _drawn(smooth: float | str, rows: _Array, mean: _Array, squares: _Array) -> 
     -----
     Micci-Barreca, SIGKDD Explorations 3 (2001), equations 3 to 6, as scikit-learn's ``TargetEncoder``.
     """
-    total = max(rows.sum(), 1.0)
+    total = rows.sum() or 1.0
     overall = rows @ mean / total
     if smooth == "auto":
         variance = (squares.sum() + rows @ np.square(mean - overall)) / total
-        within = squares / np.maximum(rows, 1)
+        within = squares / np.where(rows > 0, rows, 1.0)
         weight, other = variance * rows, within
     else:
         weight, other = rows, np.full(len(rows), float(smooth))

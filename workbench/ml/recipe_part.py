@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils import column_or_1d
 
-from workbench.ml.checks import Checks
-from workbench.ml.parts import Parts
+from workbench.ml.checks import Checks, weights
+from workbench.ml.parts import Parts, weighed
 from workbench.ml.passes import Passes
 from workbench.ml.recipe_statistics import Amounts, Groups, Spread, Statistics, join
 from workbench.ml.recipe_steps import Chain
@@ -26,7 +26,7 @@ class RecipeChecks(Checks):
 
     def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
         """See `Checks.apply`."""
-        return X, None if y is None else _target(y, self.estimator), None
+        return X, None if y is None else _target(y, self.estimator), weights(weight, np.empty((len(X), 0)))
 
 
 def _target(y: Any, estimator: str) -> _Array:
@@ -79,18 +79,25 @@ class RecipePart:
     y
         Shape (rows,), float64: the target; None where it is not needed.
     weight
-        Is not used.
+        Shape (rows,), float64: weights of the rows, of which those of weight 0 are left out; None: all 1.
     start
         The number of the first row.
 
     Notes
     -----
-    Work space: six times one column as float64 or int64, and the statistics: 128 KiB for each column whose quantiles
+    Work space: eight times one column as float64 or int64, and the statistics: 128 KiB for each column whose quantiles
     are needed; for each category 24 bytes and its name, times the folds.
     """
 
-    def __init__(self, X: Any, y: _Array | None, weight: None, start: int) -> None:
-        self._X, self._y, self._start = X, y, start
+    def __init__(self, X: Any, y: _Array | None, weight: _Array | None, start: int) -> None:
+        kept = np.arange(len(X)) if weight is None else np.flatnonzero(weight)
+        if weight is not None and len(kept) < len(X):
+            X, weight, y = getattr(X, "iloc", X)[kept], weight[kept], None if y is None else y[kept]
+        self._X, self._y, self._weight, self._numbers = X, y, weight, start + kept
+
+    def weight(self) -> float:
+        """Return the weight of all rows."""
+        return float(len(self._X)) if self._weight is None else float(self._weight.sum())
 
     def statistics(self, chains: Sequence[Chain]) -> tuple[Statistics, ...]:
         """Return what is needed of each column."""
@@ -103,9 +110,9 @@ class RecipePart:
         if folds and chain.is_numeric:
             values = pd.Series(numbers)
         return (
-            Amounts.of(numbers) if amounts else None,
-            Spread.of(numbers) if spread else None,
-            Groups.of(values, self._y if folds > 1 else None, folds, self._start) if folds else None,
+            Amounts.of(numbers, self._weight) if amounts else None,
+            Spread.of(numbers, self._weight) if spread else None,
+            Groups.of(values, self._y if folds > 1 else None, folds, self._numbers, self._weight) if folds else None,
         )
 
 
@@ -113,3 +120,9 @@ def statistics(parts: Parts, chains: Sequence[Chain]) -> tuple[Statistics, ...]:
     """Return the statistics of all rows, in one pass."""
     found: tuple[Statistics, ...] = Passes(parts).fold(join, "statistics", chains)
     return found
+
+
+def of_weighed(parts: Parts, chains: Sequence[Chain]) -> tuple[Statistics, ...]:
+    """Return the statistics of all rows, not all of which may weigh 0."""
+    weighed(parts.sum("weight"))
+    return statistics(parts, chains)

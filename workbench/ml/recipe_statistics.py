@@ -23,19 +23,20 @@ class Amounts:
     """Moments of numbers."""
 
     rows: float
-    """That have a number."""
+    """Weight of those that have a number; wherever rows are counted, it is by their weights."""
     mean: float
     squares: float
     """Sum of the squared deviations from the mean."""
-    missing: int
+    missing: float
 
     @classmethod
-    def of(cls, numbers: _Array) -> Self:
+    def of(cls, numbers: _Array, weight: _Array | None = None) -> Self:
         """Return those of one block, NaN where a number is missing."""
-        missing = int(np.isnan(numbers).sum())
-        if missing == len(numbers):
+        absent = np.isnan(numbers)
+        missing = float(absent.sum() if weight is None else weight[absent].sum())
+        if absent.all():
             return cls(0.0, 0.0, 0.0, missing)
-        rows, mean, squares = ScalerPart(numbers[:, None], None, None, 0).moments()
+        rows, mean, squares = ScalerPart(numbers[:, None], None, weight, 0).moments()
         return cls(float(rows[0]), float(mean[0]), float(squares[0]), missing)
 
     def join(self, later: Amounts) -> Amounts:
@@ -46,7 +47,7 @@ class Amounts:
 
     def filled(self, value: float) -> Amounts:
         """Return them with a number in place of those that are missing."""
-        return replace(self, missing=0).join(Amounts(float(self.missing), value, 0.0, 0))
+        return replace(self, missing=0.0).join(Amounts(self.missing, value, 0.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,25 @@ class Spread:
 
     points: _Array
     rows: _Array
-    missing: int
+    missing: float
 
     @classmethod
-    def of(cls, numbers: _Array) -> Self:
+    def of(cls, numbers: _Array, weight: _Array | None = None) -> Self:
         """Return the points of one block, NaN where a number is missing."""
-        known = np.sort(numbers[~np.isnan(numbers)])
-        missing = len(numbers) - len(known)
-        points, rows = np.unique(known, return_counts=True)
-        if len(points) > POINTS:
-            cuts = np.linspace(0, len(known), POINTS + 1).astype(int)
-            points, rows = known[(cuts[:-1] + cuts[1:]) // 2], np.diff(cuts).astype(np.int64)
-        return cls(points, rows, missing)
+        there = ~np.isnan(numbers)
+        known = numbers[there]
+        missing = float(len(numbers) - len(known) if weight is None else weight[~there].sum())
+        if weight is None:
+            known, heavy = np.sort(known), np.ones(len(known))
+        else:
+            order = np.argsort(known, kind="stable")
+            known, heavy = known[order], weight[there][order]
+        first = np.flatnonzero(np.append(True, known[1:] != known[:-1])[: len(known)])
+        if len(first) <= POINTS:
+            return cls(known[first], np.add.reduceat(heavy, first) if len(first) else heavy, missing)
+        reached = np.cumsum(heavy)
+        cuts = np.linspace(0, reached[-1], POINTS + 1)
+        return cls(known[np.searchsorted(reached, (cuts[:-1] + cuts[1:]) / 2)], np.diff(cuts), missing)
 
     def join(self, later: Spread) -> Spread:
         """Return the points of both."""
@@ -85,7 +93,7 @@ class Spread:
         """Return them with a number in place of those that are missing."""
         if not self.missing:
             return self
-        return replace(self, missing=0).join(Spread(np.array([value]), np.array([self.missing]), 0))
+        return replace(self, missing=0.0).join(Spread(np.array([value]), np.array([self.missing]), 0.0))
 
     def quantiles(self, shares: _Array) -> _Array:
         """Return quantiles: the mean of two neighbours where one is as good as the other, as for a median."""
@@ -108,19 +116,22 @@ class Groups:
     """Rows, means and squared deviations, each of shape (folds, categories + 1): the last is of rows without one."""
 
     @classmethod
-    def of(cls, column: pd.Series[Any], target: _Array | None, folds: int, start: int) -> Self:
+    def of(
+        cls, column: pd.Series[Any], target: _Array | None, folds: int, numbers: _Array, weight: _Array | None = None
+    ) -> Self:
         """Return those of one block: row i of all is in fold i % folds; 0 is the target where there is none."""
         codes, values = pd.factorize(column)
         width = len(values) + 1
         codes = np.where(codes < 0, len(values), codes)
-        index = (start + np.arange(len(codes))) % folds * width + codes
-        rows: _Array = np.bincount(index, minlength=folds * width).astype(np.float64)
+        index = numbers % folds * width + codes
+        rows: _Array = np.bincount(index, weight, minlength=folds * width).astype(np.float64)
         mean: _Array
         squares: _Array
         mean, squares = np.zeros_like(rows), np.zeros_like(rows)
         if target is not None:
-            mean = np.bincount(index, target, minlength=len(rows)) / np.maximum(rows, 1)
-            squares = np.bincount(index, np.square(target - mean[index]), minlength=len(rows))
+            heavy = np.ones(len(target)) if weight is None else weight
+            mean = np.bincount(index, heavy * target, minlength=len(rows)) / np.where(rows > 0, rows, 1.0)
+            squares = np.bincount(index, heavy * np.square(target - mean[index]), minlength=len(rows))
         shape = folds, width
         return cls(tuple(values.tolist()), (rows.reshape(shape), mean.reshape(shape), squares.reshape(shape)))
 

@@ -1,0 +1,80 @@
+"""Recipes of rows that have weights, against scikit-learn and against rows that are there more than once."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn import preprocessing
+from sklearn.pipeline import make_pipeline
+from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
+
+from workbench.ml import Bucketise, Impute, LogisticRegression, OneHot, Recipe, Scale, TargetMean
+from workbench.ml.recipe_statistics import POINTS, Spread
+
+
+@PARTS
+def test_a_weight_of_two_is_a_row_twice(parts):
+    steps = [
+        ([Impute(), Scale()], ["distance"]),
+        ([Impute("median"), Bucketise(6)], ["distance"]),
+        ([Impute("most_frequent"), OneHot()], ["carrier"]),
+        (TargetMean(), ["carrier", "origin"]),
+    ]
+    weight = np.random.default_rng(3).integers(0, 4, size=ROWS)
+    often = np.repeat(np.arange(ROWS), weight)
+    found = in_parts(Recipe(steps), FLIGHTS, DELAY, parts, weight.astype(float))
+    wanted = Recipe(steps).fit(FLIGHTS.iloc[often].reset_index(drop=True), DELAY.to_numpy()[often])
+
+    np.testing.assert_allclose(found.transform(FLIGHTS), wanted.transform(FLIGHTS), rtol=1e-11, atol=1e-12)
+
+
+def test_weights_may_be_any_numbers():
+    weight = np.random.default_rng(3).uniform(0.001, 0.01, size=ROWS)
+    recipe = Recipe([(Scale(), "hour"), (TargetMean(smooth=0.02), "origin")]).fit(FLIGHTS, DELAY, weight)
+    found = recipe.transform(FLIGHTS)
+    scaler = preprocessing.StandardScaler().fit(FLIGHTS[["hour"]], sample_weight=weight)
+    here = (FLIGHTS["origin"] == "JFK").to_numpy()
+    share = weight[here].sum() / (weight[here].sum() + 0.02)
+    mean = share * np.average(DELAY[here], weights=weight[here]) + (1 - share) * np.average(DELAY, weights=weight)
+
+    np.testing.assert_allclose(found[:, :1], scaler.transform(FLIGHTS[["hour"]]), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(found[here, 1], mean, rtol=1e-12)
+    same = Recipe(recipe.steps).fit_transform(FLIGHTS, DELAY, sample_weight=2)
+    np.testing.assert_allclose(same[:, :1], Recipe(recipe.steps).fit_transform(FLIGHTS, DELAY)[:, :1], rtol=1e-12)
+
+
+def test_quantiles_of_many_weighed_numbers_are_as_near_as_it_is_said():
+    random = np.random.default_rng(1)
+    numbers, weight = random.lognormal(size=5 * POINTS), random.uniform(size=5 * POINTS)
+    spread = Spread.of(numbers, weight)
+    shares = np.linspace(0.01, 0.99, 50)
+    order = np.argsort(numbers)
+    reached = np.cumsum(weight[order]) / weight.sum()
+    ranks = reached[np.searchsorted(numbers[order], spread.quantiles(shares))]
+
+    assert len(spread.points) == POINTS
+    assert np.abs(ranks - shares).max() <= 1 / (2 * POINTS) + weight.max() / weight.sum()
+
+
+def test_weights_go_to_the_steps_of_a_pipeline():
+    weight = np.random.default_rng(3).uniform(size=ROWS)
+    pipeline = make_pipeline(Recipe([(Scale(), "hour")]), LogisticRegression(tol=1e-8))
+    pipeline.fit(FLIGHTS, DELAY > 2, recipe__sample_weight=weight, logisticregression__sample_weight=weight)
+    rows = Recipe([(Scale(), "hour")]).fit_transform(FLIGHTS, sample_weight=weight)
+
+    np.testing.assert_array_equal(pipeline[0].transform(FLIGHTS), rows)
+    expected = LogisticRegression(tol=1e-8).fit(rows, DELAY > 2, weight)
+    np.testing.assert_allclose(pipeline[1].coef_, expected.coef_, atol=1e-12)
+
+
+def test_weights_that_cannot_be_are_refused():
+    recipe = Recipe([(Scale(), "hour")])
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        recipe.fit(FLIGHTS, sample_weight=np.zeros(ROWS))
+    with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+        recipe.fit(FLIGHTS, sample_weight=-np.ones(ROWS))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        recipe.fit(FLIGHTS, sample_weight=np.ones(ROWS - 1))
+    with pytest.raises(TypeError, match=r"sample_weight is a .* pass Dask collections only, or none"):
+        recipe.fit(FLIGHTS, sample_weight=da.ones(ROWS))
