@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import argparse
 from itertools import product
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from workbench.bench import scaling
+from workbench.bench import scaling, training
 from workbench.bench.report import Report
 
 
@@ -27,6 +29,14 @@ def rows():
             "beyond_block": 1000 * ranks,
             "stated": 5000,
         }
+
+
+def test_blocks_of_as_many_pieces_in_all_are_the_same_data_on_any_number_of_ranks():
+    alone = training.block(SimpleNamespace(rank=0), 800, 4)
+    parts = zip(*(training.block(SimpleNamespace(rank=rank), 400, 2) for rank in range(2)), strict=True)
+
+    for whole, its in zip(alone, parts, strict=True):
+        np.testing.assert_array_equal(np.concatenate(its), whole)
 
 
 def test_what_the_cores_allow_is_the_best_that_ranks_without_a_core_of_their_own_can_reach():

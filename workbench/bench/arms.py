@@ -98,8 +98,8 @@ class Arms:
 
         Notes
         -----
-        Not to be called before something is timed in these worlds: see `workbench.bench.peak.Watch`. A first fit of each
-        arm loads what is needed, and does not count.
+        Not to be called before something is timed in these worlds: see `workbench.bench.peak.Watch`. The first fit of
+        each arm loads what is needed, and does not count.
         """
         grown: dict[str, Growth] = {}
         for _, arm in alternate((*ENGINES, BARE), 1):
