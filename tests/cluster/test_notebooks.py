@@ -196,7 +196,7 @@ def printed_features(executed_features):
     return text(executed_features[0])
 
 
-def shown(notebook, name):
+def lines_of(notebook, name):
     """The lines of the table that a cell displays."""
     (cell,) = [cell for cell in notebook.cells if cell.id == name]
     (table,) = [output.data["text/plain"] for output in cell.outputs if output.output_type == "execute_result"]
@@ -236,7 +236,7 @@ def test_the_feature_notebook_comes_to_the_same_models_on_both_engines(executed_
 
 
 def test_the_feature_notebook_compares_four_models_as_it_says_in_words(executed_features):
-    lines = shown(executed_features[0], "kinds")
+    lines = lines_of(executed_features[0], "kinds")
     found = {match[1]: float(match[2]) for line in lines if (match := re.match(r"(.+?)  +\d\d +(0\.\d+) ", line))}
     schedule, backlog, means, kinds = found.values()
     assert schedule == pytest.approx(0.681, abs=2e-3)
