@@ -16,6 +16,11 @@ FLOATS = [np.float64, np.float32]
 """What blocks are made of; anything else becomes the first of them."""
 
 
+def checked(dtype: Any) -> np.dtype[Any]:
+    """Return what numbers of a dtype become: one of `FLOATS`."""
+    return np.dtype(dtype if dtype in FLOATS else FLOATS[0])
+
+
 @dataclass(frozen=True)
 class Checks:
     """What rows have to be."""

@@ -11,7 +11,7 @@ from pandas.api.types import is_bool_dtype, is_extension_array_dtype, is_numeric
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import validate_data
 
-from workbench.ml.checks import Checks
+from workbench.ml.checks import Checks, checked
 from workbench.placing.source import describe
 
 
@@ -25,6 +25,11 @@ class Data:
     """The weights of the rows; None, as ``y``, where there is none."""
     distributed: bool
     """Whether these are Dask collections, which are checked where they lie."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the rows once they are checked, and of what is found."""
+        return checked(self.X.dtype)
 
     def columns(self) -> tuple[Any, Any, Any]:
         """Return all three."""

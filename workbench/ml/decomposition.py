@@ -11,7 +11,7 @@ from dask.base import is_dask_collection
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml import decomposition_fit
 from workbench.ml.applied import Applied
@@ -76,7 +76,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
             features=features,
         )
         found = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
-        dtype = data.X.dtype if data.X.dtype in FLOATS else np.dtype(np.float64)
+        dtype = data.dtype
         self.components_ = found.components.astype(dtype)
         self.singular_values_ = found.singular_values.astype(dtype)
         self.error_bound_ = (found.bound + np.finfo(dtype).eps * found.singular_values).astype(dtype)
@@ -102,7 +102,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("transform", X, len(self.components_), self.components_.dtype)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
+        X = self._checked(X)
         return self._onto(np.asarray(X @ self.components_.T))
 
     @abstractmethod

@@ -10,10 +10,11 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from workbench.ml import fitting
 from workbench.ml.applied import Applied
+from workbench.ml.checks import FLOATS
 from workbench.ml.data import Data, as_array, know_features
 from workbench.ml.fitting import Task
 from workbench.ml.reporting import Callback, reporting
@@ -54,6 +55,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._sparse
         return tags
+
+    def _checked(self, X: Any, **options: Any) -> Any:
+        """Return rows that a fitted model is asked about, an array or a CSR matrix, checked as by scikit-learn."""
+        return validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS, **options)
 
     def _warn(self, message: str, iterations: int) -> None:
         """Warn that a fit has ended before it converged."""

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml import kmeans_fit
 from workbench.ml.checks import FLOATS, Checks
@@ -124,8 +124,7 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
         checks = Checks(type(self).__name__, sparse=self._sparse)
         data = training(self, checks, X, None, sample_weight)
         found = self._fit(Task(kmeans_fit.fit, self._settings(data.X), KMeansPart, checks), data)
-        dtype = data.X.dtype if data.X.dtype in FLOATS else np.float64
-        self.cluster_centers_ = found.centers.astype(dtype)
+        self.cluster_centers_ = found.centers.astype(data.dtype)
         self.inertia_, self.n_iter_ = found.inertia, found.iterations
         self.labels_ = self.predict(X)
         if found.distinct < self.n_clusters:
@@ -166,7 +165,7 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("predict", X, None, np.int32)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS, order="C")
+        X = self._checked(X, order="C")
         return KMeansPart(X, None, None, 0).labels(self.cluster_centers_)
 
     def transform(self, X: Any) -> Any:
@@ -174,7 +173,7 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("transform", X, self.n_clusters, self.cluster_centers_.dtype)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
+        X = self._checked(X)
         return euclidean_distances(X, self.cluster_centers_)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:

@@ -9,10 +9,10 @@ import numpy as np
 from dask.base import is_dask_collection
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml import linear_fit
-from workbench.ml.checks import FLOATS, Checks
+from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
@@ -52,13 +52,12 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         data = training(self, checks, X, y, sample_weight)
         task = Task(linear_fit.fit, self._settings(*data.X.shape[:1], *data.y.shape[1:]), LinearPart, checks)
         found = self._fit(task, data)
-        dtype = data.X.dtype if data.X.dtype in FLOATS else np.dtype(np.float64)
-        self.coef_, self.intercept_ = found.coef.astype(dtype), found.intercept.astype(dtype)
+        self.coef_, self.intercept_ = found.coef.astype(data.dtype), found.intercept.astype(data.dtype)
         if data.y.ndim == 1:
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         if not self.fit_intercept:
-            self.intercept_ = dtype.type(0)
-        self._take(found, dtype)
+            self.intercept_ = data.dtype.type(0)
+        self._take(found, data.dtype)
         return self
 
     def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
@@ -73,7 +72,7 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         if is_dask_collection(X):
             columns = None if self.coef_.ndim == 1 else len(self.coef_)
             return self._map("predict", X, columns, self.coef_.dtype)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
+        X = self._checked(X)
         return X @ self.coef_.T + self.intercept_
 
 

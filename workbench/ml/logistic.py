@@ -11,10 +11,10 @@ from dask.base import is_dask_collection
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml import logistic_fit
-from workbench.ml.checks import FLOATS, Checks
+from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
@@ -131,8 +131,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
         data = training(self, checks, X, y, sample_weight)
         found = self._fit(Task(logistic_fit.fit, self._settings(), LogisticPart, checks), data)
-        dtype = data.X.dtype if data.X.dtype in FLOATS else np.float64
-        weights = np.atleast_2d(found.weights).astype(dtype)
+        weights = np.atleast_2d(found.weights).astype(data.dtype)
         self.classes_ = found.classes
         self.coef_, self.intercept_ = np.ascontiguousarray(weights[:, :-1]), weights[:, -1].copy()
         self.n_iter_ = np.array([found.iterations], dtype=np.int32)
@@ -167,7 +166,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         if is_dask_collection(X):
             columns = None if len(self.classes_) == 2 else len(self.classes_)
             return self._map("decision_function", X, columns, self.coef_.dtype)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS)
+        X = self._checked(X)
         scores: NDArray[Any] = np.asarray(X @ self.coef_.T) + self.intercept_
         return scores[:, 0] if scores.shape[1] == 1 else scores
 

@@ -12,9 +12,9 @@ from dask.base import is_dask_collection
 from scipy import sparse
 from sklearn.neighbors import VALID_METRICS
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml.checks import FLOATS, Checks
+from workbench.ml.checks import Checks
 from workbench.ml.data import Data, as_array, know_features, training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
@@ -177,7 +177,7 @@ class NearestNeighbors(Estimator):
             know_features(self, X, reset=False)
             X = as_array(X).rechunk({1: -1})
         else:
-            X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=FLOATS, order="C")
+            X = self._checked(X, order="C")
         if not is_dask_collection(X):
             found = self._found(X, number, 0 if own else None)
         elif self._rows.distributed:

@@ -13,7 +13,7 @@ from sklearn.utils import check_array
 from sklearn.utils.sparsefuncs import inplace_column_scale
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from workbench.ml.checks import FLOATS
+from workbench.ml.checks import FLOATS, checked
 from workbench.ml.data import know_features, training
 from workbench.ml.estimator import Estimator
 from workbench.ml.fitting import Task
@@ -211,5 +211,4 @@ def _is_constant(rows: _Array, mean: _Array, variance: _Array) -> _Array:
 
 
 def _dtype(collection: Any) -> Any:
-    dtype = (collection.to_dask_array() if hasattr(collection, "to_dask_array") else collection).dtype
-    return dtype if dtype in FLOATS else np.float64
+    return checked((collection.to_dask_array() if hasattr(collection, "to_dask_array") else collection).dtype)
