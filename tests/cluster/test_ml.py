@@ -14,7 +14,7 @@ import pytest
 from distributed import Client, LocalCluster
 from scipy import sparse
 from sklearn.cluster import KMeans as LocalKMeans
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from support.processes import DEADLINE, until
 
@@ -73,6 +73,25 @@ def test_k_means_finds_the_centres_of_scikit_learn(client4, engine):
     np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-9)
     np.testing.assert_array_equal(ours.labels_.compute(), theirs.labels_)
     assert ours.n_iter_ == theirs.n_iter_
+
+
+@BOTH
+def test_newton_looks_at_rows_far_from_zero_from_their_middle(client4, engine):
+    here = LogisticRegression(tol=1e-8, solver="newton-cg").fit(X, Y)
+    there = LogisticRegression(tol=1e-8, solver="newton-cg", engine=engine).fit(*as_dask(X + 1000, Y))
+
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-7)
+    assert abs(there.n_iter_[0] - here.n_iter_[0]) <= 1
+
+
+@BOTH
+def test_fewer_distinct_rows_than_clusters_are_told_of(client4, engine):
+    same = np.repeat([[1.0, 2.0], [3.0, 4.0]], 200, axis=0)
+    with pytest.warns(
+        ConvergenceWarning, match=r"Number of distinct clusters \(2\) found smaller than n_clusters \(3\)"
+    ):
+        model = KMeans(3, random_state=0, engine=engine).fit(*as_dask(same))
+    assert model.inertia_ == 0
 
 
 @BOTH
