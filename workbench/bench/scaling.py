@@ -240,6 +240,8 @@ def plot(report: Report) -> Figure:
         _draw(panel, kind, rows, cores)
         of = "in all" if kind == "strong" else "on each rank"
         panel.set_title(f"{model}, {kind}: {rows[0]['rows']:,} rows {of}")
+    # Once for all panels, where it covers none of them.
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     return figure
 
 
@@ -258,10 +260,10 @@ def _draw(panel: Axes, kind: str, rows: Sequence[dict[str, Any]], cores: int) ->
         *(corners, [alone * best(kind, number, cores) for number in corners]),
         color=plotting.GREY,
         linestyle="--",
-        label=f"best on {cores} cores, from bare MPI on 1 rank",
+        label=f"ideal, up to\n{cores} core{'s' * (cores > 1)}",
     )
     if ranks[-1] > cores:
-        panel.axvspan(cores, 2 * ranks[-1], color="0.95", zorder=0, label="ranks share cores")
+        panel.axvspan(cores, 2 * ranks[-1], color="0.93", zorder=0, label="ranks share cores")
     # A little apart, so that arms that are level can be told.
     looks = zip(_ARMS, (plotting.BLUE, plotting.GREEN, plotting.ORANGE), "o^s", (0.96, 1.0, 1.04), strict=True)
     for arm, colour, marker, shift in looks:
@@ -269,5 +271,4 @@ def _draw(panel: Axes, kind: str, rows: Sequence[dict[str, Any]], cores: int) ->
         at, seconds = [row["ranks"] * shift for row in its], [row["seconds"] for row in its]
         panel.plot(at, seconds, color=colour, marker=marker, markersize=5, label=_LABELS[arm])
         panel.vlines(at, [row["fastest"] for row in its], [row["slowest"] for row in its], color=colour, linewidth=1)
-    panel.legend(fontsize=8, frameon=False)
     panel.set_xlim(0.85, ranks[-1] * 1.18)
