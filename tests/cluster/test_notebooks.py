@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import re
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def execute(path):
     before = registry.names()
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
+    # Each cell has a deadline of its own; that of pytest is meant for one test, too short for all on a busy machine.
+    faulthandler.cancel_dump_traceback_later()
     try:
         NotebookClient(notebook, timeout=100, startup_timeout=60, kernel_name="python3", resources=resources).execute()
         yield notebook, before
