@@ -9,7 +9,6 @@ from distributed import Client
 
 from workbench import MPICluster
 
-
 RANKS = 4
 
 

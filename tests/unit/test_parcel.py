@@ -47,7 +47,9 @@ def journey(error):
     return parcel.unpack_error(parcel.pack_error(error), NOTE)
 
 
-@pytest.mark.parametrize("thing", [None, 7, "x", [1, (2, {3: 4})], lambda: 7], ids=repr)
+@pytest.mark.parametrize(
+    "thing", [None, 7, "x", [1, (2, {3: 4})], lambda: 7], ids=["none", "number", "text", "nested", "function"]
+)
 def test_whatever_can_be_pickled_arrives(thing):
     arrived = parcel.unpack(parcel.pack(thing))
     assert arrived() == 7 if callable(thing) else arrived == thing

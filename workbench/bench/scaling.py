@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 KINDS = ("strong", "weak")
 """The same rows in all; the same rows on each rank."""
-STATED, FIXED = {"kmeans": 12, "logistic": 16}, 8 << 20
+STATED, FIXED = {"kmeans": 11, "logistic": 18}, 8 << 20
 """Bytes that the parts of each model state as their work space: of each row, and for slices of a fixed size."""
 _ARMS = (*ENGINES, BARE)
 _LABELS = {"mpi": 'engine="mpi"', "dask": 'engine="dask"', BARE: "bare MPI"}

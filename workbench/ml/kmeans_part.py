@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -40,8 +41,8 @@ class KMeansPart:
 
     Notes
     -----
-    Work space: 4 bytes per row for the labels, 8 for the distances while centres are looked for, and slices of a fixed
-    size.
+    Work space: 4 bytes per row for the labels, at most 11 during a step, 8 while the first centres are drawn, and
+    slices of a fixed size, 8 MiB with 32 features.
     """
 
     def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
@@ -112,16 +113,17 @@ class KMeansPart:
         """
         before = self._labels
         labels, scores = self._nearest(centers)
-        moved = np.arange(len(labels)) if before is None else np.flatnonzero(labels != before)
-        if gather or before is None or len(moved) > len(labels) // 4 or self._steps % _ANEW == 0:
+        changed = None if before is None else labels != before
+        moved = len(labels) if changed is None else int(np.count_nonzero(changed))
+        if gather or changed is None or moved > len(labels) // 4 or self._steps % _ANEW == 0:
             self._sums, self._counts = self._totals(labels, None, len(centers), gather=gather)
-        elif len(moved):
-            sums, counts = self._totals(labels, moved, len(centers), before)
+        elif moved:
+            sums, counts = self._totals(labels, np.flatnonzero(changed), len(centers), before)
             self._sums += sums
             self._counts += counts
         self._labels = labels
         self._steps += 1
-        return self._sums, self._counts, scores, float(len(moved))
+        return self._sums, self._counts, scores, float(moved)
 
     def labels(self, centers: _Array) -> NDArray[np.int32]:
         """Return the nearest centre of each row, shape (rows,)."""
@@ -130,33 +132,37 @@ class KMeansPart:
 
     def farthest(self, number: int, centers: _Array) -> list[tuple[float, int, float, int, _Array]]:
         """Return the rows that are farthest from their centres: distance, number, weight, cluster and row, sorted."""
-        distances = self._squared_distances(centers)
-        which = np.argsort(-distances, kind="stable")[:number]
-        labels = self._labels if self._labels is not None else np.zeros(len(distances), dtype=np.int32)
+        found: list[tuple[float, int]] = []
+        for here, distances in self._squared_distances(centers):
+            first = np.argsort(-distances, kind="stable")[:number]
+            found += [(-float(distances[row]), here.start + int(row)) for row in first]
+            found = heapq.nsmallest(number, found)
         return [
             (
-                float(distances[row]),
-                self._start + int(row),
+                -below,
+                self._start + row,
                 1.0 if self._weight is None else float(self._weight[row]),
-                int(labels[row]),
+                int(self._label(slice(row, row + 1))[0]),
                 _dense(self._X[row : row + 1])[0],
             )
-            for row in which
+            for below, row in found
         ]
 
     def inertia(self, centers: _Array) -> float:
         """Return the sum of the squared distances of the rows to their nearest centres, with their weights."""
         self._labels, _ = self._nearest(centers)
-        distances = self._squared_distances(centers)
-        return float(distances.sum() if self._weight is None else distances @ self._weight)
+        return sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
 
     def cost(self, centers: _Array) -> float:
         """Take more centres into account; return the sum of the squared distances to the nearest one, weighted."""
-        nearest = np.empty(self._X.shape[0])
+        if not len(self._distances):
+            self._distances = np.full(self._X.shape[0], np.inf)
+        cost = 0.0
         for here, X in self._slices():
-            nearest[here] = _distances(X, centers).min(axis=1)
-        self._distances = np.minimum(self._distances, nearest) if len(self._distances) else nearest
-        return float(self._distances.sum() if self._weight is None else self._distances @ self._weight)
+            nearest = self._distances[here]
+            np.minimum(nearest, _distances(X, centers).min(axis=1), out=nearest)
+            cost += self._weighed(here, nearest)
+        return cost
 
     def draw(self, factor: float, seed: Sequence[int]) -> _Array:
         """Return rows, drawn each by itself with a chance of `factor` times its distance, weighted.
@@ -165,10 +171,14 @@ class KMeansPart:
         -----
         The random number of a row depends on the seed and on the number of the row, not on the block that it lies in.
         """
-        chances = self._distances * factor
-        if self._weight is not None:
-            chances *= self._weight
-        return _dense(self._X[np.flatnonzero(_uniform(seed, self._start, len(chances)) < chances)])
+        drawn = []
+        for here, _ in self._slices():
+            chances = self._distances[here] * factor
+            if self._weight is not None:
+                chances *= self._weight[here]
+            numbers = _uniform(seed, self._start + here.start, len(chances))
+            drawn.append(here.start + np.flatnonzero(numbers < chances))
+        return _dense(self._X[np.concatenate(drawn)])
 
     def weigh(self, centers: _Array) -> _Array:
         """Return the weight of the rows that are nearest to each centre, shape (centres,); forget the distances."""
@@ -248,14 +258,19 @@ class KMeansPart:
         self._sum += np.ones(len(apart)) @ apart
         self._squares += float(apart.ravel() @ apart.ravel())
 
-    def _squared_distances(self, centers: _Array) -> _Array:
-        """Return the squared distance of each row to the centre of its cluster, computed from their difference."""
-        labels = self._labels if self._labels is not None else np.zeros(self._X.shape[0], dtype=np.int32)
-        distances = np.empty(len(labels))
+    def _squared_distances(self, centers: _Array) -> Iterator[tuple[slice, _Array]]:
+        """Yield the squared distances of slices of rows to the centres of their clusters, of their differences."""
         for here, X in self._slices():
-            apart = _dense(X) - centers[labels[here]]
-            distances[here] = np.einsum("ij,ij->i", apart, apart)
-        return distances
+            apart = _dense(X) - centers[self._label(here)]
+            yield here, np.einsum("ij,ij->i", apart, apart)
+
+    def _label(self, here: slice) -> _Array:
+        """Return the clusters of some rows: the first one before there has been a step."""
+        return np.zeros(here.stop - here.start, dtype=np.int32) if self._labels is None else self._labels[here]
+
+    def _weighed(self, here: slice, values: _Array) -> float:
+        """Return the sum of a value of each of some rows, with their weights."""
+        return float(values.sum() if self._weight is None else values @ self._weight[here])
 
 
 def _multiply(factors: _Array, X: Any, out: _Array) -> None:

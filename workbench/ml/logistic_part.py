@@ -33,8 +33,9 @@ class LogisticPart:
     -----
     The loss is that of scikit-learn, summed over the rows with their weights: the binomial deviance of two classes, for
     weights of shape (features + 1,), the multinomial one of more, for weights of shape (classes, features + 1). The
-    last weight is the intercept; without one its gradient is not used. Work space: the codes of the labels and the
-    weights, 16 bytes per row, with Newton-CG another 8 per row and class, and slices of a fixed size.
+    last weight is the intercept; without one its gradient is not used. Work space: 8 bytes per row for the codes of the
+    labels, 8 for the weights if there are any, with Newton-CG 8 for each class; while the labels are taken in 10 bytes
+    per row beside; and slices of a fixed size, 1 MiB.
     """
 
     def __init__(self, X: Any, y: _Array, weight: _Array | None, start: int) -> None:
@@ -57,8 +58,10 @@ class LogisticPart:
         """Take the labels as numbers from now on, and the rows of each class with its weight; return all weight."""
         codes = np.searchsorted(classes, self._y)
         if weights is not None:
-            of_row = weights[codes].astype(np.float64)
-            self._weight = of_row if self._weight is None else of_row * self._weight
+            of_row = weights[codes].astype(np.float64, copy=False)
+            if self._weight is not None:
+                of_row *= self._weight
+            self._weight = of_row
         self._codes = codes.astype(self._X.dtype) if len(classes) == 2 else codes
         return float(len(self._y)) if self._weight is None else float(self._weight.sum(dtype=np.float64))
 
