@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from workbench.bench import BENCHES, options
 from workbench.verbs.table import NOTEBOOK, TERMINAL, verbs
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,8 @@ def test_the_documents_name_only_verbs_and_options_that_there_are():
         seen.add(verb)
         known = verbs(place).get(verb)
         allowed = {"--help", *(argument.name for argument in known.at(place))} if known else set()
+        if known and verb == "bench" and (bench := rest.split()[0]) in BENCHES:
+            allowed |= options(bench)._option_string_actions.keys()
         named = set(re.findall(r"--[a-z-]+", rest.partition("#")[0]))
         if known is None or named - allowed:
             wrong.append(f"{page}: {place} {verb}{rest}")

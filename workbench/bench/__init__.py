@@ -62,19 +62,25 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(name: str, argv: Sequence[str]) -> int:
+def options(name: str) -> argparse.ArgumentParser:
+    """Return what reads the options of a bench."""
     module = import_module(f"workbench.bench.{name}")
     parser = argparse.ArgumentParser(prog=f"workbench bench {name}", description=BENCHES[name])
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     if hasattr(module, "plot"):
         parser.add_argument("--plot", metavar="FILE.png", type=plotting.file, help="draw the report to a file")
     module.add_options(parser)
-    options = parser.parse_args(argv)
-    picture = getattr(options, "plot", None)
+    return parser
+
+
+def _run(name: str, argv: Sequence[str]) -> int:
+    module = import_module(f"workbench.bench.{name}")
+    wanted = options(name).parse_args(argv)
+    picture = getattr(wanted, "plot", None)
     if picture:
         plotting.require()
-    report: Report = module.run(options)
+    report: Report = module.run(wanted)
     if picture:
         module.plot(report).savefig(picture)
-    print(report.json() if options.json else report.table())
+    print(report.json() if wanted.json else report.table())
     return 0
