@@ -255,6 +255,40 @@ async def a_request_that_nobody_waits_for_keeps_its_buffer(end: End):
     assert [buffer() is None for buffer in kept] == [False, True]
 
 
+async def buffers_go_when_their_requests_are_complete(end: End):
+    from mpi4py import MPI
+
+    comm = _ours(_communicators(), 1, range(end.size))
+    right, left = (end.rank + 1) % end.size, (end.rank - 1) % end.size
+    messages = [lambda send, receive: [comm.Irecv(receive, left), comm.Isend(send, right)]]
+    sums = [lambda send, receive: [comm.Iallreduce(send, receive)]]
+    ours = lambda requests: requests[0].Waitall(requests)  # noqa: E731
+    for wait in (MPI.Request.Waitall, MPI.Request.Testall, ours):
+        for post in (*messages, *sums):
+            buffers = [np.zeros(3), np.zeros(3)]
+            kept = [weakref.ref(buffer) for buffer in buffers]
+            requests = post(*buffers)
+            while not wait(requests):
+                pass
+            del buffers, requests
+            comm.Iallreduce(np.zeros(1), np.zeros(1)).Wait()
+            assert [buffer() is None for buffer in kept] == [True, True]
+
+
+async def a_message_that_is_too_long_leaves_nothing_behind(end: End):
+    from mpi4py import MPI
+
+    from workbench.rank import waiting
+
+    comm = _ours(_communicators(), 1, range(end.size))
+    before = len(waiting._abandoned)
+    sent = comm.Isend(np.zeros(8), end.rank)
+    with pytest.raises(MPI.Exception):
+        comm.Recv(np.zeros(2), end.rank)
+    sent.Wait()
+    assert len(waiting._abandoned) == before
+
+
 async def what_mpi_may_write_to_yet_is_kept(end: End):
     from workbench.rank.watch import CallEnded
 
@@ -318,6 +352,8 @@ CHECKS = (
     making_the_communicator_of_a_call_ends_too,
     a_communicator_that_is_not_ended_is_handed_out_again,
     a_request_that_nobody_waits_for_keeps_its_buffer,
+    buffers_go_when_their_requests_are_complete,
+    a_message_that_is_too_long_leaves_nothing_behind,
     what_mpi_may_write_to_yet_is_kept,
 )
 

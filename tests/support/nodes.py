@@ -34,7 +34,7 @@ def numbers(record: Record) -> set[str]:
 def remains(slurm: Slurm, record: Record, jobs: set[str]) -> list[str]:
     """Return in words what is left of a cluster on this host and in the queue."""
     found = [f"job {job}" for job in jobs & set(slurm.jobs())]
-    found += [str(process) for process in running(record.name)]
+    found += [str(process) for process in running(record.id)]
     folders = [kind("probe").parent for kind in (scratch.sockets, scratch.spill, scratch.shared_memory)]
     found += [str(path) for folder in folders for path in folder.glob(f"{record.id[:8]}*")]
     scratch.remove("probe")

@@ -20,17 +20,22 @@ class PostingNeighbours(Watched, MPI.Topocomm):
     """Non-blocking and persistent operations of the neighbours in a topology."""
 
 
+# Operations of which mpi4py's requests hold no buffers.
+_NOT_HELD = ("allgatherv", "reduce", "allreduce", "reduce_scatter_block", "reduce_scatter", "scan", "exscan")
+
+
 def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
     messages = messages_of(method.__name__)
     # What is sent whenever it is started is not counted.
     doubtful = method.__name__.endswith(("end_init", "ecv_init"))
+    holds = method.__name__.lower().removeprefix("i").removesuffix("_init") not in _NOT_HELD
 
     @functools.wraps(method)
     def post(self: Watched, *args: Any, **options: Any) -> MPI.Request:
         self.watch.check()
         self.watch.messages += messages
         self.watch.doubtful |= doubtful
-        return watched(method(self, *args, **options), self.watch, (args, options))
+        return watched(method(self, *args, **options), self.watch, None if holds else (args, options))
 
     named(post, method.__name__)
     return post

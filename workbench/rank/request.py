@@ -38,7 +38,7 @@ class Request(MPI.Request):
 
     watch: Watch
     held: object
-    """What MPI reads and writes until it is complete: mpi4py's own requests of reductions hold no buffers."""
+    """What MPI reads and writes until it is complete, where mpi4py's own request does not hold it."""
 
     def __new__(cls, request: MPI.Request | None = None, watch: Watch | None = None, held: object = None) -> Self:
         """Take over a request of mpi4py."""
@@ -131,8 +131,11 @@ def watched(request: MPI.Request, watch: Watch, held: object = None) -> Request:
     Parameters
     ----------
     held
-        What is to live as long as the request: what MPI reads and writes.
+        What MPI reads and writes, where mpi4py's request does not hold it.
     """
+    if held is not None:
+        # Those of them that mpi4py itself has completed, by MPI.Request.Waitall, still have theirs.
+        watch.tidy()
     posted = (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch, held)
     watch.post(posted)
     return posted
@@ -165,14 +168,14 @@ class Message(MPI.Message):
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         with self.watch.doing("Recv"):
-            complete(MPI.Message.Irecv(self, buf), self.watch.check, status, held=buf)
+            complete(MPI.Message.Irecv(self, buf), self.watch.check, status)
 
     def recv(self, status: MPI.Status | None = None) -> Any:
         with self.watch.doing("recv"):
             return unpickled(MPI.Message.irecv(self), self.watch.check, status)
 
     def Irecv(self, buf: Any) -> MPI.Request:
-        return watched(super().Irecv(buf), self.watch, buf)
+        return watched(super().Irecv(buf), self.watch)
 
     def irecv(self) -> MPI.Request:
         return watched(super().irecv(), self.watch)

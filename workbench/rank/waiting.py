@@ -64,13 +64,14 @@ def complete(
         Filled in when it is complete.
     held
         What MPI reads and writes: kept with the request if that is abandoned. mpi4py's own requests of reductions and
-        of some others hold no buffers.
+        some others do not hold it.
     """
     try:
         if not request.Test(status):
             until(request.Test if status is None else partial(request.Test, status), check)
     except BaseException:
-        abandon(request, held)
+        if request:  # else it is complete, though in error
+            abandon(request, held)
         raise
 
 

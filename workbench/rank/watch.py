@@ -60,8 +60,12 @@ class Watch:
         """Remember a request, and its buffers with it, until it is complete."""
         self.posted.append(request)
         if len(self.posted) > self._many:
-            self.posted = [its for its in self.posted if its]
-            self._many = 2 * len(self.posted) + _MANY
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Forget the requests that are complete, and their buffers with them."""
+        self.posted = [its for its in self.posted if its]
+        self._many = 2 * len(self.posted) + _MANY
 
     def end(self, reason: str) -> None:
         """End the call: the operation in progress and all later ones raise `CallEnded`. The first reason stays."""
