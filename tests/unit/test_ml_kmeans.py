@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def parts_of(X, number, weight=None):
 
 
 def settings(X, clusters, **options):
-    given = {"init": "k-means||", "n_init": 1, "max_iter": 300, "tol": 1e-4, "seed": 3, "rows": len(X)} | options
+    given = {"init": "k-means||", "n_init": 1, "max_iter": 300, "tol": 1e-4, "seed": 3, "rows": X.shape[0]} | options
     return kmeans_fit.Settings(n_clusters=clusters, **given)
 
 
@@ -126,6 +127,50 @@ def test_its_tolerance_is_a_share_of_the_variance(number, made, away):
     np.testing.assert_allclose(
         kmeans_fit._variance(LocalParts(parts)), X.astype(np.float64).var(axis=0).mean(), rtol=tolerance
     )
+
+
+@pytest.mark.parametrize("tol", [0.0, 1e-4])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_of_several_runs_each_is_as_by_itself_and_the_best_is_taken(tol):
+    X = blobs(400)
+    for most in (1, 3, 50):
+        asked = settings(X, 5, init="random", n_init=4, max_iter=most, tol=tol)
+        each = [kmeans_fit._fit(parts_of(X, 3), asked, run) for run in range(4)]
+        found = kmeans_fit.fit(parts_of(X, 3), asked)
+
+        best = min(each, key=lambda fit: fit.inertia)
+        np.testing.assert_allclose(found.inertia, best.inertia, rtol=1e-9)
+        assert found.iterations == best.iterations
+
+
+@pytest.mark.parametrize("away", [0, 3])
+def test_ties_are_broken_alike_on_any_number_of_parts(away):
+    for seed in range(20):
+        X = np.random.default_rng(seed).integers(0, 6, (2001, 2)).astype(float) + away
+        asked = settings(X, 4, init=X[:4] + np.arange(4)[:, None] / 8)
+        inertia = [kmeans_fit.fit(parts_of(X, number), asked).inertia for number in (1, 2, 3, 7)]
+        np.testing.assert_allclose(inertia, inertia[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("made", "clusters"), [("dense", 1), ("dense", 2), ("dense", 300), ("sparse", 2)])
+@pytest.mark.parametrize("init", ["given", "k-means||"])
+def test_a_part_takes_the_work_space_that_it_states(clusters, init, made):
+    random = np.random.default_rng(0)
+    rows = 60_000
+    X = random.normal(size=(rows, 32)) + 5
+    if made == "sparse":
+        X = sparse.random_array((rows, 2000), density=1e-3, rng=random, format="csr")
+    dense = X[:clusters].toarray() if made == "sparse" else X[:clusters]
+    asked = settings(X, clusters, init=dense + 0.0 if init == "given" else init, rows=rows, max_iter=3, tol=1e-9)
+    part = KMeansPart(X, None, None, 0)
+    tracemalloc.start()
+    kmeans_fit.fit(LocalParts([part]), asked)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    # 250 rows of 2000 features, and beside the part what k-means|| draws, and its centres
+    drawn = 10 * clusters * X.shape[1] * 8 * 4
+    assert peak < 11 * rows + (8 << 20) + drawn
 
 
 @pytest.mark.parametrize("number", [1, 4])

@@ -68,9 +68,9 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     of this, and the tolerance, as scikit-learn has it: from the same first centres it comes to the same ones.
     """
     weighed(parts.sum("weight"))
-    rows, mean, deviations = parts.fold(moments.join, "sample")
+    rows, mean, deviations = parts.fold(moments.join, "sample", settings.rows)
     if np.square(mean).sum() * rows > deviations.sum():
-        parts.sum("center", mean)
+        parts.sum("center", _rounded(mean, np.sqrt(deviations / rows)))
     return min((_fit(parts, settings, run) for run in range(settings.n_init)), key=lambda fit: fit.inertia)
 
 
@@ -92,6 +92,12 @@ def _fit(parts: Parts, settings: Settings, run: int) -> Fitted:
         counts = parts.sum("weigh", centers)
     distinct = int(np.count_nonzero(counts))
     return Fitted(centers, inertia, iterations, converged=not moved or shift <= threshold, distinct=distinct)
+
+
+def _rounded(mean: _Array, spread: _Array) -> _Array:
+    """Round a point to some bits of the spread: joined of other parts it is apart by rounding, and now the same."""
+    grid = np.exp2(np.floor(np.log2(np.where(spread > 0, spread, 1.0))) - 4)
+    return np.where(spread > 0, np.round(mean / grid) * grid, mean)
 
 
 def _variance(parts: Parts) -> float:

@@ -17,9 +17,9 @@ _Array = NDArray[Any]
 # Rows that are looked at together: scores and rows stay in the cache of a core. No power of two: the scores of one row
 # would all fall into the same places of the cache, and take twice as long.
 _SLICE = 6000
-# The same of scores: how many there are at a time, and the least number of rows.
-_SCORES, _LEAST = 16 * _SLICE, 250
-# Rows of a block, at least, that tell about where it is.
+# Numbers, of rows or of scores, that are looked at together, and the least rows.
+_NUMBERS, _LEAST = 32 * _SLICE, 250
+# Rows, at least, that tell about where all are.
 _SAMPLE = 1000
 # The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
 _ANEW = 20
@@ -42,7 +42,7 @@ class KMeansPart:
     Notes
     -----
     Work space: 4 bytes per row for the labels, at most 11 during a step, 8 while the first centres are drawn, and
-    slices of a fixed size, 8 MiB with 32 features.
+    slices of 8 MiB, or of 250 rows where these with their distances to all centres are more.
     """
 
     def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
@@ -53,11 +53,18 @@ class KMeansPart:
         self._distances = np.empty(0)
         self._sum, self._squares = np.empty(0), 0.0
 
-    def sample(self) -> Moments:
-        """Return the moments of the rows, without their weights, as some of them have it: where they are, about."""
-        rows = _dense(self._X[:: max(1, self._X.shape[0] // _SAMPLE)]).astype(np.float64)
-        mean = rows.mean(axis=0)
-        return float(self._X.shape[0]), mean, np.square(rows - mean).mean(axis=0) * self._X.shape[0]
+    def sample(self, total: int) -> Moments:
+        """Return the moments of some of the rows, the same of so many in all on however many parts.
+
+        Of a matrix in CSR format nothing: it is not looked at from its midst.
+        """
+        if sparse.issparse(self._X):
+            nothing = np.zeros(self._X.shape[1])
+            return 0.0, nothing, nothing
+        every = max(1, total // _SAMPLE)
+        rows = self._X[-self._start % every :: every].astype(np.float64)
+        mean = rows.mean(axis=0) if len(rows) else np.zeros(rows.shape[1])
+        return float(len(rows)), mean, np.square(rows - mean).sum(axis=0)
 
     def spread(self) -> tuple[float, _Array, float]:
         """Return the number of rows, and the sums of them and of their squared norms, seen from the middle.
@@ -149,16 +156,18 @@ class KMeansPart:
         ]
 
     def inertia(self, centers: _Array) -> float:
-        """Return the sum of the squared distances of the rows to their nearest centres, with their weights."""
+        """Return the sum of the squared distances of the rows to their nearest centres, weighted; ends a run."""
         self._labels, _ = self._nearest(centers)
-        return sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
+        inertia = sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
+        self._labels, self._steps = None, 0
+        return inertia
 
     def cost(self, centers: _Array) -> float:
         """Take more centres into account; return the sum of the squared distances to the nearest one, weighted."""
         if not len(self._distances):
             self._distances = np.full(self._X.shape[0], np.inf)
         cost = 0.0
-        for here, X in self._slices():
+        for here, X in self._slices(len(centers)):
             nearest = self._distances[here]
             np.minimum(nearest, _distances(X, centers).min(axis=1), out=nearest)
             cost += self._weighed(here, nearest)
@@ -185,10 +194,16 @@ class KMeansPart:
         self._distances = np.empty(0)
         return self._totals(self._nearest(centers)[0], None, len(centers))[1]
 
-    def _slices(self, rows: int = _SLICE) -> Iterator[tuple[slice, Any]]:
-        for start in range(0, self._X.shape[0], rows):
+    def _slices(self, clusters: int = 1) -> Iterator[tuple[slice, Any]]:
+        """Yield slices of rows, small enough for their distances to so many centres, too."""
+        for start in range(0, self._X.shape[0], rows := self._at_once(clusters)):
             here = slice(start, min(start + rows, self._X.shape[0]))
             yield here, self._X[here]
+
+    def _at_once(self, clusters: int) -> int:
+        rows, features = self._X.shape
+        numbers = clusters if sparse.issparse(self._X) else max(clusters, features)
+        return int(min(rows, _SLICE, max(_LEAST, _NUMBERS // numbers)))
 
     def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
         """Return the nearest centre of each row, and the weighted sum of their scores.
@@ -206,11 +221,10 @@ class KMeansPart:
         factors, norms = (2 * centers).astype(self._X.dtype), np.square(centers).sum(axis=1)[:, None]
         low = (1 << (len(centers) - 1).bit_length()) - 1
         numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
-        rows = min(self._X.shape[0], max(_SCORES // len(centers), _LEAST))
-        products = np.empty((len(centers), rows), dtype=factors.dtype)
+        products = np.empty((len(centers), self._at_once(len(centers))), dtype=factors.dtype)
         scores = products if factors.dtype == np.float64 else np.empty(products.shape)
         total = 0.0
-        for here, X in self._slices(rows):
+        for here, X in self._slices(len(centers)):
             product, score = products[:, : X.shape[0]], scores[:, : X.shape[0]]
             _multiply(factors, X if middle is None else X - middle, out=product)
             np.subtract(product, norms, out=score)
@@ -235,9 +249,9 @@ class KMeansPart:
         sums, counts = np.zeros((clusters, self._X.shape[1])), np.zeros(clusters)
         if gather:
             self._sum, self._squares = np.zeros(self._X.shape[1]), 0.0
-        rows = len(labels) if which is None else len(which)
-        for start in range(0, rows, _SLICE):
-            here: Any = slice(start, min(start + _SLICE, rows))
+        rows, at_once = len(labels) if which is None else len(which), self._at_once(1)
+        for start in range(0, rows, at_once):
+            here: Any = slice(start, min(start + at_once, rows))
             here = here if which is None else which[here]
             X, of = self._X[here], labels[here]
             if gather:
@@ -254,15 +268,27 @@ class KMeansPart:
 
     def _gather(self, X: Any) -> None:
         """Take rows into account of which `spread` tells."""
-        apart = (_dense(X) if self._middle is None else X - self._middle).astype(np.float64, copy=False)
-        self._sum += np.ones(len(apart)) @ apart
-        self._squares += float(apart.ravel() @ apart.ravel())
+        if sparse.issparse(X):
+            numbers = X.data.astype(np.float64)
+            self._sum += np.ravel(X.sum(axis=0))
+        else:
+            apart = (X if self._middle is None else X - self._middle).astype(np.float64, copy=False)
+            numbers = apart.ravel()
+            self._sum += np.ones(len(apart)) @ apart
+        self._squares += float(numbers @ numbers)
 
     def _squared_distances(self, centers: _Array) -> Iterator[tuple[slice, _Array]]:
-        """Yield the squared distances of slices of rows to the centres of their clusters, of their differences."""
+        """Yield the squared distances of slices of rows to the centres of their clusters; of their differences."""
         for here, X in self._slices():
-            apart = _dense(X) - centers[self._label(here)]
-            yield here, np.einsum("ij,ij->i", apart, apart)
+            labels = self._label(here)
+            if sparse.issparse(X):
+                # Of their products: the differences are not sparse.
+                products = (X @ centers.T)[np.arange(len(labels)), labels]
+                norms = np.ravel(X.multiply(X).sum(axis=1)) + np.square(centers).sum(axis=1)[labels]
+                yield here, np.maximum(norms - 2 * products, 0)
+            else:
+                apart = X - centers[labels]
+                yield here, np.einsum("ij,ij->i", apart, apart)
 
     def _label(self, here: slice) -> _Array:
         """Return the clusters of some rows: the first one before there has been a step."""
