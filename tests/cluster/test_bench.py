@@ -29,6 +29,7 @@ def test_apps_measures_every_program_on_every_arm():
     assert min(report.summary[app + ending] for app in APPS for ending in ("", "_tls")) > 0
 
 
+@pytest.mark.long
 def test_idle_looks_at_all_processes_of_both_clusters():
     report = _run(idle, "--ranks=2", "--windows=1", "--seconds=3")
 

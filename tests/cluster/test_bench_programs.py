@@ -60,6 +60,7 @@ def test_transport_measures_all_arms_at_all_sizes():
     assert min(report.summary[figure] for figure in figures) > 0
 
 
+@pytest.mark.long
 def test_apps_measures_bare_clusters_alone_if_asked_to():
     report = _run(apps, "--pairs=1", "--scale=0.01", "--plain-only")
 
