@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import tracemalloc
 
 import dask.array as da
@@ -120,6 +121,14 @@ def test_a_column_of_targets_is_taken_as_scikit_learn_takes_it(model):
     assert (ours.coef_.shape, ours.intercept_.shape) == (theirs.coef_.shape, theirs.intercept_.shape)
     assert ours.predict(X).shape == theirs.predict(X).shape
     assert ours.predict(da.from_array(X, chunks=(100, 3))).shape == theirs.predict(X).shape
+
+
+@pytest.mark.parametrize("rows", [np.ones, da.ones])
+@pytest.mark.parametrize("model", [LinearRegression(), Ridge()], ids=str)
+def test_targets_of_three_dimensions_are_refused_as_by_scikit_learn(model, rows):
+    sentence = f"Found array with dim 3, while dim <= 2 is required by {type(model).__name__}."
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        model.fit(rows((40, 3)), rows((40, 2, 1)))
 
 
 def test_sparse_targets_are_refused():

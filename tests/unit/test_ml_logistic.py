@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
+import dask.array as da
 import numpy as np
 import pytest
 from scipy import sparse
@@ -29,6 +31,14 @@ def data(classes, rows=600, features=7, seed=3):
 @accepted_by_scikit_learn(LogisticRegression(), LogisticRegression(solver="newton-cg"))
 def test_scikit_learn_accepts_it(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("rows", [np.ones, da.ones])
+def test_labels_of_more_than_one_dimension_are_refused_as_by_scikit_learn(rows):
+    with pytest.raises(ValueError, match=r"y should be a 1d array, got an array of shape \(40, 2\) instead\."):
+        LogisticRegression().fit(rows((40, 3)), rows((40, 2)))
+    with pytest.raises(ValueError, match=r"Found array with dim 3, while dim <= 2 is required\."):
+        LogisticRegression().fit(rows((40, 3)), rows((40, 2, 1)))
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -80,6 +90,23 @@ def test_newton_says_when_digits_are_used_up():
     np.testing.assert_allclose(model.coef_, LogisticRegression(tol=1e-10).fit(X, y).coef_, atol=1e-6)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("tol", [1e-6, 0.0])
+def test_newton_follows_no_noise_of_single_precision(classes, tol):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for seed in range(20):
+            random = np.random.default_rng(seed)
+            X, y = random.normal(size=(50, 3)) + 100, random.integers(classes, size=50)
+            wanted = LogisticRegression(tol=1e-8, solver="newton-cg").fit(X, y)
+            model = LogisticRegression(tol=tol, max_iter=1000, solver="newton-cg").fit(X.astype(np.float32), y)
+
+            assert model.n_iter_[0] <= 20
+            np.testing.assert_allclose(model.coef_, wanted.coef_, atol=1e-3)
+    assert all("its digits are used up" in str(each.message) for each in caught)
+    assert len(caught) == 20 or tol > 0
+
+
 @pytest.mark.parametrize("number", [2, 5])
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 @pytest.mark.parametrize("classes", [2, 3])
@@ -93,6 +120,7 @@ def test_the_number_of_parts_changes_nothing_but_rounding(number, solver, classe
         fit_intercept=True,
         class_weight="balanced",
         solver=solver,
+        eps=float(np.finfo(X.dtype).eps),
         start=None,
     )
     pieces = zip(*(np.array_split(column, number) for column in (X, y, weight)), strict=True)

@@ -58,6 +58,20 @@ class Checks:
             X, y = check_array(X, input_name="X", **options), None
         return X, y, weights(weight, X)
 
+    def shape(self, y: Any) -> None:
+        """Refuse targets whose shape cannot be, without computing them.
+
+        Raises
+        ------
+        ValueError
+            As scikit-learn words it.
+        """
+        if y.ndim > 2:
+            by = f" by {self.estimator}" if self.several else ""
+            raise ValueError(f"Found array with dim {y.ndim}, while dim <= 2 is required{by}.")
+        if y.ndim == 2 and y.shape[1] != 1 and not self.several:
+            raise ValueError(f"y should be a 1d array, got an array of shape {y.shape} instead.")
+
 
 def weights(weight: Any, X: Any) -> Any:
     """Return the weights of rows as an array of their dtype; None where there are none.

@@ -45,13 +45,11 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
         As scikit-learn, if what is given cannot be: at once for arrays, and for Dask collections as far as it can be
         told without computing anything.
     """
-    import dask.array as da
     from dask.base import is_dask_collection
 
     model._validate_params()
     given = {"X": X, "y": y, "sample_weight": weight}
-    if isinstance(weight, Number) and is_dask_collection(X):
-        given["sample_weight"] = weight = da.full(len(X), weight, chunks=as_array(X).chunks[0])
+    given["sample_weight"] = weight = per_row(weight, X)
     lazy = [name for name, value in given.items() if is_dask_collection(value)]
     if not lazy:
         columns = checks.apply(X, y, weight)
@@ -69,8 +67,21 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     if y is None and checks.target:
         raise ValueError(f"This {type(model).__name__} estimator requires y to be passed, but the target y is None.")
     check_consistent_length(X, y, weight)
+    if y is not None:
+        checks.shape(y)
     know_features(model, given["X"], reset=True)
     return Data(X, y, weight, distributed=True)
+
+
+def per_row(weight: Any, X: Any) -> Any:
+    """Return a number that all rows of a Dask collection weigh as a Dask array of one for each; others as they are."""
+    import dask.array as da
+    from dask.base import is_dask_collection
+
+    if not (isinstance(weight, Number) and is_dask_collection(X)):
+        return weight
+    (lengths, *_) = as_array(X).chunks
+    return da.full(sum(lengths), weight, chunks=(lengths,))
 
 
 def know_features(model: Any, X: Any, *, reset: bool) -> None:

@@ -130,7 +130,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         """
         checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
         data = training(self, checks, X, y, sample_weight)
-        found = self._fit(Task(logistic_fit.fit, self._settings(), LogisticPart, checks), data)
+        found = self._fit(Task(logistic_fit.fit, self._settings(data.dtype), LogisticPart, checks), data)
         weights = np.atleast_2d(found.weights).astype(data.dtype)
         self.classes_ = found.classes
         self.coef_, self.intercept_ = np.ascontiguousarray(weights[:, :-1]), weights[:, -1].copy()
@@ -139,7 +139,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
             self._warn(found.message, found.iterations)
         return self
 
-    def _settings(self) -> logistic_fit.Settings:
+    def _settings(self, dtype: np.dtype[Any]) -> logistic_fit.Settings:
         if isinstance(self.class_weight, Mapping) and not all(weight >= 0 for weight in self.class_weight.values()):
             raise ValueError(
                 f"The 'class_weight' parameter of {type(self).__name__} must be weights of at least 0. Got "
@@ -157,6 +157,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
             fit_intercept=self.fit_intercept,
             class_weight=self.class_weight,
             solver=self.solver,
+            eps=float(np.finfo(dtype).eps),
             start=start,
         )
 

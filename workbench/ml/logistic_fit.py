@@ -43,6 +43,8 @@ class Settings:
     fit_intercept: bool
     class_weight: Mapping[Any, float] | str | None
     solver: str
+    eps: float
+    """Of the dtype of the rows, in which scores are computed."""
     start: _Vector | None
     """Weights to start from, shaped as those of `Fitted`."""
 
@@ -121,6 +123,7 @@ class _Problem:
                 self._times_hessian,
                 start.ravel(),
                 tol=settings.tol,
+                eps=settings.eps,
                 max_iter=settings.max_iter,
                 tell=self._tell,
             )
