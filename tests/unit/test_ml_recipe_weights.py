@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pytest
 from sklearn import preprocessing
 from sklearn.pipeline import make_pipeline
 from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
 
+from workbench.errors import PlacementError
 from workbench.ml import Bucketise, Impute, LogisticRegression, OneHot, Recipe, Scale, TargetMean
+from workbench.ml.data import per_row
 from workbench.ml.recipe_statistics import POINTS, Spread
 
 
@@ -55,6 +60,39 @@ def test_quantiles_of_many_weighed_numbers_are_as_near_as_it_is_said():
 
     assert len(spread.points) == POINTS
     assert np.abs(ranks - shares).max() <= 1 / (2 * POINTS) + weight.max() / weight.sum()
+
+
+@pytest.mark.parametrize("rows", [10, 2 * POINTS])
+@pytest.mark.parametrize("share", [0.1, 0.7, 1e-9])
+def test_what_all_rows_weigh_makes_no_difference_to_quantiles(rows, share):
+    numbers, shares = np.arange(1.0, rows + 1), np.linspace(0, 1, 11)
+    weighed, plain = (Spread.of(numbers, np.full(rows, each)) for each in (share, 1.0))
+
+    np.testing.assert_array_equal(weighed.quantiles(shares), plain.quantiles(shares))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 8])
+def test_the_median_of_weights_that_have_no_exact_sums_is_that_of_any_number_of_parts(number):
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        numbers, weight = random.integers(0, 10, size=200), random.choice([0.1, 0.2, 0.3, 0.7], size=200)
+        # Of each number and its mirror image as much: the median is in the middle.
+        numbers, weight = np.concatenate([numbers, 9 - numbers]).astype(float), np.tile(weight, 2)
+        pieces = zip(np.array_split(numbers, number), np.array_split(weight, number), strict=True)
+        spread = reduce(Spread.join, (Spread.of(*piece) for piece in pieces))
+
+        assert spread.quantiles([0.5]) == 4.5
+
+
+def test_all_rows_of_a_dask_collection_may_have_one_weight():
+    frame = dd.from_pandas(FLIGHTS, npartitions=3)
+    for rows, lengths in ((frame, frame.map_partitions(len).compute()), (da.ones((9, 2), chunks=(4, 2)), (4, 4, 1))):
+        weight = per_row(2, rows)
+        assert weight.chunks == (tuple(lengths),)
+        assert (weight == 2).all().compute()
+        # It has got as far as to where the rows are to lie.
+        with pytest.raises(PlacementError, match="no client is connected"):
+            Recipe([(Scale(), [0])]).fit(rows, sample_weight=2)
 
 
 def test_weights_go_to_the_steps_of_a_pipeline():

@@ -12,7 +12,7 @@ from sklearn.utils import check_array, check_consistent_length
 
 from workbench.ml import fitting
 from workbench.ml.checks import Checks
-from workbench.ml.data import Data
+from workbench.ml.data import Data, per_row
 from workbench.placing import alike, source
 
 
@@ -37,6 +37,7 @@ def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
     ValueError, TypeError
         If these do not fit together.
     """
+    weight = per_row(weight, X)
     for name, value in (("y", y), ("sample_weight", weight)):
         if value is None:
             continue
@@ -55,6 +56,8 @@ def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
             return Data(X, y, weight, distributed=False)
     elif X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")
+    elif y is not None:
+        checks.shape(y)
     placed = fitting._placed(Data(X, y, weight, distributed=True), engine)
     return Data(blocks_of(placed.X)[0], placed.y, placed.weight, distributed=True)
 

@@ -81,7 +81,8 @@ class Spread:
             return cls(known[first], np.add.reduceat(heavy, first) if len(first) else heavy, missing)
         reached = np.cumsum(heavy)
         cuts = np.linspace(0, reached[-1], POINTS + 1)
-        return cls(known[np.searchsorted(reached, (cuts[:-1] + cuts[1:]) / 2)], np.diff(cuts), missing)
+        middle = (cuts[:-1] + cuts[1:]) / 2 - _rounding(reached)
+        return cls(known[np.searchsorted(reached, middle)], np.diff(cuts), missing)
 
     def join(self, later: Spread) -> Spread:
         """Return the points of both."""
@@ -98,12 +99,17 @@ class Spread:
     def quantiles(self, shares: _Array) -> _Array:
         """Return quantiles: the mean of two neighbours where one is as good as the other, as for a median."""
         reached = np.cumsum(self.rows)
-        wanted = np.asarray(shares) * reached[-1]
+        wanted, rounding = np.asarray(shares) * reached[-1], _rounding(reached)
         last = len(self.points) - 1
-        lower = self.points[np.minimum(np.searchsorted(reached, wanted, "left"), last)]
-        upper = self.points[np.minimum(np.searchsorted(reached, wanted, "right"), last)]
+        lower = self.points[np.minimum(np.searchsorted(reached, wanted - rounding, "left"), last)]
+        upper = self.points[np.minimum(np.searchsorted(reached, wanted + rounding, "right"), last)]
         middle: _Array = lower + (upper - lower) / 2
         return middle
+
+
+def _rounding(reached: _Array) -> float:
+    """Return how far sums of weights, each of which has been added up of others, may be from what they should be."""
+    return float((POINTS + len(reached)) * np.finfo(np.float64).eps * reached[-1])
 
 
 @dataclass(frozen=True)
