@@ -47,7 +47,7 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
     verbose
         1 for a bar, 2 for a line each iteration.
     callback
-        Is called after each iteration with its numbers: ``iteration``, ``shift``, ``moved``.
+        Is called after each iteration with its numbers: ``iteration``, ``score``, ``shift``, ``moved``.
 
     Attributes
     ----------
