@@ -14,7 +14,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench import certificates, network, registry, scratch
+from workbench import certificates, network, registry, scratch, sparing
 from workbench.errors import WorkbenchError
 from workbench.head.world import WorldProcess
 from workbench.host import ProcessId
@@ -85,7 +85,7 @@ async def _serve(record: Record, world: WorldProcess, address: str) -> int:
     from workbench.head.head import Head
     from workbench.head.scheduler import SETTINGS
 
-    dask.config.set(SETTINGS)
+    dask.config.set(SETTINGS | sparing.settings())
     _allow_connections()
     return await Head(record, world, address).run()
 

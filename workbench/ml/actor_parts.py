@@ -23,6 +23,7 @@ from workbench.ml.checks import Checks, make
 from workbench.ml.parts import add
 from workbench.ml.progress import Report
 from workbench.rank import parcel
+from workbench.rank.quiet import quiet
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
@@ -79,7 +80,8 @@ async def ask_part(fit: str, method: str, args: Sequence[Any], dask_worker: Work
         raise RankLost(_lost(dask_worker.address))
     # Where calls of actors run, so that a task that runs does not hold it up.
     thread = dask_worker.executors["actor"]
-    return await asyncio.get_running_loop().run_in_executor(thread, actor.call, method, args)
+    with quiet(dask_worker):
+        return await asyncio.get_running_loop().run_in_executor(thread, actor.call, method, args)
 
 
 def _is_no_step(record: logging.LogRecord) -> bool:

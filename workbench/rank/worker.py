@@ -6,9 +6,10 @@ import os
 import threading
 from typing import Any
 
+import dask
 from distributed import Worker
 
-from workbench import certificates, comm, network, scratch
+from workbench import certificates, comm, network, scratch, sparing
 from workbench.http_socket import UnixHTTP
 from workbench.launch import allocation
 from workbench.rank import events
@@ -90,6 +91,7 @@ async def serve(
     memory = record.memory or allocation.memory_of_rank(record.threads) or of_node // context.node_ranks
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
+    dask.config.set(sparing.settings())
     worker = RankWorker(
         scheduler,
         name=name,
