@@ -17,10 +17,14 @@ from sklearn.cluster import KMeans as LocalKMeans
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from support.processes import DEADLINE, until
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from workbench import MPICluster, place, registry, run_on_ranks
 from workbench.errors import HeadUnreachable, InvalidRequest, RankLost
-from workbench.ml import KMeans, LogisticRegression, compare_engines
+from workbench.ml import KMeans, LogisticRegression, compare_engines, fitting
+from workbench.ml.checks import Checks
+from workbench.ml.data import Data
+from workbench.ml.fitting import Task
 from workbench.verbs import actions
 
 ROWS, FEATURES = 1003, 5
@@ -197,6 +201,24 @@ def test_a_rank_whose_rows_all_weigh_nothing_is_no_trouble(client4, engine):
     for estimator in (KMeans(3, engine=engine), LogisticRegression(engine=engine)):
         with pytest.raises(ValueError, match="at least one non-zero number"):
             estimator.fit(*as_dask(X, Y, np.zeros(ROWS)))
+
+
+def threads_of_blas(parts, settings):
+    """Return how many threads BLAS may use between two steps of a fit."""
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+class Anything:
+    """A part that computes nothing."""
+
+    def __init__(self, *columns):
+        pass
+
+
+def test_between_steps_no_threads_of_the_notebook_wait_in_the_place_of_ranks(client4):
+    task = Task(threads_of_blas, None, Anything, Checks("Anything"))
+    with threadpool_limits(2, user_api="blas"):
+        assert fitting.fit(task, Data(place(X), None, None, distributed=True), "dask", None) == ({1}, "dask")
 
 
 def spoilt(number, value):

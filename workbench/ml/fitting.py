@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distributed import get_worker
+from threadpoolctl import threadpool_limits
 
 from workbench import rank
 from workbench.errors import InvalidRequest
@@ -154,7 +155,9 @@ def _by_dask(task: Task, data: Data, report: Report, timed: Callable[[float, flo
     columns = [alike.per_block(client, value, pins) for value in data.columns()]
     blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
     parts = ActorParts(client, task.part, task.checks, blocks, report=report, timed=timed)
-    return task.algorithm(parts, task.settings)
+    # Between two steps there are small vectors here, and threads that wait for more would take a core from the ranks.
+    with threadpool_limits(1, user_api="blas"):
+        return task.algorithm(parts, task.settings)
 
 
 def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
