@@ -168,15 +168,18 @@ def test_the_time_of_a_call_can_be_limited(client, way):
 
 
 @pytest.mark.mpi_flavour
-def test_c_code_that_cannot_be_ended_is_named_and_waited_for(client):
+def test_c_code_that_cannot_be_ended_is_named_and_waited_for(client, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     with pytest.raises(ValueError, match="while another is in C") as caught:
-        run_on_ranks(in_c, 2, 3, client=client)
+        run_on_ranks(in_c, 2, pipe, client=client)
     first, note = caught.value.__notes__
     assert first == "raised on rank 3 of world 0, in in_c"
     assert "But rank 2 is in user code at spmd.py:" in note
     assert "cannot be ended from outside: until that is over no other call on all ranks can be made" in note
     with pytest.raises(CollectiveFailed, match=r"^in_c was ended, but rank 2 is in user code at spmd.py:.*restart\(\)"):
         run_on_ranks(total, client=client)
+    pipe.write_text("wake up")
     assert until("the rank to come back", lambda: back(client)) < 5
     assert works(client)
 

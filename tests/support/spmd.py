@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 import time
@@ -138,12 +137,11 @@ def loop(comm, which):
     comm.Barrier()
 
 
-def in_c(comm, which, seconds):
-    """Sleep in C code on one rank, where nothing can end it; the next one fails."""
-    usleep = ctypes.CDLL(None).usleep
+def in_c(comm, which, pipe):
+    """Wait in C code on one rank for somebody who writes, where nothing can end it; the next one fails."""
     comm.Barrier()
     if comm.rank == which:
-        usleep(int(seconds * 1e6))
+        pipe.read_text()
     if comm.rank == (which + 1) % comm.size:
         raise ValueError("while another is in C")
     comm.Barrier()
