@@ -57,14 +57,14 @@ compiler:
 	@command -v cc >/dev/null && command -v c++ >/dev/null || { echo 'the tests build C and C++ programs, and there' \
 		'is no cc or no c++ here; install them, on Debian: apt-get install g++' >&2; exit 1; }
 
-# They share nothing with each other: two processes halve their time. Clusters need the cores for themselves.
-apart := tests/unit tests/contracts
+# Many tests wait, for processes to start or to end: two at a time take two thirds of the time of one by one.
+# A test that hangs ends its process, and with it the run.
+both := -n 2 --max-worker-restart 0
 
 .PHONY: test
 test: compiler lint .venv/.test .venv-mpich/.test
-	.venv/bin/python -m pytest -n 2 $(apart)
-	.venv/bin/python -m pytest $(apart:%=--ignore=%)
-	.venv-mpich/bin/python -m pytest -m 'mpi_flavour and not heat and not long'
+	.venv/bin/python -m pytest $(both)
+	.venv-mpich/bin/python -m pytest $(both) -m 'mpi_flavour and not heat and not long'
 
 repeated := '50_times_of_50 or among_many_tasks' tests/cluster
 

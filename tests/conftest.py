@@ -5,21 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 # Unix sockets are made below it, and their paths may have 107 characters: $TMPDIR is too long at many places.
 SESSION = Path(tempfile.mkdtemp(prefix="wbtest-", dir="/tmp"))
-# Inherited by every process that a test starts, also by those that leave the process tree.
-MARKER = ("WORKBENCH_TEST_SESSION", uuid.uuid4().hex)
+# Inherited by every process that a test starts, also by those that leave the process tree. A process of `pytest -n` has
+# one of its own, too; that of the whole run finds what it leaves behind if it crashes.
+MARKER = ("WORKBENCH_TEST_PROCESS" if "PYTEST_XDIST_WORKER" in os.environ else "WORKBENCH_TEST_RUN", uuid.uuid4().hex)
 # Helpers of multiprocessing that end with this process.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
-_left_behind = pytest.StashKey[list[str]]()
+# Whose tests share what is dear to start: with `pytest -n` each of these folders stays in one process, of others each
+# file. What takes longest begins, so that processes end together.
+TOGETHER = ("slurm", "mpi")
+LONGEST = (*TOGETHER, "cluster")
+
+_left_behind, _records = pytest.StashKey[list[str]](), pytest.StashKey[list[str]]()
 
 
 def _isolate() -> None:
@@ -83,17 +92,50 @@ def _describe(process: psutil.Process) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(config.rootpath / "tests" / "mpi"):
+    folders = {item: item.path.relative_to(config.rootpath / "tests").parts[0] for item in items}
+    for item, folder in folders.items():
+        if folder == "mpi":
             item.add_marker("mpi_flavour")
+    items.sort(key=lambda item: [*LONGEST, folders[item]].index(folders[item]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            folder = file.split("/")[1]
+            return folder if folder in TOGETHER else file
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def default_scheduler() -> Iterator[None]:
+    """Clients that are closed in another order than they were made leave Dask with a default that is gone."""
+    yield
+    if "distributed" in sys.modules:
+        import dask
+        from distributed import default_client
+
+        try:
+            default_client()
+        except ValueError:
+            dask.config.config.pop("scheduler", None)
 
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session have ended what they started
 def pytest_sessionfinish(session: pytest.Session) -> None:
     psutil.wait_procs(processes_of_session(), timeout=5)
     left = processes_of_session()
-    session.config.stash[_left_behind] = [_describe(process) for process in left]
-    if left:
+    described = session.config.stash.setdefault(_left_behind, [])
+    described += map(_describe, left)
+    if hasattr(session.config, "workeroutput"):  # this is one of the processes of `pytest -n`
+        session.config.workeroutput |= {"left behind": described, "records": str(SESSION)}
+    if described:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     for end in (psutil.Process.terminate, psutil.Process.kill):
         for process in left:
@@ -106,6 +148,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         shutil.rmtree(SESSION, ignore_errors=True)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Hear what one of the processes of `pytest -n` has left behind, and where its records are."""
+    if told := getattr(node, "workeroutput", None):  # not of one that crashed
+        node.config.stash.setdefault(_left_behind, []).extend(told["left behind"])
+        node.config.stash.setdefault(_records, []).append(told["records"])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     left = config.stash.get(_left_behind, [])
     if left:
@@ -116,4 +166,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section(f"{len(left_out)} TESTS ON A LIVE SLURM WERE LEFT OUT", red=True, bold=True)
         terminalreporter.write_line("\n".join(sorted({report.longrepr[2] for report in left_out})))
     if SESSION.exists():
-        terminalreporter.write_line(f"records and logs of this run: {SESSION}")
+        folders = [folder for folder in config.stash.get(_records, [str(SESSION)]) if Path(folder).exists()]
+        terminalreporter.write_line(f"records and logs of this run: {', '.join(folders)}")

@@ -8,8 +8,16 @@ import pytest
 from distributed import Client
 
 from workbench import MPICluster
+from workbench.verbs import actions
 
 RANKS = 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def dead_records() -> Iterator[None]:
+    """Records of heads that tests have killed go with the next listing: no later file is to see them go."""
+    yield
+    actions.listing()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from workbench.errors import HeadUnreachable, InvalidRequest, RankLost
 from workbench.ml import KMeans, LogisticRegression, compare_engines, fitting
 from workbench.ml.checks import Checks
 from workbench.ml.data import Data
-from workbench.ml.fitting import Task
+from workbench.ml.task import Task
 from workbench.verbs import actions
 
 ROWS, FEATURES = 1003, 5
@@ -347,3 +347,12 @@ def test_a_head_that_dies_in_a_fit_is_told(engine):
     # Which takes the record of a dead head away.
     actions.listing()
     assert "beheaded" not in registry.names()
+
+
+def test_a_client_that_is_not_the_default_fits_by_dask(cluster4):
+    random = np.random.default_rng(0)
+    with Client(cluster4, set_as_default=False) as client:
+        X = place(random.normal(size=(400, 3)), client=client)
+        model = KMeans(2, init=np.eye(2, 3), engine="dask").fit(X)
+
+    assert model.cluster_centers_.shape == (2, 3)

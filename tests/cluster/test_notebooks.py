@@ -19,6 +19,8 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 START_HERE = FOLDER / "01_start_here.ipynb"
 FROM_MPI_TO_DASK = FOLDER / "02_from_mpi_to_dask.ipynb"
 SPMD_AND_C = FOLDER / "03_spmd_and_c.ipynb"
+# Seconds that a cell may take.
+CELL = 100
 FEATURE_ENGINEERING = FOLDER / "04_feature_engineering_to_training.ipynb"
 
 
@@ -43,10 +45,14 @@ def execute(path):
     before = registry.names()
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
-    # Each cell has a deadline of its own; that of pytest is meant for one test, too short for all on a busy machine.
-    faulthandler.cancel_dump_traceback_later()
+
+    def begin(**_):
+        # That of pytest is meant for a whole test: on a busy machine too short for all cells.
+        faulthandler.dump_traceback_later(2 * CELL, exit=True)
+
+    options = {"timeout": CELL, "startup_timeout": 60, "kernel_name": "python3", "resources": resources}
     try:
-        NotebookClient(notebook, timeout=100, startup_timeout=60, kernel_name="python3", resources=resources).execute()
+        NotebookClient(notebook, on_cell_start=begin, **options).execute()
         yield notebook, before
     finally:
         # A kernel that is gone leaves its cluster running.

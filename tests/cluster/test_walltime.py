@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dask
 import pytest
-from distributed import Client, Event
+from distributed import Client, Event, Worker
 from support.processes import DEADLINE, gone, processes_of, until
 
 from workbench import MPICluster, registry
@@ -26,6 +26,10 @@ def _run(started: Path, name: str) -> str:
     (started / name).touch()
     Event(name).wait(DEADLINE)
     return name
+
+
+def _status(dask_worker: Worker) -> str:
+    return dask_worker.status.name
 
 
 def _cluster_with_walltime(seconds: int) -> MPICluster:
@@ -72,6 +76,7 @@ def test_after_the_signal_running_tasks_end_and_no_others_begin(tmp_path: Path) 
             client.gather(client.map(_run, [tmp_path] * 100, [f"late-{n}" for n in range(100)]))
         with Client(cluster, set_as_default=False) as other:
             assert other.submit(sum, [1, 2], workers=[1]).result(DEADLINE) == 3, "it was there already"
+        until("the ranks know it", lambda: set(client.run(_status).values()) == {"paused"})
 
         Event("running", client=client).set()
         assert running.result(DEADLINE) == "running"
