@@ -2,15 +2,18 @@
 
 Spilled data goes under Dask's or the system's temporary directory. Unix sockets get a folder of their own,
 since their paths may have 107 characters and temporary directories of batch jobs are often longer. MPI's shared
-memory gets one too: ranks that are killed leave their segments behind.
+memory gets one too: ranks that are killed leave their segments behind. Temporary directories may be on a disk that
+nodes share: the folders have the node in their names.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -33,17 +36,17 @@ _DYING = 2.0
 
 def sockets(cluster_id: str) -> Path:
     """Return the folder for the cluster's Unix sockets on this node, made if need be."""
-    return _private(_sockets(cluster_id))
+    return _private(_sockets(cluster_id, _node()))
 
 
 def spill(cluster_id: str) -> Path:
     """Return the folder for data that the cluster's ranks write to disk on this node, made if need be."""
-    return _private(_spill(cluster_id))
+    return _private(_spill(cluster_id, _node()))
 
 
 def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
     """Return the folder for MPI's shared memory on this node, made if need be and unless `make` is False."""
-    path = _shared_memory(cluster_id)
+    path = _shared_memory(cluster_id, _node())
     return _private(path) if make else path
 
 
@@ -52,7 +55,7 @@ def occupy(cluster_id: str, world: str) -> None:
     memory = shared_memory(cluster_id)
     _remove_forsaken(memory.parent, but=memory.name)
     (memory / world).mkdir(mode=0o700, exist_ok=True)
-    # Memory is the node's own wherever /tmp is. Held to the end of the process, however it ends.
+    # Held to the end of the process, however it ends.
     _marks[cluster_id] = mark = os.open(memory / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(mark, fcntl.LOCK_SH)
 
@@ -63,7 +66,7 @@ def _remove_forsaken(parent: Path, *, but: str) -> None:
         with contextlib.suppress(OSError), open(mark, "rb") as file:
             if mark.parent.name != but and time.time() - os.fstat(file.fileno()).st_mtime > _BEING_MARKED:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove(mark.parent.name)
+                _remove(mark.parent.name, _node())
 
 
 def vacate(cluster_id: str) -> None:
@@ -72,23 +75,34 @@ def vacate(cluster_id: str) -> None:
         fcntl.flock(_marks[cluster_id], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    remove(cluster_id)
+    _remove(cluster_id, _node())
 
 
 def remove(cluster_id: str, *, but_shared_memory: bool = False) -> None:
-    """Remove the folders of a cluster from this node, and what killed ranks of MPICH have left on it.
+    """Remove the folders of a cluster that has ended, and what killed ranks of MPICH have left on this node.
 
     Parameters
     ----------
     but_shared_memory
         Leave what ``mpiexec`` still needs to end.
     """
+    _remove(cluster_id, "*", but_shared_memory=but_shared_memory)
+
+
+def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> None:
+    """Remove the folders of a node, ``*``: of all nodes that have theirs at the same places."""
     kinds = (_sockets, _spill) if but_shared_memory else (_sockets, _spill, _shared_memory)
     for kind in kinds:
-        shutil.rmtree(kind(cluster_id), ignore_errors=True)
+        path = kind(cluster_id, node)
+        for found in path.parent.glob(path.name):
+            shutil.rmtree(found, ignore_errors=True)
     deadline = time.monotonic() + _DYING
-    # Ranks may outlive their mpiexec by a moment, and what they have mapped is theirs until then.
-    while _sweep() and not but_shared_memory and _has_ranks(cluster_id) and time.monotonic() < deadline:
+    # Ranks may outlive their mpiexec by a moment, and what they have mapped is theirs until then. They are looked for
+    # before that, not after it: those that end meanwhile leave something to be removed.
+    while True:
+        dying = not but_shared_memory and _has_ranks(cluster_id)
+        if not _sweep() or not dying or time.monotonic() > deadline:
+            return
         time.sleep(0.02)
 
 
@@ -140,21 +154,28 @@ def _read(path: Path) -> bytes:
         return b""  # it has ended, or is another user's
 
 
-def _sockets(cluster_id: str) -> Path:
+def _node() -> str:
+    """Return what names of folders have for the name of this node."""
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()[:7]
+
+
+def _sockets(cluster_id: str, node: str) -> Path:
+    name = f"{cluster_id[:8]}-{node}"
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK) and len(runtime) < 60:
-        return Path(runtime) / "workbench" / cluster_id[:16]
-    return _of_user("/tmp") / cluster_id[:16]  # noqa: S108  (made 0700 and checked)
+        return Path(runtime) / "workbench" / name
+    return _of_user("/tmp") / name  # noqa: S108  (made 0700 and checked)
 
 
-def _spill(cluster_id: str) -> Path:
+def _spill(cluster_id: str, node: str) -> Path:
     import dask
 
     base = os.path.expandvars(dask.config.get("temporary-directory") or tempfile.gettempdir())
-    return _of_user(base) / f"{cluster_id[:8]}-data"
+    return _of_user(base) / f"{cluster_id[:8]}-{node}-data"
 
 
-def _shared_memory(cluster_id: str) -> Path:
+def _shared_memory(cluster_id: str, _: str) -> Path:
+    # The node's own wherever /tmp is. Marks are in it, and tell the cluster by its name.
     memory = "/dev/shm"  # noqa: S108  (as above)
     return _of_user(memory if os.access(memory, os.W_OK) else tempfile.gettempdir()) / cluster_id[:16]
 

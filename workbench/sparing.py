@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# What Dask has where nobody has set it, and what a rank and the head have then. The profiler alone takes 4 % of a core
+# What Dask has where nobody has set it, and what a rank and the head have then. The profiler alone takes 3 % of a core
 # from a rank, computing or not, and of ranks that wait for each other the slowest tells how fast they are.
 _LESS_OFTEN = {
     "distributed.worker.profile.interval": ("10ms", "100ms"),

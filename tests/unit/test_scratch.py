@@ -111,10 +111,11 @@ def test_an_open_folder_is_refused(open_mode, cluster_id, runtime):
 
 
 def test_an_open_folder_of_the_cluster_is_refused(cluster_id, runtime):
-    scratch.sockets(cluster_id).chmod(0o755)
+    folder = scratch.sockets(cluster_id)
+    folder.chmod(0o755)
     with pytest.raises(RecordError):
         scratch.sockets(cluster_id)
-    (runtime / "workbench" / cluster_id[:16]).chmod(0o700)
+    folder.chmod(0o700)
 
 
 def test_a_folder_of_another_user_is_refused(cluster_id, runtime, monkeypatch):
@@ -243,3 +244,19 @@ def test_a_node_is_vacated_by_the_last_process_alone():
         peer.wait(10)
     scratch.vacate(cluster)
     assert not scratch.shared_memory(cluster, make=False).exists()
+
+
+def test_a_node_that_is_vacated_leaves_those_alone_that_share_its_disks(monkeypatch, tmp_path):
+    cluster = "dc" * 16
+    with dask.config.set({"temporary-directory": str(tmp_path)}):
+        folders = []
+        for node in ("n1", "n2"):
+            monkeypatch.setattr(scratch.socket, "gethostname", lambda node=node: node)
+            folders += [[scratch.sockets(cluster), scratch.spill(cluster)]]
+        scratch.occupy(cluster, "world-0")
+        scratch.vacate(cluster)
+        exist = [[folder.exists() for folder in of_node] for of_node in folders]
+        scratch.remove(cluster)
+
+    assert exist == [[True, True], [False, False]]
+    assert not any(folder.exists() for of_node in folders for folder in of_node)
