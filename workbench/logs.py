@@ -56,21 +56,28 @@ def read(path: Path, rank: int | str | None = None) -> str:
     return _text(files[f"rank-{rank}"])
 
 
+def of_world(record: Record, index: int) -> Path:
+    """Return the log of a world: what its ``mpiexec`` says, and its ranks that fail while starting."""
+    return record.logs / f"world-{index}.log"
+
+
 def tail(record: Record, lines: int = 15) -> str:
     """Return the end of the log that most likely tells why a cluster failed, under its path.
 
     Notes
     -----
-    Ranks that fail while starting write to the log of their world's ``mpiexec``; the head's own comes second.
+    Ranks that fail while starting write to the log of their world, of which the last start counts; the head's own comes
+    second.
     """
     worlds = sorted(record.logs.glob("world-*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in (*worlds, record.logs / "head.log"):
-        # The first line of a world's log is its command line.
-        said = [line for line in _text(path).splitlines() if line.strip() and not line.startswith("$ ")]
+        # What a world says at a start begins with its command line.
+        started = f"\n{_text(path)}".rpartition("\n$ ")
+        said = [line for line in started[2].splitlines()[bool(started[1]) :] if line.strip()]
         if said:
-            # What a rank says of its own failure counts most; MPI's words about the abort come after it.
+            # What the first rank says of its failure counts most; others may fail for it, and MPI has words about that.
             failures = [number for number, line in enumerate(said) if FAILED in line]
-            end = failures[-1] + 1 if failures else len(said)
+            end = failures[0] + 1 if failures else len(said)
             return "\n".join([f"{path}:", *(f"    {line}" for line in said[max(0, end - lines) : end])])
     return f"{record.logs} has no output"
 

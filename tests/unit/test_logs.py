@@ -112,5 +112,12 @@ def test_what_a_rank_says_of_its_failure_comes_before_what_mpi_says_of_the_abort
     assert logs.tail(record).splitlines()[1:] == ["    Traceback", f"    rank 1 {logs.FAILED}: no disk"]
 
 
+def test_the_first_rank_that_fails_at_the_last_start_tells_why(record):
+    first = ["$ mpiexec -n 2", f"rank 0 {logs.FAILED}: no disk"]
+    last = ["$ mpiexec -n 2", "Traceback", f"rank 1 {logs.FAILED}: no licence", f"rank 0 {logs.FAILED}: rank 1 is gone"]
+    write(record, world_0="\n".join([*first, *last]))
+    assert logs.tail(record).splitlines()[1:] == ["    Traceback", f"    rank 1 {logs.FAILED}: no licence"]
+
+
 def test_no_output_at_all_is_said(record):
     assert logs.tail(record) == f"{record.logs} has no output"

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from workbench import scratch, tether
+from workbench import logs, scratch, tether
 from workbench.launch.job_spec import allocation_of, world_line
 from workbench.launch.mpi import MPI
 from workbench.registry import Record
@@ -53,7 +53,7 @@ class MPIWorld(abc.ABC):
     @property
     def log(self) -> Path:
         """File with the output of ``mpiexec`` and of ranks that failed while starting."""
-        return self.record.logs / f"world-{self.index}.log"
+        return logs.of_world(self.record, self.index)
 
     @abc.abstractmethod
     async def start(self, timeout: float, address: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import faulthandler
 import functools
 import gc
@@ -62,7 +63,7 @@ def main() -> NoReturn:
     try:
         finalize = _live(arguments, record)
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
-        _abort(error, said, record)
+        _abort(error, said, record, arguments.world)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
         scratch.remove(record.id, but_shared_memory=True)
@@ -155,8 +156,8 @@ def _log_to(path: os.PathLike[str]) -> None:
     os.close(file)
 
 
-def _abort(error: BaseException, said: int, record: Record) -> NoReturn:
-    """End the whole world, since it was not ready yet: loudly, with the reason in the log of ``mpiexec``."""
+def _abort(error: BaseException, said: int, record: Record, index: int) -> NoReturn:
+    """End the whole world, since it was not ready yet: loudly, with the reason in its log."""
     try:
         who = f"rank {rank_room.current().rank}"
     except RuntimeError:
@@ -165,8 +166,15 @@ def _abort(error: BaseException, said: int, record: Record) -> NoReturn:
     while error.__cause__ is not None:
         error = error.__cause__  # "failed to start" says less than what made it fail
     why = traceback.format_exception_only(error)[-1].strip()
-    sys.stderr.write(lines)
-    os.write(said, f"{lines}{who} {logs.FAILED}: {why}\n".encode())
+    reason = f"{lines}{who} {logs.FAILED}: {why}\n".encode()
+    # Disks may be full, and the world has to end all the same.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(lines)
+    try:
+        # What mpiexec forwards may be lost when it ends.
+        os.write(os.open(logs.of_world(record, index), os.O_WRONLY | os.O_APPEND), reason)
+    except OSError:
+        os.write(said, reason)
     from mpi4py import rc
 
     rc.initialize = False
