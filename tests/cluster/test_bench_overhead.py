@@ -55,13 +55,14 @@ def test_a_bare_program_that_fails_in_its_turn_is_shown():
 
 
 def test_a_turn_that_takes_too_long_ends_the_bare_program():
+    before = psutil.Process().children(recursive=True)
     with (
         pytest.raises(LaunchError, match="was not done with its turn after 0 s"),
         turns.taking(mpi.find(), 1, PROGRAM, DEADLINE) as bare,
     ):
         bare.take(Order("kmeans", 100_000, 1), 0.01)
 
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 
 def test_what_computes_on_a_block_is_imported_without_dask():

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import time
 import warnings
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import peak, turns
 from workbench.bench.halting import halted
 from workbench.bench.peak import Growth
-from workbench.bench.report import alternate
+from workbench.bench.report import above_zero, alternate, positive
 from workbench.errors import InvalidRequest, WorkbenchError
 
 if TYPE_CHECKING:
@@ -35,6 +36,22 @@ _PROGRAM = "workbench.bench.training"
 _TRIAL = 100_000
 # Seconds for a bare world to start, and for a fit of it.
 _START, _WITHIN = 60.0, 300.0
+
+
+def fit_options(parser: ArgumentParser, *, rounds: int, starts: int, iterations: int, milliseconds: float) -> None:
+    """Add the options that all benches of these arms have, with their defaults."""
+    whole: dict[str, Any] = {"type": positive, "metavar": "N"}
+    parser.add_argument("--rounds", default=rounds, help=f"measurements of each arm (default: {rounds})", **whole)
+    # Where memory lies changes from start to start, and with it the time of a kernel by ten percent and more.
+    parser.add_argument(
+        "--starts", default=starts, help=f"of all worlds, to share the rounds (default: {starts})", **whole
+    )
+    parser.add_argument("--iterations", default=iterations, help=f"of a fit (default: {iterations})", **whole)
+    said = f"time of an iteration, for scaling on 1 rank (default: {milliseconds:g})"
+    parser.add_argument("--iteration-ms", type=above_zero, default=milliseconds, metavar="MS", help=said)
+    parser.add_argument(
+        "--rows", help="of each rank, of strong scaling in all (default: as many as take that)", **whole
+    )
 
 
 def bare_world(found: MPI, ranks: int) -> AbstractContextManager[Turns]:

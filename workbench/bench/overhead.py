@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import plotting
-from workbench.bench.arms import BARE, ENGINES, MODELS, Arms, bare_world, rows_for
-from workbench.bench.report import Report, above_zero, machine, positive
+from workbench.bench.arms import BARE, ENGINES, MODELS, Arms, bare_world, fit_options, rows_for
+from workbench.bench.report import Report, machine, positive
 from workbench.launch import mpi
 
 if TYPE_CHECKING:
@@ -33,12 +33,7 @@ _TRIPS = 50
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of this bench."""
     parser.add_argument("--ranks", type=positive, default=2, help="of the cluster and of bare MPI (default: 2)")
-    parser.add_argument("--rounds", type=positive, default=15, help="measurements of each arm (default: 15)")
-    # Where memory lies changes from start to start, and with it the time of a kernel by some percent.
-    parser.add_argument("--starts", type=positive, default=3, help="of all worlds, to share the rounds (default: 3)")
-    parser.add_argument("--iterations", type=positive, default=15, help="of a fit (default: 15)")
-    parser.add_argument("--iteration-ms", type=above_zero, default=100.0, help="time of an iteration (default: 100)")
-    parser.add_argument("--rows", type=positive, help="of each rank (default: as many as take --iteration-ms)")
+    fit_options(parser, rounds=16, starts=8, iterations=15, milliseconds=100.0)
 
 
 def run(options: Namespace) -> Report:
@@ -93,7 +88,8 @@ def _round_trips(client: Client, ranks: int, rounds: int) -> Iterator[dict[str, 
     from workbench.bench import training
     from workbench.ml.checks import Checks
     from workbench.ml.data import Data
-    from workbench.ml.fitting import Task, fit
+    from workbench.ml.fitting import fit
+    from workbench.ml.task import Task
 
     X, _ = run_on_ranks(training.block, 1, client=client, result="blocks")
     task = Task(_trips, _TRIPS, _Nothing, Checks("RoundTrips"))

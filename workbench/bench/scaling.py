@@ -15,8 +15,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import plotting
-from workbench.bench.arms import BARE, ENGINES, MODELS, Arms, bare_world, rows_for
-from workbench.bench.report import Report, above_zero, machine, positive
+from workbench.bench.arms import BARE, ENGINES, MODELS, Arms, bare_world, fit_options, rows_for
+from workbench.bench.report import Report, machine, positive
 from workbench.launch import mpi
 
 if TYPE_CHECKING:
@@ -43,14 +43,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=_numbers, default=[1, 2, 4, 8], help="numbers of them, beside 1 (default: 1,2,4,8)"
     )
-    parser.add_argument("--rounds", type=positive, default=4, help="measurements of each arm (default: 4)")
     # With numbers of ranks that ascend and descend in turn, a machine that slows down does not seem to scale badly.
-    parser.add_argument("--starts", type=positive, default=2, help="of all worlds, to share the rounds (default: 2)")
-    parser.add_argument("--iterations", type=positive, default=10, help="of a fit (default: 10)")
-    parser.add_argument("--iteration-ms", type=above_zero, default=20.0, help="time of one on 1 rank (default: 20)")
-    parser.add_argument(
-        "--rows", type=positive, help="strong: in all, weak: of each rank (default: as many as take --iteration-ms)"
-    )
+    fit_options(parser, rounds=4, starts=2, iterations=10, milliseconds=20.0)
 
 
 def _numbers(text: str) -> list[int]:
