@@ -92,6 +92,47 @@ def test_sparse_rows_give_what_dense_ones_give():
     np.testing.assert_array_equal(scarce.predict(sparse.csr_array(X)), dense.labels_)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("spread", [1e-7, 1e-3, 1.0])
+def test_the_inertia_is_sure_however_small_it_is_beside_the_distances_of_the_clusters(spread, weighted):
+    random = np.random.default_rng(1)
+    places = 10 * random.normal(size=(4, 3))
+    X = np.repeat(places, 500, axis=0) + spread * random.normal(size=(2000, 3))
+    weight = weights(len(X)) if weighted else None
+    theirs = cluster.KMeans(4, init=places, n_init=1).fit(X, sample_weight=weight)
+    ours = KMeans(4, init=places).fit(X, sample_weight=weight)
+
+    np.testing.assert_allclose(ours.inertia_, theirs.inertia_, rtol=1e-9)
+
+
+def test_rows_of_zeros_have_no_inertia():
+    part = KMeansPart(np.zeros((50, 3)), None, None, 0)
+
+    assert part.inertia(np.zeros((4, 3))) == 0
+
+
+def test_random_centres_are_drawn_by_the_weights_of_the_rows():
+    X = np.arange(8.0)[:, None]
+    weight = np.array([0, 0, 1, 1, 1, 1, 1, 5.0])
+    asked = [settings(X, 2, init="random", seed=seed, max_iter=1) for seed in range(2000)]
+    drawn = np.array([kmeans_fit._first(parts_of(X, 3, weight), each, 0)[:, 0] for each in asked])
+
+    assert (drawn[:, 0] != drawn[:, 1]).all()
+    assert (drawn >= 2).all()
+    # Half of them draw it first, and of the others, who have drawn one of weight 1 first, 5 of 9 then.
+    assert (drawn == 7).any(axis=1).mean() == pytest.approx(0.5 + 0.5 * 5 / 9, abs=0.04)
+    alone = np.array([kmeans_fit._first(parts_of(X, 1, weight), each, 0)[:, 0] for each in asked])
+    np.testing.assert_array_equal(drawn, alone)
+
+
+def test_clusters_become_empty_where_blocks_have_fewer_rows_than_they_are():
+    X = np.concatenate([np.zeros(4), [10, 20, 30, 40]])[:, None]
+    first = np.array([[0.0], [1e3], [2e3], [3e3], [4e3]])
+    found = kmeans_fit.fit(parts_of(X, 8), settings(X, 5, init=first, max_iter=1))
+
+    np.testing.assert_array_equal(np.sort(found.centers[:, 0]), [0, 10, 20, 30, 40])
+
+
 @pytest.mark.parametrize("number", [2, 5])
 @pytest.mark.parametrize("init", ["k-means||", "random"])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -152,7 +193,7 @@ def test_ties_are_broken_alike_on_any_number_of_parts(away):
         np.testing.assert_allclose(inertia, inertia[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize(("made", "clusters"), [("dense", 1), ("dense", 2), ("dense", 300), ("sparse", 2)])
+@pytest.mark.parametrize(("made", "clusters"), [("dense", 1), ("dense", 2), ("dense", 120), ("sparse", 2)])
 @pytest.mark.parametrize("init", ["given", "k-means||"])
 def test_a_part_takes_the_work_space_that_it_states(clusters, init, made):
     random = np.random.default_rng(0)

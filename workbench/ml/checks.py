@@ -1,4 +1,7 @@
-"""scikit-learn's checks of arrays, for a whole in this process and for a block on a rank."""
+"""scikit-learn's checks of arrays, for a whole in this process and for a block on a rank.
+
+What is as it has to be is let through without it: to load it takes a rank two seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils import check_array, check_X_y
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight
 
 FLOATS = [np.float64, np.float32]
 """What blocks are made of; anything else becomes the first of them."""
@@ -42,6 +42,11 @@ class Checks:
         ValueError, TypeError
             As scikit-learn words it.
         """
+        if self._is_plain(X, y, weight):
+            return X, y if self.target else None, weight
+        from sklearn.utils import check_array, check_X_y
+        from sklearn.utils.multiclass import check_classification_targets
+
         options = {
             "accept_sparse": "csr" if self.sparse else False,
             "dtype": FLOATS,
@@ -58,6 +63,24 @@ class Checks:
             X, y = check_array(X, input_name="X", **options), None
         return X, y, weights(weight, X)
 
+    def _is_plain(self, X: Any, y: Any, weight: Any) -> bool:
+        """Tell whether nothing is to be converted or refused; if it cannot be told in no time, False."""
+        return (
+            _is_finite(X, 2)
+            and X.dtype in FLOATS
+            and X.flags.c_contiguous
+            and X.size > 0
+            and (not self.target or self._is_plain_target(y, len(X)))
+            and (weight is None or (_is_finite(weight, 1) and weight.dtype == X.dtype and weight.shape == X.shape[:1]))
+            and (weight is None or weight.min() > 0)
+        )
+
+    def _is_plain_target(self, y: Any, rows: int) -> bool:
+        if not (_is_finite(y, 1) or (self.several and _is_finite(y, 2))) or len(y) != rows or not y.size:
+            return False
+        with np.errstate(invalid="ignore"):
+            return self.target == "numbers" or y.dtype.kind in "iub" or bool((y == y.astype(np.int64)).all())
+
     def shape(self, y: Any) -> None:
         """Refuse targets whose shape cannot be, without computing them.
 
@@ -73,6 +96,15 @@ class Checks:
             raise ValueError(f"y should be a 1d array, got an array of shape {y.shape} instead.")
 
 
+def _is_finite(array: Any, ndim: int) -> bool:
+    """Tell whether this is a numpy array of so many dimensions, and surely has finite numbers only."""
+    if type(array) is not np.ndarray or array.ndim != ndim or array.dtype.kind not in "fiub":
+        return False
+    # A sum that is none may be of finite numbers, too.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.dtype.kind != "f" or bool(np.isfinite(array.sum()))
+
+
 def weights(weight: Any, X: Any) -> Any:
     """Return the weights of rows as an array of their dtype; None where there are none.
 
@@ -83,6 +115,8 @@ def weights(weight: Any, X: Any) -> Any:
     """
     if weight is None:
         return None
+    from sklearn.utils.validation import _check_sample_weight
+
     weight = weight if isinstance(weight, Number) else np.asarray(weight)
     # Those of a block may all be 0, which scikit-learn refuses; the algorithms refuse it of all.
     if np.shape(weight) == X.shape[:1] and not weight.any():

@@ -19,8 +19,8 @@ from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.decomposition_part import DecompositionPart
 from workbench.ml.estimator import Estimator
-from workbench.ml.fitting import Task
 from workbench.ml.reporting import Callback
+from workbench.ml.task import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

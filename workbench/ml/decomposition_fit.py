@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr, svd
-from sklearn.utils.extmath import svd_flip
 
 from workbench.ml.decomposition_part import join_triangles
 from workbench.ml.parts import Parts
@@ -114,7 +113,9 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     rest = spectrum.total - float(values @ values)
     if len(spectrum.values) == settings.all:
         rest = float(np.square(spectrum.values[number:]).sum())
-    _, components = svd_flip(None, spectrum.vectors[:number].copy(), u_based_decision=False)
+    components = spectrum.vectors[:number].copy()
+    largest = np.take_along_axis(components, np.abs(components).argmax(axis=1)[:, None], axis=1)
+    components *= np.copysign(1.0, largest)
     return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver)
 
 

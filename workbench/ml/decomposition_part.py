@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import qr
 
-from workbench.ml.slices import centred, rows_at_once
+from workbench.ml.slices import Products, centred, rows_at_once
 
 _Array = NDArray[np.float64]
 _Middle = _Array | None
@@ -54,11 +54,11 @@ class DecompositionPart:
     def gram(self, middle: _Middle) -> tuple[_Array, _Array]:
         """Return the product of the transposed rows and the rows, (features, features), and the sum of the rows."""
         width = self._X.shape[1]
-        gram, sums = np.zeros((width, width)), np.zeros(width)
+        products, sums = Products(width), np.zeros(width)
         for _, X in centred(self._X, middle):
-            gram += X.T @ X
+            products.add(X)
             sums += X.sum(axis=0)
-        return gram, sums
+        return products.whole(), sums
 
     def normal(self, middle: _Middle, basis: _Array) -> _Array:
         """Return the product of the transposed rows, the rows and a basis, as `gram` times the basis.

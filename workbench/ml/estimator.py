@@ -16,8 +16,8 @@ from workbench.ml import fitting
 from workbench.ml.applied import Applied
 from workbench.ml.checks import FLOATS
 from workbench.ml.data import Data, as_array, know_features
-from workbench.ml.fitting import Task
 from workbench.ml.reporting import Callback, reporting
+from workbench.ml.task import Task
 from workbench.words import count
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from distributed import get_worker
@@ -14,17 +13,16 @@ from threadpoolctl import threadpool_limits
 from workbench import rank
 from workbench.errors import InvalidRequest
 from workbench.ml.actor_parts import ActorParts
-from workbench.ml.checks import Checks, make
 from workbench.ml.data import Data
-from workbench.ml.parts import LocalParts, Parts
-from workbench.ml.progress import Listener, Report, Sender
+from workbench.ml.parts import LocalParts
+from workbench.ml.progress import Listener, Report
+from workbench.ml.task import Task, on_rank, silent
 from workbench.placing import alike, pinning, source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distributed import Client
-    from mpi4py.MPI import Intracomm
 
 ENGINES = ("auto", "dask", "mpi")
 """What an estimator may be told."""
@@ -32,18 +30,6 @@ ENGINES = ("auto", "dask", "mpi")
 # With "auto": round trips that are looked at, after one that is not, and the share of them beside the computing from
 # which on MPI is worth its start, of some 10 ms.
 _LOOKED_AT, _SHARE = 3, 0.05
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be fitted, apart from its data."""
-
-    algorithm: Callable[[Parts, Any], Any]
-    """Is given the parts and the settings, and returns what it has found."""
-    settings: Any
-    part: Callable[..., Any]
-    """Makes a part of rows, targets, weights and the number of the first row."""
-    checks: Checks
 
 
 def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any, str]:
@@ -68,7 +54,7 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         return _by_mpi(task, placed, report), "mpi"
     stopwatch = _Stopwatch(ends=engine == "auto" and _has_mpi(placed))
     try:
-        return _by_dask(task, placed, report or _silent, stopwatch), "dask"
+        return _by_dask(task, placed, report or silent, stopwatch), "dask"
     except _Slow:
         return _by_mpi(task, placed, report), "mpi"
 
@@ -167,7 +153,7 @@ def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
     client, _ = _whereabouts(data)
     listener = Listener(client, report) if report else None
     args = [task, _starts(data), listener.fit if listener else None, *data.columns()]
-    asked = request(_on_rank, args, {}, client=client, result="root", world=None, limit=None, timeout=None)
+    asked = request(on_rank, args, {}, client=client, result="root", world=None, limit=None, timeout=None)
     call = Call(dataclasses.replace(asked, name=f"{task.checks.estimator}.fit"))
     if listener is None:
         return call.result()[0]
@@ -178,24 +164,3 @@ def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
     finally:
         listener.close()
     return found
-
-
-def _on_rank(
-    comm: Intracomm, task: Task, starts: list[int], fit: str | None, *columns: Any
-) -> tuple[Any, list[Any]] | None:
-    """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
-    from workbench.ml.rank_parts import RankParts, serve
-
-    part = make(task.part, task.checks, starts[comm.rank], *columns)
-    if comm.rank:
-        serve(comm, part)
-        return None
-    sender = Sender(fit) if fit else None
-    parts = RankParts(comm, part, sender or _silent)
-    found = task.algorithm(parts, task.settings)
-    parts.end()
-    return found, sender.records if sender else []
-
-
-def _silent(record: Any) -> None:
-    pass

@@ -19,9 +19,9 @@ from workbench.ml import kmeans_fit
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
-from workbench.ml.fitting import Task
 from workbench.ml.kmeans_part import KMeansPart
 from workbench.ml.reporting import Callback
+from workbench.ml.task import Task
 
 
 class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
@@ -32,7 +32,7 @@ class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
     n_clusters
         Number of clusters.
     init
-        The first centres: ``"k-means||"``, ``"random"`` for rows drawn at random, or an array of shape
+        The first centres: ``"k-means||"``, ``"random"`` for rows drawn by their weights, or an array of shape
         (n_clusters, features).
     n_init
         Fits from different first centres, of which the best counts.

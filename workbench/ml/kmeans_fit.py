@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans as LocalKMeans
 
 from workbench.ml import moments
+from workbench.ml.kmeans_part import join_lots
 from workbench.ml.parts import Parts, weighed
 
 _Array = NDArray[Any]
@@ -110,7 +113,8 @@ def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array
     """Return the centres of the clusters; empty ones are moved to where rows are far from their centres."""
     empty = np.flatnonzero(counts == 0)
     if len(empty):
-        farthest = parts.fold(join_farthest, "farthest", len(empty), before)
+        join = functools.partial(join_farthest, number=len(empty))
+        farthest = parts.fold(join, "farthest", len(empty), before)
         for cluster, (_, _, weight, of, row) in zip(empty, farthest, strict=False):
             sums[of] -= row * weight
             counts[of] -= weight
@@ -119,10 +123,9 @@ def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array
     return means
 
 
-def join_farthest(left: list[_Far], right: list[_Far]) -> list[_Far]:
-    """Return the farthest of two lists of rows that are sorted so, as many as are in the longer one."""
-    both = heapq.merge(left, right, key=lambda far: (-far[0], far[1]))
-    return [far for far, _ in zip(both, range(max(len(left), len(right))), strict=False)]
+def join_farthest(left: list[_Far], right: list[_Far], number: int) -> list[_Far]:
+    """Return the farthest rows of two sorted lists, so many."""
+    return list(itertools.islice(heapq.merge(left, right, key=lambda far: (-far[0], far[1])), number))
 
 
 def _first(parts: Parts, settings: Settings, run: int) -> _Array:
@@ -131,7 +134,7 @@ def _first(parts: Parts, settings: Settings, run: int) -> _Array:
         return settings.init.astype(np.float64)
     random = np.random.default_rng([settings.seed, run])
     if settings.init == "random":
-        return _rows(parts, np.sort(random.choice(settings.rows, settings.n_clusters, replace=False)))
+        return _drawn(parts, settings.n_clusters, (settings.seed, run, _ROUNDS))
     centers = newest = _one(parts, random.random())
     cost = parts.sum("cost", newest)
     for number in range(_ROUNDS):
@@ -147,7 +150,9 @@ def _first(parts: Parts, settings: Settings, run: int) -> _Array:
     if len(centers) < settings.n_clusters:
         # Rows that agree count once; whatever else is added is as good.
         missing = settings.n_clusters - len(centers)
-        return np.vstack([centers, _rows(parts, np.sort(random.choice(settings.rows, missing, replace=False)))])
+        return np.vstack([centers, _drawn(parts, missing, (settings.seed, run, _ROUNDS))])
+    from sklearn.cluster import KMeans as LocalKMeans
+
     local = LocalKMeans(settings.n_clusters, n_init=3, random_state=int(random.integers(2**31)))
     chosen: _Array = local.fit(centers, sample_weight=parts.sum("weigh", centers)).cluster_centers_
     return chosen.astype(np.float64)
@@ -162,9 +167,10 @@ def _one(parts: Parts, share: float) -> _Array:
     return row.astype(np.float64)
 
 
-def _rows(parts: Parts, numbers: _Array) -> _Array:
-    rows: _Array = parts.fold(_stack, "rows", numbers)
-    return rows.astype(np.float64)
+def _drawn(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
+    """Return different rows, drawn by their weights, shape (number, features)."""
+    lots = parts.fold(functools.partial(join_lots, number=number), "lots", number, seed)
+    return np.array([row for _, _, row in lots], dtype=np.float64)
 
 
 def _stack(upper: _Array, lower: _Array) -> _Array:

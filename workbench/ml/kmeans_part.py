@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from scipy import sparse
 from workbench.ml.moments import Moments
 
 _Array = NDArray[Any]
+Lot = tuple[float, int, _Array]
+"""What a row has drawn, its number, and the row."""
 
 # Rows that are looked at together: scores and rows stay in the cache of a core. No power of two: the scores of one row
 # would all fall into the same places of the cache, and take twice as long.
@@ -21,6 +24,8 @@ _SLICE = 6000
 _NUMBERS, _LEAST = 32 * _SLICE, 250
 # Rows, at least, that tell about where all are.
 _SAMPLE = 1000
+# How well the inertia is to be known, and how well sums of squares are.
+_SURE, _ROUNDING = 1e-10, 2e-14
 # The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
 _ANEW = 20
 
@@ -79,10 +84,22 @@ class KMeansPart:
             self._middle = middle
         return 0.0
 
-    def rows(self, numbers: _Array) -> _Array:
-        """Return the rows of these numbers that lie here, in their order."""
-        here = numbers[(numbers >= self._start) & (numbers < self._start + self._X.shape[0])] - self._start
-        return _dense(self._X[here])
+    def lots(self, number: int, seed: Sequence[int]) -> list[Lot]:
+        """Return the rows with the smallest lots, so many, sorted: drawn by their weights, none of them twice.
+
+        Notes
+        -----
+        Efraimidis and Spirakis, Information Processing Letters 97 (2006). The random number of a row is that of `draw`.
+        """
+        found: list[tuple[float, int]] = []
+        for here, _ in self._slices():
+            lots = -np.log1p(-_uniform(seed, self._start + here.start, here.stop - here.start))
+            if self._weight is not None:
+                weight = self._weight[here].astype(np.float64)
+                lots = np.divide(lots, weight, out=np.full(len(lots), np.inf), where=weight > 0)
+            first = np.argsort(lots, kind="stable")[:number]
+            found = heapq.nsmallest(number, [*found, *((float(lots[row]), here.start + int(row)) for row in first)])
+        return [(lot, self._start + row, _dense(self._X[row : row + 1])[0]) for lot, row in found]
 
     def weight(self) -> float:
         """Return the weight of all rows."""
@@ -119,7 +136,7 @@ class KMeansPart:
             How many rows are in another cluster than before.
         """
         before = self._labels
-        labels, scores = self._nearest(centers)
+        labels, scores, _ = self._nearest(centers)
         changed = None if before is None else labels != before
         moved = len(labels) if changed is None else int(np.count_nonzero(changed))
         if gather or changed is None or moved > len(labels) // 4 or self._steps % _ANEW == 0:
@@ -156,9 +173,18 @@ class KMeansPart:
         ]
 
     def inertia(self, centers: _Array) -> float:
-        """Return the sum of the squared distances of the rows to their nearest centres, weighted; ends a run."""
-        self._labels, _ = self._nearest(centers)
-        inertia = sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
+        """Return the sum of the squared distances of the rows to their nearest centres, weighted; ends a run.
+
+        Notes
+        -----
+        The scores tell it, too, unless it is small beside the sums of squares of which it is the difference.
+        """
+        exact = self._X.dtype == np.float64 and not sparse.issparse(self._X)
+        self._labels, scores, squares = self._nearest(centers, squares=exact)
+        inertia = squares - scores
+        doubt = max(_ROUNDING, np.finfo(np.float64).eps * 2 * len(centers)) * (squares + abs(scores))
+        if not (exact and doubt < _SURE * inertia):
+            inertia = sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
         self._labels, self._steps = None, 0
         return inertia
 
@@ -205,8 +231,8 @@ class KMeansPart:
         numbers = clusters if sparse.issparse(self._X) else max(clusters, features)
         return int(min(rows, _SLICE, max(_LEAST, _NUMBERS // numbers)))
 
-    def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
-        """Return the nearest centre of each row, and the weighted sum of their scores.
+    def _nearest(self, centers: _Array, *, squares: bool = False) -> tuple[NDArray[np.int32], float, float]:
+        """Return the nearest centre of each row, the weighted sum of their scores and, if wanted, of their norms.
 
         Notes
         -----
@@ -223,18 +249,21 @@ class KMeansPart:
         numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
         products = np.empty((len(centers), self._at_once(len(centers))), dtype=factors.dtype)
         scores = products if factors.dtype == np.float64 else np.empty(products.shape)
-        total = 0.0
-        for here, X in self._slices(len(centers)):
+        total, of_rows = 0.0, 0.0
+        for here, rows in self._slices(len(centers)):
+            X = rows if middle is None else rows - middle
             product, score = products[:, : X.shape[0]], scores[:, : X.shape[0]]
-            _multiply(factors, X if middle is None else X - middle, out=product)
+            _multiply(factors, X, out=product)
             np.subtract(product, norms, out=score)
             bits = score.view(np.int64)
             bits &= mask
             bits |= numbers
             best = score.max(axis=0)
             labels[here] = best.view(np.int64) & low
-            total += float(best.sum() if self._weight is None else best @ self._weight[here])
-        return labels, total
+            total += self._weighed(here, best)
+            if squares:
+                of_rows += float(np.vdot(X, X)) if self._weight is None else self._weighed(here, _norms(X))
+        return labels, total, of_rows
 
     def _totals(
         self,
@@ -287,8 +316,7 @@ class KMeansPart:
                 norms = np.ravel(X.multiply(X).sum(axis=1)) + np.square(centers).sum(axis=1)[labels]
                 yield here, np.maximum(norms - 2 * products, 0)
             else:
-                apart = X - centers[labels]
-                yield here, np.einsum("ij,ij->i", apart, apart)
+                yield here, _norms(X - centers[labels])
 
     def _label(self, here: slice) -> _Array:
         """Return the clusters of some rows: the first one before there has been a step."""
@@ -297,6 +325,11 @@ class KMeansPart:
     def _weighed(self, here: slice, values: _Array) -> float:
         """Return the sum of a value of each of some rows, with their weights."""
         return float(values.sum() if self._weight is None else values @ self._weight[here])
+
+
+def join_lots(upper: list[Lot], lower: list[Lot], number: int) -> list[Lot]:
+    """Return the smallest lots of two sorted lists, so many."""
+    return list(itertools.islice(heapq.merge(upper, lower, key=lambda lot: lot[:2]), number))
 
 
 def _multiply(factors: _Array, X: Any, out: _Array) -> None:
@@ -320,6 +353,12 @@ def _uniform(seed: Sequence[int], start: int, number: int) -> _Array:
     # Its numbers come in fours, and so does it skip them.
     generator = np.random.Philox(np.random.SeedSequence(seed)).advance(start // 4)
     return np.random.Generator(generator).random(start % 4 + number)[start % 4 :]
+
+
+def _norms(X: _Array) -> _Array:
+    """Return the squared norms of rows."""
+    norms: _Array = np.einsum("ij,ij->i", X, X)
+    return norms
 
 
 def _dense(rows: Any) -> _Array:

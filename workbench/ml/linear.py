@@ -15,9 +15,9 @@ from workbench.ml import linear_fit
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
-from workbench.ml.fitting import Task
 from workbench.ml.linear_part import LinearPart
 from workbench.ml.reporting import Callback
+from workbench.ml.task import Task
 
 
 class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.ml.slices import centred
+from workbench.ml.slices import Products, centred
 
 _Array = NDArray[np.float64]
 
@@ -61,14 +61,13 @@ class LinearPart:
         projection : ndarray of shape (features, targets)
         """
         width = self._X.shape[1]
-        gram, projection = np.zeros((width, width)), np.zeros((width, len(target)))
+        products, projection = Products(width), np.zeros((width, len(target)))
         for X, y, weight in self._slices(middle, target):
-            # The product of a matrix and itself takes half the time of any other.
             root = np.sqrt(weight)
             scaled = X * root[:, None] if self._weight is not None else X
-            gram += scaled.T @ scaled
+            products.add(scaled)
             projection += scaled.T @ (root[:, None] * y)
-        return gram, projection
+        return products.whole(), projection
 
     def pull(self, middle: _Array | None, target: _Array, coef: _Array) -> _Array:
         """Return the weighted sums of products of rows and of what coefficients leave of the targets."""

@@ -17,9 +17,9 @@ from workbench.ml import logistic_fit
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
-from workbench.ml.fitting import Task
 from workbench.ml.logistic_part import LogisticPart
 from workbench.ml.reporting import Callback
+from workbench.ml.task import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import OptimizeResult, minimize
-from sklearn.utils.class_weight import compute_class_weight
 
 from workbench.ml.newton import newton
 from workbench.ml.parts import Parts, weighed
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 _Vector = NDArray[np.float64]
 
@@ -90,6 +91,8 @@ def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, flo
         counts = parts.sum("count", classes)
         balanced: _Vector = counts.sum() / (len(classes) * counts)
         return balanced
+    from sklearn.utils.class_weight import compute_class_weight
+
     weights: _Vector = compute_class_weight(wanted, classes=classes, y=classes)
     return weights
 
@@ -114,6 +117,9 @@ class _Problem:
 
     def minimise(self) -> OptimizeResult:
         """Return where the minimum is, or how far one has come."""
+        # Of all ranks only one comes here.
+        from scipy.optimize import minimize
+
         settings = self._settings
         start = np.zeros(self.shape) if settings.start is None else settings.start.astype(np.float64)
         start[..., -1] += start[..., :-1] @ self._middle

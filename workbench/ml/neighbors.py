@@ -17,10 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 from workbench.ml.checks import Checks
 from workbench.ml.data import Data, as_array, know_features, training
 from workbench.ml.estimator import Estimator
-from workbench.ml.fitting import Task
 from workbench.ml.neighbors_graph import graph
 from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find
 from workbench.ml.reporting import Callback
+from workbench.ml.task import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import OptimizeResult
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 _Vector = NDArray[np.float64]
 
@@ -57,6 +60,8 @@ def newton(
     their digits; there a step is taken that makes the gradient
     smaller by a quarter.
     """
+    from scipy.optimize import OptimizeResult
+
     loss, gradient = evaluate(x)
     steps, message = 0, ""
     while np.abs(gradient).max() > tol and not message:

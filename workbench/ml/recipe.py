@@ -15,13 +15,13 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, v
 from workbench.ml.applied import Applied
 from workbench.ml.data import Data, know_features
 from workbench.ml.estimator import Estimator
-from workbench.ml.fitting import Task
 from workbench.ml.recipe_applied import Training
 from workbench.ml.recipe_data import blocks_of, local, training
 from workbench.ml.recipe_fitted import Columns, FittedColumn, fitted
 from workbench.ml.recipe_part import RecipeChecks, RecipePart, of_weighed, statistics
 from workbench.ml.recipe_steps import Chain, TargetMean, chain
 from workbench.ml.reporting import Callback
+from workbench.ml.task import Task
 
 _Array = NDArray[Any]
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils import column_or_1d
 
 from workbench.ml.checks import Checks, weights
 from workbench.ml.parts import Parts, weighed
@@ -30,6 +29,8 @@ class RecipeChecks(Checks):
 
 
 def _target(y: Any, estimator: str) -> _Array:
+    from sklearn.utils import column_or_1d
+
     values = column_or_1d(y)
     try:
         numbers = np.asarray(values, dtype=np.float64)

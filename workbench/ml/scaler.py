@@ -16,11 +16,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from workbench.ml.checks import FLOATS, checked
 from workbench.ml.data import know_features, training
 from workbench.ml.estimator import Estimator
-from workbench.ml.fitting import Task
 from workbench.ml.moments import Moments
 from workbench.ml.parts import weighed
 from workbench.ml.reporting import Callback
 from workbench.ml.scaler_part import ScalerChecks, ScalerPart, moments, refuse_to_centre
+from workbench.ml.task import Task
 
 _Array = NDArray[Any]
 

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.utils import check_array
-from sklearn.utils.sparsefuncs import mean_variance_axis
 
 from workbench.ml.checks import FLOATS, Checks, weights
 from workbench.ml.moments import Moments, join
@@ -34,6 +32,10 @@ class ScalerChecks(Checks):
 
     def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
         """See `Checks.apply`."""
+        if self._is_plain(X, None, weight):
+            return X, None, weight
+        from sklearn.utils import check_array
+
         X = check_array(
             X,
             accept_sparse="csr",
@@ -85,6 +87,8 @@ class ScalerPart:
         """Return the moments of the block in one pass, with the weight of the rows by feature: NaNs do not count."""
         if not sparse.issparse(self._X):
             return functools.reduce(join, self._slices())
+        from sklearn.utils.sparsefuncs import mean_variance_axis
+
         mean, variance, rows = (
             np.nan_to_num(found.astype(np.float64))
             for found in mean_variance_axis(self._X, axis=0, weights=self._weight, return_sum_weights=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg.blas import dsyrk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,3 +51,25 @@ def centred(
             continue
         space = space if len(space) else np.empty(taken.shape)
         yield here, np.subtract(taken, middle, out=space[: len(taken)])
+
+
+class Products:
+    """The sum of products of transposed rows and the same rows, half of which is computed.
+
+    Parameters
+    ----------
+    width
+        Number of features.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._half = np.zeros((width, width), order="F")
+
+    def add(self, X: NDArray[np.float64]) -> None:
+        """Add the product of rows, shape (rows, features)."""
+        self._half = dsyrk(1.0, X.T, beta=1.0, c=self._half, overwrite_c=True)
+
+    def whole(self) -> NDArray[np.float64]:
+        """Return the sum, shape (features, features), after the last rows."""
+        self._half += np.triu(self._half, 1).T
+        return self._half

@@ -1,0 +1,112 @@
+"""What is let through without scikit-learn is what scikit-learn lets through as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from workbench.ml.checks import Checks
+
+ROWS = np.arange(12.0).reshape(4, 3)
+LABELS = np.array([0, 1, 1, 0])
+PLAIN = {
+    "labels of integers": ("labels", ROWS, LABELS, None),
+    "labels that are whole": ("labels", ROWS, LABELS * 1.0, None),
+    "labels of booleans": ("labels", ROWS, LABELS > 0, None),
+    "single precision": ("labels", ROWS.astype(np.float32), LABELS, np.ones(4, np.float32)),
+    "numbers": ("numbers", ROWS, LABELS + 0.5, None),
+    "several targets": ("numbers", ROWS, ROWS + 1, np.ones(4)),
+    "no target": ("", ROWS, None, np.full(4, 0.5)),
+}
+OTHERS = {
+    "not a number": ("labels", np.where(ROWS == 5, np.nan, ROWS), LABELS, None),
+    "infinite": ("", np.where(ROWS == 5, np.inf, ROWS), None, None),
+    "both infinities": ("", np.where(ROWS > 9, np.inf, np.where(ROWS < 2, -np.inf, ROWS)), None, None),
+    "a sum that overflows": ("", np.full((4, 3), 1e308), None, None),
+    "integers": ("labels", np.arange(12).reshape(4, 3), LABELS, None),
+    "columns first": ("labels", np.asfortranarray(ROWS), LABELS, None),
+    "a vector": ("labels", np.arange(4.0), LABELS, None),
+    "no rows": ("labels", ROWS[:0], LABELS[:0], None),
+    "no features": ("labels", ROWS[:, :0], LABELS, None),
+    "fewer labels": ("labels", ROWS, LABELS[:3], None),
+    "labels in a column": ("labels", ROWS, LABELS[:, None], None),
+    "labels in several columns": ("labels", ROWS, np.stack([LABELS, LABELS], 1), None),
+    "words": ("labels", ROWS, np.array(["a", "b", "b", "a"]), None),
+    "labels that are not whole": ("labels", ROWS, LABELS + 0.5, None),
+    "labels beyond all integers": ("labels", ROWS, np.array([0, 1, 1e300, 0]), None),
+    "an endless label": ("labels", ROWS, np.array([0, 1, np.inf, 0]), None),
+    "a target that is missing": ("numbers", ROWS, np.array([0, 1, np.nan, 0]), None),
+    "objects": ("numbers", ROWS, LABELS.astype(object), None),
+    "complex numbers": ("numbers", ROWS * 1j, LABELS, None),
+    "weights of no rows": ("labels", ROWS, LABELS, np.zeros(4)),
+    "weights below zero": ("labels", ROWS, LABELS, np.array([1, -1, 1, 1.0])),
+    "some weights of zero": ("labels", ROWS, LABELS, np.array([1, 0, 1, 1.0])),
+    "weights of integers": ("labels", ROWS, LABELS, np.ones(4, int)),
+    "one weight": ("labels", ROWS, LABELS, 2.0),
+    "fewer weights": ("labels", ROWS, LABELS, np.ones(3)),
+    "endless weights": ("labels", ROWS, LABELS, np.array([1, np.inf, 1, 1])),
+    "lists of lists": ("numbers", ROWS, ROWS.tolist(), None),
+    "lists of two lengths": ("numbers", ROWS, [[1, 2], [3], [4], [5]], None),
+    "lists": ("labels", ROWS.tolist(), LABELS.tolist(), None),
+}
+
+
+def outcome(checks, columns):
+    try:
+        return [None if each is None else (each.dtype, each.shape, each.tolist()) for each in checks.apply(*columns)]
+    except (ValueError, TypeError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.filterwarnings("ignore:A column-vector y was passed", "ignore:invalid value encountered")
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("name", [*PLAIN, *OTHERS])
+def test_it_makes_no_difference_whether_scikit_learn_is_asked(name, several, monkeypatch):
+    target, *columns = (PLAIN | OTHERS)[name]
+    checks = Checks("Model", target, several=several)
+    found = outcome(checks, columns)
+    monkeypatch.setattr(Checks, "_is_plain", lambda *_: False)
+
+    assert found == outcome(checks, columns)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_is_as_it_has_to_be_is_not_copied(name):
+    target, *columns = PLAIN[name]
+
+    assert all(a is b for a, b in zip(Checks("Model", target, several=True).apply(*columns), columns, strict=True))
+
+
+FITS = """
+import sys
+import numpy as np
+from workbench.ml import decomposition_fit, kmeans_fit, linear_fit, logistic_fit, scaler_part, task
+from workbench.ml.checks import Checks, make
+from workbench.ml.decomposition_part import DecompositionPart
+from workbench.ml.kmeans_part import KMeansPart
+from workbench.ml.linear_part import LinearPart
+from workbench.ml.logistic_part import LogisticPart
+from workbench.ml.parts import LocalParts
+from workbench.ml.scaler_part import ScalerChecks, ScalerPart
+
+X = np.random.default_rng(0).normal(size=(100, 3))
+y = (X[:, 0] > 0) * 1.0
+rows = make(KMeansPart, Checks("KMeans"), 0, X, None, None)
+kmeans_fit.fit(LocalParts([rows]), kmeans_fit.Settings(2, X[:2], 1, 10, 1e-4, 0, 100))
+labelled = make(LogisticPart, Checks("LogisticRegression", "labels"), 0, X, y, None)
+logistic_fit.fit(LocalParts([labelled]), logistic_fit.Settings(1, 1e-4, 9, 3, True, None, "lbfgs", 1e-16, None))
+make(LinearPart, Checks("Ridge", "numbers"), 0, X, y, None).products(None, np.zeros(1))
+rows = LocalParts([make(DecompositionPart, Checks("PCA"), 0, X, None, None)])
+decomposition_fit.fit(rows, decomposition_fit.Settings(2, True, "auto", 5, 10, 0, 100, 3))
+scaler_part.moments(LocalParts([make(ScalerPart, ScalerChecks("StandardScaler"), 0, X, None, None)]), None)
+print(sorted({"pandas", "sklearn", "scipy.stats"} & set(sys.modules)))
+"""
+
+
+def test_a_fit_of_plain_blocks_loads_neither_scikit_learn_nor_pandas():
+    told = subprocess.run([sys.executable, "-c", FITS], capture_output=True, text=True, check=True, timeout=60)
+
+    assert told.stdout == "[]\n"

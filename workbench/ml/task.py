@@ -1,0 +1,49 @@
+"""What is to be fitted, and the part of a rank in a fit by MPI.
+
+Ranks load this and what a task names, and so neither scikit-learn nor pandas but where an algorithm needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.ml.checks import Checks, make
+from workbench.ml.parts import Parts
+from workbench.ml.progress import Sender
+from workbench.ml.rank_parts import RankParts, serve
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be fitted, apart from its data."""
+
+    algorithm: Callable[[Parts, Any], Any]
+    """Is given the parts and the settings, and returns what it has found."""
+    settings: Any
+    part: Callable[..., Any]
+    """Makes a part of rows, targets, weights and the number of the first row."""
+    checks: Checks
+
+
+def on_rank(
+    comm: Intracomm, task: Task, starts: list[int], fit: str | None, *columns: Any
+) -> tuple[Any, list[Any]] | None:
+    """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
+    part = make(task.part, task.checks, starts[comm.rank], *columns)
+    if comm.rank:
+        serve(comm, part)
+        return None
+    sender = Sender(fit) if fit else None
+    parts = RankParts(comm, part, sender or silent)
+    found = task.algorithm(parts, task.settings)
+    parts.end()
+    return found, sender.records if sender else []
+
+
+def silent(record: Any) -> None:
+    """Take the record of an iteration that nobody wants to know of."""
