@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from workbench.on_ranks import run_on_ranks, spmd
     from workbench.placement import blocks, map_blocks, place
     from workbench.reduction import reduce
+    from workbench.reporting import report
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ _HOME = {
     "map_blocks": "workbench.placement",
     "place": "workbench.placement",
     "reduce": "workbench.reduction",
+    "report": "workbench.reporting",
     "run_on_ranks": "workbench.on_ranks",
     "spmd": "workbench.on_ranks",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "map_blocks",
     "place",
     "reduce",
+    "report",
     "run_on_ranks",
     "spmd",
 ]

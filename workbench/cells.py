@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, wait
 from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any
 
-from workbench import config
+from workbench import config, notebook
 from workbench.cell_result import CellResult
 from workbench.engine_link import EngineLink, Item
 from workbench.errors import HeadUnreachable, InvalidRequest, PlacementError, WorkbenchError
@@ -242,6 +242,7 @@ async def _begin(
     granted: dict[str, Any] | None = await head.workbench_cells_begin(
         cell=cell,
         client=client.id,
+        origin=notebook.cell_number(),
         world=world,
         ranks=None if ranks is None else list(ranks),
         names=names,

@@ -11,12 +11,12 @@ from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 from tornado.ioloop import PeriodicCallback
 
-from workbench import cluster_html, config, logs, registry
+from workbench import cluster_html, logs, registry
 from workbench.broadcasting import broadcast
 from workbench.connection import HeadConnection
-from workbench.errors import HeadUnreachable
 from workbench.job import LOOK, Job, submitted_script
 from workbench.launch.request import rank_count
+from workbench.metrics.frames import frame
 from workbench.progress import Progress
 from workbench.registry import Record
 
@@ -256,22 +256,7 @@ class MPICluster(Cluster):
 
     def refresh(self) -> Record | Awaitable[Record]:
         """Ask the head and return what it tells of the cluster."""
-
-        async def ask() -> Record:
-            try:
-                # A head that is stopped or stuck keeps its connections.
-                async with asyncio.timeout(config.seconds("connect-timeout")):
-                    await self._connection.ask_if_it_runs()
-            except HeadUnreachable:
-                raise
-            except OSError as error:
-                raise HeadUnreachable(
-                    f"the head of cluster {self._job.record.name!r} at {self._job.record.address} does not answer "
-                    f"any more. It has ended, is stuck or is cut off; see its logs in {self._job.record.logs}."
-                ) from error
-            return self._job.record
-
-        return self.sync(ask)  # type: ignore[no-any-return]
+        return self.sync(self._connection.refresh)  # type: ignore[no-any-return]
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
@@ -283,6 +268,14 @@ class MPICluster(Cluster):
             if "workbench" in info
         ]
         return sorted(told, key=lambda rank: (rank["world"], rank["rank"]))
+
+    def metrics(self, what: str = "ranks") -> Any:
+        """Return what was measured as a tidy `pandas.DataFrame`: see `workbench.metrics.frames.frame`."""
+
+        async def ask() -> Any:
+            return frame(await self._connection.metrics(), what)
+
+        return self.sync(ask)
 
     def scale(self, n: int) -> Any:
         """Have `n` ranks in total, by adding one more world or removing the last ones; returns when it is done.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributed.core import rpc
 
@@ -15,6 +15,12 @@ from workbench.job import Job
 from workbench.launch.queued import is_batch
 from workbench.progress import Progress
 from workbench.tunnel import Tunnel
+
+if TYPE_CHECKING:
+    from workbench.metrics.update import Update
+    from workbench.record import Record
+
+T = TypeVar("T")
 
 # Seconds between two looks at what has become of the job while the head is asked.
 _LOOK = 0.2
@@ -42,6 +48,8 @@ class HeadConnection:
         """Dask's connections to the scheduler; None before `open`."""
         self.security: Any = None
         """Dask's security with the cluster's certificate; None before `open`."""
+        self.address = ""
+        """Where the head is reached from here; empty before `open`."""
 
     async def open(self) -> None:
         """Connect.
@@ -59,6 +67,7 @@ class HeadConnection:
         address = str(record.address)
         if self._tunnel is not None:
             address = await self._tunnel.open(address, timeout)
+        self.address = address
         self.rpc = rpc(address, connection_args=self.security.get_connection_args("client"), timeout=timeout)
         try:
             async with asyncio.timeout(timeout):
@@ -177,6 +186,37 @@ class HeadConnection:
         """
         if not await self._done_while_it_runs(self.ask()):
             raise self.lost()
+
+    async def refresh(self) -> Record:
+        """Have the head tell how the cluster is, and return its record.
+
+        Raises
+        ------
+        HeadUnreachable
+            If it does not answer.
+        """
+        await self._answered(self.ask_if_it_runs())
+        return self._job.record
+
+    async def metrics(self) -> Update:
+        """Return everything that the head has measured and kept; raises as `refresh`."""
+        from workbench.metrics.update import Update
+
+        return Update.unpack(await self._answered(self.head.workbench_metrics(since=0)))
+
+    async def _answered(self, asked: Awaitable[T]) -> T:
+        try:
+            # A head that is stopped or stuck keeps its connections.
+            async with asyncio.timeout(config.seconds("connect-timeout")):
+                return await asked
+        except HeadUnreachable:
+            raise
+        except OSError as error:
+            record = self._job.record
+            raise HeadUnreachable(
+                f"the head of cluster {record.name!r} at {record.address} does not answer any more. It has ended, is "
+                f"stuck or is cut off; see its logs in {record.logs}."
+            ) from error
 
     async def gone(self) -> bool:
         """Tell whether the cluster has ended, whoever has ended it."""

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench import broadcasting
+from workbench import broadcasting, notebook
 from workbench.calling import answer
 from workbench.calling.request import Request
 from workbench.errors import CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
@@ -155,6 +155,7 @@ class Call:
                 call=request.call,
                 client=request.client.id,
                 name=request.name,
+                origin=notebook.cell_number(),
                 contents=request.contents,
                 keys=request.keys,
                 addresses=request.addresses,

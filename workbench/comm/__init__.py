@@ -90,6 +90,19 @@ def traffic() -> list[dict[str, Any]]:
     return flows.table()
 
 
+def sizes() -> list[int]:
+    """Return how many messages this process has sent to ranks of its world over ``mpi://``, by size.
+
+    Returns
+    -------
+    list of int
+        Bins as of `workbench.metrics.fields.size_bin`; what went by MPI and its header on the socket are two.
+    """
+    from workbench.comm import flows
+
+    return flows.sizes()
+
+
 def receive_pool() -> Pool:
     """Return the pool that this process receives into."""
     from workbench.comm import memory

@@ -62,6 +62,15 @@ class _Cell:
 class Cells(SchedulerPlugin):
     """The queue of each world, and its engines.
 
+    Parameters
+    ----------
+    scheduler, worlds, record
+        Of the cluster.
+    run
+        Runs something beside all else.
+    began
+        Called with the identity of each cell, and its number in its notebook.
+
     Notes
     -----
     As a plugin of the scheduler it learns which clients and ranks go.
@@ -75,8 +84,10 @@ class Cells(SchedulerPlugin):
         worlds: Worlds,
         record: Record,
         run: Callable[[Coroutine[Any, Any, None]], None],
+        began: Callable[[str, int | None], None],
     ) -> None:
         self._scheduler, self._worlds, self._record, self._run = scheduler, worlds, record, run
+        self._began = began
         self._turns: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
@@ -99,6 +110,7 @@ class Cells(SchedulerPlugin):
         *,
         cell: str,
         client: str,
+        origin: int | None,
         world: int,
         ranks: Sequence[int] | None,
         names: dict[str, dict[str, Any]],
@@ -106,6 +118,8 @@ class Cells(SchedulerPlugin):
         timeout: float,
     ) -> dict[str, Any]:
         """Get all ranks of a cell ready for it when it is its turn; return how the client reaches their engines.
+
+        `origin` is the number that the cell has in its notebook.
 
         Raises
         ------
@@ -122,6 +136,7 @@ class Cells(SchedulerPlugin):
         """
         if cell in self._called_off:
             raise CollectiveFailed("the cell was called off before its turn came")
+        self._began(cell, origin)
         place = self._worlds.get(world)
         if place is None:
             have = ", ".join(str(each.index) for each in self._worlds)

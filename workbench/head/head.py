@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from workbench import certificates, config, registry, scratch
+from workbench import __version__, certificates, config, registry, scratch
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.head import lease
 from workbench.head.broadcasting import Broadcasts
 from workbench.head.cells import Cells
 from workbench.head.collectives import Collectives
+from workbench.head.dask_pages import DaskPages
+from workbench.head.metrics import Metrics
 from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.spmd import SpmdCalls
@@ -81,7 +83,10 @@ class Head:
             is_ending=self._end.done,
         )
         self.collectives = Collectives()
-        self.cells = Cells(self.scheduler, self.worlds, record, self._start)
+        self.metrics = Metrics(self._state, self.worlds)
+        began = self.metrics.store.calls.began
+        self.cells = Cells(self.scheduler, self.worlds, record, self._start, began)
+        self._spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives, began)
         self.walltime = Walltime(
             end or job_end(record),
             grace=config.seconds("walltime-grace"),
@@ -104,6 +109,7 @@ class Head:
             self._watch_idle(),
             self._watch_orphans(),
             self._watch_scheduler(),
+            self.metrics.run(),
             self.walltime.watch(),
         ):
             self._start(duty)
@@ -143,18 +149,20 @@ class Head:
 
     async def _open_scheduler(self) -> None:
         self.scheduler.restart_worlds = self.worlds.restart
-        spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives)
-        self.scheduler.stream_handlers |= spmd.stream_handlers
+        self.scheduler.stream_handlers |= {**self._spmd.stream_handlers, **self.metrics.stream_handlers}
         self.scheduler.handlers |= {
-            **spmd.handlers,
+            **self._spmd.handlers,
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             **self.cells.handlers,
+            **self.metrics.handlers,
+            "workbench_dask_pages": DaskPages(self.scheduler).lead,
             "workbench_status": self._rpc_status,
             "workbench_scale": self.worlds.scale,
             "workbench_restart": self.worlds.restart,
             "workbench_close": self._rpc_close,
         }
-        self.scheduler.add_plugin(Attendance(self.worlds.joined, self.worlds.left))
+        self.scheduler.add_plugin(Attendance(self._joined, self._left))
+        self.scheduler.add_plugin(self.metrics)
         self.scheduler.add_plugin(self.collectives)
         self.scheduler.add_plugin(self.cells)
         await self.scheduler
@@ -258,6 +266,27 @@ class Head:
         # One at a time, and always the newest: a thread that is late must not bring back what was before.
         with self._saving:
             registry.update(self.record)
+
+    def _joined(self, world: int, rank: int, told: dict[str, Any]) -> None:
+        self.worlds.joined(world, rank, told)
+        self.metrics.store.joined(world, rank, told)
+
+    def _left(self, world: int, rank: int) -> None:
+        self.worlds.left(world, rank)
+        self.metrics.store.left(world, rank)
+
+    def _state(self) -> dict[str, Any]:
+        """Return what who looks at metrics is told of the cluster."""
+        record = self.record
+        return {
+            "name": record.name,
+            "state": record.state,
+            "message": record.message,
+            "ranks": record.total,
+            "present": record.up,
+            "ends": record.ends,
+            "version": __version__,
+        }
 
     def _refresh(self) -> None:
         """Bring the record's worlds and state up to date."""

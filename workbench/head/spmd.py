@@ -34,10 +34,18 @@ class SpmdCalls:
         All worlds of the cluster.
     collectives
         Their queues.
+    began
+        Called with the identity of each call, and the number of the notebook's cell that has asked for it.
     """
 
-    def __init__(self, scheduler: Scheduler, worlds: Worlds, collectives: Collectives) -> None:
-        self._scheduler, self._worlds, self._collectives = scheduler, worlds, collectives
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        worlds: Worlds,
+        collectives: Collectives,
+        began: Callable[[str, int | None], None],
+    ) -> None:
+        self._scheduler, self._worlds, self._collectives, self._began = scheduler, worlds, collectives, began
         self._runs: dict[str, asyncio.Task[dict[str, Any]]] = {}
         # By index of the world, the call whose turn it is: what is told of it, and its ranks.
         self._current: dict[int, tuple[dict[str, str], Collection[int]]] = {}
@@ -55,6 +63,7 @@ class SpmdCalls:
         call: str,
         client: str,
         name: str,
+        origin: int | None,
         contents: bytes,
         keys: Sequence[Sequence[Key]],
         addresses: Sequence[str] | None,
@@ -71,6 +80,8 @@ class SpmdCalls:
             Identities of the call and of who has asked for it.
         name
             What messages call it.
+        origin
+            Number of the cell of a notebook that has asked for it.
         contents
             Parcel for the ranks.
         keys
@@ -104,6 +115,7 @@ class SpmdCalls:
         """
         if call in self._cancelled:
             raise CollectiveFailed(f"{name} was cancelled.")
+        self._began(call, origin)
         its, ranks = self._place(addresses, world)
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
         members = Asking(self._scheduler, its.index, ranks, f"the call {name}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed import get_worker
@@ -15,8 +16,8 @@ from workbench.errors import InvalidRequest
 from workbench.ml.actor_parts import ActorParts
 from workbench.ml.data import Data
 from workbench.ml.parts import LocalParts
-from workbench.ml.progress import Listener, Report
-from workbench.ml.task import Task, on_rank, silent
+from workbench.ml.progress import Listener, Report, Sender
+from workbench.ml.task import Task, on_rank
 from workbench.placing import alike, pinning, source
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         return _by_mpi(task, placed, report), "mpi"
     stopwatch = _Stopwatch(ends=engine == "auto" and _has_mpi(placed))
     try:
-        return _by_dask(task, placed, report or silent, stopwatch), "dask"
+        return _by_dask(task, placed, report, stopwatch), "dask"
     except _Slow:
         return _by_mpi(task, placed, report), "mpi"
 
@@ -136,14 +137,23 @@ def _has_mpi(placed: Data) -> bool:
     return worlds is not None and len({ranks.get(pin.address) for pin in pins}) == 1
 
 
-def _by_dask(task: Task, data: Data, report: Report, timed: Callable[[float, float], None]) -> Any:
+def _by_dask(task: Task, data: Data, report: Report | None, timed: Callable[[float, float], None]) -> Any:
     client, pins = _whereabouts(data)
+    sender = Sender(uuid.uuid4().hex, task.checks.estimator, client.log_event)
+
+    def tell(record: Mapping[str, Any]) -> None:
+        sender(record)
+        if report is not None:
+            report(record)
+
     columns = [alike.per_block(client, value, pins) for value in data.columns()]
     blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
-    parts = ActorParts(client, task.part, task.checks, blocks, report=report, timed=timed)
+    parts = ActorParts(client, task.part, task.checks, blocks, report=tell, timed=timed)
     # Between two steps there are small vectors here, and threads that wait for more would take a core from the ranks.
     with threadpool_limits(1, user_api="blas"):
-        return task.algorithm(parts, task.settings)
+        found = task.algorithm(parts, task.settings)
+    sender.flush()
+    return found
 
 
 def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
@@ -151,8 +161,9 @@ def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
     from workbench.calling.request import request
 
     client, _ = _whereabouts(data)
-    listener = Listener(client, report) if report else None
-    args = [task, _starts(data), listener.fit if listener else None, *data.columns()]
+    fit = uuid.uuid4().hex
+    listener = Listener(client, fit, report) if report else None
+    args = [task, _starts(data), fit, listener is not None, *data.columns()]
     asked = request(on_rank, args, {}, client=client, result="root", world=None, limit=None, timeout=None)
     call = Call(dataclasses.replace(asked, name=f"{task.checks.estimator}.fit"))
     if listener is None:

@@ -1,16 +1,15 @@
-"""How far a fit is, from rank 0, where its algorithm runs, to the process that waits for it."""
+"""How far a fit is, from where its algorithm runs to whoever looks: the process that waits for it, dashboards."""
 
 from __future__ import annotations
 
 import functools
 import queue
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench.rank import events
+from workbench.metrics.fits import TOPIC
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -20,10 +19,7 @@ if TYPE_CHECKING:
 Report = Callable[[Mapping[str, Any]], None]
 """Is given the numbers of an iteration, or of a pass over the data, by their names."""
 
-TOPIC = "workbench-fits"
-"""Of the events that carry records: ``{"fit": identity, "records": [...]}``."""
-
-# Seconds between two messages of rank 0: iterations may take less than a message does.
+# Seconds between two messages: iterations may take less than a message does.
 _OFTEN = 0.1
 
 _Take = Callable[[Sequence[Mapping[str, Any]]], None]
@@ -32,16 +28,18 @@ _listeners: WeakKeyDictionary[Client, dict[str, _Take]] = WeakKeyDictionary()
 
 
 class Sender:
-    """Sends records from rank 0, several at once.
+    """Sends records as events of Dask, several at once.
 
     Parameters
     ----------
-    fit
-        Identity of the fit.
+    fit, name
+        Identity of the fit, and what it is called.
+    tell
+        Sends an event: `workbench.rank.events.tell`, or `distributed.Client.log_event`.
     """
 
-    def __init__(self, fit: str) -> None:
-        self._fit = fit
+    def __init__(self, fit: str, name: str, tell: Callable[[str, Any], Any]) -> None:
+        self._fit, self._name, self._tell = fit, name, tell
         self.records: list[dict[str, Any]] = []
         """All so far."""
         self._told, self._sent = 0, time.monotonic()
@@ -50,7 +48,12 @@ class Sender:
         """Take a record."""
         self.records.append(dict(record))
         if time.monotonic() - self._sent >= _OFTEN:
-            events.tell(TOPIC, {"fit": self._fit, "records": self.records[self._told :]})
+            self.flush()
+
+    def flush(self) -> None:
+        """Send those that were not sent yet."""
+        if new := self.records[self._told :]:
+            self._tell(TOPIC, {"fit": self._fit, "name": self._name, "records": new})
             self._told, self._sent = len(self.records), time.monotonic()
 
 
@@ -61,12 +64,14 @@ class Listener:
     ----------
     client
         The client that asks for the fit.
+    fit
+        Identity of the fit.
     report
         Is given each record.
     """
 
-    def __init__(self, client: Client, report: Report) -> None:
-        self.fit = uuid.uuid4().hex
+    def __init__(self, client: Client, fit: str, report: Report) -> None:
+        self.fit = fit
         self._client, self._report = client, report
         self._arrived: queue.SimpleQueue[Sequence[Mapping[str, Any]]] = queue.SimpleQueue()
         self._number = 0

@@ -31,19 +31,18 @@ class Task:
 
 
 def on_rank(
-    comm: Intracomm, task: Task, starts: list[int], fit: str | None, *columns: Any
+    comm: Intracomm, task: Task, starts: list[int], fit: str, wanted: bool, *columns: Any
 ) -> tuple[Any, list[Any]] | None:
     """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
+    from workbench.rank import events
+
     part = make(task.part, task.checks, starts[comm.rank], *columns)
     if comm.rank:
         serve(comm, part)
         return None
-    sender = Sender(fit) if fit else None
-    parts = RankParts(comm, part, sender or silent)
+    sender = Sender(fit, task.checks.estimator, events.tell)
+    parts = RankParts(comm, part, sender)
     found = task.algorithm(parts, task.settings)
     parts.end()
-    return found, sender.records if sender else []
-
-
-def silent(record: Any) -> None:
-    """Take the record of an iteration that nobody wants to know of."""
+    sender.flush()
+    return found, sender.records if wanted else []

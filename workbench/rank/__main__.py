@@ -105,7 +105,9 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
     main_thread = MainThread(ended)
 
     def run() -> None:
-        serving = worker.serve(context, record, address, _left(deadline), registered, main_thread=main_thread)
+        serving = worker.serve(
+            context, record, address, _left(deadline), registered, start=name, main_thread=main_thread
+        )
         try:
             ended.set_result(asyncio.run(serving))
         except BaseException as error:  # noqa: BLE001  (the main thread decides)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Worker
 
+    from workbench.rank.activity import Activity
     from workbench.rank.world import RankContext
 
 # Seconds between two SIGINTs for a cell that goes on: the code of a user may catch one.
@@ -91,14 +92,19 @@ class Cells:
         Its main thread, which becomes the engine.
     cluster
         Id of the cluster.
+    activity
+        Counts what cells do.
 
     Notes
     -----
     The handlers run on the worker's event loop, `run` on the main thread.
     """
 
-    def __init__(self, worker: Worker, context: RankContext, main: MainThread, cluster: str) -> None:
+    def __init__(
+        self, worker: Worker, context: RankContext, main: MainThread, cluster: str, activity: Activity
+    ) -> None:
         self._worker, self._context, self._main, self._cluster = worker, context, main, cluster
+        self._activity = activity
         self._engine: Future[str] | None = None
         self._cell: Cell | None = None
         self._ended: set[str] = set()
@@ -297,7 +303,8 @@ class Cells:
             self._worker.loop.add_callback(self._report, cell, "failing", summary)
 
         try:
-            done = run_in_shell(self._names(now), source, result_limit, now.user_code, failing)
+            with self._activity.running(now.id, "a cell", now.watch):
+                done = run_in_shell(self._names(now), source, result_limit, now.user_code, failing)
         except CallEnded as error:
             done = Done("ended", str(error))
         except BaseException as error:  # noqa: BLE001  (SIGINT on the way in or out, MPI that fails)
@@ -324,7 +331,7 @@ class Cells:
                     raise CallEnded(cell.watch.ended or "not all ranks came to make their communicator")
 
             made = self._communicators.get(cell.serial, cell.ranks, check)
-            self._comms[cell.serial] = Communicator(made, cell.watch)
+            self._comms[cell.serial] = Communicator(made, cell.watch, cell.serial)
         own = {"comm": self._comms[cell.serial], "rank": self._context.rank, "size": self._context.size}
         return own | cell.names
 

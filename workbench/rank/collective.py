@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench.rank.large import LARGE, perform
+from workbench.rank.sending import reduce_scatter
 from workbench.rank.sizes import items, nbytes
 from workbench.rank.waiting import complete, meet
 from workbench.rank.watched import Watched, operation, waiting
@@ -45,10 +46,16 @@ class Collective(Watched):
         watch = self.watch
         watch.enter("Allreduce")
         try:
-            if nbytes(recvbuf) < LARGE:
+            if (size := nbytes(recvbuf)) < LARGE:
                 complete(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, held=(sendbuf, recvbuf, op))
             else:
                 perform(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
+            if (counters := watch.counters) is not None:
+                counting = self.counting(counters)
+                counting.sent("Allreduce", size, watch.since)
+                counting.number = number = counting.number + 1
+                if not number & (counters.stride - 1):
+                    counting.met("Allreduce", watch.since)
         finally:
             watch.leave()
 
@@ -70,12 +77,24 @@ class Collective(Watched):
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        if recvcounts is None and sendbuf is not MPI.IN_PLACE:
-            # mpi4py would ask the others for theirs by a call that cannot be ended
-            mine, counts = np.array([items(recvbuf)], dtype=np.int64), np.zeros(self.size, dtype=np.int64)
-            self._run(MPI.Comm.Iallgather, mine, counts)
-            recvcounts = counts.tolist()
-        self._run(MPI.Comm.Ireduce_scatter, sendbuf, recvbuf, recvcounts, op)
+        if recvcounts is None:
+            recvcounts = lengths(self, sendbuf, recvbuf)
+            self._run(MPI.Comm.Ireduce_scatter, sendbuf, recvbuf, recvcounts, op)
+            self._sent("Reduce_scatter", lambda its: reduce_scatter(its, sendbuf, recvbuf, recvcounts))
+        else:
+            self._run(MPI.Comm.Ireduce_scatter, sendbuf, recvbuf, recvcounts, op)
+
+
+def lengths(comm: Watched, sendbuf: Any, recvbuf: Any) -> list[int] | None:
+    """Return how many items each rank wants of what is reduced and scattered; None if that cannot be asked.
+
+    mpi4py would ask by a call that cannot be ended.
+    """
+    if sendbuf is None or sendbuf is MPI.IN_PLACE:
+        return None
+    mine, counts = np.array([items(recvbuf)], dtype=np.int64), np.zeros(comm.size, dtype=np.int64)
+    complete(MPI.Comm.Iallgather(comm, mine, counts), comm.watch.check, held=(mine, counts))
+    return counts.tolist()
 
 
 class Neighbours(Watched, MPI.Topocomm):

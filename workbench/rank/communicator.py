@@ -22,14 +22,20 @@ class Communicator(PointToPoint, Collective, Reducing, Posting, Family):
     watch
         Knows where the operations are, and ends them. What is made from this communicator, by `Dup`, `Split` and so
         on, is a `Communicator` that shares it.
+    key
+        Tells this communicator from all others of a cluster in what is told of its meetings; less than 2**63, and the
+        same on all its ranks. What is made from it has keys that are made from this one.
 
     Notes
     -----
     Each blocking operation posts its non-blocking twin and tests it, so that `Watch.end` ends it on this rank, by
     `CallEnded`; the communicator is of no use after that. Operations without a twin, as `Split`, wait for all ranks
-    first, in a way that can be ended. What cannot be ended: `Create_group`, `Create_intercomm`, `Spawn` and what
-    they are made of, intercommunicators; windows and files; ``MPI.Request.Waitall`` of mpi4py's own class
+    first, in a way that can be ended. What cannot be ended: `Create_group`, `Create_intercomm`, `Spawn` and what they
+    are made of, intercommunicators; windows and files; ``MPI.Request.Waitall`` of mpi4py's own class
     (see `workbench.rank.request.Request`); and what C code does with the handle.
+
+    Where the watch has counters each operation is counted, and what it sends, by the convention of
+    `workbench.rank.sending`; but for `Create_group` nothing of what cannot be ended is.
     """
 
 

@@ -14,7 +14,7 @@ from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.rank.request import watched
 from workbench.rank.waiting import abandon, meet
 from workbench.rank.watch import Watch
-from workbench.rank.watched import F, Watched, operation
+from workbench.rank.watched import F, Watched, operation, posting
 
 
 class Family(Watched):
@@ -26,11 +26,11 @@ class Family(Watched):
     """What was made from the communicator of the call, at however many removes."""
     _made_here = False
 
-    def __new__(cls, comm: MPI.Comm | None = None, watch: Watch | None = None) -> Self:
+    def __new__(cls, comm: MPI.Comm | None = None, watch: Watch | None = None, key: int = 0) -> Self:
         """Take over the handle of a communicator."""
         # not super(): that of a topology is not the one whose memory layout Python has chosen for the class
         self = MPI.Intracomm.__new__(cls, comm)
-        self.watch = watch or Watch()
+        self.watch, self.key = watch or Watch(), key
         self._offspring = []
         return self
 
@@ -39,6 +39,12 @@ class Family(Watched):
         if not isinstance(made, Family):
             made = self._kinds[type(made)](made)
         made._join(self)  # noqa: SLF001  (one family)
+        return made
+
+    def _counted(self, made: Any) -> Any:
+        """Have what was made from this, and can be asked for its ranks, counted under a key of its own."""
+        if made != MPI.COMM_NULL and (counters := self.watch.counters) is not None:
+            made._counting = self.counting(counters).offspring(made)  # noqa: SLF001  (one family)
         return made
 
     def _join(self, founder: Family) -> None:
@@ -123,7 +129,7 @@ class Family(Watched):
 
     def _completed(self, made: Any, request: MPI.Request) -> Any:
         self._wait_for(made, request)
-        return self._adopted(made)
+        return self._counted(self._adopted(made))
 
     def _wait_for(self, made: MPI.Comm, request: MPI.Request) -> None:
         try:
@@ -132,18 +138,22 @@ class Family(Watched):
             abandon(made)  # MPI may write its handle
             raise
 
+    @posting
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
-        self.watch.check()
         made, request = super().Idup(info)
-        return self._adopted(made), watched(request, self.watch)
+        adopted = self._adopted(made)
+        if (counters := self.watch.counters) is not None:
+            # until it is complete it cannot be asked
+            adopted._counting = self.counting(counters).twin()  # noqa: SLF001  (one family)
+        return adopted, watched(request, self.watch)
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
         return self.Idup(info)
 
+    @posting
     def Create_group(self, group: MPI.Group, tag: int = 0) -> MPI.Intracomm:
         """Make a communicator of a group, whose ranks alone call this. The wait for them cannot be ended."""
-        self.watch.check()
-        return cast("MPI.Intracomm", self._adopted(super().Create_group(group, tag)))
+        return cast("MPI.Intracomm", self._counted(self._adopted(super().Create_group(group, tag))))
 
     @operation
     def Agree(self, flag: int) -> int:
@@ -156,8 +166,8 @@ class Family(Watched):
         made, request = MPI.Comm.Ishrink(self)
         return cast("MPI.Comm", self._completed(made, request))
 
+    @posting
     def Ishrink(self) -> tuple[MPI.Comm, MPI.Request]:
-        self.watch.check()
         made, request = super().Ishrink()
         return self._adopted(made), watched(request, self.watch)
 
@@ -168,7 +178,7 @@ def meeting(method: F) -> F:
     @functools.wraps(method)
     def make(self: Family, *args: Any, **options: Any) -> Any:
         ended = meet(MPI.Comm.Ibarrier(self).Test, self.watch.check)
-        made = self._adopted(method(self, *args, **options))
+        made = self._counted(self._adopted(method(self, *args, **options)))
         if ended is not None:
             raise ended
         return made

@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench.rank.collective import Neighbours
+from workbench.rank.sending import NOTHING, to_each_other, to_neighbours
 from workbench.rank.watched import Watched, operation
 
 _Counts = np.ndarray[Any, np.dtype[np.int64]]
@@ -25,15 +26,17 @@ class Pickled(Watched):
 
     @operation
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        return self._bcast(obj, root)
-
-    def _bcast(self, obj: Any, root: int) -> Any:
         data = MPI.pickle.dumps(obj) if self.rank == root else b""
+        received = self._bcast(data, root)
+        self._sent("bcast", lambda its: len(data) if its.rank == root else NOTHING)
+        return obj if self.rank == root else MPI.pickle.loads(received)
+
+    def _bcast(self, data: bytes, root: int) -> bytes | bytearray:
         size = _counts(1, len(data))
         self._run(MPI.Comm.Ibcast, size, root)
         buffer = data if self.rank == root else bytearray(int(size[0]))
         self._run(MPI.Comm.Ibcast, [buffer, MPI.BYTE], root)
-        return obj if self.rank == root else MPI.pickle.loads(buffer)
+        return buffer
 
     @operation
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
@@ -42,6 +45,7 @@ class Pickled(Watched):
         self._run(MPI.Comm.Igather, _counts(1, len(data)), counts, root)
         if counts is None:
             self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], None, root)
+            self._sent("gather", lambda _: [(root, len(data))])
             return None
         parts = _Parts(counts)
         self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], parts.message, root)
@@ -57,6 +61,7 @@ class Pickled(Watched):
         self._run(MPI.Comm.Iscatter, counts, size, root)
         buffer = bytearray(int(size[0]))
         self._run(MPI.Comm.Iscatterv, outgoing, [buffer, MPI.BYTE], root)
+        self._sent("scatter", lambda its: NOTHING if counts is None else to_each_other(its, counts.tolist()))
         return MPI.pickle.loads(buffer)
 
     @operation
@@ -66,6 +71,7 @@ class Pickled(Watched):
         self._run(MPI.Comm.Iallgather, _counts(1, len(data)), counts)
         parts = _Parts(counts)
         self._run(MPI.Comm.Iallgatherv, [data, MPI.BYTE], parts.message)
+        self._sent("allgather", lambda _: len(data))
         return parts.objects()
 
     @operation
@@ -75,6 +81,7 @@ class Pickled(Watched):
         self._run(MPI.Comm.Ialltoall, sizes, counts)
         parts = _Parts(counts)
         self._run(MPI.Comm.Ialltoallv, _Parts(sizes, b"".join(data)).message, parts.message)
+        self._sent("alltoall", lambda its: to_each_other(its, sizes.tolist()))
         return parts.objects()
 
 
@@ -88,6 +95,7 @@ class PickledNeighbours(Neighbours):
         self._run(MPI.Topocomm.Ineighbor_allgather, _counts(1, len(data)), counts)
         parts = _Parts(counts)
         self._run(MPI.Topocomm.Ineighbor_allgatherv, [data, MPI.BYTE], parts.message)
+        self._sent("neighbor_allgather", lambda its: to_neighbours(its, [len(data)] * len(its.neighbours)))
         return parts.objects()
 
     @operation
@@ -97,6 +105,7 @@ class PickledNeighbours(Neighbours):
         self._exchange("Neighbor_alltoall", sizes, counts)
         parts = _Parts(counts)
         self._exchange("Neighbor_alltoallv", _Parts(sizes, b"".join(data)).message, parts.message)
+        self._sent("neighbor_alltoall", lambda its: to_neighbours(its, sizes.tolist()))
         return parts.objects()
 
 

@@ -23,7 +23,9 @@ class PointToPoint(Watched):
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
+        status = self._status(status, source)
         self._run(MPI.Comm.Irecv, buf, source, tag, status=status)
+        self._received_from("Recv", source, status)
 
     @operation
     def Sendrecv(
@@ -42,7 +44,9 @@ class PointToPoint(Watched):
         except BaseException:
             abandon(receiving)
             raise
+        status = self._status(status, source)
         self._wait(receiving, status)
+        self._received_from("Sendrecv", source, status)
 
     @operation
     def Sendrecv_replace(
@@ -54,7 +58,9 @@ class PointToPoint(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
+        status = self._status(status, source)
         self._run(MPI.Comm.Isendrecv_replace, buf, dest, sendtag, source, recvtag, status=status)
+        self._received_from("Sendrecv_replace", source, status)
 
     @operation
     def recv(
@@ -64,7 +70,10 @@ class PointToPoint(Watched):
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        return self._received(buf, source, tag, status)
+        status = self._status(status, source)
+        received = self._received(buf, source, tag, status)
+        self._received_from("recv", source, status)
+        return received
 
     @operation
     def sendrecv(
@@ -77,13 +86,16 @@ class PointToPoint(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        sending = MPI.Comm.isend(self, sendobj, dest, sendtag)
+        data, status = pickled(sendobj, dest), self._status(status, source)
+        sending = MPI.Comm.Isend(self, [data, MPI.BYTE], dest, sendtag)
         try:
             received = self._received(recvbuf, source, recvtag, status)
         except BaseException:
             abandon(sending)
             raise
         self._wait(sending)
+        self._sent("sendrecv", lambda _: (dest, len(data)))
+        self._received_from("sendrecv", source, status)
         return received
 
     def _received(self, buf: Any, source: int, tag: int, status: MPI.Status | None) -> Any:
@@ -92,6 +104,25 @@ class PointToPoint(Watched):
         else:
             request = MPI.Comm.irecv(self, buf, source, tag)
         return unpickled(request, self.watch.check, status)
+
+
+def pickled(obj: Any, dest: int) -> bytes:
+    """Return what is sent for an object. mpi4py does not pickle what goes to nobody."""
+    return MPI.pickle.dumps(obj) if dest != MPI.PROC_NULL else b""
+
+
+def _sending(blocking: F, twin: Callable[..., MPI.Request]) -> F:
+    """Return the blocking operation as one that posts the non-blocking one of a buffer with the pickled object."""
+    name = blocking.__name__
+
+    @operation
+    @functools.wraps(blocking)
+    def send(self: PointToPoint, obj: Any, dest: int, tag: int = 0) -> None:
+        data = pickled(obj, dest)
+        self._run(twin, [data, MPI.BYTE], dest, tag)
+        self._sent(name, lambda _: (dest, len(data)))
+
+    return cast("F", send)
 
 
 def _looking(method: F) -> F:
@@ -104,6 +135,7 @@ def _looking(method: F) -> F:
         if found is None:
             return None
         self.watch.messages -= 1
+        self._taken(args[0] if args else options.get("source", MPI.ANY_SOURCE))
         return Message(found, self.watch)
 
     return cast("F", named(look, method.__name__))
@@ -118,7 +150,10 @@ def _probing(blocking: F, attempt: Callable[..., Any]) -> F:
         self: PointToPoint, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | Literal[True]:
         found: MPI.Message | Literal[True] = self._until(lambda: attempt(self, source, tag, status))
-        return found if found is True else Message(found, self.watch)
+        if found is True:
+            return found
+        self._taken(source)
+        return Message(found, self.watch)
 
     return cast("F", probe)
 
@@ -131,5 +166,4 @@ for _name in ("Send", "Bsend", "Ssend", "Rsend"):
     _blocking, _twin = getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name.lower()}")
     setattr(PointToPoint, _name, waiting(_blocking, _twin))
 for _name in ("send", "bsend", "ssend"):
-    _blocking, _twin = getattr(MPI.Comm, _name), getattr(MPI.Comm, f"i{_name}")
-    setattr(PointToPoint, _name, waiting(_blocking, _twin))
+    setattr(PointToPoint, _name, _sending(getattr(MPI.Comm, _name), getattr(MPI.Comm, f"I{_name}")))

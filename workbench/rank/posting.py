@@ -8,8 +8,12 @@ from typing import Any
 
 from mpi4py import MPI
 
-from workbench.rank.request import watched
-from workbench.rank.watched import Watched, messages_of, named
+from workbench.metrics.fields import COLLECTIVE, NEIGHBOURS
+from workbench.rank.collective import lengths
+from workbench.rank.point_to_point import pickled
+from workbench.rank.request import Prequest, watched
+from workbench.rank.sending import rule, source_of
+from workbench.rank.watched import Watched, messages_of, named, posting
 
 
 class Posting(Watched):
@@ -29,31 +33,73 @@ def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
     # What is sent whenever it is started is not counted.
     doubtful = method.__name__.endswith(("end_init", "ecv_init"))
     holds = method.__name__.lower().removeprefix("i").removesuffix("_init") not in _NOT_HELD
+    sends, source = rule(method.__name__), source_of(method.__name__)
 
+    @posting
     @functools.wraps(method)
     def post(self: Watched, *args: Any, **options: Any) -> MPI.Request:
-        self.watch.check()
         self.watch.messages += messages
         self.watch.doubtful |= doubtful
-        return watched(method(self, *args, **options), self.watch, None if holds else (args, options))
+        posted = watched(method(self, *args, **options), self.watch, None if holds else (args, options))
+        if isinstance(posted, Prequest):
+            posted.starting = lambda name: start(self, name, args, options)
+        elif source is not None:
+            self._taken(source(*args, **options))
+        return posted
+
+    def start(self: Watched, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if sends is not None:
+            self._sent(name, lambda its: sends(its, *args, **options))
+        if source is not None:
+            self._taken(source(*args, **options))
+
+    return post
+
+
+def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+    """Return the operation as one that posts that of a buffer with the pickled object."""
+    name = method.__name__
+    messages = messages_of(name)
+
+    @posting
+    @functools.wraps(method)
+    def post(self: Watched, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+        data = pickled(obj, dest)
+        self.watch.messages += messages
+        request = watched(twin(self, [data, MPI.BYTE], dest, tag), self.watch)
+        self._sent(name, lambda _: (dest, len(data)))
+        return request
+
+    return post
+
+
+def _asking(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+    """Return the operation as one that asks the ranks how much they want, where it is not told."""
+
+    @functools.wraps(method)
+    def post(
+        self: Watched, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, *args: Any, **options: Any
+    ) -> MPI.Request:
+        self.watch.check()
+        if recvcounts is None:
+            recvcounts = lengths(self, sendbuf, recvbuf)
+        return method(self, sendbuf, recvbuf, recvcounts, *args, **options)
 
     named(post, method.__name__)
     return post
 
 
-_COLLECTIVE = (
-    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall",
-    "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan",
-)  # fmt: skip
-_NEIGHBOURS = tuple(f"Neighbor_{name}" for name in ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw"))
-
 for _name in (
-    *(f"I{name.lower()}" for name in _COLLECTIVE),
-    *(f"{name}_init" for name in _COLLECTIVE),
+    *(f"I{name.lower()}" for name in COLLECTIVE),
+    *(f"{name}_init" for name in COLLECTIVE),
     "Isend", "Ibsend", "Issend", "Irsend", "Irecv", "Isendrecv", "Isendrecv_replace", "Iflush_buffer", "Iagree",
     "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
-    "isend", "ibsend", "issend", "irecv",
+    "irecv",
 ):  # fmt: skip
     setattr(Posting, _name, _posting(getattr(MPI.Intracomm, _name)))
-for _name in (*(f"I{name.lower()}" for name in _NEIGHBOURS), *(f"{name}_init" for name in _NEIGHBOURS)):
+for _name in ("isend", "ibsend", "issend"):
+    setattr(Posting, _name, _pickling(getattr(MPI.Comm, _name), getattr(MPI.Comm, _name.capitalize())))
+for _name in ("Ireduce_scatter", "Reduce_scatter_init"):
+    setattr(Posting, _name, _asking(getattr(Posting, _name)))
+for _name in (*(f"I{name.lower()}" for name in NEIGHBOURS), *(f"{name}_init" for name in NEIGHBOURS)):
     setattr(PostingNeighbours, _name, _posting(getattr(MPI.Topocomm, _name)))

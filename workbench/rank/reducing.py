@@ -11,6 +11,7 @@ from mpi4py import MPI
 from workbench.rank.family import Family
 from workbench.rank.pickled import Pickled
 from workbench.rank.request import unpickled
+from workbench.rank.sending import NOTHING, to_later
 from workbench.rank.waiting import abandon
 from workbench.rank.watched import operation
 
@@ -27,23 +28,31 @@ class Reducing(Pickled, Family):
     def reduce(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM, root: int = 0) -> Any | None:
         if not 0 <= root < self.size:
             raise MPI.Exception(MPI.ERR_ROOT)
-        return self._reduce(sendobj, op, root)
+        data = MPI.pickle.dumps(sendobj)
+        result = self._reduce(data, op, root)
+        self._sent("reduce", lambda its: [(root, len(data))] if its.rank != root else NOTHING)
+        return result
 
     @operation
     def allreduce(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM) -> Any:
-        return self._bcast(self._reduce(sendobj, op, 0), 0)
+        data = MPI.pickle.dumps(sendobj)
+        result = self._reduce(data, op, 0)
+        received = self._bcast(MPI.pickle.dumps(result) if self.rank == 0 else b"", 0)
+        self._sent("allreduce", lambda _: len(data))
+        return result if self.rank == 0 else MPI.pickle.loads(received)
 
     @operation
     def scan(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM) -> Any:
-        return self._scan(sendobj, op, inclusive=True)
+        return self._scan("scan", sendobj, op)
 
     @operation
     def exscan(self, sendobj: Any, op: MPI.Op | _Op = MPI.SUM) -> Any:
-        return self._scan(sendobj, op, inclusive=False)
+        return self._scan("exscan", sendobj, op)
 
-    def _reduce(self, sendobj: Any, op: MPI.Op | _Op, root: int) -> Any:
+    def _reduce(self, data: bytes, op: MPI.Op | _Op, root: int) -> Any:
         self._meet_in_private()
-        result, distance = _copy(sendobj), 1
+        # a copy of what the rank has given, since the operation may change it
+        result, distance = MPI.pickle.loads(data), 1
         while distance < self.size:
             if self.rank & distance:
                 self._give(result, self.rank & ~distance)
@@ -58,10 +67,11 @@ class Reducing(Pickled, Family):
                 result = self._take(0)
         return result if self.rank == root else None
 
-    def _scan(self, sendobj: Any, op: MPI.Op | _Op, *, inclusive: bool) -> Any:
+    def _scan(self, operation: str, sendobj: Any, op: MPI.Op | _Op) -> Any:
         self._meet_in_private()
-        block = _copy(sendobj)
-        results = [block] if inclusive else []
+        data = MPI.pickle.dumps(sendobj)
+        block = MPI.pickle.loads(data)
+        results = [block] if operation == "scan" else []
         distance = 1
         while distance < self.size:
             partner = self.rank ^ distance
@@ -73,6 +83,7 @@ class Reducing(Pickled, Family):
                 else:
                     block = op(block, received)
             distance <<= 1
+        self._sent(operation, lambda its: to_later(its, len(data)))
         return results[0] if results else None
 
     def Free(self) -> None:
@@ -104,8 +115,3 @@ class Reducing(Pickled, Family):
             raise
         self._wait(sending)
         return received
-
-
-def _copy(obj: Any) -> Any:
-    # the operation may change what it is given
-    return MPI.pickle.loads(MPI.pickle.dumps(obj))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, cast
 
@@ -122,7 +123,22 @@ class Request(MPI.Request):
 
 
 class Prequest(Request, MPI.Prequest):
-    """A persistent request of a `Communicator`: as `Request`."""
+    """A persistent request of a `Communicator`: as `Request`.
+
+    Notes
+    -----
+    What it sends is counted whenever it is started, but not by ``MPI.Prequest.Startall`` of mpi4py's own class.
+    """
+
+    starting: Callable[[str], None] | None = None
+    """Counts what it sends and receives, as of the operation of this name."""
+
+    def Start(self) -> None:
+        _start("Start", [self], super().Start)
+
+    @classmethod
+    def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
+        _start("Startall", requests, lambda: MPI.Prequest.Startall(list(requests)))
 
 
 def watched(request: MPI.Request, watch: Watch, held: object = None) -> Request:
@@ -139,6 +155,17 @@ def watched(request: MPI.Request, watch: Watch, held: object = None) -> Request:
     posted = (Prequest if isinstance(request, MPI.Prequest) else Request)(request, watch, held)
     watch.post(posted)
     return posted
+
+
+def _start(operation: str, requests: Sequence[MPI.Prequest], start: Callable[[], None]) -> None:
+    began = time.monotonic()
+    start()
+    ours = [request for request in requests if isinstance(request, Prequest)]
+    for request in ours:
+        if request.starting is not None:
+            request.starting(operation)
+    if ours and (counters := ours[0].watch.counters) is not None:
+        counters.called(operation, time.monotonic() - began)
 
 
 def _several(operation: str, requests: Sequence[MPI.Request], attempt: Callable[[], Any]) -> Any:

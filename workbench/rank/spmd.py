@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Worker
 
+    from workbench.rank.activity import Activity
     from workbench.rank.communicators import Communicators
     from workbench.rank.world import RankContext
 
@@ -36,6 +37,8 @@ class SpmdCalls:
         The rank.
     communicators
         Those of the rank's SPMD thread.
+    activity
+        Counts what calls do.
 
     Notes
     -----
@@ -43,8 +46,9 @@ class SpmdCalls:
     busy task slots nor the thread level of MPI matter.
     """
 
-    def __init__(self, worker: Worker, context: RankContext, communicators: Communicators) -> None:
+    def __init__(self, worker: Worker, context: RankContext, communicators: Communicators, activity: Activity) -> None:
         self._worker, self._context, self._communicators = worker, context, communicators
+        self._activity = activity
         self._calls: dict[str, SpmdCall] = {}
         self._ended: set[str] = set()
         worker.handlers |= answering(
@@ -85,7 +89,7 @@ class SpmdCalls:
             return {"missing": missing}
         if call in self._ended:
             raise CollectiveFailed("the call was called off")
-        ready = self._calls[call] = SpmdCall(name, serial, tuple(ranks))
+        ready = self._calls[call] = SpmdCall(call, name, serial, tuple(ranks))
         values = [data[key] for key in keys]
         told = await asyncio.wrap_future(self._context.spmd_thread.submit(_unpack, ready, contents, values))
         if told:
@@ -125,7 +129,12 @@ class SpmdCalls:
             made = [told for told, _ in ready.made]
             return {"blocks": parcel.pack(made), "keys": [its.key for its in made]}
 
-        return _outcome(lambda: ready.run(self._communicators, tell) | ready.left_behind())
+        def run() -> dict[str, Any]:
+            with self._activity.running(ready.id, ready.name, ready.watch):
+                told = ready.run(self._communicators, tell)
+            return told | ready.left_behind()
+
+        return _outcome(run)
 
     async def keep(self, call: str) -> list[tuple[Key, int]]:
         """Keep the blocks that were made; return their keys, and how many bytes each has."""

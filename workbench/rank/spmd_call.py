@@ -27,6 +27,8 @@ ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
 INTERRUPT, REVOKE = 0.1, 0.3
 # Seconds until that is repeated, where code went on all the same: time to tidy up.
 AGAIN = 2.0
+# Of keys of communicators.
+_LARGEST = 2**63 - 1
 
 
 class SpmdCall:
@@ -34,8 +36,8 @@ class SpmdCall:
 
     Parameters
     ----------
-    name
-        What messages call it.
+    id, name
+        Its identity, and what messages call it.
     serial, ranks
         Of its communicator; see `workbench.rank.communicators`.
 
@@ -44,8 +46,8 @@ class SpmdCall:
     `unpack` and `run` are for the SPMD thread, everything else for the event loop of the worker.
     """
 
-    def __init__(self, name: str, serial: int, ranks: tuple[int, ...]) -> None:
-        self.name, self.ranks = name, ranks
+    def __init__(self, id: str, name: str, serial: int, ranks: tuple[int, ...]) -> None:  # noqa: A002
+        self.id, self.name, self.ranks = id, name, ranks
         self.watch = Watch()
         self.thread: int | None = None
         """Identity of the thread that runs it."""
@@ -99,9 +101,12 @@ class SpmdCall:
 
         def run() -> T:
             nonlocal whole
+            # It is none of the user's operations.
+            counters, self.watch.counters = self.watch.counters, None
             with self.watch.doing("the making of its communicator"):
                 shared = communicators.get(self._serial, self.ranks, self.watch.check)
-            self._comm = comm = Communicator(shared, self.watch)
+            self.watch.counters = counters
+            self._comm = comm = Communicator(shared, self.watch, _key(self.id))
             self.watch.check()
             value = self._function(comm)  # type: ignore[misc]
             comm.free_offspring()
@@ -211,6 +216,11 @@ class SpmdCall:
         """Return where the code of the user is; None while it is in an operation of ours, which ends by itself."""
         frame = sys._current_frames().get(self.thread or 0)  # noqa: SLF001  (documented)
         return None if frame is None or self.watch.operation else (id(frame), frame.f_lasti)
+
+
+def _key(call: str) -> int:
+    """Return what tells the communicator of a call from all others: the same on all ranks."""
+    return int(call, 16) & _LARGEST
 
 
 def _complete(request: Any) -> bool:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from workbench.metrics.counters import Counters
+
 # Requests that are remembered before those that are done with are looked for among them.
 _MANY = 64
 
@@ -25,8 +27,15 @@ class Watch:
 
     There is one for each call or cell; a communicator shares it with all that are made from it.
 
+    Parameters
+    ----------
+    counters
+        Where to count the operations, and what they send; None: nowhere.
+
     Attributes
     ----------
+    counters : Counters or None
+        As given. The next cell on a communicator may set another one, where the ranks are alike in the program.
     operation : str or None
         Where the thread is, as ``"Allreduce"``; None while it is in the code of the user.
     since : float
@@ -41,9 +50,10 @@ class Watch:
     `end` may be called from any thread, and the attributes read from any; the thread that is watched does the rest.
     """
 
-    __slots__ = ("_many", "count", "doubtful", "ended", "messages", "operation", "posted", "since")
+    __slots__ = ("_many", "count", "counters", "doubtful", "ended", "messages", "operation", "posted", "since")
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Counters | None = None) -> None:
+        self.counters = counters
         self.operation: str | None = None
         self.since = time.monotonic()
         self.count = 0
@@ -99,8 +109,14 @@ class Watch:
 
     def leave(self) -> None:
         """Note that the operation is over, however it went."""
-        self.operation = None
-        self.since = time.monotonic()
+        now, counters = time.monotonic(), self.counters
+        if counters is not None and self.operation is not None:
+            counts = counters.operations[self.operation]  # as `Counters.called`, but for a call less
+            counts[0] += 1
+            counts[2] += now - self.since
+            if counters.locate is not None:
+                counters.located(self.operation, now - self.since)
+        self.operation, self.since = None, now
 
     @contextlib.contextmanager
     def doing(self, operation: str) -> Iterator[None]:

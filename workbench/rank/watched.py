@@ -1,14 +1,18 @@
-"""Operations of a communicator that are watched: here each of them begins, is waited for, and ends."""
+"""Operations of a communicator that are watched: here each of them begins, is waited for, ends, and is counted."""
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
+from workbench.metrics.counters import Counters
+from workbench.rank.counting import Counting
+from workbench.rank.sending import Sent, is_collective, rule
 from workbench.rank.waiting import complete, until
 from workbench.rank.watch import Watch
 
@@ -19,9 +23,12 @@ _SENDING, _RECEIVING = ("send", "bsend", "ssend", "rsend"), ("recv", "mprobe")
 
 
 class Watched(MPI.Intracomm):
-    """A communicator whose operations can be ended from outside."""
+    """A communicator whose operations can be ended from outside, and are counted if its watch has counters."""
 
     watch: Watch
+    key: int
+    """Tells it from other communicators, where it was made from none of ours."""
+    _counting: Counting | None = None
 
     def _wait(self, request: MPI.Request, status: MPI.Status | None = None) -> None:
         complete(request, self.watch.check, status)
@@ -33,6 +40,39 @@ class Watched(MPI.Intracomm):
     def _until(self, attempt: Callable[[], T | None]) -> T:
         return cast("T", until(attempt, self.watch.check))
 
+    def counting(self, counters: Counters) -> Counting:
+        """Return what counts for this communicator, in the counters of its watch."""
+        counting = self._counting
+        if counting is None:
+            counting = self._counting = Counting.of(self, self.key, counters)
+        elif counting.counters is not counters:
+            counting.use(counters)
+        return counting
+
+    def _sent(self, operation: str, sends: Callable[[Counting], Sent]) -> None:
+        """Count what an operation sends whose arguments alone do not tell it."""
+        if (counters := self.watch.counters) is not None:
+            counting = self.counting(counters)
+            entered = self.watch.since if self.watch.operation else time.monotonic()
+            counting.sent(operation, sends(counting), entered)
+
+    def _taken(self, source: int) -> None:
+        """Count a message that will come from a rank, or has come."""
+        if (counters := self.watch.counters) is not None:
+            self.counting(counters).taken(source)
+
+    def _received_from(self, operation: str, source: int, status: MPI.Status | None) -> None:
+        """Count a message that was waited for, from a rank or from that of the status."""
+        if (counters := self.watch.counters) is not None:
+            if source == MPI.ANY_SOURCE and status is not None:
+                source = status.source
+            self.counting(counters).taken(source, operation, self.watch.since)
+
+    def _status(self, status: MPI.Status | None, source: int) -> MPI.Status | None:
+        """Return a status for an operation that is counted, where it alone will tell from whom a message is."""
+        known = status is not None or source != MPI.ANY_SOURCE or self.watch.counters is None
+        return status if known else MPI.Status()
+
 
 def messages_of(name: str) -> int:
     """Return what an operation adds to `Watch.messages`: 1 if it sends one, -1 if it receives one."""
@@ -40,9 +80,28 @@ def messages_of(name: str) -> int:
     return (name in _SENDING) - (name in _RECEIVING)
 
 
+def _counts(name: str) -> Callable[[Watched, Counters, tuple[Any, ...], dict[str, Any]], None]:
+    """Return what counts an operation that is over, of the arguments that it was given."""
+    sends, collective = rule(name), is_collective(name)
+
+    def count(self: Watched, counters: Counters, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        since, counting = self.watch.since, self._counting
+        if counting is None or counting.counters is not counters:
+            counting = self.counting(counters)
+        if sends is not None:
+            counting.sent(name, sends(counting, *args, **options), since)
+        if collective:
+            counting.number = number = counting.number + 1
+            if not number & (counters.stride - 1):
+                counting.met(name, since)
+
+    return count
+
+
 def operation(method: F) -> F:
     """Make a method an operation that is watched, under its own name. They do not nest."""
     name, messages = method.__name__, messages_of(method.__name__)
+    count = _counts(name)
 
     @functools.wraps(method)
     def watched(self: Watched, *args: Any, **options: Any) -> Any:
@@ -50,7 +109,10 @@ def operation(method: F) -> F:
         watch.enter(name)
         watch.messages += messages
         try:
-            return method(self, *args, **options)
+            result = method(self, *args, **options)
+            if (counters := watch.counters) is not None:
+                count(self, counters, args, options)
+            return result
         finally:
             watch.leave()
 
@@ -60,6 +122,7 @@ def operation(method: F) -> F:
 def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     """Return the blocking operation as one that posts its non-blocking twin and waits for it."""
     name, messages = blocking.__name__, messages_of(blocking.__name__)
+    count = _counts(name)
 
     @functools.wraps(blocking)
     def watched(self: Watched, *args: Any, **options: Any) -> None:
@@ -69,10 +132,37 @@ def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
         watch.messages += messages
         try:
             complete(twin(self, *args, **options), watch.check, held=(args, options))
+            if (counters := watch.counters) is not None:
+                count(self, counters, args, options)
         finally:
             watch.leave()
 
     return cast("F", named(watched, name))
+
+
+def posting(method: F) -> F:
+    """Make a method an operation that is counted, and that cannot begin once the call was ended. Nobody waits in it."""
+    name = method.__name__
+    sends, collective = rule(name), is_collective(name)
+    if name.endswith("_init"):
+        sends = None  # until it is started
+
+    @functools.wraps(method)
+    def post(self: Watched, *args: Any, **options: Any) -> Any:
+        self.watch.check()
+        if (counters := self.watch.counters) is None:
+            return method(self, *args, **options)
+        counting = self.counting(counters)
+        began = time.monotonic()
+        result = method(self, *args, **options)
+        if sends is not None:
+            counting.sent(name, sends(counting, *args, **options), began)
+        if collective:
+            counting.number += 1
+        counters.called(name, time.monotonic() - began)
+        return result
+
+    return cast("F", named(post, name))
 
 
 def named(function: Any, name: str) -> Any:

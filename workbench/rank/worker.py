@@ -9,20 +9,27 @@ from typing import Any
 import dask
 from distributed import Worker
 
-from workbench import certificates, comm, network, scratch, sparing
+from workbench import certificates, comm, config, network, scratch, sparing
 from workbench.http_socket import UnixHTTP
 from workbench.launch import allocation
+from workbench.metrics.counters import Meter
+from workbench.metrics.fields import BY_NODE
 from workbench.rank import events
+from workbench.rank.activity import Activity
 from workbench.rank.answering import answering
 from workbench.rank.broadcasting import Broadcasts
+from workbench.rank.busy import Busy
 from workbench.rank.cells import Cells
 from workbench.rank.main_thread import MainThread
+from workbench.rank.metering import metering
 from workbench.rank.spmd import SpmdCalls
 from workbench.rank.world import RankContext, facts
 from workbench.registry import Record
 
 # Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
 _GRACE = 3.0
+# Meetings that a rank tells of at a tick, at most.
+_MEETINGS = 32
 
 
 def worker_name(world: int, rank: int) -> int | str:
@@ -35,6 +42,8 @@ class RankWorker(UnixHTTP, Worker):
 
     finalize: bool | None = None
     """Whether all ranks end at once and can finalise MPI together; None while the head has not asked them to end."""
+    activity: Activity
+    """What the rank runs for users."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -61,6 +70,7 @@ async def serve(
     timeout: float,
     ready: threading.Event,
     *,
+    start: str,
     main_thread: MainThread,
 ) -> bool | None:
     """Run the rank's worker until it is closed.
@@ -73,6 +83,8 @@ async def serve(
         Seconds to register with it.
     ready
         Set once the worker is registered.
+    start
+        Name of this start of the world, which no other has.
     main_thread
         What runs the cells of notebooks.
 
@@ -106,12 +118,19 @@ async def serve(
         death_timeout=timeout,
         startup_information={"workbench": lambda _: facts(context)},
         metrics={"transport": lambda _: comm.summary()},
+        plugins=(busy := Busy(),),
     )
     events.carry(worker)
     communicators = Communicators(context.spmd)
     Broadcasts(worker, context, communicators)
-    calls = SpmdCalls(worker, context, communicators)
-    cells = Cells(worker, context, main_thread, record.id)
+    worker.activity = activity = Activity(
+        # of large worlds each rank tells less
+        busy,
+        Meter(_MEETINGS if context.size <= BY_NODE else _MEETINGS // 4),
+        enabled=bool(config.get("metrics.enabled")),
+    )
+    calls = SpmdCalls(worker, context, communicators, activity)
+    cells = Cells(worker, context, main_thread, record.id, activity)
 
     async def where() -> dict[str, Any] | None:
         return calls.where() or cells.where()
@@ -119,7 +138,8 @@ async def serve(
     worker.handlers |= answering({"workbench_where": where})
     async with worker:
         ready.set()
-        await worker.finished()
+        with metering(worker, context, record, start, activity):
+            await worker.finished()
     return worker.finalize
 
 

@@ -38,8 +38,8 @@ class RankContext:
     """Number of ranks of the world."""
     world: int
     """Index of the world in its cluster."""
-    node_ranks: int
-    """Ranks of the world on this node."""
+    nodes: tuple[int, ...]
+    """Of each rank: the first rank on its node."""
     threads: str
     """Thread level that MPI gives: ``single``, ``funneled``, ``serialized`` or ``multiple``."""
     library: str
@@ -52,6 +52,11 @@ class RankContext:
     """For notebook cells that run on all ranks."""
     spmd_thread: SpmdThread
     """The thread that makes the rank's MPI calls."""
+
+    @property
+    def node_ranks(self) -> int:
+        """Ranks of the world on this node."""
+        return self.nodes.count(self.nodes[self.rank])
 
 
 def open_world(ranks: int, world: int, thread: SpmdThread) -> RankContext:
@@ -79,13 +84,13 @@ def open_world(ranks: int, world: int, thread: SpmdThread) -> RankContext:
             "Run: workbench doctor. In a job of SLURM, try the setting workbench.mpi.launcher: mpiexec"
         )
     node = everyone.Split_type(MPI.COMM_TYPE_SHARED)
-    node_ranks = node.size
+    nodes = tuple(everyone.allgather(node.bcast(everyone.rank)))
     node.Free()
     return RankContext(
         rank=everyone.rank,
         size=everyone.size,
         world=world,
-        node_ranks=node_ranks,
+        nodes=nodes,
         threads=_THREAD_LEVELS[level],
         library=library,
         transport=everyone.Dup(),
@@ -143,6 +148,7 @@ def wait(request: MPI.Request, deadline: float, what: str) -> None:
 def facts(context: RankContext) -> dict[str, Any]:
     """Return what the head is told of a rank: place, process, MPI."""
     import mpi4py
+    import psutil
 
     return {
         "rank": context.rank,
@@ -150,6 +156,7 @@ def facts(context: RankContext) -> dict[str, Any]:
         "world": context.world,
         "pid": os.getpid(),
         "host": socket.gethostname(),
+        "cores": psutil.cpu_count() or 1,
         "threads": context.threads,
         "library": context.library,
         "mpi4py": mpi4py.__version__,

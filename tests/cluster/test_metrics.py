@@ -1,0 +1,228 @@
+"""What ranks count and sample arrives in the head, and is right."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client
+from support import metered
+from support.processes import DEADLINE, kill, until
+
+from workbench import MPICluster, cells, place, report, run_on_ranks
+from workbench.metrics.fields import RANK, TICK
+from workbench.metrics.update import Update
+from workbench.ml import KMeans
+
+FLAVOUR = pytest.mark.mpi_flavour
+
+
+@pytest.fixture
+def cluster(cluster4, client4):
+    return cluster4
+
+
+def update(cluster) -> Update:
+    return cluster.sync(cluster._connection.metrics)
+
+
+def traffic(cluster, kind="mpi"):
+    """Return bytes and messages between ranks so far, when all ranks have told what they did before this was called."""
+    seq = update(cluster).seq
+    until("some more ticks", lambda: update(cluster).seq >= seq + 4)
+    table = cluster.metrics("traffic")
+    table = table[table["kind"] == kind]
+    return [table[what].to_numpy().reshape(4, 4) for what in ("bytes", "messages")]
+
+
+@FLAVOUR
+def test_what_ranks_send_by_mpi_is_shown_to_the_byte(cluster, client4):
+    sizes = [10, 200, 3000, 40_000]
+    before = traffic(cluster)
+    assert run_on_ranks(metered.ring, sizes, client=client4) == [4.0] * 4
+    sent, messages = (after - its for after, its in zip(traffic(cluster), before, strict=True))
+    expected = 8.0 * (1 - np.eye(4)) + np.roll(np.diag(sizes), 1, axis=1)
+    assert np.array_equal(sent, expected)
+    assert np.array_equal(messages, (1 - np.eye(4)) + np.roll(np.eye(4), 1, axis=1))
+
+
+def test_what_cells_send_is_shown_to_the_byte(cluster, client4):
+    before, _ = traffic(cluster)
+    cells.run("import numpy as np\ncomm.Bcast(np.zeros(1000, 'b'), root=2)", client=client4)
+    after, _ = traffic(cluster)
+    expected = np.zeros((4, 4))
+    expected[2, [0, 1, 3]] = 1000
+    assert np.array_equal(after - before, expected)
+
+
+def test_what_dask_moves_is_what_the_transport_has_counted(cluster, client4):
+    x = client4.submit(np.ones, 1_000_000, workers=[1], pure=False)
+    assert client4.submit(np.sum, x, workers=[2]).result(DEADLINE) == 1e6
+    sent, messages = traffic(cluster, "dask")
+    counted = client4.run(_sent_by_transport)
+    for rank in cluster.ranks:
+        for peer, (nbytes, number) in counted[rank["address"]].items():
+            assert sent[rank["rank"], peer] <= nbytes
+            assert messages[rank["rank"], peer] <= number
+    assert 8_000_000 <= sent[1, 2] < 8_100_000
+
+
+def _sent_by_transport():
+    from workbench.rank.metering import by_transport
+
+    return by_transport()
+
+
+@FLAVOUR
+def test_calls_and_cells_are_told_with_what_they_cost_when_they_are_over(cluster, client4, monkeypatch):
+    monkeypatch.setattr("workbench.notebook.cell_number", lambda: 12)
+    run_on_ranks(metered.come_late, 3, client=client4)
+    cells.run("comm.Barrier()", client=client4)
+
+    def over():
+        last = cluster.metrics("calls").tail(2)
+        return last[["what", "ranks"]].to_numpy().tolist() == [["come_late", 4], ["a cell", 4]]
+
+    until("both to be told of", over)
+    call, cell = cluster.metrics("calls").tail(2).to_dict("records")
+    assert [call["cell"], cell["cell"]] == [12, 12]
+    assert call["operations"] == 12
+    assert call["bytes"] == 4 * 3 * 3 * 8
+    assert 3 * 3 * 0.1 < call["mpi"] < call["seconds"]
+    assert 0.3 < (call["end"] - call["begin"]).total_seconds() < DEADLINE
+
+
+@FLAVOUR
+def test_the_operation_that_ranks_are_in_is_told_while_they_are(cluster, client4, tmp_path):
+    from workbench import spmd
+
+    future = spmd(client=client4)(metered.wait_for).submit(tmp_path / "end")
+    try:
+
+        def stuck():
+            return [its.operation for its in update(cluster).now] == [None, "Barrier", "Barrier", "Barrier"]
+
+        until("the ranks to wait", stuck)
+        seq = update(cluster).seq
+        until("full ticks of that", lambda: update(cluster).seq >= seq + 4)
+        told = update(cluster)
+        assert [its.what for its in told.now] == ["wait_for"] * 4
+        assert all(0 < time.time() - its.since < DEADLINE for its in told.now)
+        shares = dict(zip(RANK, told.rank[-1].T, strict=True))
+        assert shares["compute"][0] > 0.9
+        assert (shares["waiting"][1:] > 0.9).all()
+    finally:
+        (tmp_path / "end").touch()
+        future.result(DEADLINE)
+    until("they are idle", lambda: [its.what for its in update(cluster).now] == [""] * 4)
+
+
+@FLAVOUR
+def test_who_comes_late_lets_the_others_wait(cluster, client4):
+    begin = time.time()
+    run_on_ranks(metered.come_late, 30, client=client4)
+    told = update(cluster)
+    during = told.rank[(told.times > begin + 2) & (told.times < begin + 3)]
+    compute, waiting = (
+        during[:, :, RANK.index("compute")].mean(axis=0),
+        during[:, :, RANK.index("waiting")].mean(axis=0),
+    )
+    assert compute[0] > 0.7
+    assert waiting[0] < 0.1
+    assert (waiting[1:] > 0.7).all()
+    operations = cluster.metrics("operations").set_index("operation")
+    assert operations.loc["Allreduce", "waiting"] > 3.0
+
+
+def test_tasks_are_computing_and_told_by_their_names(cluster, client4):
+    future = client4.submit(metered.spin, 2, workers=[3], pure=False)
+    until("its task", lambda: update(cluster).now[3].what == "task spin")
+    future.result(DEADLINE)
+    ranks = cluster.metrics("ranks")
+    assert ranks[ranks["rank"] == 3].tail(8)["compute"].max() > 0.9
+    assert ranks[ranks["rank"] == 3].tail(8)["cpu"].max() > 30
+    assert ranks.tail(4 * 8)["tasks"].max() == 1
+
+
+@FLAVOUR
+def test_a_rank_that_holds_the_interpreter_is_told_by_its_neighbours(cluster, client4, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    # rank 0 is the one that tells for its node
+    future = client4.submit(metered.hold_the_interpreter, tmp_path / "pipe", workers=[0], pure=False)
+    try:
+        until("its silence", lambda: update(cluster).now[0].silent > 2 * TICK)
+        seq = update(cluster).seq
+        until("a tick since", lambda: update(cluster).seq > seq)
+        told = update(cluster)
+        assert told.now[1].silent == 0
+        assert np.isfinite(told.rank[-1]).all()
+        assert told.rank[-1, 0, RANK.index("memory")] > 1e6
+    finally:
+        (tmp_path / "pipe").write_text("x")
+    future.result(DEADLINE)
+    until("it speaks again", lambda: update(cluster).now[0].silent == 0)
+
+
+@pytest.mark.parametrize("engine", ["mpi", "dask"])
+def test_a_fit_tells_of_its_iterations(cluster, client4, engine):
+    X = place(da.random.default_rng(1).random((4000, 5), chunks=(1000, 5)), client=client4)
+    before = update(cluster).seq
+    model = KMeans(3, engine=engine, random_state=0, tol=0.1).fit(X)
+    until("its records", lambda: _fits(cluster, before))
+    told = _fits(cluster, before)
+    assert {its["name"] for its in told} == {"KMeans"}
+    assert [its["step"] for its in told] == list(range(1, len(told) + 1))
+    assert len(told) == model.n_iter_
+    assert all(its["score"] > 0 for its in told)
+
+
+def _fits(cluster, since):
+    async def ask():
+        return Update.unpack(await cluster._head.workbench_metrics(since=since)).fits
+
+    return cluster.sync(ask)
+
+
+@FLAVOUR
+def test_trainings_of_users_tell_from_everywhere(cluster, client4):
+    before = update(cluster).seq
+    report(1, loss=2.0)
+    run_on_ranks(metered.train, 3, client=client4)
+    client4.submit(report, 7, name="task", loss=np.float32(3), workers=[2], pure=False).result(DEADLINE)
+    until("their records", lambda: len(_fits(cluster, before)) == 5)
+    told = {(its["name"], its["step"]): its["loss"] for its in _fits(cluster, before)}
+    assert told == {
+        ("training", 1.0): 2.0,
+        ("mine, rank 0", 0.0): 1.0,
+        ("mine, rank 0", 1.0): 1 / 2,
+        ("mine, rank 0", 2.0): 1 / 3,
+        ("task, rank 2", 7.0): 3.0,
+    }
+
+
+def test_a_rank_that_dies_is_told_as_lost_and_a_new_world_begins_anew():
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        run_on_ranks(metered.ring, [5, 6], client=client)
+        until("what was sent", lambda: cluster.metrics("traffic")["bytes"].sum() == 27)
+        kill(cluster.ranks[1]["pid"])
+        until("the loss", lambda: update(cluster).now[1].what == "lost")
+        cluster.restart()
+        until("a new world", lambda: np.isfinite(update(cluster).rank[-1:]).all() and len(update(cluster).rank))
+        assert [its.what for its in update(cluster).now] == ["", ""]
+        mpi = cluster.metrics("traffic").query("kind == 'mpi'")
+        assert mpi["bytes"].sum() == 0
+        cluster.scale(3)
+        until("three ranks", lambda: [place.name for place in update(cluster).layout.ranks] == ["0", "1", "w1.0"])
+
+
+def test_the_head_stops_and_its_metrics_are_told_to_be_out_of_reach():
+    from workbench.errors import HeadUnreachable
+
+    cluster = MPICluster(1, quiet=True)
+    kill(cluster.record.process.pid)
+    with pytest.raises(HeadUnreachable, match=r"has ended|not connected|does not answer"):
+        cluster.metrics()
+    cluster.close()

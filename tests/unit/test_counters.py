@@ -1,0 +1,131 @@
+"""Counts of calls add up, while they run and when they have ended, and meetings are a sample that ranks share."""
+
+from __future__ import annotations
+
+from workbench.metrics.counters import Counters, Meter
+from workbench.metrics.fields import OPERATIONS, SIZES, size_bin
+from workbench.rank.watch import Watch
+
+
+def counted(counters: Counters, nbytes: int) -> None:
+    counters.called("Send", 0.25)
+    counters.operations["Send"][1] += nbytes
+    counters.sent[2][0] += nbytes
+    counters.sent[2][1] += 1
+    counters.alike[0, 2][0] += 8
+    counters.alike[0, 2][1] += 1
+    counters.sizes[size_bin(nbytes)] += 1
+
+
+def test_the_sum_is_the_same_while_calls_run_and_when_they_have_ended():
+    meter = Meter()
+    one, other = meter.open(), meter.open()
+    counted(one, 100)
+    counted(other, 3)
+    meter.close(one)
+    for _ in range(2):
+        sums = meter.snapshot()
+        assert dict(sums.operations) == {"Send": [2, 103, 0.5]}
+        assert dict(sums.sent) == {2: [119, 4], 0: [16, 2]}
+        assert (sums.sizes[7], sums.sizes[2], sum(sums.sizes)) == (1, 1, 2)
+        assert not sums.alike
+        meter.close(other)
+
+
+def test_a_call_is_added_once():
+    meter = Meter()
+    call = meter.open()
+    counted(call, 1)
+    meter.close(call)
+    meter.close(call)
+    assert meter.snapshot().operations["Send"] == [1, 1, 0.25]
+
+
+def test_calls_that_run_at_once_have_counts_of_their_own():
+    meter = Meter()
+    one, other = meter.open(), meter.open()
+    counted(one, 100)
+    assert one.operations["Send"][1] == 100
+    assert not other.operations
+    assert not other.sent
+
+
+def test_a_meeting_is_told_once_whether_its_call_goes_on_or_not():
+    meter = Meter()
+    call = meter.open()
+    call.met(5, 1, "Barrier", 1.0, 2.0)
+    assert meter.snapshot().meetings == [(5, 1, "Barrier", 1.0, 2.0)]
+    call.met(5, 2, "Barrier", 3.0, 4.0)
+    meter.close(call)
+    assert meter.snapshot().meetings == [(5, 2, "Barrier", 3.0, 4.0)]
+    assert meter.snapshot().meetings == []
+
+
+def test_of_many_meetings_those_are_kept_that_others_keep_as_well():
+    one, other = Counters(), Counters()
+    for number in range(1, 1001):
+        for counters in (one, other):
+            counters.met(5, number, "Barrier", 1.0, 2.0)
+        if number == 100:
+            other.take_meetings()
+    ones, others = ({its[1] for its in each.take_meetings()} for each in (one, other))
+    assert max(len(ones), len(others)) <= 32
+    assert len(ones & others) >= 8
+
+
+def test_with_few_meetings_all_of_them_are_kept_again():
+    counters = Counters()
+    for number in range(1, 1001):
+        counters.met(5, number, "Barrier", 1.0, 2.0)
+    while counters.stride > 1:
+        counters.take_meetings()
+    for number in range(1001, 1006):
+        counters.met(5, number, "Barrier", 1.0, 2.0)
+    assert [its[1] for its in counters.take_meetings()] == [1001, 1002, 1003, 1004, 1005]
+
+
+def test_of_many_short_calls_the_meetings_of_some_are_kept():
+    kept = []
+    for sampled in (None, 300):
+        meter = Meter()
+        for key in range(1000):
+            call = meter.open()
+            call.met(key, 1, "Barrier", 1.0, 2.0)
+            call.met(key, 2, "Bcast", 2.0, 3.0)
+            meter.close(call)
+            if key == sampled:
+                meter.snapshot()
+        told = meter.snapshot().meetings
+        assert len(told) <= 32
+        kept.append({its[:2] for its in told})
+    assert len(kept[0] & kept[1]) >= 8
+
+
+def test_messages_are_told_apart_by_powers_of_two():
+    assert [size_bin(nbytes) for nbytes in (0, 1, 2, 3, 4, 1023, 1024)] == [0, 1, 2, 2, 3, 10, 11]
+    assert size_bin(1 << 60) == SIZES - 1
+
+
+def test_no_operation_is_there_twice():
+    assert len(set(OPERATIONS)) == len(OPERATIONS)
+
+
+def test_a_watch_counts_calls_and_their_seconds():
+    watch = Watch(Counters())
+    with watch.doing("Bcast"):
+        pass
+    watch.enter("Bcast")
+    watch.leave()
+    watch.leave()
+    assert watch.counters is not None
+    calls, nbytes, seconds = watch.counters.operations["Bcast"]
+    assert (calls, nbytes) == (2, 0)
+    assert 0 <= seconds < 1
+    assert [*watch.counters.operations] == ["Bcast"]
+
+
+def test_a_watch_without_counters_counts_nothing():
+    watch = Watch()
+    with watch.doing("Bcast"):
+        pass
+    assert watch.counters is None

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from workbench.bench.simulated import Simulated
+from workbench.dashboard import trouble
+from workbench.dashboard.coding import MISSING, Coding
+from workbench.dashboard.ring import Ring
+from workbench.dashboard.store import KEPT, DataStore
+from workbench.errors import ClusterNotFound, HeadUnreachable
+from workbench.metrics.fields import RANK, TICK
+from workbench.metrics.update import Layout, Now, Place, Update
+
+BEGAN = 1_800_000_000.0
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self, now=BEGAN):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+class Altered:
+    """A simulated cluster whose answers are altered."""
+
+    def __init__(self, source, **fields):
+        self.source, self.fields, self.error, self.asked = source, fields, None, 0
+
+    async def ask(self, since):
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return dataclasses.replace(await self.source.ask(since), **self.fields)
+
+    async def pair(self, source, target):
+        return await self.source.pair(source, target)
+
+
+def simulated(ranks=4, nodes=1, history=60.0):
+    clock = Clock()
+    source = Altered(Simulated(ranks, nodes, history=history, clock=clock))
+    return source, DataStore(source, now=clock), clock
+
+
+@given(st.lists(arrays(np.float64, st.tuples(st.integers(0, 30), st.just(2)), elements=st.floats(-1, 1)), max_size=12))
+def test_a_ring_keeps_the_last_rows_of_all_that_were_added(blocks):
+    ring = Ring(7, (2,), np.float64)
+    for block in blocks:
+        ring.add(block)
+
+    assert np.array_equal(ring.view, np.concatenate([np.zeros((0, 2)), *blocks])[-7:])
+
+
+def test_a_simulated_cluster_tells_the_same_for_the_same_seed():
+    told = [asyncio.run(Simulated(8, 2, seed=3, history=30, clock=Clock()).ask(0)).pack() for _ in range(2)]
+
+    assert told[0] == told[1]
+
+
+def test_what_a_simulated_cluster_tells_can_be_packed_and_has_shares_that_come_to_one():
+    update = Update.unpack(asyncio.run(Simulated(512, 32, history=90, clock=Clock()).ask(0)).pack())
+
+    shares = update.rank[:, :, [RANK.index(share) for share in ("compute", "mpi", "waiting", "idle")]]
+    assert (update.by, update.traffic.bytes.shape) == ("node", (2, 32, 32))
+    assert shares.min() >= -1e-6
+    assert shares.sum(axis=2) == pytest.approx(1)
+
+
+async def test_ten_minutes_are_kept_and_no_more():
+    _, store, clock = simulated()
+    for _ in range(40):
+        clock.now += 20
+        await store.refresh()
+
+    times = store.at(None).times
+    assert len(times) == KEPT / TICK
+    assert np.allclose(np.diff(times), TICK)
+    assert times[-1] == pytest.approx(clock.now)
+
+
+async def test_only_what_is_new_is_asked_for():
+    _, store, clock = simulated()
+    await store.refresh()
+    before = len(store.at(None).times)
+
+    clock.now += 3 * TICK
+    await store.refresh()
+
+    assert len(store.at(None).times) == before + 3
+
+
+async def test_a_moment_of_before_is_as_it_was_then():
+    _, store, clock = simulated()
+    await store.refresh()
+    then = store.at(None)
+    kept = then.of_ranks("cpu").copy()
+    for _ in range(20):
+        clock.now += 2
+        await store.refresh()
+
+    moment = store.at(then.time)
+    assert np.array_equal(moment.times, then.times)
+    assert np.array_equal(moment.of_ranks("cpu"), kept)
+    assert np.array_equal(moment.update.traffic.bytes, then.update.traffic.bytes)
+    assert store.at(clock.now + 99) is store.at(None)
+    assert len(store.at(0.0).times) == 1
+
+
+async def test_another_layout_begins_anew():
+    source, store, clock = simulated()
+    await store.refresh()
+    source.source = Simulated(6, 2, history=5, clock=clock)
+    source.fields["layout"] = dataclasses.replace(source.source.layout, number=2)
+    source.source._began = clock.now - 100
+
+    await store.refresh()
+
+    moment = store.at(None)
+    assert moment.rank.shape[1:] == (6, len(RANK))
+    assert len(moment.names) == 6
+
+
+async def test_two_who_look_share_one_that_asks_and_nobody_is_asked_when_they_have_gone():
+    source, store, _ = simulated()
+    told = [asyncio.Event(), asyncio.Event()]
+    leave = [store.listen(event.set) for event in told]
+    for event in told:
+        await asyncio.wait_for(event.wait(), 10)
+
+    assert source.asked == 1
+    asking = store._asking
+    for each in leave:
+        each()
+        each()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+async def test_a_head_that_does_not_answer_is_told_with_the_time_of_the_last_data():
+    source, store, clock = simulated()
+    await store.refresh()
+    assert store.trouble == ""
+
+    source.error = HeadUnreachable("the network is down")
+    clock.now += 12
+    await store.refresh()
+
+    assert store.trouble.startswith("No answer from the head for 12 s; last data of ")
+    assert store.trouble.endswith("the network is down")
+    source.error = None
+    await store.refresh()
+    assert store.trouble == ""
+
+
+async def test_the_end_of_a_cluster_is_told_in_its_words():
+    source, store, _ = simulated()
+    await store.refresh()
+    source.error = ClusterNotFound("its walltime was over")
+
+    await store.refresh()
+
+    assert store.trouble == "The cluster has ended: its walltime was over"
+    assert store.at(None) is not None
+
+
+async def test_a_cluster_of_another_version_is_told():
+    source, store, _ = simulated()
+    source.fields["state"] = {"version": "99.1"}
+
+    await store.refresh()
+
+    assert "is of version 99.1" in store.trouble
+
+
+async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
+    source, store, clock = simulated(8)
+    clock.now = source.source._began + 110 * TICK
+    await store.refresh()
+
+    moment = store.at(None)
+    (wait,) = moment.waits
+    assert wait.awaited == (source.source.straggler,)
+    assert moment.worst[0].rank == source.source.straggler
+    assert "7 ranks wait for it in Allreduce" in moment.worst[0].why
+    words = trouble.words(moment.layout, moment.update.now, moment.told, wait)
+    assert words == (
+        "Ranks 0-4, 6-7 have been in Allreduce of KMeans.fit for 5 s and wait for rank 5, "
+        "which is in KMeans.fit, outside MPI for 5 s."
+    )
+
+
+async def test_a_rank_that_is_not_heard_of_is_worse_than_one_that_is_late():
+    source, store, _ = simulated(4)
+    source.fields["now"] = (Now("", None, BEGAN), Now("", None, BEGAN, silent=30.0), *[Now("", None, BEGAN)] * 2)
+
+    await store.refresh()
+
+    worst = store.at(None).worst
+    assert (worst[0].rank, worst[0].why) == (1, "nothing was heard of it for 30 s")
+
+
+def test_who_waits_for_a_message_waits_for_nobody_that_is_known():
+    layout = Layout(1, (Place(0, 0, 0), Place(0, 1, 0)), ("a",), (2,))
+    now = (Now("f", "Recv", BEGAN), Now("f", None, BEGAN))
+
+    (wait,) = trouble.waits(layout, now, BEGAN + 60)
+
+    assert trouble.words(layout, now, BEGAN + 60, wait) == "Rank 0 has been in Recv of f for 1 min."
+
+
+def test_ranks_of_one_world_do_not_wait_for_those_of_another():
+    layout = Layout(1, (Place(0, 0, 0), Place(0, 1, 0), Place(1, 0, 0)), ("a",), (2,))
+    now = (Now("f", "Bcast", BEGAN), Now("f", "Bcast", BEGAN), Now("", None, BEGAN))
+
+    (wait,) = trouble.waits(layout, now, BEGAN + 10)
+
+    assert (wait.waiting, wait.awaited) == ((0, 1), ())
+
+
+async def test_what_is_kept_of_large_matrices_is_bounded():
+    source, store, clock = simulated()
+    big = (await source.source.ask(0)).traffic
+    big = dataclasses.replace(big, bytes=np.zeros((2, 900, 900)), messages=np.zeros((2, 900, 900)))
+    source.fields |= {"traffic": big, "recent": big}
+    for _ in range(6):
+        clock.now += 11
+        await store.refresh()
+
+    assert len(store._kept) == 1
+
+
+def test_numbers_of_a_heat_map_become_codes_that_tell_nothing_from_not_known():
+    even = Coding.even(200.0).codes(np.array([0.0, 100.0, 200.0, 999.0, np.nan]))
+    assert even.tolist() == [0, 127, 254, 254, MISSING]
+
+    numbers = np.array([0.0, 1.0, 1000.0, np.nan])
+    coding = Coding.logarithms(numbers)
+    assert coding.codes(numbers).tolist() == [0, 1, 254, MISSING]
+    assert Coding.logarithms(np.zeros(3)).codes(np.zeros(3)).tolist() == [0, 0, 0]

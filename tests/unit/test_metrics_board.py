@@ -1,0 +1,43 @@
+"""The memory that ranks of a node share."""
+
+from __future__ import annotations
+
+import stat
+
+from workbench.metrics.board import Board
+
+
+def test_a_rank_reads_what_another_has_written_last(tmp_path):
+    mine, others = Board(tmp_path / "board", 4), Board(tmp_path / "board", 4)
+    mine.write(3, {"cpu": 1.0})
+    mine.write(3, {"cpu": 2.0})
+    assert others.read(3) == {"cpu": 2.0}
+    assert others.read(0) is None
+    mine.close()
+    others.close()
+
+
+def test_what_is_being_written_is_nothing_new(tmp_path):
+    board = Board(tmp_path / "board", 1)
+    board.write(0, list(range(100)))
+    board._memory[40] ^= 1
+    assert board.read(0) is None
+    board.close()
+
+
+def test_what_has_no_room_is_not_written(tmp_path):
+    board = Board(tmp_path / "board", 2)
+    board.write(0, "before")
+    board.write(0, b"x" * 100_000)
+    assert board.read(0) == "before"
+    assert board.read(1) is None
+    board.close()
+
+
+def test_it_is_for_nobody_else_and_takes_no_memory_that_is_not_used(tmp_path):
+    board = Board(tmp_path / "board", 512)
+    board.write(7, "x")
+    status = (tmp_path / "board").stat()
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_blocks * 512 < 100_000
+    board.close()

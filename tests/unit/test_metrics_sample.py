@@ -1,0 +1,64 @@
+"""What the operating system tells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from workbench.metrics import sample
+from workbench.metrics.fields import NODE
+
+
+def spin(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_a_process_uses_the_time_that_it_spins():
+    process = psutil.Process()
+    before = sample.process(process)
+    spin(0.1)
+    after = sample.process(process)
+    assert after.cpu - before.cpu >= 0.1
+    assert after.time > before.time
+    assert after.threads >= 1
+    assert after.memory == pytest.approx(process.memory_info().rss, rel=0.2)
+
+
+def test_a_process_writes_what_it_writes(tmp_path):
+    before = sample.process(psutil.Process())
+    with open(tmp_path / "file", "wb") as file:
+        file.write(b"x" * (1 << 22))
+        file.flush()
+        os.fsync(file.fileno())
+    assert sample.process(psutil.Process()).written - before.written >= 1 << 22
+
+
+def test_another_process_is_looked_at_from_outside():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        seen = sample.process(psutil.Process(child.pid))
+        child.stdin.close()
+    assert seen.memory > 0
+    with pytest.raises(psutil.NoSuchProcess):
+        sample.process(psutil.Process(child.pid))
+
+
+def test_a_node_tells_of_each_core_and_of_its_memory():
+    node = sample.Node()
+    spin(0.2)
+    values, cores = node.sample()
+    assert cores.dtype == np.uint8
+    assert len(cores) == psutil.cpu_count()
+    assert cores.max() > 0
+    assert cores.max() <= 100
+    total = psutil.virtual_memory().total
+    assert values[NODE.index("memory_total")] == pytest.approx(total, rel=1e-6)
+    assert 0 < values[NODE.index("memory")] < total
+    assert (values >= 0).all()

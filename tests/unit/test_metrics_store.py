@@ -1,0 +1,213 @@
+"""What the head keeps of what ranks tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.node_messages import joined, message
+
+from workbench.metrics.fields import KINDS, NODE, OPERATIONS, RANK, TICK
+from workbench.metrics.store import Store
+from workbench.metrics.update import Update
+
+CPU, SENT, RECEIVED = (RANK.index(name) for name in ("cpu", "sent", "received"))
+MPI = KINDS.index("mpi")
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store(clock):
+    store = Store(lambda: {"name": "mine"}, clock)
+    joined(store)
+    tick(store)
+    return store
+
+
+def tick(store, *messages, seconds=TICK):
+    store._clock.now += seconds
+    for each in messages:
+        store.take(each)
+    store.tick()
+
+
+def shares(update):
+    """Return the last compute, mpi, waiting and idle of each rank."""
+    return update.rank[-1][:, [RANK.index(name) for name in ("compute", "mpi", "waiting", "idle")]]
+
+
+def test_ranks_are_in_the_order_of_worlds_and_numbers_with_their_nodes(store):
+    joined(store, 2, ("c",), world=1)
+    tick(store)
+    layout = store.update().layout
+    assert [place.name for place in layout.ranks] == ["0", "1", "2", "3", "w1.0", "w1.1"]
+    assert layout.nodes == ("a", "b", "c")
+    assert [place.node for place in layout.ranks] == [0, 0, 1, 1, 2, 2]
+
+
+def test_who_asks_is_told_what_is_new_since_then(store):
+    before = store.update().seq
+    assert not len(store.update(before).times)
+    tick(store, message([0, 1], cpu=30.0))
+    tick(store, message([0, 1], cpu=60.0))
+    update = store.update(before)
+    assert update.rank[:, 0, CPU].tolist() == [30.0, 60.0]
+    assert np.isnan(update.rank[:, 2, CPU]).all(), "rank 2 has told nothing"
+    assert update.state == {"name": "mine"}
+
+
+def test_what_is_kept_of_ten_minutes_is_all_that_is_kept(store):
+    for _ in range(1300):
+        tick(store)
+    assert len(store.update().times) == 1200
+
+
+def test_traffic_is_as_it_was_told_however_often(store):
+    first = [(0, 3, MPI, 100.0, 2.0), (1, 0, MPI, 7.0, 1.0), (1, 0, 0, 5.0, 1.0)]
+    tick(store, message([0, 1], sent=first))
+    tick(store, message([0, 1], sent=[(0, 3, MPI, 300.0, 4.0)]))
+    tick(store, message([0, 1], sent=first[1:]), seconds=20.0)
+    update = store.update()
+    expected = np.zeros((2, 4, 4))
+    expected[MPI, 0, 3], expected[MPI, 1, 0], expected[0, 1, 0] = 300.0, 7.0, 5.0
+    assert np.array_equal(update.traffic.bytes, expected)
+    assert update.traffic.messages[MPI, 0, 3] == 4.0
+    assert not update.recent.bytes.any(), "nothing in the last ten seconds"
+
+
+def test_what_was_sent_lately_and_the_rates_of_ranks_are_differences(store):
+    tick(store, message([0, 1], sent=[(0, 1, MPI, 1000.0, 1.0)]))
+    tick(store, message([0, 1], sent=[(0, 1, MPI, 1500.0, 2.0)]))
+    update = store.update()
+    assert update.recent.bytes[MPI, 0, 1] == 1500.0
+    assert update.rank[-1, 0, SENT] == 1000.0, "500 bytes in half a second"
+    assert update.rank[-1, 1, RECEIVED] == 1000.0
+
+
+def test_a_pair_has_a_history(store):
+    for total in (0.0, 100.0, 100.0, 400.0):
+        tick(store, message([0, 1], sent=[(0, 1, MPI, total, 1.0)]), seconds=1.0)
+    times, rates = store.pair(0, 1)
+    assert times.tolist()[-3:] == [1002.5, 1003.5, 1004.5]
+    assert rates[-3:, MPI].tolist() == [100.0, 0.0, 300.0]
+    assert len(store.pair(0, 99)[0]) == 0
+
+
+def test_above_64_ranks_traffic_is_between_nodes(clock):
+    store = Store(clock=clock)
+    joined(store, 96, ("a", "b", "c"))
+    # rank 40 of node b to node a, which rank 0 stands for; rank 33 to its own node
+    tick(store, message([32, 33, 40], "b", sent=[(40, 0, MPI, 10.0, 1.0), (33, 32, MPI, 3.0, 1.0), (41, 0, MPI, 1, 1)]))
+    update = store.update()
+    assert update.by == "node"
+    assert update.traffic.bytes[MPI].tolist() == [[0, 0, 0], [11, 3, 0], [0, 0, 0]]
+    assert np.isnan(update.rank[-1, 0, RECEIVED])
+
+
+def test_a_rank_that_is_lost_stays_on_screen_and_its_numbers_end(store):
+    tick(store, message([0, 1], cpu=30.0, now=[("f", "Bcast", 5.0, 0.0)] * 2))
+    store.left(0, 1)
+    tick(store, message([0, 1], cpu=30.0))
+    update = store.update()
+    assert update.now[1].what == "lost"
+    assert np.isnan(update.rank[-1, 1]).all()
+    assert update.rank[-1, 0, CPU] == 30.0
+
+
+def test_a_world_that_starts_again_begins_with_nothing(store):
+    tick(store, message([0, 1], sent=[(0, 1, MPI, 1000.0, 1.0)], operations=[(0, "Send", 1, 1000.0, 0.5)]))
+    for rank in range(4):
+        store.left(0, rank)
+    joined(store)
+    tick(store)
+    update = store.update()
+    assert not update.traffic.bytes.any()
+    assert not update.operations.any()
+    assert [its.what for its in update.now] == [""] * 4
+
+
+def test_a_world_that_is_gone_for_good_leaves(store):
+    joined(store, 2, ("c",), world=1)
+    tick(store)
+    store.keep({0})
+    tick(store)
+    assert {place.world for place in store.update().layout.ranks} == {0}
+
+
+def test_a_rank_that_tells_nothing_any_more_has_no_numbers(store):
+    tick(store, message([0, 1], cpu=30.0))
+    tick(store)
+    assert store.update().rank[-1, 0, CPU] == 30.0, "a message may be late"
+    tick(store, seconds=4.0)
+    assert np.isnan(store.update().rank[-1, 0, CPU])
+
+
+def test_time_is_split_in_four(store):
+    told = message([0], busy=0.9, stuck=0.2, waits=0.1, closed=0.4)
+    tick(store, told)
+    assert shares(store.update())[0].tolist() == pytest.approx([0.2, 0.4, 0.3, 0.1]), "of nothing is known who waited"
+
+
+def test_who_comes_early_waits_and_the_last_does_not(store, clock):
+    begin = clock.now
+    early = [(0, 77, number, "Allreduce", begin + number, begin + number + 0.5) for number in range(4)]
+    late = [(1, 77, number, "Allreduce", begin + number + 0.4, begin + number + 0.5) for number in range(4)]
+    alone = [(0, 78, 0, "Bcast", begin, begin + 9.0)]
+    tick(store, message([0, 1], meetings=early + late + alone), seconds=6.0)
+    for _ in range(8):  # the share is that of some seconds
+        early = [(0, 77, number, "Allreduce", clock.now, clock.now + 0.5) for number in range(4, 5)]
+        late = [(1, 77, number, "Allreduce", clock.now + 0.4, clock.now + 0.5) for number in range(4, 5)]
+        tick(store, message([0, 1], meetings=early + late, busy=1.0, closed=0.5), seconds=2.0)
+    tick(store, message([0, 1], busy=1.0, closed=0.5, operations=[(0, "Allreduce", 1, 8.0, 10.0)]))
+    update = store.update()
+    first, last = shares(update)[:2]
+    assert first.tolist() == pytest.approx([0.5, 0.1, 0.4, 0.0], abs=0.01)
+    assert last.tolist() == pytest.approx([0.5, 0.5, 0.0, 0.0], abs=0.01)
+    calls, sent, seconds, waiting = update.operations[OPERATIONS.index("Allreduce")]
+    assert (calls, sent, seconds) == (1, 8.0, 10.0)
+    assert waiting == pytest.approx(10.0 * 0.4 / 0.6, abs=0.2), "0.4 of 0.5 s here, none of 0.1 s there"
+
+
+def test_nodes_and_cores_are_those_of_the_nodes(store):
+    tick(store, message([0], "a", cores=2), message([2], "b", cores=3))
+    tick(store, message([0], "a", cores=2), message([2], "b", cores=3))
+    update = store.update()
+    assert update.layout.cores == (2, 3)
+    assert update.core[-1].tolist() == [50] * 5
+    assert update.node[-1, 1].tolist() == list(range(len(NODE)))
+
+
+def test_what_fits_tell_is_told_once(store):
+    before = store.update().seq
+    store.report({"fit": "1", "step": 1.0})
+    assert store.update(before).fits == [], "with the tick that it belongs to"
+    tick(store)
+    assert store.update(before).fits == [{"fit": "1", "step": 1.0}]
+    assert store.update(store.update().seq).fits == []
+
+
+def test_an_update_is_the_same_after_its_journey(store):
+    tick(store, message([0, 1], cpu=30.0, sent=[(0, 3, MPI, 100.0, 2.0)], sizes=[(0, MPI, 3)]))
+    update = store.update()
+    again = Update.unpack(update.pack())
+    for name in ("times", "rank", "node", "core", "operations", "sizes"):
+        assert np.array_equal(getattr(again, name), getattr(update, name), equal_nan=True), name
+    assert np.array_equal(again.traffic.bytes, update.traffic.bytes)
+    assert (again.seq, again.layout, again.now, again.by) == (update.seq, update.layout, update.now, update.by)
+
+
+def test_messages_of_worlds_that_nobody_knows_are_nobodys(store):
+    store.take(message([0], world=7))
+    tick(store)
+    assert len(store.update().layout.ranks) == 4

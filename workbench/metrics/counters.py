@@ -1,0 +1,172 @@
+"""What a rank has sent and how long it was in MPI: counted as it happens, by the communicator of a call or a cell."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+from workbench.metrics.fields import SIZES
+
+# Meetings that are remembered between two samples, and the largest stride to come to so few.
+_MEETINGS, _COARSEST = 32, 1 << 20
+
+Sites = dict[tuple[str, str], list[float]]
+"""By operation and place in the code of the user: ``[calls, bytes, seconds]``."""
+
+
+class Counters:
+    """Counts of one call or cell on this rank.
+
+    Parameters
+    ----------
+    meetings
+        That are remembered between two samples, at most.
+    locate
+        Returns the place in the code of the user that has called an operation; None: nobody wants to know.
+
+    Attributes
+    ----------
+    operations : dict of str to list
+        By name: ``[calls, bytes, seconds]``.
+    sent : dict of int to list
+        By rank of the world that it was sent to: ``[bytes, messages]``.
+    alike : dict of tuple to list
+        What was sent to several ranks of the world alike, by these: ``[bytes, messages]`` to each of them. A sum has
+        it in `sent`.
+    sizes : list of int
+        Messages by size, see `workbench.metrics.fields.size_bin`.
+    meetings : list of tuple
+        ``(key, number, operation, entered, left)``: when this rank has entered and left an operation (seconds of
+        `time.monotonic`) that others, who have the same key and number, take part in. A sample of them: those whose
+        number is a multiple of `stride`, a power of two that grows when there are too many. So ranks with different
+        strides have those of the larger one in common.
+
+    Notes
+    -----
+    For the one thread that runs the call. Others may read it: what they see may be some operations late.
+    """
+
+    __slots__ = ("_most", "alike", "locate", "meetings", "operations", "sent", "sites", "sizes", "stride")
+
+    def __init__(self, meetings: int = _MEETINGS, locate: Callable[[], str] | None = None) -> None:
+        self._most, self.locate = meetings, locate
+        self.sites: Sites = {}
+        self.operations: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
+        self.sent: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+        self.alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0])
+        self.sizes = [0] * SIZES
+        self.meetings: list[tuple[int, int, str, float, float]] = []
+        self.stride = 1
+
+    def called(self, operation: str, seconds: float) -> None:
+        """Count a call of an operation that took so many seconds."""
+        counts = self.operations[operation]
+        counts[0] += 1
+        counts[2] += seconds
+        if self.locate is not None:
+            self.located(operation, seconds)
+
+    def located(self, operation: str, seconds: float) -> None:
+        """Count a call, which `operations` has already, at its place in the code of the user."""
+        if self.locate is None:
+            return
+        site = self.sites.setdefault((operation, self.locate()), [0, 0, 0.0])
+        site[0] += 1
+        # what no other place has sent by it
+        site[1] += self.operations[operation][1] - sum(
+            its[1] for (name, _), its in self.sites.items() if name == operation
+        )
+        site[2] += seconds
+
+    def met(self, key: int, number: int, operation: str, entered: float, left: float) -> None:
+        """Remember a meeting whose number is a multiple of `stride`."""
+        meetings = self.meetings
+        if len(meetings) >= self._most:
+            self.stride *= 2
+            meetings[:] = [its for its in meetings if its[1] % self.stride == 0]
+        if number % self.stride == 0:
+            meetings.append((key, number, operation, entered, left))
+
+    def take_meetings(self) -> list[tuple[int, int, str, float, float]]:
+        """Return the meetings since this was called last, and begin anew."""
+        taken, self.meetings = self.meetings, []
+        if len(taken) < self._most // 4 and self.stride > 1:
+            self.stride //= 2
+        return taken
+
+
+class Meter:
+    """The counters of a rank: those of calls that run, and what all others came to.
+
+    Parameters
+    ----------
+    meetings
+        That are remembered between two samples, at most.
+    """
+
+    def __init__(self, meetings: int = _MEETINGS) -> None:
+        self._most = meetings
+        self._running: list[Counters] = []
+        self._lock = threading.Lock()
+        self.total = Counters(meetings)
+        """Of all that have ended."""
+        self.locate: Callable[[], str] | None = None
+        """As of `Counters`, for calls that begin."""
+
+    def open(self) -> Counters:
+        """Return counters for a call that begins."""
+        counters = Counters(self._most, self.locate)
+        with self._lock:
+            self._running.append(counters)
+        return counters
+
+    def close(self, counters: Counters) -> None:
+        """Add the counters of a call that has ended to the total."""
+        with self._lock:
+            if counters in self._running:
+                self._running.remove(counters)
+                _add(self.total, counters)
+                self._thin_out()
+
+    def _thin_out(self) -> None:
+        # Of many short calls some are kept with all their meetings: by their keys, so that ranks keep the same ones.
+        total = self.total
+        kept = [its for its in total.meetings if its[0] % total.stride == 0]
+        while len(kept) > self._most and total.stride < _COARSEST:
+            total.stride *= 2
+            kept = [its for its in kept if its[0] % total.stride == 0]
+        total.meetings = kept[-self._most :]
+
+    def snapshot(self) -> Counters:
+        """Return the sum of everything so far, and the meetings since the last snapshot."""
+        with self._lock:
+            snapshot = Counters()
+            for each in (self.total, *self._running):
+                _add(snapshot, each)
+            return snapshot
+
+    def sum(self) -> Counters:
+        """Return the sum of everything so far, without meetings."""
+        with self._lock:
+            total = Counters()
+            for each in (self.total, *self._running):
+                _add(total, each, meetings=False)
+            return total
+
+
+def _add(total: Counters, more: Counters, *, meetings: bool = True) -> None:
+    # list(): the thread that counts may come upon a new operation or rank meanwhile
+    for name, counts in list(more.operations.items()):
+        total.operations[name] = [one + other for one, other in zip(total.operations[name], counts, strict=True)]
+    for where, counts in list(more.sites.items()):
+        sums = total.sites.get(where, [0, 0, 0.0])
+        total.sites[where] = [one + other for one, other in zip(sums, counts, strict=True)]
+    alike = [(rank, pair) for ranks, pair in list(more.alike.items()) for rank in ranks]
+    for rank, (nbytes, messages) in (*list(more.sent.items()), *alike):
+        pair = total.sent[rank]
+        pair[0] += nbytes
+        pair[1] += messages
+    total.sizes = [one + other for one, other in zip(total.sizes, more.sizes, strict=True)]
+    if meetings:
+        total.meetings += more.take_meetings()

@@ -1,0 +1,143 @@
+"""What was measured as tidy frames: a row for each observation, a column for each variable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.errors import InvalidRequest
+from workbench.metrics.calls import Call
+from workbench.metrics.fields import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.metrics.update import Update
+
+
+def frame(update: Update, what: str) -> pd.DataFrame:
+    """Return one table of what was measured.
+
+    Parameters
+    ----------
+    update
+        Everything that the head keeps.
+    what : {"ranks", "nodes", "cores", "traffic", "operations", "sizes", "fits", "calls"}
+        ``ranks``, ``nodes``, ``cores``: the last ten minutes, twice a second. ``traffic``, ``operations``, ``sizes``:
+        totals since the start, of pairs of ranks (of nodes, in worlds of more than 64 ranks), of MPI operations and of
+        message sizes. ``fits``: what fits and `workbench.report` have told. ``calls``: what the last calls on all ranks
+        and cells have cost, and which cell of the notebook had asked, see `workbench.metrics.calls.Call`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each observation, a column for each variable: units as of `workbench.metrics.fields`, times in UTC by
+        the clock of the head.
+
+    Raises
+    ------
+    InvalidRequest
+        If there is no such table.
+    """
+    if what not in TABLES:
+        raise InvalidRequest(f"there are no metrics {what!r}: ask for one of {', '.join(TABLES)}")
+    import pandas as pd
+
+    return pd.DataFrame(TABLES[what](update))
+
+
+def _times(update: Update, columns: int) -> Any:
+    import pandas as pd
+
+    return pd.to_datetime(np.repeat(update.times, columns), unit="s", utc=True)
+
+
+def _ranks(update: Update) -> dict[str, Any]:
+    layout, ticks = update.layout, len(update.times)
+    return {
+        "time": _times(update, len(layout.ranks)),
+        "world": [place.world for place in layout.ranks] * ticks,
+        "rank": [place.rank for place in layout.ranks] * ticks,
+        "host": [layout.nodes[place.node] for place in layout.ranks] * ticks,
+        **{name: update.rank[:, :, column].ravel() for column, name in enumerate(RANK)},
+    }
+
+
+def _nodes(update: Update) -> dict[str, Any]:
+    return {
+        "time": _times(update, len(update.layout.nodes)),
+        "host": list(update.layout.nodes) * len(update.times),
+        **{name: update.node[:, :, column].ravel() for column, name in enumerate(NODE)},
+    }
+
+
+def _cores(update: Update) -> dict[str, Any]:
+    layout, ticks = update.layout, len(update.times)
+    return {
+        "time": _times(update, sum(layout.cores)),
+        "host": [host for host, cores in zip(layout.nodes, layout.cores, strict=True) for _ in range(cores)] * ticks,
+        "core": [core for cores in layout.cores for core in range(cores)] * ticks,
+        "percent": update.core.ravel(),
+    }
+
+
+def places(update: Update) -> list[str]:
+    """Return the names of what traffic is between: ranks, or nodes where there are many ranks."""
+    layout = update.layout
+    return [place.name for place in layout.ranks] if update.by == "rank" else list(layout.nodes)
+
+
+def _traffic(update: Update) -> dict[str, Any]:
+    names, number = places(update), len(places(update))
+    return {
+        "kind": np.repeat(KINDS, number * number),
+        "source": np.tile(np.repeat(names, number), len(KINDS)),
+        "target": np.tile(names, len(KINDS) * number),
+        "bytes": update.traffic.bytes.ravel(),
+        "messages": update.traffic.messages.ravel(),
+    }
+
+
+def _operations(update: Update) -> dict[str, Any]:
+    used = np.flatnonzero(update.operations[:, 0])
+    columns = {name: update.operations[used, column] for column, name in enumerate(OPERATION)}
+    return {"operation": [OPERATIONS[index] for index in used], **columns}
+
+
+def _sizes(update: Update) -> dict[str, Any]:
+    least = [0, *(1 << (index - 1) for index in range(1, SIZES))]
+    return {
+        "kind": np.repeat(KINDS, SIZES),
+        "least": least * len(KINDS),
+        "most": [0.0, *(float(low - 1) for low in least[2:]), np.inf] * len(KINDS),
+        "messages": update.sizes.ravel(),
+    }
+
+
+def _fits(update: Update) -> Any:
+    return update.fits
+
+
+def _calls(update: Update) -> Any:
+    import pandas as pd
+
+    table = pd.DataFrame(update.calls, columns=[each.name for each in fields(Call)])
+    for time in ("begin", "end"):
+        table[time] = pd.to_datetime(table[time], unit="s", utc=True)
+    return table
+
+
+TABLES: dict[str, Callable[[Update], Any]] = {
+    "ranks": _ranks,
+    "nodes": _nodes,
+    "cores": _cores,
+    "traffic": _traffic,
+    "operations": _operations,
+    "sizes": _sizes,
+    "fits": _fits,
+    "calls": _calls,
+}
+"""What there is: each makes the columns of one."""

@@ -1,0 +1,67 @@
+"""How long ranks have waited for one another, from when each has entered an operation and left it.
+
+Waiting is the time from one's own entry to the last entry, or to one's own leaving if that is earlier: a rank may go
+before the last has come, as the root of a broadcast does. Nobody waits for the sake of being measured. The clocks of
+nodes are corrected to that of the head before; see `workbench.rank.clock`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Seconds to wait for what others tell of the same meeting: they leave at about the same time.
+_LATE = 1.2
+# Keys times this are far apart: the golden ratio of 64 bits, as hash tables have it (Knuth, TAOCP 3, section 6.4).
+_ODD = np.int64(-7046029254386353131)
+
+
+class Meetings:
+    """Meetings of the ranks of a world, of which some ranks may not have told yet."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
+
+    def add(self, who: NDArray[np.int64], when: NDArray[np.float64]) -> None:
+        """Take what a node tells; see `workbench.metrics.message` for the columns."""
+        if len(who):
+            self._told.append((who, when))
+
+    def take(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the meetings that are complete, and forget them.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch.
+
+        Returns
+        -------
+        who : ndarray of int64, shape (n, 2)
+            Rank and operation.
+        seconds : ndarray of float64, shape (n, 2)
+            How long the rank has waited for others, and how long it was in the operation.
+        """
+        all_who = np.concatenate([np.empty((0, 4), np.int64), *(who for who, _ in self._told)])
+        all_when = np.concatenate([np.empty((0, 2)), *(when for _, when in self._told)])
+        complete = all_when[:, 1] < now - _LATE
+        who, when = all_who[complete], all_when[complete]
+        self._told = [(all_who[~complete], all_when[~complete])]
+        if not len(who):
+            return who[:, [0, 3]], when
+        # One number for a key and its number, since to sort by two takes three times as long.
+        which = who[:, 1] * _ODD + who[:, 2]
+        order = np.argsort(which)
+        who, when, which = who[order], when[order], which[order]
+        first = np.concatenate(([True], which[1:] != which[:-1]))
+        starts = np.flatnonzero(first)
+        members = np.diff(np.append(starts, len(who)))
+        last = np.repeat(np.maximum.reduceat(when[:, 0], starts), members)
+        inside = when[:, 1] - when[:, 0]
+        waited = np.clip(last - when[:, 0], 0.0, inside)
+        told = np.repeat(members > 1, members)  # of the others nothing was heard
+        return who[told][:, [0, 3]], np.stack((waited[told], inside[told]), axis=1)

@@ -1,0 +1,59 @@
+"""What a rank writes on the board of its node at each tick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A call or cell that has ended on this rank."""
+
+    call: str
+    """Its identity."""
+    what: str
+    begin: float
+    """Seconds of `time.monotonic`, as `end`."""
+    end: float
+    mpi: float
+    """Seconds in MPI."""
+    operations: float
+    bytes: float
+    """Sent by MPI."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank tells of the last tick, and of all its time. Times are seconds of `time.monotonic` of its node."""
+
+    time: float
+    pid: int
+    cpu: float
+    """Percent of one core."""
+    memory: float
+    threads: float
+    read: float
+    """Bytes a second, as `written`."""
+    written: float
+    tasks: float
+    busy: float
+    """Part of the tick in which code of users ran."""
+    stuck: float
+    """Part of the tick in the MPI operation that it is in now."""
+    waits: float
+    """Part of the tick in operations that do nothing but wait, and have ended."""
+    closed: float
+    """Part of the tick in other operations that have ended."""
+    what: str = ""
+    operation: str | None = None
+    since: float = 0.0
+    sent: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    """Bytes and messages so far, by kind (an index of `KINDS`) and by rank of the world."""
+    sizes: tuple[list[int], ...] = ()
+    """Messages so far by size, of each of `KINDS`."""
+    operations: dict[str, list[float]] = field(default_factory=dict)
+    """Calls, bytes and seconds so far."""
+    meetings: list[tuple[int, int, str, float, float]] = field(default_factory=list)
+    """As of `Counters.meetings`, of the last ticks."""
+    ended: list[Ended] = field(default_factory=list)
+    """What has ended of late; each is told more than once."""

@@ -1,0 +1,202 @@
+"""What the head tells of its metrics: all that is new since one asked last, and where things stand now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.metrics.fields import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank: its world, its number in it, and its node (an index of `Layout.nodes`)."""
+
+    world: int
+    rank: int
+    node: int
+
+    @property
+    def name(self) -> str:
+        """Return ``"3"`` for rank 3 of world 0, ``"w1.3"`` for that of world 1, as its worker is called."""
+        return str(self.rank) if self.world == 0 else f"w{self.world}.{self.rank}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which ranks and nodes the columns of the numbers are.
+
+    Attributes
+    ----------
+    number : int
+        Another one whenever ranks or nodes have come or gone: then what is kept of before has other columns.
+    ranks : tuple of Place
+        In order of world and rank.
+    nodes : tuple of str
+        Names of hosts.
+    cores : tuple of int
+        Cores of each node.
+    """
+
+    number: int
+    ranks: tuple[Place, ...]
+    nodes: tuple[str, ...]
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Now:
+    """What a rank does at the moment.
+
+    Attributes
+    ----------
+    what : str
+        The function or cell that runs on all ranks, ``"a task"`` of Dask, or ``""``: it is idle.
+    operation : str or None
+        The MPI operation that it is in, as ``"Allreduce"``.
+    since : float
+        Since when it is in that operation or, where there is none, does what it does; seconds since the epoch.
+    silent : float
+        Seconds for which nothing was heard of it beyond what is usual; 0 as a rule.
+    """
+
+    what: str
+    operation: str | None
+    since: float
+    silent: float = 0.0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes and messages from places to places.
+
+    Attributes
+    ----------
+    bytes, messages : ndarray of float64, shape (len(KINDS), k, k)
+        ``[kind, source, target]``; k is the number of ranks, or of nodes if there are more than 64 ranks.
+    """
+
+    bytes: NDArray[np.float64]
+    messages: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Update:
+    """All that is new since one asked last, and where things stand now.
+
+    Attributes
+    ----------
+    seq : int
+        What to ask with next time.
+    layout : Layout
+    times : ndarray of float64, shape (f,)
+        Ends of the ticks that are new, oldest first, in seconds since the epoch by the clock of the head.
+    rank : ndarray of float32, shape (f, ranks, len(RANK))
+        NaN where a rank has told nothing.
+    node : ndarray of float32, shape (f, nodes, len(NODE))
+    core : ndarray of uint8, shape (f, sum of cores)
+        Percent; those of node 0 first.
+    now : tuple of Now
+        For each rank.
+    by : {"rank", "node"}
+        What `traffic` and `recent` are between.
+    traffic, recent : Traffic
+        Since the start, and in the last ten seconds.
+    operations : ndarray of float64, shape (len(OPERATIONS), len(OPERATION))
+        Since the start, of all ranks together.
+    sizes : ndarray of float64, shape (len(KINDS), SIZES)
+        Messages by size since the start, of all ranks together.
+    fits : list of dict
+        What fits and `workbench.report` have told since: ``fit`` (identity), ``name``, ``time`` (seconds since the
+        epoch), ``step``, and numbers by name; oldest first.
+    calls : list of dict
+        Calls on all ranks and cells that have ended since, on some rank at least: `workbench.metrics.calls.Call`.
+    state : mapping
+        ``name``, ``state``, ``message``, ``ranks`` (wanted), ``present``, ``ends`` (seconds since the epoch, or None:
+        there is no walltime), ``version`` (of workbench).
+    """
+
+    seq: int
+    layout: Layout
+    times: NDArray[np.float64]
+    rank: NDArray[np.float32]
+    node: NDArray[np.float32]
+    core: NDArray[np.uint8]
+    now: tuple[Now, ...]
+    by: str
+    traffic: Traffic
+    recent: Traffic
+    operations: NDArray[np.float64]
+    sizes: NDArray[np.float64]
+    fits: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    def pack(self) -> dict[str, Any]:
+        """Return it as lists, dicts, numbers, text and bytes."""
+        layout = self.layout
+        return {
+            "seq": self.seq,
+            "layout": {
+                "number": layout.number,
+                "ranks": [(its.world, its.rank, its.node) for its in layout.ranks],
+                "nodes": list(layout.nodes),
+                "cores": list(layout.cores),
+            },
+            "times": self.times.tobytes(),
+            "rank": self.rank.tobytes(),
+            "node": self.node.tobytes(),
+            "core": self.core.tobytes(),
+            "now": [(its.what, its.operation, its.since, its.silent) for its in self.now],
+            "by": self.by,
+            "traffic": (self.traffic.bytes.tobytes(), self.traffic.messages.tobytes()),
+            "recent": (self.recent.bytes.tobytes(), self.recent.messages.tobytes()),
+            "operations": self.operations.tobytes(),
+            "sizes": self.sizes.tobytes(),
+            "fits": self.fits,
+            "calls": self.calls,
+            "state": dict(self.state),
+        }
+
+    @classmethod
+    def unpack(cls, told: Mapping[str, Any]) -> Update:
+        """Return what `pack` has packed."""
+        its = told["layout"]
+        layout = Layout(
+            its["number"], tuple(Place(*each) for each in its["ranks"]), tuple(its["nodes"]), tuple(its["cores"])
+        )
+        ranks, nodes = len(layout.ranks), len(layout.nodes)
+        between = ranks if told["by"] == "rank" else nodes
+
+        def traffic(packed: tuple[bytes, bytes]) -> Traffic:
+            sent, messages = (_array(each, np.float64, len(KINDS), between, between) for each in packed)
+            return Traffic(sent, messages)
+
+        times = _array(told["times"], np.float64, -1)
+        return cls(
+            seq=told["seq"],
+            layout=layout,
+            times=times,
+            rank=_array(told["rank"], np.float32, len(times), ranks, len(RANK)),
+            node=_array(told["node"], np.float32, len(times), nodes, len(NODE)),
+            core=_array(told["core"], np.uint8, len(times), sum(layout.cores)),
+            now=tuple(Now(*each) for each in told["now"]),
+            by=told["by"],
+            traffic=traffic(told["traffic"]),
+            recent=traffic(told["recent"]),
+            operations=_array(told["operations"], np.float64, len(OPERATIONS), len(OPERATION)),
+            sizes=_array(told["sizes"], np.float64, len(KINDS), SIZES),
+            fits=list(told["fits"]),
+            calls=list(told["calls"]),
+            state=told["state"],
+        )
+
+
+def _array(packed: bytes, dtype: Any, *shape: int) -> NDArray[Any]:
+    return np.frombuffer(packed, dtype=dtype).reshape(shape)

@@ -1,0 +1,145 @@
+"""What the head knows of the ranks of one world: the last that their nodes have told, and totals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.metrics.fields import KINDS, NODE, OPERATIONS, RANK, SIZES, WAITS
+from workbench.metrics.meetings import Meetings
+from workbench.metrics.message import OPERATIONS as OPERATION_COLUMNS
+from workbench.metrics.message import SENT, SIZED, VALUES, WHEN, WHO, rows
+from workbench.metrics.update import Now
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_COLUMN = {name: index for index, name in enumerate(VALUES)}
+# How much of the share of waiting is that of the last half second: meetings are a sample.
+_SMOOTH = 0.5
+
+
+class WorldState:
+    """One world.
+
+    Parameters
+    ----------
+    size
+        Its ranks.
+    by_node
+        Whether traffic is told between nodes (by the first rank of each), not between ranks.
+    """
+
+    def __init__(self, size: int, *, by_node: bool) -> None:
+        self.by_node = by_node
+        self.nodes = [""] * size
+        """Host of each rank; nothing of one that has not come yet."""
+        self._values = np.full((size, len(VALUES)), np.nan)
+        self._told = np.full(size, -np.inf)
+        self.now: list[Now] = [Now("", None, 0.0)] * size
+        self.sent = np.zeros((2, len(KINDS), size, size))
+        """Bytes and messages, of each kind, from ranks to ranks, or to the first rank of each node."""
+        self._operations = np.zeros((size, len(OPERATIONS), 3))
+        self._waiting = np.zeros(len(OPERATIONS))
+        self._before = self._operations.copy()
+        self._sizes = np.zeros((size, len(KINDS), SIZES))
+        self._meetings = Meetings()
+        self._share = np.zeros(size)
+        self._share_of_operation = np.isin(OPERATIONS, list(WAITS)).astype(np.float64)
+        self._sent_before = np.zeros((2, size))
+        self.lost: set[int] = set()
+        self.node: dict[str, NDArray[np.float32]] = {}
+        self.cores: dict[str, NDArray[np.uint8]] = {}
+
+    @property
+    def there(self) -> list[int]:
+        """Ranks that have come, also those that are gone since."""
+        return [rank for rank, host in enumerate(self.nodes) if host]
+
+    def take(self, message: Mapping[str, Any], now: float) -> None:
+        """Take the message of a node, which came now, in seconds since the epoch."""
+        ranks = np.array(message["ranks"], np.intp)
+        self._values[ranks] = rows(message["values"], VALUES)
+        self._told[ranks] = now
+        for rank, doing in zip(message["ranks"], message["now"], strict=True):
+            self.now[rank] = Now(*doing)
+        self.node[message["host"]] = np.frombuffer(message["node"], np.float32)
+        self.cores[message["host"]] = np.frombuffer(message["cores"], np.uint8)
+        sent = rows(message["sent"], SENT)
+        rank, peer, kind = sent[:, :3].astype(np.intp).T
+        self.sent[:, kind, rank, peer] = sent[:, 3:].T
+        operations = rows(message["operations"], OPERATION_COLUMNS)
+        self._operations[tuple(operations[:, :2].astype(np.intp).T)] = operations[:, 2:]
+        sizes = rows(message["sizes"], SIZED)
+        self._sizes[tuple(sizes[:, :2].astype(np.intp).T)] = sizes[:, 2:]
+        self._meetings.add(rows(message["who"], WHO, np.int64), rows(message["when"], WHEN))
+
+    def sample(self, now: float, passed: float, patience: float) -> NDArray[np.float32]:
+        """Return the columns of `RANK` for each rank; NaN for those that have told nothing lately.
+
+        Parameters
+        ----------
+        now, passed
+            Seconds since the epoch, and since the last sample.
+        patience
+            Seconds after which what a rank has told is of no use any more.
+        """
+        self._learn_waiting(now)
+        values = {name: self._values[:, column] for name, column in _COLUMN.items()}
+        waiting = values["stuck"] + values["waits"] + self._share * values["closed"]
+        in_mpi = values["stuck"] + values["waits"] + values["closed"]
+        busy = np.clip(np.maximum(values["busy"], in_mpi), 0.0, 1.0)
+        sent, received = self._rates(passed)
+        columns = {
+            **{name: values[name] for name in RANK if name in values},
+            "compute": np.maximum(busy - in_mpi, 0.0),
+            "mpi": np.maximum(in_mpi - waiting, 0.0),
+            "waiting": np.minimum(waiting, 1.0),
+            "idle": 1.0 - busy,
+            "sent": sent,
+            "received": received,
+        }
+        table = np.stack([columns[name] for name in RANK], axis=1).astype(np.float32)
+        table[now - self._told > patience] = np.nan
+        table[list(self.lost)] = np.nan
+        return table
+
+    def _rates(self, passed: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the bytes a second that each rank sends, and receives: unknown where only nodes are told apart."""
+        sent = self.sent[0].sum(axis=(0, 2))
+        received = np.full(len(sent), np.nan) if self.by_node else self.sent[0].sum(axis=(0, 1))
+        totals = np.stack((sent, received))
+        # a rank that was started again begins with nothing
+        rates = np.maximum(totals - self._sent_before, 0.0) / passed
+        self._sent_before = totals
+        return rates[0], rates[1]
+
+    def _learn_waiting(self, now: float) -> None:
+        who, seconds = self._meetings.take(now)
+        for index, (shares, size) in enumerate(
+            ((self._share, len(self._share)), (self._share_of_operation, len(OPERATIONS)))
+        ):
+            waited, inside = (np.bincount(who[:, index], seconds[:, column], minlength=size) for column in (0, 1))
+            known = inside > 0
+            shares[known] += _SMOOTH * (waited[known] / inside[known] - shares[known])
+        spent = np.maximum(self._operations - self._before, 0.0)[:, :, 2].sum(axis=0)
+        self._before = self._operations.copy()
+        self._waiting += spent * self._share_of_operation
+
+    @property
+    def operations(self) -> NDArray[np.float64]:
+        """As `workbench.metrics.update.Update.operations`."""
+        return np.concatenate((self._operations.sum(axis=0), self._waiting[:, None]), axis=1)
+
+    @property
+    def sizes(self) -> NDArray[np.float64]:
+        """As `workbench.metrics.update.Update.sizes`."""
+        total: NDArray[np.float64] = self._sizes.sum(axis=0)
+        return total
+
+
+def node_row(told: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """Return the columns of `NODE` for a node; NaN if it has told nothing."""
+    return np.full(len(NODE), np.nan, np.float32) if told is None else told

@@ -1,0 +1,50 @@
+"""How far the clock of the head is ahead of this node's: nodes of a cluster may differ by seconds.
+
+As Cristian has it (Probabilistic clock synchronization, Distributed Computing 3, 1989): the answer with the shortest
+round trip tells most, and is wrong by half of that at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+# Seconds between two looks, questions at each, and seconds for an answer.
+_EVERY, _QUESTIONS, _ANSWER = 30.0, 5, 5.0
+
+
+class HeadClock:
+    """Asks the head for the time now and then.
+
+    Attributes
+    ----------
+    ahead : float
+        Seconds; 0 until it is known.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.ahead = 0.0
+
+    async def watch(self) -> None:
+        """Keep `ahead` true, to the end of the event loop."""
+        while True:
+            # The head may be busy, or restart the world just now.
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_ANSWER):
+                    self.ahead = await self._look()
+            await asyncio.sleep(_EVERY)
+
+    async def _look(self) -> float:
+        best = float("inf"), 0.0
+        for _ in range(_QUESTIONS):
+            asked = time.time()
+            told = await self._worker.scheduler.workbench_time()
+            answered = time.time()
+            best = min(best, (answered - asked, told - (asked + answered) / 2))
+        return best[1]
