@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from json import dumps
+from socket import gethostname
 from typing import Any
+from urllib.parse import urlsplit
 
 from workbench import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
@@ -117,6 +120,25 @@ def _restart(name: str | None, *, json: bool) -> int:
 def _where(name: str | None, *, stacks: bool, json: bool) -> int:
     places = actions.where(actions.choose(name))
     return _print({"worlds": places}, show.where_text(places, stacks=stacks), as_json=json)
+
+
+def _dashboard(name: str | None, *, json: bool) -> int:
+    from workbench.server.standalone import serve
+
+    record = actions.choose(name)
+
+    def tell(url: str) -> None:
+        port = urlsplit(url).port
+        text = (
+            f"{url}\nThe link opens once, in one browser. Ctrl-C ends the dashboard; the cluster goes on.\n"
+            f"For a browser on another machine, let it come here first: ssh -L {port}:127.0.0.1:{port} {gethostname()}"
+        )
+        _print({"url": url}, text, as_json=json)
+        sys.stdout.flush()
+
+    with suppress(KeyboardInterrupt):
+        serve(record.name, tell)
+    return 0
 
 
 def _stop(name: str | None, *, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called

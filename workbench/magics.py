@@ -105,6 +105,10 @@ class ClusterMagics(Magics):
     def _where(self, name: str | None, stacks: bool) -> None:
         print(show.where_text(actions.where(self._choose(name), self._cluster), stacks=stacks))
 
+    def _dashboard(self, name: str | None) -> None:
+        url = actions.dashboard_url(self._choose(name))
+        _display(url, show.dashboard_html(url))
+
     def _stop(self, name: str | None, all: bool) -> None:  # noqa: A002  # as the option is called
         bound = self._record
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,9 @@ from workbench.registry import Record
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.doctor import Finding
+
+SERVER = "WORKBENCH_SERVER"
+"""Variable of kernels whose Jupyter server shows dashboards: its process and its base URL, as ``4711 /user/me/``."""
 
 
 @dataclass(frozen=True)
@@ -289,6 +293,25 @@ def where(record: Record, bound: MPICluster | None = None) -> dict[int, dict[int
         timeout = config.seconds("connect-timeout")
         places: dict[int, dict[int, Any]] = cluster.sync(head.workbench_where, callback_timeout=timeout)
         return places
+
+
+def dashboard_url(record: Record) -> str:
+    """Return where the browser of this notebook finds a cluster's dashboard: a path of its Jupyter server.
+
+    Raises
+    ------
+    InvalidRequest
+        If the server of this notebook does not show dashboards, or there is none.
+    """
+    server, _, base = os.environ.get(SERVER, "").partition(" ")
+    # Jupyter tells each kernel the process that has started it. That of a server around another server is not meant.
+    if not base or server != os.environ.get("JPY_PARENT_PID"):
+        raise InvalidRequest(
+            "the Jupyter server of this notebook does not show dashboards. In its environment run "
+            "`jupyter server extension enable workbench.server` and start it again; "
+            f"or run `workbench dashboard {record.name}` in a terminal."
+        )
+    return f"{base}workbench/dashboard/{record.name}/"
 
 
 def script(record: Record) -> str:

@@ -144,6 +144,7 @@ VERBS = (
         "tell where each rank is in a call on all ranks that is going on",
         (_NAME, Argument("--stacks", "with the stack of each rank")),
     ),
+    Verb("dashboard", "show every rank of a cluster, live", (_NAME,)),
     Verb("stop", "end a cluster", (_NAME, Argument("--all", "end all clusters of yours"))),
     Verb("script", "print the script of a cluster's job", (_NAME,)),
     Verb("doctor", "check this installation, and a running cluster if it is named", (_NAME, _MPI)),

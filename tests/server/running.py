@@ -1,0 +1,115 @@
+"""A Jupyter server of its own, as a browser sees it, and the dashboards that processes have started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import psutil
+from support.processes import gone, until
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest
+from tornado.websocket import websocket_connect
+
+from workbench.registry import Record
+
+FAKE = "server.fake_panel"
+BASE, TOKEN = "/user/me/", "the-token-of-jupyter"
+
+
+def panels_of(process: int, record: Record | None = None) -> list[psutil.Process]:
+    """Return the dashboards that a process has started, or those of one cluster."""
+    its = FAKE if record is None else f"/{record.id[:8]}-"
+    children = psutil.Process(process).children()
+    return [child for child in children if not gone(child) and its in " ".join(child.cmdline())]
+
+
+@dataclass
+class Server:
+    """A Jupyter server, as a browser sees it."""
+
+    process: subprocess.Popen
+    host: str
+    routes: list[str]
+    variable: str
+    cookie: str = ""
+
+    def headers(self, **more):
+        return {**({"Cookie": self.cookie} if self.cookie else {}), **more}
+
+    async def get(self, path, *, method="GET", headers=None, **more):
+        """Return the answer to a request of who is logged in, or with `headers` of anybody."""
+        request = HTTPRequest(
+            f"http://{self.host}{path}",
+            method=method,
+            headers=self.headers() if headers is None else headers,
+            follow_redirects=False,
+            allow_nonstandard_methods=True,
+            **more,
+        )
+        return await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
+
+    @asynccontextmanager
+    async def join(self, path, *, headers=None, **more):
+        """Give an open websocket of who is logged in, or with `headers` of anybody."""
+        request = HTTPRequest(f"ws://{self.host}{path}", headers=self.headers() if headers is None else headers)
+        socket = await websocket_connect(request, **more)
+        try:
+            yield socket
+        finally:
+            socket.close()
+
+    async def knock(self, path, *, headers=None):
+        """Return the status with which a websocket is opened or refused."""
+        async with self.silent(path, headers=headers) as (status, _):
+            return status
+
+    @asynccontextmanager
+    async def silent(self, path, *, headers=None):
+        """Give the status of a websocket, and a reader of what comes then, which is never answered."""
+        asking = {
+            "Host": self.host,
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            **(self.headers() if headers is None else headers),
+        }
+        lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in asking.items()), "", ""]
+        reader, writer = await asyncio.open_connection(*self.host.split(":"))
+        writer.write("\r\n".join(lines).encode())
+        try:
+            status = await asyncio.wait_for(reader.readline(), 30)
+            yield int(status.split()[1]), reader
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+
+def start() -> Server:
+    """Start a server that answers."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "server.server_program", BASE, TOKEN],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    told = json.loads(process.stdout.readline())
+    address = urlsplit(told["url"])
+    until("the server answers", lambda: _listens(process.pid, address.port))
+    return Server(process, address.netloc, told["routes"], told["variable"])
+
+
+def _listens(process: int, port: int) -> bool:
+    connections = psutil.Process(process).net_connections("tcp4")
+    return any(its.status == psutil.CONN_LISTEN and its.laddr.port == port for its in connections)
+
+
+def end(process: subprocess.Popen, number=signal.SIGTERM) -> int:
+    """Send a process a signal, and return how it has ended."""
+    process.send_signal(number)
+    process.stdout.close()
+    return process.wait(timeout=60)

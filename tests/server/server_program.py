@@ -1,0 +1,51 @@
+"""A Jupyter server whose dashboards are `fake_panel`; tells its routes of clusters and its kernels' variable."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from jupyter_server.auth import Authorizer
+from jupyter_server.serverapp import ServerApp
+from server.running import FAKE
+from traitlets.config import Config
+
+from workbench.server import panels
+
+
+class Forbids(Authorizer):
+    """Lets nobody read pages of clusters named ``no-read-...``, nor execute anything by those of ``no-execute-...``."""
+
+    def is_authorized(self, handler, user, action, resource):
+        return resource != "workbench" or f"/no-{action}-" not in handler.request.path
+
+
+def main(base, token):
+    panels.MODULE = FAKE
+    config = Config()
+    config.ServerApp.authorizer_class = Forbids
+    config.ServerApp.base_url = base
+    config.ServerApp.ip = "127.0.0.1"
+    config.ServerApp.port = 0
+    config.ServerApp.open_browser = False
+    config.ServerApp.allow_root = True
+    config.ServerApp.terminals_enabled = False
+    config.ServerApp.jpserver_extensions = {"workbench.server": True}
+    config.IdentityProvider.token = token
+    app = ServerApp.instance(config=config)
+    app.initialize([], find_extensions=False)
+    routes = [
+        rule.matcher.regex.pattern
+        for group in app.web_app.default_router.rules
+        for rule in group.target.rules
+        if getattr(rule.target, "__module__", "").startswith("workbench.")
+    ]
+    told = {"url": app.connection_url, "routes": routes, "variable": os.environ["WORKBENCH_SERVER"]}
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+    app.start()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

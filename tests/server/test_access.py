@@ -1,0 +1,84 @@
+"""Who sees the pages of clusters: only who is logged in to Jupyter, from its own pages, as its authorizer says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from server.running import BASE, TOKEN, panels_of
+
+PAGES = [
+    f"{BASE}workbench/{kind}/guarded{rest}" for kind in ("dashboard", "dask") for rest in ("/", "/asked", "/ws", "")
+]
+
+
+@pytest.fixture(autouse=True)
+def guarded(cluster):
+    return cluster("guarded")
+
+
+def test_the_pages_here_are_all_routes_that_the_extension_has(started):
+    assert started.routes
+    for route in started.routes:
+        assert any(re.fullmatch(route.rstrip("$"), page) for page in PAGES)
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "token wrong"}, {"Cookie": "a=b"}], ids=["none", "token", "cookie"]
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_no_route_answers_who_is_not_logged_in(server, guarded, method, headers):
+    for path in PAGES:
+        for page in (path, f"{path}?token=wrong"):
+            answer = await server.get(page, method=method, headers=headers)
+
+            assert answer.code in {302, 403, 405}
+            if answer.code == 302:
+                assert answer.headers["Location"].startswith(f"{BASE}login?next=")
+            assert b"guarded" not in (answer.body or b"")
+    assert panels_of(server.process.pid, guarded) == []
+
+
+async def test_no_websocket_is_opened_for_who_is_not_logged_in(server, guarded):
+    for path in PAGES:
+        assert await server.knock(path, headers={}) == 302
+    assert panels_of(server.process.pid, guarded) == []
+
+
+async def test_who_is_logged_in_by_cookie_or_token_gets_the_page(server):
+    path = f"{BASE}workbench/dashboard/guarded/asked"
+
+    assert (await server.get(path)).code == 200
+    assert (await server.get(path, headers={"Authorization": f"token {TOKEN}"})).code == 200
+    assert (await server.get(f"{path}?token={TOKEN}", headers={})).code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_nothing_can_be_sent_but_by_websockets(server, method):
+    path = f"{BASE}workbench/dashboard/guarded/asked"
+
+    assert (await server.get(path, method=method, body="x")).code == 403  # no XSRF token
+    told = {"Authorization": f"token {TOKEN}"}
+    assert (await server.get(path, method=method, body="x", headers=told)).code == 405
+
+
+async def test_a_page_of_another_origin_opens_no_websocket(server):
+    path = f"{BASE}workbench/dashboard/guarded/ws"
+
+    assert await server.knock(path, headers=server.headers(Origin="http://elsewhere.example")) == 403
+    assert await server.knock(path, headers=server.headers(Origin=f"http://{server.host}")) == 101
+
+
+async def test_the_authorizer_is_asked_to_read_pages_and_to_execute_by_websockets(server, cluster):
+    cluster("no-read-a"), cluster("no-execute-a")
+
+    for kind in ("dashboard", "dask"):
+        assert (await server.get(f"{BASE}workbench/{kind}/no-read-a/asked")).code == 403
+        assert await server.knock(f"{BASE}workbench/{kind}/no-execute-a/ws") == 403
+    assert (await server.get(f"{BASE}workbench/dashboard/no-execute-a/asked")).code == 200
+
+
+async def test_a_page_may_be_framed_by_jupyter_alone(server):
+    answer = await server.get(f"{BASE}workbench/dashboard/guarded/asked")
+
+    assert "frame-ancestors 'self'" in answer.headers["Content-Security-Policy"]

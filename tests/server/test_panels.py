@@ -1,0 +1,164 @@
+"""Processes of dashboards: one for each cluster, shared, and never an orphan."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import stat
+from contextlib import nullcontext
+
+import pytest
+from server.running import BASE, TOKEN, end, panels_of, start
+from support.processes import gone, kill, until
+
+from workbench import registry, scratch
+from workbench.errors import LaunchError, StartError, StartTimeout
+from workbench.server import panels
+from workbench.server.panels import Panels
+
+PREFIX = "/workbench/dashboard/a/"
+
+
+async def awaited(what, condition):
+    """Wait for a condition, and let the event loop go on."""
+    await asyncio.to_thread(until, what, condition)
+
+
+def sockets(record):
+    return sorted(scratch.sockets(record.id).glob("*.sock"))
+
+
+@pytest.fixture
+async def new(fake):
+    """Return what makes the dashboards of a server, which end with the test."""
+    made = []
+
+    def make(**options) -> Panels:
+        made.append(Panels(**options))
+        return made[-1]
+
+    yield make
+    for some in made:
+        await some.close()
+    assert panels_of(os.getpid()) == []
+
+
+async def test_all_viewers_of_a_cluster_share_one_dashboard(new, cluster):
+    shown, a, b = new(), cluster("a"), cluster("b")
+
+    first, second, other = await asyncio.gather(*(shown.socket(record, PREFIX) for record in (a, a, b)))
+
+    assert first == second != other
+    assert stat.S_IMODE(first.stat().st_mode) == 0o600
+    assert (len(panels_of(os.getpid(), a)), len(panels_of(os.getpid(), b))) == (1, 1)
+    await shown.close()
+    assert panels_of(os.getpid()) == []
+    assert sockets(a) == sockets(b) == []
+
+
+async def test_a_dashboard_that_nobody_looks_at_ends_and_a_new_viewer_gets_a_new_one(new, cluster):
+    shown, record = new(idle=0.2), cluster("a")
+    await shown.socket(record, PREFIX)
+    [process] = panels_of(os.getpid(), record)
+
+    await awaited("the dashboard ends", lambda: gone(process))
+    await awaited("its socket is removed", lambda: not sockets(record))
+    assert (await shown.socket(record, PREFIX)).exists()
+
+
+async def test_a_dashboard_that_somebody_looks_at_goes_on(new, cluster):
+    shown, watched, left = new(idle=0.2), cluster("watched"), cluster("left")
+    await shown.socket(watched, PREFIX)
+    with shown.viewing(watched):
+        await shown.socket(left, PREFIX)
+        [process], [other] = panels_of(os.getpid(), watched), panels_of(os.getpid(), left)
+
+        await awaited("the other one ends", lambda: gone(other))
+        assert not gone(process)
+    await awaited("it ends", lambda: gone(process))
+
+
+@pytest.mark.parametrize("idle", [0.2, 300])
+async def test_a_dashboard_ends_when_its_cluster_has_and_leaves_nothing(new, cluster, monkeypatch, idle):
+    monkeypatch.setattr(panels, "_LOOK", 0.1)
+    shown, record = new(idle=idle), cluster("a")
+    folder = (await shown.socket(record, PREFIX)).parent
+    [process] = panels_of(os.getpid(), record)
+
+    # With the long one nobody looks; with the short one somebody does, to the end.
+    with shown.viewing(record) if idle < 1 else nullcontext():
+        registry.remove(record)
+        await awaited("the dashboard ends", lambda: gone(process))
+    await awaited("its folder is removed", lambda: not folder.exists())
+
+
+async def test_a_dashboard_that_was_killed_is_started_again(new, cluster):
+    shown, record = new(), cluster("a")
+    await shown.socket(record, PREFIX)
+    [process] = panels_of(os.getpid(), record)
+    kill(process)
+    await awaited("it is gone", lambda: shown._panels[record.id].result().process.poll() is not None)
+
+    assert (await shown.socket(record, PREFIX)).exists()
+    [again] = panels_of(os.getpid(), record)
+    assert again != process
+
+
+async def test_a_viewer_that_leaves_during_the_start_takes_the_dashboard_from_nobody(new, cluster):
+    shown, record = new(), cluster("a")
+    leaving, staying = (asyncio.create_task(shown.socket(record, PREFIX)) for _ in range(2))
+    await asyncio.sleep(0)
+    leaving.cancel()
+
+    assert (await staying).exists()
+
+
+async def test_dashboards_that_are_starting_end_too(new, cluster):
+    shown, record = new(), cluster("a")
+    starting = asyncio.create_task(shown.socket(record, PREFIX))
+    await awaited("its process is there", lambda: panels_of(os.getpid(), record))
+
+    await shown.close()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert panels_of(os.getpid()) == []
+
+
+async def test_a_dashboard_that_is_never_ready_is_ended_and_told(new, cluster, monkeypatch):
+    monkeypatch.setattr(panels, "_START", 0.01)
+    shown, record = new(), cluster("a")
+
+    with pytest.raises(StartTimeout, match=r"cluster 'a' was not ready after 0 s\. Its log is .*dashboard\.log"):
+        await shown.socket(record, PREFIX)
+    assert panels_of(os.getpid()) == []
+
+
+async def test_a_failed_start_is_tried_again_by_who_asks_again(new, cluster):
+    shown, record = new(), cluster("broken")
+
+    for _ in range(2):
+        with pytest.raises(StartError, match=r"has ended at once: no such thing: the last word of its log\. Its log"):
+            await shown.socket(record, PREFIX)
+    assert (record.logs / "dashboard.log").read_text().count("no such thing") == 2
+
+
+async def test_without_panel_it_is_told_what_to_install(cluster, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    with pytest.raises(LaunchError, match=r"not installed here: pip install 'panel>="):
+        await Panels().socket(cluster("a"), PREFIX)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_server_that_is_gone_leaves_no_dashboard(cluster, number):
+    record = cluster("a")
+    server = start()
+    answer = await server.get(f"{BASE}workbench/dashboard/a/asked?token={TOKEN}", headers={})
+    [process] = panels_of(server.process.pid, record)
+    assert answer.code == 200
+
+    await asyncio.to_thread(end, server.process, number)
+
+    await awaited("the dashboard is gone", lambda: gone(process))

@@ -1,0 +1,183 @@
+"""`workbench dashboard NAME`: a link that opens once, and nothing without it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from server.running import Server, panels_of
+from support.processes import gone, until
+
+from workbench import cli
+from workbench.server import proxy, standalone
+
+PAGES = [
+    "/workbench/dashboard/a/asked",
+    "/workbench/dashboard/a/",
+    "/workbench/dashboard/a",
+    "/workbench/dask/a/",
+    "/other",
+]
+PROGRAM = """
+import sys
+from server.running import FAKE
+from workbench import cli
+from workbench.server import panels
+panels.MODULE = FAKE
+sys.exit(cli.main(["dashboard", *sys.argv[1:]]))
+"""
+
+
+@asynccontextmanager
+async def served(name):
+    """Give the link that was told, and its server for a browser that has not opened it."""
+    links = asyncio.Queue()
+    serving = asyncio.create_task(standalone._serve(name, links.put_nowait))
+    try:
+        link = await asyncio.wait_for(links.get(), 30)
+        yield link, Server(None, urlsplit(link).netloc, [], "")
+    finally:
+        serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+@pytest.fixture
+async def site(fake, cluster):
+    cluster("a")
+    async with served("a") as (link, server):
+        yield link, server
+
+
+async def enter(link, server):
+    """Open the link, and keep the cookie."""
+    answer = await server.get(f"/?{urlsplit(link).query}")
+    if "Set-Cookie" in answer.headers:
+        server.cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    return answer
+
+
+async def test_the_link_leads_to_the_dashboard_and_its_pages(site):
+    link, server = site
+
+    answer = await enter(link, server)
+
+    assert (answer.code, answer.headers["Location"]) == (302, "/workbench/dashboard/a/")
+    assert {"HttpOnly", "SameSite=Lax"} <= set(answer.headers["Set-Cookie"].split("; "))
+    page = await server.get("/workbench/dashboard/a/asked")
+    assert page.code == 200
+    assert server.cookie.partition("=")[2] not in page.body.decode()
+    async with server.join("/workbench/dashboard/a/ws") as socket:
+        assert "cookie" not in json.dumps(json.loads(await socket.read_message())).lower()
+    assert (await server.get("/workbench/dashboard/nobody/")).code == 404
+    assert (await server.get("/other")).code == 404
+    assert (await server.get("/favicon.ico")).code == 204
+    assert (await server.get("/")).headers["Location"] == "/workbench/dashboard/a/"
+
+
+async def test_the_link_opens_once(site):
+    link, server = site
+    await enter(link, server)
+    server.cookie = ""
+
+    again = await enter(link, server)
+
+    assert (again.code, "Set-Cookie" in again.headers) == (403, False)
+    assert b"It opens once, in one browser" in again.body
+
+
+@pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?token=w%C3%B6rter"])
+async def test_without_the_token_nobody_gets_in_and_the_link_stays_good(site, query):
+    link, server = site
+
+    refused = await server.get(f"/{query}")
+    assert (refused.code, "Set-Cookie" in refused.headers) == (403, False)
+    assert (await enter(link, server)).code == 302
+
+
+@pytest.mark.parametrize("cookie", ["", "workbench=x", "{name}=", "{name}=wrong"])
+async def test_nothing_is_served_without_the_cookie(site, cookie):
+    link, server = site
+    server.cookie = cookie.format(name=f"workbench-{urlsplit(link).port}")
+
+    for path in PAGES:
+        for method in ("GET", "HEAD", "POST"):
+            assert (await server.get(f"{path}?{urlsplit(link).query}", method=method)).code == 403
+        assert await server.knock(path) == 403
+    assert panels_of(psutil.Process().pid) == []
+
+
+async def test_a_name_that_was_made_to_lead_here_gets_nothing(site):
+    link, server = site
+    for headers in ({}, {"Cookie": server.cookie}):
+        headers["Host"] = f"elsewhere.example:{urlsplit(link).port}"
+        assert (await server.get(f"/?{urlsplit(link).query}", headers=headers)).code == 403
+        assert (await server.get(PAGES[0], headers=headers)).code == 403
+        await enter(link, server)
+
+
+async def test_a_page_of_another_origin_opens_no_websocket(site):
+    link, server = site
+    await enter(link, server)
+
+    for origin, status in (("http://elsewhere.example", 403), ("null", 403), (f"http://{server.host}", 101)):
+        told = {"Cookie": server.cookie, "Origin": origin}
+        assert await server.knock("/workbench/dashboard/a/ws", headers=told) == status
+
+
+async def test_a_browser_that_is_gone_without_a_word_is_no_viewer_any_more(site, monkeypatch):
+    monkeypatch.setattr(proxy, "_PING", 0.1)
+    link, server = site
+    await enter(link, server)
+
+    async with server.silent("/workbench/dashboard/a/ws", headers={"Cookie": server.cookie}) as (status, reader):
+        assert status == 101
+        await asyncio.wait_for(reader.read(), 30)  # to the end of the connection
+
+
+async def test_it_listens_on_loopback_alone(site):
+    link, _ = site
+    listening = [c.laddr for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN and c.laddr]
+
+    assert [address.ip for address in listening if address.port == urlsplit(link).port] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_ctrl_c_ends_it_with_its_dashboard(cluster, options):
+    record = cluster("a")
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, "a", *options], stdout=subprocess.PIPE, text=True)
+    first = process.stdout.readline()
+    link = json.loads(first)["url"] if options else first.strip()
+    server = Server(process, urlsplit(link).netloc, [], "")
+
+    async def look():
+        await enter(link, server)
+        return await server.get("/workbench/dashboard/a/asked")
+
+    assert asyncio.run(look()).code == 200
+    [panel] = panels_of(process.pid, record)
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(timeout=60) == 0
+    rest = process.stdout.read()
+    process.stdout.close()
+    assert (rest == "") == bool(options)
+    if rest:
+        assert "opens once, in one browser. Ctrl-C ends the dashboard; the cluster goes on." in rest
+        assert f"ssh -L {urlsplit(link).port}:127.0.0.1:{urlsplit(link).port} " in rest
+    until("the dashboard is gone", lambda: gone(panel))
+
+
+def test_without_a_cluster_it_says_so(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+
+    assert cli.main(["dashboard"]) == 1
+    assert capsys.readouterr().err == "no cluster runs; start one with %mpicluster start.\n"
+    assert cli.main(["dashboard", "nobody"]) == 1

@@ -1,0 +1,64 @@
+"""The extension of Jupyter's server: pages of clusters for who is logged in there."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import JupyterHandler
+from jupyter_server.extension.application import ExtensionApp
+from tornado import web
+
+from workbench.server.pages import ROUTE, ClusterPages
+from workbench.server.panels import Panels
+from workbench.verbs.actions import SERVER
+
+
+class ClusterHandler(ClusterPages, JupyterHandler):
+    """Pages of clusters under Jupyter's login and authorizer, with its rules for other origins."""
+
+    auth_resource = "workbench"
+
+    @web.authenticated
+    async def get(  # type: ignore[override]  # it may redirect to the login
+        self, kind: str, name: str, *_: Any
+    ) -> None:
+        """Answer a request for a page, or for a websocket, by which a page can do more than be read."""
+        await (self._take_part if self.is_websocket else self._look)(kind, name)
+
+    @web.authenticated
+    async def head(self, kind: str, name: str, *_: Any) -> None:
+        """Answer a request for the headers of a page."""
+        await self._look(kind, name)
+
+    @authorized(action="read")  # type: ignore[untyped-decorator]
+    async def _look(self, kind: str, name: str) -> None:
+        await self.answer(kind, name)
+
+    @authorized(action="execute")  # type: ignore[untyped-decorator]
+    async def _take_part(self, kind: str, name: str) -> None:
+        await self.answer(kind, name)
+
+    def check_origin(self, origin: str = "") -> bool:
+        """Tell whether a websocket may be opened from an origin, by Jupyter's settings."""
+        return JupyterHandler.check_origin(self, origin)
+
+
+class WorkbenchExtension(ExtensionApp):
+    """What Jupyter's server loads; it ends the dashboards when the server stops."""
+
+    name = "workbench"
+    load_other_extensions = True
+
+    def initialize_handlers(self) -> None:
+        """Give the server its routes, and its kernels the word that they are there."""
+        base = self.settings["base_url"]
+        self.panels = Panels()
+        self.handlers.append((f"/{ROUTE}", ClusterHandler, {"panels": self.panels, "base": base}))
+        # Inherited by its kernels. The number tells them that it is their own server's.
+        os.environ[SERVER] = f"{os.getpid()} {base}"
+
+    async def stop_extension(self) -> None:
+        """End the dashboards."""
+        await self.panels.close()

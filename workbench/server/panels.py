@@ -1,0 +1,231 @@
+"""The processes of the dashboards: one for each cluster, started when somebody looks, ended when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workbench import registry, scratch
+from workbench.errors import LaunchError, StartError, StartTimeout
+from workbench.record import Record
+
+MODULE = "workbench.dashboard"
+"""What is run: ``python -m MODULE NAME --socket PATH --prefix PREFIX``; it ends at the end of its standard input."""
+# Seconds: without a viewer, between two looks, for a start, between two tries to connect, for an orderly end.
+_IDLE, _LOOK, _START, _TRY, _END = 300.0, 5.0, 60.0, 0.05, 5.0
+
+
+@dataclass
+class _Panel:
+    record: Record
+    socket: Path
+    process: subprocess.Popen[bytes]
+    viewers: int = 0
+    used: float = field(default_factory=time.monotonic)
+
+
+class Panels:
+    """The dashboards that this server has started.
+
+    Parameters
+    ----------
+    idle
+        Seconds without a viewer after which a dashboard ends, and for which it outlives its cluster if somebody
+        looks at it.
+
+    Notes
+    -----
+    Everything is called on one event loop. Each dashboard ends at the end of its standard input, which this process
+    holds: none outlives it, not even when it is killed.
+    """
+
+    def __init__(self, idle: float = _IDLE) -> None:
+        self._idle = idle
+        self._panels: dict[str, asyncio.Task[_Panel]] = {}
+        self._numbers = itertools.count()
+        self._closing = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def socket(self, record: Record, prefix: str) -> Path:
+        """Return the socket of a cluster's dashboard, which is started if it does not run.
+
+        Parameters
+        ----------
+        record
+            The cluster.
+        prefix
+            Path of its pages in the browser.
+
+        Raises
+        ------
+        LaunchError
+            If Panel is not installed.
+        StartError
+            If it ends at once, or does not answer in time.
+        """
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        starting = before = self._panels.get(record.id)
+        if starting is None or _has_ended(starting):
+            starting = self._panels[record.id] = asyncio.create_task(self._start(record, prefix))
+            await _clear(before)
+        # A browser that goes away while it starts takes it away from nobody else.
+        panel = await asyncio.shield(starting)
+        panel.used = time.monotonic()
+        return panel.socket
+
+    @contextmanager
+    def viewing(self, record: Record) -> Iterator[None]:
+        """Give a context in which somebody looks at the dashboard whose socket was asked for."""
+        task = self._panels.get(record.id)
+        if task is None or _has_ended(task):
+            yield  # it has ended since
+            return
+        panel = task.result()
+        panel.viewers += 1
+        try:
+            yield
+        finally:
+            panel.viewers -= 1
+            panel.used = time.monotonic()
+
+    async def close(self) -> None:
+        """End all dashboards."""
+        self._closing.set()
+        if self._watching is not None:
+            await self._watching
+        tasks = list(self._panels.values())
+        self._panels.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*map(_clear, tasks))
+
+    async def _start(self, record: Record, prefix: str) -> _Panel:
+        if importlib.util.find_spec("panel") is None:
+            raise LaunchError("the dashboard needs Panel, which is not installed here: pip install 'panel>=1.9,<1.10'")
+        socket = scratch.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
+        log = record.logs / "dashboard.log"
+        panel = _Panel(record, socket, _run(record, socket, prefix, log))
+        try:
+            async with asyncio.timeout(_START):
+                await _ready(panel, log)
+        except TimeoutError as error:
+            await _end(panel)
+            raise StartTimeout(
+                f"the dashboard of cluster {record.name!r} was not ready after {_START:.0f} s. Its log is {log}."
+            ) from error
+        except BaseException:
+            await _end(panel)
+            raise
+        return panel
+
+    async def _watch(self) -> None:
+        while not await self._is_closing(min(_LOOK, self._idle)):
+            for key, task in list(self._panels.items()):
+                if not task.done() or (not _has_ended(task) and await self._is_wanted(task.result())):
+                    continue
+                if self._panels.get(key) is task:
+                    del self._panels[key]
+                await _clear(task)
+
+    async def _is_closing(self, within: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), within)
+        return self._closing.is_set()
+
+    async def _is_wanted(self, panel: _Panel) -> bool:
+        there = await asyncio.to_thread(_is_there, panel.record)
+        if there and panel.viewers:
+            panel.used = time.monotonic()
+        # Who looks when the cluster ends may look back for a while.
+        return (there or panel.viewers > 0) and time.monotonic() - panel.used < self._idle
+
+
+def _has_ended(task: asyncio.Task[_Panel]) -> bool:
+    return task.done() and (
+        task.cancelled() or task.exception() is not None or task.result().process.poll() is not None
+    )
+
+
+async def _clear(task: asyncio.Task[_Panel] | None) -> None:
+    """End what has been started; a start that failed has cleared up itself."""
+    if task is not None and not task.cancelled() and task.exception() is None:
+        await _end(task.result())
+
+
+def dask_socket(socket: Path) -> Path:
+    """Return the socket that leads to Dask's own pages, beside that of a dashboard."""
+    return socket.with_suffix(".dask")
+
+
+def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", MODULE, record.name, "--socket", str(socket), "--prefix", prefix]
+    command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
+    with open(log, "ab", opener=_private) as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C in the terminal of the server asks whether it shall end
+        )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+async def _ready(panel: _Panel, log: Path) -> None:
+    while not await _answers(panel.socket):
+        if panel.process.poll() is not None:
+            raise StartError(f"the dashboard of cluster {panel.record.name!r} has ended at once: {_last(log)}")
+        await asyncio.sleep(_TRY)
+
+
+async def _answers(socket: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(str(socket))
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _end(panel: _Panel) -> None:
+    process = panel.process
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        await asyncio.to_thread(process.wait, _END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+    for socket in (panel.socket, dask_socket(panel.socket)):
+        socket.unlink(missing_ok=True)
+    if not await asyncio.to_thread(_is_there, panel.record):
+        with contextlib.suppress(OSError):  # somebody else's sockets are in it
+            panel.socket.parent.rmdir()
+
+
+def _is_there(record: Record) -> bool:
+    try:
+        return registry.owns_lease(record)
+    except OSError:
+        return True  # the file server does not answer, which says nothing
+
+
+def _last(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"{last}. Its log is {log}."
