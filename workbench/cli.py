@@ -122,6 +122,11 @@ def _where(name: str | None, *, stacks: bool, json: bool) -> int:
     return _print({"worlds": places}, show.where_text(places, stacks=stacks), as_json=json)
 
 
+def _metrics(name: str | None, table: str | None, out: str | None, *, json: bool) -> int:
+    text = actions.metrics(actions.choose(name), table, out)
+    return _print({"metrics": text}, text, as_json=json)
+
+
 def _dashboard(name: str | None, *, json: bool) -> int:
     from workbench.server.standalone import serve
 

@@ -17,6 +17,7 @@ from workbench.connection import HeadConnection
 from workbench.job import LOOK, Job, submitted_script
 from workbench.launch.request import rank_count
 from workbench.metrics.frames import frame
+from workbench.metrics.openmetrics import text
 from workbench.progress import Progress
 from workbench.registry import Record
 
@@ -274,6 +275,14 @@ class MPICluster(Cluster):
 
         async def ask() -> Any:
             return frame(await self._connection.metrics(), what)
+
+        return self.sync(ask)
+
+    def openmetrics(self) -> Any:
+        """Return how things stand in the text format of OpenMetrics: see `workbench.metrics.openmetrics.text`."""
+
+        async def ask() -> str:
+            return text(await self._connection.metrics())
 
         return self.sync(ask)
 

@@ -105,6 +105,9 @@ class ClusterMagics(Magics):
     def _where(self, name: str | None, stacks: bool) -> None:
         print(show.where_text(actions.where(self._choose(name), self._cluster), stacks=stacks))
 
+    def _metrics(self, name: str | None, table: str | None, out: str | None) -> None:
+        print(actions.metrics(self._choose(name), table, out, self._cluster))
+
     def _dashboard(self, name: str | None) -> None:
         url = actions.dashboard_url(self._choose(name))
         _display(url, show.dashboard_html(url))

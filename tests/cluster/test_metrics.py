@@ -13,9 +13,11 @@ from support import metered
 from support.processes import DEADLINE, kill, until
 
 from workbench import MPICluster, cells, place, report, run_on_ranks
+from workbench.errors import InvalidRequest
 from workbench.metrics.fields import RANK, TICK
 from workbench.metrics.update import Update
 from workbench.ml import KMeans
+from workbench.verbs import actions
 
 FLAVOUR = pytest.mark.mpi_flavour
 
@@ -226,3 +228,23 @@ def test_the_head_stops_and_its_metrics_are_told_to_be_out_of_reach():
     with pytest.raises(HeadUnreachable, match=r"has ended|not connected|does not answer"):
         cluster.metrics()
     cluster.close()
+
+
+def test_what_was_measured_is_written_by_the_verb(cluster, client4, tmp_path):
+    import pandas as pd
+
+    run_on_ranks(metered.ring, [1, 2, 3, 4], client=client4)
+    until("what was sent", lambda: len(cluster.metrics("operations")))
+    record = cluster.record
+    assert actions.metrics(record, None, None, cluster).endswith("# EOF")
+    table = actions.metrics(record, "operations", None, cluster)
+    assert table.startswith("operation,calls,bytes,seconds,waiting\n")
+    path = tmp_path / "ranks.parquet"
+    assert actions.metrics(record, "ranks", str(path), cluster) == f"{path} has the metrics of cluster 'shared'"
+    assert set(pd.read_parquet(path)["rank"]) == {0, 1, 2, 3}
+    with pytest.raises(InvalidRequest, match="OpenMetrics are text; name a table for Parquet"):
+        actions.metrics(record, None, str(path), cluster)
+    with pytest.raises(InvalidRequest, match=r"cannot be written \(No such file or directory\)"):
+        actions.metrics(record, "ranks", str(tmp_path / "nowhere" / "ranks.csv"), cluster)
+    with pytest.raises(InvalidRequest, match="no metrics 'rank'"):
+        actions.metrics(record, "rank", None, cluster)

@@ -4,7 +4,18 @@ import pytest
 
 import workbench
 
-NAMES = ["MPICluster", "__version__", "blocks", "broadcast", "map_blocks", "place", "reduce", "run_on_ranks", "spmd"]
+NAMES = [
+    "MPICluster",
+    "__version__",
+    "blocks",
+    "broadcast",
+    "map_blocks",
+    "place",
+    "reduce",
+    "report",
+    "run_on_ranks",
+    "spmd",
+]
 
 
 def test_the_public_names_are_these():

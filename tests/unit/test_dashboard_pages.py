@@ -19,6 +19,7 @@ from workbench.dashboard.looks import DARK, LIGHT
 from workbench.dashboard.page import Desk
 from workbench.dashboard.session import PAGE_CLASSES, Session
 from workbench.dashboard.store import DataStore
+from workbench.dashboard.training import spread
 
 
 def known(ranks, nodes, **fields):
@@ -79,6 +80,13 @@ def test_the_time_of_a_step_is_what_has_gone_by_in_the_parts_that_ranks_have_spe
     assert table["step"].tolist() == [record["step"] for record in fits[1:]]
     parts = table[["compute", "mpi", "waiting", "idle"]]
     assert parts.sum(axis=1).to_numpy() == pytest.approx(np.diff([record["time"] for record in fits]), rel=1e-3)
+
+
+def test_steps_that_were_told_together_share_the_time_till_then():
+    assert spread(np.array([1.0, 1.5, 1.5, 1.5, 2.0, 2.003])).tolist() == pytest.approx(
+        [1.0, 1 + 1 / 6, 1 + 1 / 3, 1.5, 1.7515, 2.003]
+    )
+    assert spread(np.array([])).tolist() == []
 
 
 def test_an_address_tells_again_what_was_looked_at_and_no_more():

@@ -30,7 +30,9 @@ def update():
         store.tick()
     store.calls.began("abc", 12)
     over = {"call": "abc", "what": "f", "mpi": 0.5, "operations": 3, "bytes": 80}
-    store.take(message([0, 1], cpu=12.5, ended=[over | {"begin": 10.0, "end": 12.0}, over | {"begin": 11.0, "end": 14.0}]))
+    store.take(
+        message([0, 1], cpu=12.5, ended=[over | {"begin": 10.0, "end": 12.0}, over | {"begin": 11.0, "end": 14.0}])
+    )
     store.report({"fit": "1", "name": "KMeans", "step": 1.0, "inertia": 2.0})
     store.tick()
     return store.update()

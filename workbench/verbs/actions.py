@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import config, registry
@@ -293,6 +294,39 @@ def where(record: Record, bound: MPICluster | None = None) -> dict[int, dict[int
         timeout = config.seconds("connect-timeout")
         places: dict[int, dict[int, Any]] = cluster.sync(head.workbench_where, callback_timeout=timeout)
         return places
+
+
+def metrics(record: Record, table: str | None, out: str | None, bound: MPICluster | None = None) -> str:
+    """Return what was measured as text, or write it to a file and return a line that says so.
+
+    Parameters
+    ----------
+    table
+        As of `MPICluster.metrics`; None: all of them, as OpenMetrics.
+    out
+        File; a table goes to ``.parquet`` as Parquet, to any other as CSV.
+
+    Raises
+    ------
+    InvalidRequest
+        If there is no such table, or OpenMetrics are to go to a Parquet file, or the file cannot be written.
+    """
+    parquet = out is not None and out.endswith(".parquet")
+    if parquet and table is None:
+        raise InvalidRequest(f"--out {out}: OpenMetrics are text; name a table for Parquet, as --table ranks")
+    with connected(record, bound) as cluster:
+        frame = None if table is None else cluster.metrics(table)
+        text = cluster.openmetrics() if frame is None else frame.to_csv(index=False)
+    if out is None:
+        return str(text).rstrip("\n")
+    try:
+        if parquet:
+            frame.to_parquet(out)
+        else:
+            Path(out).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(f"--out {out}: it cannot be written ({error.strerror}); name another file") from error
+    return f"{out} has the metrics of cluster {record.name!r}"
 
 
 def dashboard_url(record: Record) -> str:

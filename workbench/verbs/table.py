@@ -74,6 +74,12 @@ def _clusters() -> list[str]:
     return registry.names()
 
 
+def _tables() -> list[str]:
+    from workbench.metrics.frames import TABLES
+
+    return list(TABLES)
+
+
 def _interfaces() -> list[str]:
     import psutil
 
@@ -143,6 +149,15 @@ VERBS = (
         "where",
         "tell where each rank is in a call on all ranks that is going on",
         (_NAME, Argument("--stacks", "with the stack of each rank")),
+    ),
+    Verb(
+        "metrics",
+        "write what was measured: as OpenMetrics, or a table",
+        (
+            _NAME,
+            Argument("--table", "this one, as CSV; default: OpenMetrics of the last half second", "TABLE", _tables),
+            Argument("--out", "to this file, a table by its ending as CSV or Parquet", "FILE"),
+        ),
     ),
     Verb("dashboard", "show every rank of a cluster, live", (_NAME,)),
     Verb("stop", "end a cluster", (_NAME, Argument("--all", "end all clusters of yours"))),

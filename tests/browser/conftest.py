@@ -1,0 +1,64 @@
+"""A headless Chromium, and dashboards of simulated clusters to look at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser.viewing import PATIENCE, Dashboard, Viewer, start
+
+
+@pytest.fixture(scope="session")
+def dashboards() -> Iterator[dict[int, Dashboard]]:
+    """Return dashboards by their number of ranks."""
+    # what stands for Dask's pages is anything that is there
+    started = {4: start(4, 1), 512: start(512, 32, dask="static/extensions/panel/images/favicon.ico")}
+    yield started
+    for dashboard in started.values():
+        dashboard.end()
+
+
+@pytest.fixture
+def four(dashboards: dict[int, Dashboard]) -> Dashboard:
+    return dashboards[4]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        pytest.fail("tests of the dashboard need playwright: pip install 'mpi-workbench[test]'")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.fail("tests of the dashboard need Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def viewer(chromium: Any) -> Iterator[Viewer]:
+    context = chromium.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
+    context.set_default_timeout(PATIENCE)
+    made = Viewer(context.new_page())
+    made.page.on("console", lambda said: said.type == "error" and made.complaints.append(said.text))
+    made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
+    made.page.on("request", lambda request: made.requests.append(request.url))
+    made.page.on("websocket", lambda socket: made.requests.append(socket.url))
+    yield made
+    context.close()
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("WORKBENCH_SHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

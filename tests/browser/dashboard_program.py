@@ -1,0 +1,42 @@
+"""``python dashboard_program.py RANKS NODES SOCKET PREFIX DASK``: the dashboard of a simulated cluster.
+
+It is served on a Unix socket, as always, which a browser does not reach: a port of 127.0.0.1, which is printed, leads
+to it. It ends as the dashboard does, when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from workbench.bench.simulated import Simulated
+from workbench.dashboard.serving import serving, until_told
+
+
+async def main() -> None:
+    ranks, nodes, socket, prefix, dask = sys.argv[1:]
+
+    async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_unix_connection(socket)
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            try:
+                while data := await source.read(1 << 16):
+                    target.write(data)
+                    await target.drain()
+            except ConnectionError:
+                pass
+            finally:
+                target.close()
+
+        await asyncio.gather(copy(reader, outer), copy(inner, writer))
+
+    async with serving(Simulated(int(ranks), int(nodes)), "simulated", Path(socket), prefix=prefix, dask=dask or None):
+        bridge = await asyncio.start_server(lead, "127.0.0.1")
+        print(bridge.sockets[0].getsockname()[1], flush=True)  # noqa: T201
+        await until_told()
+        bridge.close()
+
+
+asyncio.run(main())

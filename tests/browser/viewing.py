@@ -1,0 +1,87 @@
+"""A dashboard of a simulated cluster, and one who looks at it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("dashboard_program.py")
+PREFIX = "/user/somebody/workbench/dashboard/simulated"
+# What tells which moment is shown.
+CLOCK = re.compile(r"^\d\d:\d\d:\d\d")
+# Milliseconds, on a machine that has other work.
+PATIENCE = 30_000
+
+
+@dataclass
+class Dashboard:
+    """The dashboard of a simulated cluster, in a process of its own."""
+
+    process: subprocess.Popen[str]
+    socket: Path
+    port: int
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def address(self, query: str = "") -> str:
+        return f"{self.origin}{PREFIX}/?{query}"
+
+    def end(self) -> int:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return self.process.wait(10)
+
+
+def start(ranks: int, nodes: int, dask: str = "") -> Dashboard:
+    socket = Path(tempfile.mkdtemp(dir=os.environ["XDG_RUNTIME_DIR"])) / "panel.sock"
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(ranks), str(nodes), str(socket), PREFIX, dask],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    port = process.stdout.readline()
+    if not port:
+        pytest.fail(f"the dashboard has ended at once: {process.wait(10)}")
+    return Dashboard(process, socket, int(port))
+
+
+@dataclass
+class Viewer:
+    """A page of the browser, and what went wrong in it."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def open(self, address: str) -> None:
+        self.page.goto(address, wait_until="domcontentloaded")
+        self.painted()
+
+    def painted(self) -> None:
+        self.page.wait_for_function("() => window.Bokeh?.documents[0]?.is_idle")
+
+    def turn_to(self, title: str) -> None:
+        self.page.locator("nav").get_by_text(title, exact=True).click()
+
+    def sees(self, text: str) -> None:
+        self.page.get_by_text(text).first.wait_for()
+
+    def clock(self) -> str:
+        """Return the moment that is shown."""
+        return self.page.get_by_text(CLOCK).first.inner_text()
+
+    def moves(self) -> None:
+        """Wait until another moment is shown."""
+        before = self.clock()
+        self.page.get_by_text(CLOCK).filter(has_not_text=before).first.wait_for()

@@ -1,0 +1,54 @@
+"""The app: what a browser that comes is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+
+from workbench.dashboard.looking import Looking
+from workbench.dashboard.looks import FONT, THEMES
+from workbench.dashboard.session import Session
+from workbench.dashboard.store import DataStore
+
+
+def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[], Any]:
+    """Return what makes the page of each browser that comes.
+
+    Parameters
+    ----------
+    store
+        What is known of the cluster; all browsers share it.
+    name
+        Of the cluster.
+    dask
+        Address of Dask's own pages, relative to that of the app; None if there are none.
+    """
+
+    def app() -> Any:
+        query = {key: values[-1].decode(errors="replace") for key, values in pn.state.session_args.items()}
+        looking = Looking.at(query)
+        session = Session(store, looking, dask)
+        pn.state.on_session_destroyed(lambda _: session.close())
+        theme = THEMES[looking.theme]
+        template: Any = pn.template.Template(_template(), location=True)
+        template.add_variable("variables", theme.variables)
+        template.add_variable("scheme", theme.name)
+        template.add_variable("font", FONT)
+        template.add_variable("cluster", name)
+        template.add_panel("pages", session.controls.pages)
+        template.add_panel("choices", session.controls.choices)
+        template.add_panel("trouble", session.trouble)
+        template.add_panel("main", session.main)
+        template.title = f"{name}: ranks live"
+        return template
+
+    return app
+
+
+@cache
+def _template() -> str:
+    return Path(__file__).with_name("page.html").read_text(encoding="utf-8")

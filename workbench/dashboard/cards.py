@@ -1,0 +1,173 @@
+"""Cards: what a page is made of, each with its title, and with its numbers to take along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import pandas as pd
+import panel as pn
+from bokeh.models import ColumnDataSource, CustomAction, CustomJS
+
+from workbench.dashboard.looks import Theme
+
+_ICON = (
+    "data:image/svg+xml;utf8,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24' fill='none' stroke='%23888' "
+    "stroke-width='1.6' stroke-linecap='round' stroke-linejoin='round'><path d='M6 3h8l4 4v4M6 3v8'/>"
+    "<text x='12' y='21' font-size='9' font-family='sans-serif' text-anchor='middle' fill='%23888' stroke='none' "
+    "font-weight='bold'>CSV</text></svg>"
+)
+# Hands a table that has come over to the browser's own way of saving files.
+_SAVE = """
+const link = document.createElement("a")
+link.href = URL.createObjectURL(new Blob([cb_obj.data.text[0]], {type: "text/csv"}))
+link.download = cb_obj.data.name[0]
+link.click()
+URL.revokeObjectURL(link.href)
+"""
+_TEXT = """
+:host { font-size: 13px; line-height: 1.5; color: var(--text); }
+h2 { font-size: 14px; font-weight: 600; margin: 0; }
+.note { color: var(--muted); font-size: 12px; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 500; color: var(--muted); font-size: 12px; }
+th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
+td.wide { white-space: normal; width: 99%; }
+tr:last-child td { border-bottom: none; }
+.right { text-align: right; }
+.bar { display: inline-block; width: 110px; height: 8px; border-radius: 4px; background: var(--line); }
+.bar i { display: block; height: 8px; border-radius: 4px; background: var(--accent); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 8px 24px; margin-top: 8px; }
+.tile b { display: block; font-size: 22px; font-weight: 600; letter-spacing: -0.01em; line-height: 1.25; }
+.tile { color: var(--muted); font-size: 12px; } .tile b { color: var(--text); }
+.bad, .tile b.bad { color: var(--bad); }
+p { margin: 0 0 8px 0; } p:last-child { margin: 0; }
+.scroll { overflow: auto; max-height: 420px; }
+.key i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 5px 0 14px; }
+"""
+_CARD = {
+    "background": "var(--card)",
+    "border": "1px solid var(--line)",
+    "border-radius": "10px",
+    "padding": "14px 16px",
+    "box-sizing": "border-box",
+    "min-width": "0",
+}
+# Pixels of a card, at least, that is beside others.
+_WIDTH = 420
+
+Table = Callable[[], pd.DataFrame]
+
+
+def html(text: str = "") -> Any:
+    """Return a pane of text that may be changed."""
+    return pn.pane.HTML(text, sizing_mode="stretch_width", margin=0, stylesheets=[_TEXT])
+
+
+def heading(title: str, note: str = "") -> str:
+    """Return the heading of a card."""
+    return f"<h2>{escape(title)}</h2>" + (f"<div class=note>{escape(note)}</div>" if note else "")
+
+
+def rows(heads: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[int] = (), wide: int = -1) -> str:
+    """Return a table whose cells are markup; columns may be set to the right, or take all room that is left."""
+
+    def kind(column: int) -> str:
+        return " class=right" if column in right else " class=wide" if column == wide else ""
+
+    head = "".join(f"<th{kind(column)}>{escape(text)}</th>" for column, text in enumerate(heads))
+    body = "".join(
+        f"<tr>{''.join(f'<td{kind(column)}>{cell}</td>' for column, cell in enumerate(row))}</tr>" for row in cells
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def bar(part: float) -> str:
+    """Return a bar that is filled to a part."""
+    return f"<span class=bar><i style='width:{100 * min(max(part, 0.0), 1.0):.0f}%'></i></span>"
+
+
+def column(*cards: Any) -> Any:
+    """Return cards below each other."""
+    return pn.Column(*cards, sizing_mode="stretch_width", margin=0, styles={"gap": "14px", "min-width": "0"})
+
+
+def row(*cards: Any, widths: Sequence[int] = ()) -> Any:
+    """Return cards beside each other, below each other where there is less room than their widths in pixels."""
+    for card, width in zip(cards, widths or [_WIDTH] * len(cards), strict=True):
+        card.styles = {**card.styles, "flex": f"1 1 {width}px"}
+    return pn.FlexBox(*cards, sizing_mode="stretch_width", margin=0, gap="14px", align_items="stretch")
+
+
+class Cards:
+    """Makes the cards of a page.
+
+    Parameters
+    ----------
+    theme
+        Colours.
+    """
+
+    def __init__(self, theme: Theme) -> None:
+        self.theme = theme
+        self._tables: dict[str, Table] = {}
+        self._wanted = ColumnDataSource({"name": []})
+        self._saved = ColumnDataSource({"name": [], "text": []})
+        self._wanted.on_change("data", self._save)
+        self._saved.js_on_change("data", CustomJS(code=_SAVE))
+
+    def text(self, title: str, content: Any, note: str = "") -> Any:
+        """Return a card of text."""
+        return self._card(title, note, [content])
+
+    def chart(self, title: str, figure: Any, table: Table, note: str = "", above: Any = None) -> Any:
+        """Return a card of a figure.
+
+        Parameters
+        ----------
+        title
+            What is drawn.
+        figure
+            The Bokeh figure.
+        table
+            Returns its numbers.
+        note
+            Units, and how to read it.
+        above
+            What stands between heading and figure.
+        """
+        name = "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
+        self._tables[name] = table
+        ask = CustomJS(
+            args={"wanted": self._wanted, "saved": self._saved},
+            code=f"wanted.data = {{name: ['{name}'], at: [Date.now()]}}",
+        )
+        figure.add_tools(CustomAction(icon=_ICON, description="Save as CSV", callback=ask))
+        shown = pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
+        return self._card(title, note, [shown] if above is None else [above, shown])
+
+    @property
+    def charts(self) -> list[str]:
+        """Names of the charts whose numbers can be had."""
+        return list(self._tables)
+
+    def csv(self, name: str) -> str:
+        """Return the numbers of a chart as CSV."""
+        return self._tables[name]().to_csv(index=False)
+
+    def _save(self, attribute: str, before: Any, now: Any) -> None:
+        for name in now["name"]:
+            if name in self._tables:
+                # with what makes it another one when it is asked for twice
+                self._saved.data = {"name": [f"{name}.csv"], "text": [self.csv(name)], "at": now["at"]}
+
+    def _card(self, title: str, note: str, content: list[Any]) -> Any:
+        return pn.Column(
+            html(heading(title, note)),
+            *content,
+            margin=0,
+            sizing_mode="stretch_width",
+            styles=dict(_CARD),
+            stylesheets=[":host { align-self: stretch !important; height: auto !important; }"],
+        )

@@ -1,0 +1,295 @@
+"""Figures: alike in looks, and cheap to draw twice a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from bokeh.models import (
+    BasicTicker,
+    ColumnDataSource,
+    CustomJSHover,
+    CustomJSTickFormatter,
+    DatetimeTickFormatter,
+    FixedTicker,
+    HoverTool,
+    LinearColorMapper,
+    Range1d,
+    SaveTool,
+    SingleIntervalTicker,
+)
+from bokeh.models.annotations import ColorBar
+from bokeh.models.tools import PanTool, ResetTool, WheelZoomTool
+from bokeh.plotting import figure
+
+from workbench.dashboard.coding import Coding
+from workbench.dashboard.looks import FONT, Theme
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Figure = Any
+"""A Bokeh figure: what it is made of is set by names that its types do not know."""
+
+_CLOCK = "%H:%M:%S"
+
+# What a heat map is decoded with in the browser, by what its numbers are.
+_DECODE = """
+const [low, high] = [scale.data.low[0], scale.data.high[0]]
+if (value == 255) return "not known"
+const number = low == 0 ? value / 254 * high : value == 0 ? 0 : low * Math.pow(high / low, (value - 1) / 253)
+"""
+_BINARY = """
+const power = number < 1 ? 0 : Math.min(5, Math.floor(Math.log2(number) / 10))
+const unit = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"][power]
+const size = Number((number / Math.pow(1024, power)).toPrecision(3)) + " " + unit
+"""
+WORDS = {
+    "percent": "return number.toFixed(0) + ' %'",
+    "bytes": f"{_BINARY} return size",
+    "count": """
+const step = [[1e12, " T"], [1e9, " G"], [1e6, " M"], [1e3, " k"]].find(([size, _]) => Math.abs(number) >= size)
+return step ? Number((number / step[0]).toPrecision(3)) + step[1] : String(Number(number.toPrecision(3)))
+""",
+    "seconds": """
+const small = 0 < number && number < 1
+return Number((number * (small ? 1000 : 1)).toPrecision(3)) + (small ? " ms" : " s")
+""",
+}
+"""What words a number in the browser, by what it is of; to be read after ``const number``."""
+
+
+def plot(theme: Theme, height: int, **options: Any) -> Figure:
+    """Return an empty figure as wide as there is room.
+
+    Parameters
+    ----------
+    theme
+        Its colours.
+    height
+        Pixels.
+    options
+        Of ``bokeh.plotting.figure``.
+    """
+    made: Figure = figure(
+        height=height,
+        sizing_mode="stretch_width",
+        min_width=200,
+        toolbar_location="above",
+        tools=[PanTool(), WheelZoomTool(), ResetTool(), SaveTool()],
+        background_fill_color=theme.card,
+        border_fill_color=theme.card,
+        outline_line_color=None,
+        min_border_right=16,
+        **options,
+    )
+    made.toolbar.logo = None
+    made.toolbar.autohide = True
+    made.toolbar_inner = True
+    made.toolbar.active_drag = None
+    for axis in made.axis:
+        style_axis(axis, theme)
+    made.grid.grid_line_color = theme.line
+    made.xgrid.visible = False
+    return made
+
+
+def style_axis(axis: Any, theme: Theme) -> None:
+    """Give an axis, or a colour bar, the looks of the theme."""
+    axis.update(
+        axis_line_color=None,
+        major_tick_line_color=theme.line,
+        major_tick_out=4,
+        major_tick_in=0,
+        minor_tick_line_color=None,
+        major_label_text_color=theme.muted,
+        major_label_text_font=FONT,
+        major_label_text_font_size="11px",
+        axis_label_text_color=theme.muted,
+        axis_label_text_font=FONT,
+        axis_label_text_font_size="11px",
+        axis_label_text_font_style="normal",
+    )
+
+
+def over_time(made: Figure) -> None:
+    """Make the horizontal axis one of times of day, see `local`."""
+    made.xaxis.formatter = DatetimeTickFormatter(
+        seconds=_CLOCK, minsec=_CLOCK, minutes=_CLOCK, hourmin=_CLOCK, hours=_CLOCK, days=_CLOCK
+    )
+    made.xaxis.ticker = SingleIntervalTicker(num_minor_ticks=0)
+    made.x_range = Range1d()
+
+
+def local(moments: Any) -> Any:
+    """Return moments, in seconds since the epoch, as milliseconds that Bokeh shows in the time zone of here."""
+    return (np.asarray(moments) + time.localtime().tm_gmtoff) * 1000
+
+
+def show_span(made: Figure, begin: float, end: float) -> None:
+    """Have an axis of `over_time` go from a moment to another one."""
+    start, stop = local([begin, end])
+    made.x_range.update(start=start, end=stop)
+    # whole minutes, or a part of one
+    made.xaxis[0].ticker.interval = (stop - start) / (4 if end - begin < 300 else 5)
+
+
+def name_ticks(axis: Any, names: Sequence[str]) -> None:
+    """Label an axis of indices by names, as many as there is room for."""
+    axis.formatter = CustomJSTickFormatter(
+        args={"names": list(names)}, code="return Number.isInteger(tick) ? names[tick] ?? '' : ''"
+    )
+    axis.ticker.min_interval = 1
+    axis.ticker.num_minor_ticks = 0
+
+
+def words_of(words: str) -> CustomJSTickFormatter:
+    """Return what words the numbers of an axis, by a key of `WORDS`."""
+    return CustomJSTickFormatter(code=f"const number = tick\n{WORDS[words]}")
+
+
+def numbers(made: Figure, words: str) -> None:
+    """Have the vertical axis show numbers from 0 on, worded by a key of `WORDS`."""
+    made.yaxis.formatter = words_of(words)
+    made.yaxis.ticker = BasicTicker(base=2, mantissas=[1]) if words == "bytes" else BasicTicker()
+    made.yaxis.ticker.desired_num_ticks = 5
+    made.y_range.start = 0
+    made.y_range.min_interval = 1e-6
+
+
+def legend(made: Figure, theme: Theme) -> None:
+    """Put the legend of a figure above it, in one line."""
+    its = made.legend[0]
+    made.add_layout(its, "above")
+    its.update(
+        orientation="horizontal",
+        location="top_left",
+        background_fill_alpha=0,
+        border_line_color=None,
+        label_text_color=theme.muted,
+        label_text_font=FONT,
+        label_text_font_size="11px",
+        glyph_width=12,
+        glyph_height=12,
+        spacing=14,
+        padding=0,
+        margin=2,
+        click_policy="hide",
+    )
+
+
+def hover(made: Figure, renderers: Sequence[Any], told: Sequence[tuple[str, str]]) -> None:
+    """Have the figure tell numbers of what is under the pointer."""
+    made.add_tools(HoverTool(renderers=list(renderers), tooltips=list(told)))
+
+
+class HeatMap:
+    """A figure of one image, of rows by columns, with a colour bar.
+
+    Parameters
+    ----------
+    theme
+        Its colours.
+    height
+        Pixels.
+    rows
+        Names of the rows, from the top down.
+    columns
+        Names of the columns, from left to right; None for an axis of time.
+    words
+        What the numbers are, a key of `WORDS`.
+    told
+        What is told of a field under the pointer: what a row is, what a column is, what a number is.
+    """
+
+    def __init__(
+        self,
+        theme: Theme,
+        height: int,
+        rows: Sequence[str],
+        columns: Sequence[str] | None,
+        *,
+        words: str,
+        told: tuple[str, str, str],
+    ) -> None:
+        options: dict[str, Any] = {}
+        if columns is not None:
+            options["x_range"] = Range1d(start=-0.5, end=len(columns) - 0.5)
+        self.figure = made = plot(theme, height, y_range=Range1d(start=len(rows) - 0.5, end=-0.5), **options)
+        made.grid.visible = False
+        if columns is None:
+            over_time(made)
+        else:
+            name_ticks(made.xaxis[0], columns)
+        name_ticks(made.yaxis[0], rows)
+        self._image = ColumnDataSource({"image": [np.zeros((1, 1), np.uint8)], "x": [0.0], "dw": [1.0]})
+        self._scale = ColumnDataSource({"low": [0.0], "high": [1.0]})
+        mapper = LinearColorMapper(palette=theme.palette, low=0, high=255)
+        image = made.image(
+            "image", "x", -0.5, "dw", len(rows),
+            source=self._image, color_mapper=mapper,
+        )  # fmt: skip
+        self._bar = ColorBar(
+            color_mapper=LinearColorMapper(palette=theme.palette[:-1], low=0, high=254),
+            ticker=FixedTicker(ticks=[]),
+            width=8,
+            padding=8,
+            label_standoff=6,
+            background_fill_alpha=0,
+            major_label_text_color=theme.muted,
+            major_label_text_font=FONT,
+            major_label_text_font_size="11px",
+            major_tick_line_color=None,
+            bar_line_color=None,
+        )
+        made.add_layout(self._bar, "right")
+        self._tell(image, rows, columns, words, told)
+        self._labels: dict[float, str] = {}
+
+    def draw(
+        self,
+        values: NDArray[np.floating],
+        coding: Coding,
+        words: Callable[[float], str],
+        times: NDArray[np.float64] | None = None,
+        tick: float = 0.0,
+    ) -> None:
+        """Draw numbers.
+
+        Parameters
+        ----------
+        values
+            Of shape (rows, columns); NaN where nothing is known.
+        coding
+            How they become colours.
+        words
+            Words a number for the colour bar.
+        times, tick
+            For an axis of time: the end of each column, and how long it is, in seconds.
+        """
+        x, dw = -0.5, float(values.shape[1])
+        if times is not None and len(times):
+            x, dw = float(local(times[0] - tick)), (float(times[-1] - times[0]) + tick) * 1000
+        self._image.data = {"image": [coding.codes(values)], "x": [x], "dw": [dw]}
+        labels = coding.labels(words)
+        if labels != self._labels:
+            self._labels = labels
+            self._scale.data = {"low": [coding.low], "high": [coding.high]}
+            self._bar.update(ticker=FixedTicker(ticks=list(labels)), major_label_overrides=labels)
+
+    def _tell(
+        self, image: Any, rows: Sequence[str], columns: Sequence[str] | None, words: str, told: tuple[str, str, str]
+    ) -> None:
+        def name(names: Sequence[str]) -> CustomJSHover:
+            return CustomJSHover(args={"names": list(names)}, code="return names[Math.round(value)] ?? ''")
+
+        formatters: dict[str, Any] = {
+            "$y": name(rows),
+            "$x": "datetime" if columns is None else name(columns),
+            "@image": CustomJSHover(args={"scale": self._scale}, code=_DECODE + WORDS[words]),
+        }
+        across = "$x{%H:%M:%S}" if columns is None else "$x{custom}"
+        tooltips = [(told[0], "$y{custom}"), (told[1], across), (told[2], "@image{custom}")]
+        self.figure.add_tools(HoverTool(renderers=[image], tooltips=tooltips, formatters=formatters))

@@ -1,0 +1,242 @@
+"""Who sends how much to whom."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from bokeh.events import Tap
+from bokeh.models import ColumnDataSource, FactorRange
+
+from workbench.dashboard import cards, charts
+from workbench.dashboard.coding import Coding
+from workbench.dashboard.page import Page
+from workbench.dashboard.units import count, percent, size, span
+from workbench.metrics.fields import KINDS, OPERATION, OPERATIONS, SIZES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_TITLES = ("Dask", "MPI")
+_OPERATIONS = 8
+# Draws between two questions for the history of a pair.
+_SELDOM = 4
+
+
+class Communication(Page):
+    """The matrix, the history of a pair, the rate over time, message sizes and operations."""
+
+    def build(self) -> Any:
+        """Make all cards."""
+        looking, theme, between = self.looking, self.theme, self.moment.between
+        by = self.moment.update.by
+        what = "bytes" if looking.measure == "bytes" else "count"
+        self._matrix = charts.HeatMap(
+            theme, 502, between, between, words=what, told=(f"from {by}", f"to {by}", looking.measure)
+        )
+        self._matrix.figure.on_event(Tap, self._choose)
+        self._matrix.figure.xaxis.axis_label, self._matrix.figure.yaxis.axis_label = f"to {by}", f"from {by}"
+        if by == "node":
+            self._matrix.figure.xaxis.major_label_orientation = 0.7
+        self._rate = ColumnDataSource({"time": [], **{kind: [] for kind in KINDS}})
+        self._sent = ColumnDataSource({"time": [], "sent": []})
+        self._pair = ColumnDataSource({"time": [], **{kind: [] for kind in KINDS}})
+        self._sizes = ColumnDataSource({"bin": [], "name": [], **{kind: [] for kind in KINDS}})
+        self._spent = ColumnDataSource({"name": [], "busy": [], "waiting": [], "told": []})
+        self._asked = 0
+        self._busiest: tuple[int, int] | None = None
+        self._heading = cards.html()
+        rate, pair = self._rate_chart(self._rate), self._rate_chart(self._pair, 205)
+        # what each kind has sent is known from when somebody has looked, what all have sent from before that
+        rate.line("time", "sent", source=self._sent, line_color=theme.muted, line_width=1.5, legend_label="both")
+        self._rate_figure, self._pair_figure = rate, pair
+        made = self.cards
+        since = "in the last ten seconds" if looking.span == "recent" else "since the start"
+        kind = {"both": "Dask and MPI", "dask": "Dask", "mpi": "MPI"}[looking.kind]
+        noted = f"{looking.measure.capitalize()} {since}, {kind}; click a field for its history"
+        sizes = "Messages since the start, by bytes of each"
+        spent = "Of all ranks since the start: seconds in an operation, and of these waiting for others"
+        return cards.column(
+            cards.row(
+                made.chart(f"Who sends to whom, by {by}", self._matrix.figure, self._matrix_table, noted),
+                cards.column(
+                    made.chart("One pair over time", pair, self._pair_table, "Bytes a second", above=self._heading),
+                    made.chart("Sent by all ranks", rate, self._rate_table, "Bytes a second"),
+                ),
+            ),
+            cards.row(
+                made.chart("Message sizes", self._size_chart(), self._size_table, sizes),
+                made.chart("Where time in MPI goes", self._operation_chart(), self._operation_table, spent),
+            ),
+        )
+
+    def draw(self) -> None:
+        """Show the moment."""
+        moment, words = self.moment, size if self.looking.measure == "bytes" else count
+        matrix = self._numbers()
+        self._matrix.draw(matrix, Coding.logarithms(matrix), words)
+        times, rates = moment.rates
+        shown = times >= self.span[0]
+        self._rate.data = {"time": charts.local(times[shown]), **dict(zip(KINDS, rates[shown].T, strict=True))}
+        sums = np.nansum(moment.of_ranks("sent")[self.ticks], axis=1)
+        self._sent.data = {"time": charts.local(moment.times[self.ticks]), "sent": sums}
+        for made in (self._rate_figure, self._pair_figure):
+            charts.show_span(made, *self.span)
+        self._draw_sizes()
+        self._draw_operations()
+        self._heading.object = self._pair_words(matrix)
+        if (pair := self._looked_at(matrix)) is not None and self._asked % _SELDOM == 0:
+            self.desk.ask_pair(*pair, self._take_pair)
+        self._asked += 1
+
+    def _numbers(self) -> NDArray[np.float64]:
+        update = self.moment.update
+        traffic = update.recent if self.looking.span == "recent" else update.traffic
+        numbers = traffic.bytes if self.looking.measure == "bytes" else traffic.messages
+        if self.looking.kind == "both":
+            return np.asarray(numbers.sum(axis=0))
+        return np.asarray(numbers[KINDS.index(self.looking.kind)])
+
+    def _choose(self, event: Any) -> None:
+        if event.x is None or event.y is None:
+            return
+        source, target = round(event.y), round(event.x)
+        if min(source, target) >= 0 and max(source, target) < len(self.moment.between):
+            self._asked = 0
+            self.looking.pair = f"{source}-{target}"
+
+    def _looked_at(self, matrix: NDArray[np.float64]) -> tuple[int, int] | None:
+        """Return the pair that was chosen, or else the one that was busiest when this page was opened."""
+        cell = self.looking.cell
+        if cell is not None and max(cell) < len(matrix):
+            return cell
+        if self._busiest is None and matrix.any():
+            source, target = np.unravel_index(int(matrix.argmax()), matrix.shape)
+            self._busiest = int(source), int(target)
+        return self._busiest
+
+    def _pair_words(self, matrix: NDArray[np.float64]) -> str:
+        pair, between = self._looked_at(matrix), self.moment.between
+        if pair is None:
+            return "<p class=note>Nothing has been sent.</p>"
+        source, target = pair
+        number, noun = matrix[source, target], "rank " if self.moment.update.by == "rank" else ""
+        sent = size(number) if self.looking.measure == "bytes" else f"{count(number)} messages"
+        chosen = "" if pair == self.looking.cell else " (the busiest pair; click a field of the matrix for another)"
+        names = f"<b>From {noun}{escape(between[source])} to {noun}{escape(between[target])}</b>"
+        return f"<p>{names}: {sent}<span class=note>{chosen}</span></p>"
+
+    def _take_pair(self, times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
+        shown = (times >= self.span[0]) & (times <= self.span[1])
+        self._pair.data = {"time": charts.local(times[shown]), **dict(zip(KINDS, rates[shown].T, strict=True))}
+
+    def _rate_chart(self, source: ColumnDataSource, height: int = 180) -> Any:
+        made = charts.plot(self.theme, height)
+        charts.over_time(made)
+        made.varea_stack(
+            list(KINDS),
+            x="time",
+            source=source,
+            fill_color=list(self.theme.kinds),
+            fill_alpha=0.75,
+            legend_label=list(_TITLES),
+        )
+        charts.legend(made, self.theme)
+        charts.numbers(made, "bytes")
+        return made
+
+    def _size_chart(self) -> Any:
+        made = charts.plot(self.theme, 280)
+        bars = made.vbar_stack(
+            list(KINDS),
+            x="bin",
+            width=0.85,
+            source=self._sizes,
+            fill_color=list(self.theme.kinds),
+            line_color=None,
+            legend_label=list(_TITLES),
+        )
+        charts.legend(made, self.theme)
+        charts.numbers(made, "count")
+        charts.name_ticks(made.xaxis[0], [_bin_begin(each) for each in range(SIZES)])
+        told = [("from", "@name"), *((title, f"@{kind}{{0,0}}") for title, kind in zip(_TITLES, KINDS, strict=True))]
+        charts.hover(made, bars, told)
+        return made
+
+    def _operation_chart(self) -> Any:
+        made = charts.plot(self.theme, 280, y_range=FactorRange())
+        self._names = made.y_range
+        colours = [self.theme.shares[1], self.theme.shares[2]]
+        bars = made.hbar_stack(
+            ["busy", "waiting"],
+            y="name",
+            height=0.6,
+            source=self._spent,
+            fill_color=colours,
+            line_color=None,
+            legend_label=["in the operation", "waiting for others"],
+        )
+        charts.legend(made, self.theme)
+        made.xaxis.formatter = charts.words_of("seconds")
+        made.xaxis.ticker.desired_num_ticks = 4
+        made.x_range.start = 0
+        made.ygrid.visible, made.xgrid.visible = False, True
+        charts.hover(made, bars, [("", "@name"), ("", "@told")])
+        return made
+
+    def _draw_sizes(self) -> None:
+        numbers = self.moment.update.sizes
+        used = np.flatnonzero(numbers.sum(axis=0) > 0)
+        bins = np.arange(used[0], used[-1] + 1) if used.size else np.arange(0)
+        names = [_bin_begin(int(each)) for each in bins]
+        self._sizes.data = {"bin": bins, "name": names, **dict(zip(KINDS, numbers[:, bins], strict=True))}
+
+    def _draw_operations(self) -> None:
+        table = self._operation_table().head(_OPERATIONS)[::-1]
+        names = list(table["operation"])
+        if names != list(self._spent.data["name"]):
+            self._names.factors = names
+        told = [
+            f"{count(calls)} calls, {size(sent)}, {span(seconds)}, {percent(waiting / max(seconds, 1e-9))} waiting"
+            for calls, sent, seconds, waiting in table[list(OPERATION)].to_numpy(float)
+        ]
+        self._spent.data = {
+            "name": names,
+            "busy": (table["seconds"] - table["waiting"]).to_numpy(),
+            "waiting": table["waiting"].to_numpy(),
+            "told": told,
+        }
+
+    def _operation_table(self) -> pd.DataFrame:
+        table = pd.DataFrame(self.moment.update.operations, columns=list(OPERATION))
+        table.insert(0, "operation", list(OPERATIONS))
+        return table[table["calls"] > 0].sort_values("seconds", ascending=False)
+
+    def _matrix_table(self) -> pd.DataFrame:
+        between, numbers = self.moment.between, self._numbers()
+        source, target = np.divmod(np.arange(numbers.size), len(between))
+        names = np.array(between)
+        return pd.DataFrame({"from": names[source], "to": names[target], self.looking.measure: numbers.ravel()})
+
+    def _rate_table(self) -> pd.DataFrame:
+        times, rates = self.moment.rates
+        sent = pd.DataFrame(
+            {"time": self.moment.times, "bytes_per_second": np.nansum(self.moment.of_ranks("sent"), axis=1)}
+        )
+        kinds = pd.DataFrame(
+            {"time": times, **{f"{kind}_bytes_per_second": rates[:, i] for i, kind in enumerate(KINDS)}}
+        )
+        return sent.merge(kinds, how="left", on="time")
+
+    def _pair_table(self) -> pd.DataFrame:
+        return pd.DataFrame({name: np.asarray(numbers) for name, numbers in self._pair.data.items()})
+
+    def _size_table(self) -> pd.DataFrame:
+        begins = [0, *(1 << (each - 1) for each in range(1, SIZES))]
+        return pd.DataFrame({"from_bytes": begins, **dict(zip(KINDS, self.moment.update.sizes, strict=True))})
+
+
+def _bin_begin(number: int) -> str:
+    return size(0 if number == 0 else 1 << (number - 1))

@@ -1,0 +1,109 @@
+"""What is chosen at the top of every page: the page, the traffic, the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+
+from workbench.dashboard.looking import PAGES, Looking
+from workbench.dashboard.moment import Moment
+from workbench.dashboard.store import KEPT
+from workbench.dashboard.units import clock
+from workbench.words import duration
+
+_BUTTONS = """
+.bk-btn-group { gap: 2px; flex-wrap: wrap; }
+.bk-btn-group .bk-btn.bk-btn-default { border: none; box-shadow: none !important; border-radius: 7px !important;
+  background: transparent !important; color: var(--muted) !important; font-size: 13px; padding: 5px 11px; margin: 0;
+  min-height: 0; }
+.bk-btn-group .bk-btn.bk-btn-default:hover { color: var(--text) !important; }
+.bk-btn-group .bk-btn.bk-btn-default.bk-active { background: var(--chosen) !important; font-weight: 600;
+  color: var(--text) !important; }
+.bk-btn-group .bk-btn.bk-btn-default:focus { outline: none; }
+.bk-btn-group .bk-btn.bk-btn-default:focus-visible { outline: 2px solid var(--accent); }
+"""
+_SMALL = """
+.bk-btn-group { border: 1px solid var(--line); border-radius: 8px; background: var(--card); padding: 1px; }
+.bk-btn-group .bk-btn.bk-btn-default { font-size: 12px; padding: 3px 9px; }
+"""
+_SLIDER = """
+:host { color: var(--muted); font-size: 12px; }
+.noUi-target { background: var(--line); border: none; box-shadow: none; height: 6px !important; }
+.noUi-connect { background: var(--accent) !important; }
+.noUi-handle { background: var(--accent) !important; border: none !important; box-shadow: none !important; }
+"""
+
+
+class Controls:
+    """Widgets that change what is looked at, and follow it.
+
+    Parameters
+    ----------
+    looking
+        What is looked at.
+    latest
+        Tells the last moment there is.
+
+    Attributes
+    ----------
+    pages, choices
+        Panel objects: the choice between pages, and all else.
+    """
+
+    def __init__(self, looking: Looking, latest: Callable[[], Moment | None]) -> None:
+        self._looking, self._latest, self._following = looking, latest, False
+        self.pages = _choice(looking, "page", {title: page for page, title in PAGES.items()}, small=False)
+        traffic = pn.Row(
+            _choice(looking, "kind", {"Dask and MPI": "both", "Dask": "dask", "MPI": "mpi"}),
+            _choice(looking, "measure", {"Bytes": "bytes", "Messages": "messages"}),
+            _choice(looking, "span", {"Last 10 s": "recent", "Since the start": "total"}),
+            margin=0,
+            visible=looking.page == "communication",
+            styles={"gap": "10px"},
+        )
+        looking.param.watch(lambda event: traffic.param.update(visible=event.new == "communication"), "page")
+        self._live = pn.widgets.RadioButtonGroup(
+            options={"Live": True, "Paused": False}, value=True, margin=0, stylesheets=[_BUTTONS + _SMALL]
+        )
+        self._ago = pn.widgets.IntSlider(
+            start=-round(KEPT), end=0, value=0, show_value=False, width=170, margin=0, stylesheets=[_SLIDER]
+        )
+        self._moment = pn.pane.HTML("", margin=0, width=170, styles={"color": "var(--muted)", "font-size": "12px"})
+        self._live.param.watch(self._pause, "value")
+        self._ago.param.watch(self._go_back, "value_throttled")
+        minutes = _choice(looking, "minutes", {f"{each} min": each for each in looking.param.minutes.objects})
+        self.choices = pn.FlexBox(
+            traffic, minutes, self._live, self._ago, self._moment, margin=0, gap="8px 12px", align_items="center"
+        )
+
+    def show(self, moment: Moment | None, last: Moment | None) -> None:
+        """Tell which moment is shown."""
+        if moment is None or last is None:
+            return
+        live = self._looking.until is None
+        ago = last.time - moment.time
+        self._following = True
+        self._live.value = live
+        self._ago.value = 0 if live else -round(ago)
+        self._following = False
+        back = "" if live else f", {duration(ago)} ago"
+        self._moment.object = f"{clock(moment.time)}{back}"
+
+    def _pause(self, event: Any) -> None:
+        if not self._following:
+            last = self._latest()
+            self._looking.until = None if event.new or last is None else last.time
+
+    def _go_back(self, event: Any) -> None:
+        last = self._latest()
+        if not self._following and last is not None:
+            self._looking.until = last.time + event.new
+
+
+def _choice(looking: Looking, name: str, options: dict[str, Any], *, small: bool = True) -> Any:
+    """Return buttons of which one is down, bound to something that is chosen."""
+    return pn.widgets.RadioButtonGroup.from_param(
+        looking.param[name], options=options, margin=0, name="", stylesheets=[_BUTTONS + _SMALL * small]
+    )

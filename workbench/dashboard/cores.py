@@ -1,0 +1,125 @@
+"""Every core of every node, as htop has them."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.dashboard import cards, charts
+from workbench.dashboard.coding import Coding
+from workbench.dashboard.page import Page, long
+from workbench.dashboard.units import percent, rate, size
+from workbench.metrics.fields import NODE
+from workbench.words import count
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# More cores than these have no line each in the chart over time, but their nodes do; nodes that the table names.
+_LINES, _NODES = 128, 64
+
+
+class Cores(Page):
+    """Cores now, cores or nodes over time, and a line for each node."""
+
+    def build(self) -> Any:
+        """Make all cards."""
+        layout, theme = self.moment.layout, self.theme
+        most, self._by_core = max(layout.cores, default=1), sum(layout.cores) <= _LINES
+        grid = min(max(90, 24 * len(layout.nodes) + 60), 640)
+        self._now = charts.HeatMap(
+            theme,
+            grid,
+            layout.nodes,
+            [str(core) for core in range(most)],
+            words="percent",
+            told=("node", "core", "CPU"),
+        )
+        self._lines = self._cores() if self._by_core else list(layout.nodes)
+        what = "core" if self._by_core else "node"
+        high = min(max(160, 16 * len(self._lines) + 60), 420)
+        self._past = charts.HeatMap(theme, high, self._lines, None, words="percent", told=(what, "time", "CPU"))
+        self._table = cards.html()
+        return cards.column(
+            self.cards.chart(
+                "Every core now", self._now.figure, self._now_table, "Percent; a line is a node, a field is a core"
+            ),
+            self.cards.chart(
+                f"CPU of each {what} over time", self._past.figure, self._past_table, "Percent, each half second"
+            ),
+            self.cards.text("Nodes", self._table, "Means of the last five seconds, the busiest first"),
+        )
+
+    def draw(self) -> None:
+        """Show the moment."""
+        self._now.draw(self._grid(), Coding.even(100.0), _percent)
+        times, values, tick = self.over_time(self._numbers())
+        self._past.draw(values, Coding.even(100.0), _percent, times, tick)
+        charts.show_span(self._past.figure, *self.span)
+        self._table.object = self._nodes()
+
+    def _cores(self) -> list[str]:
+        nodes, cores = self.moment.layout.nodes, self.moment.layout.cores
+        if len(nodes) == 1:
+            return [str(core) for core in range(cores[0])]
+        return [f"{node}:{core}" for node, number in zip(nodes, cores, strict=True) for core in range(number)]
+
+    def _grid(self) -> NDArray[np.float32]:
+        cores = self.moment.layout.cores
+        grid = np.full((len(cores), max(cores, default=1)), np.nan, np.float32)
+        if len(self.moment.core):
+            # row by row, which is the order of the cores
+            grid[np.arange(grid.shape[1]) < np.array(cores)[:, None]] = self.moment.core[-1]
+        return grid
+
+    def _numbers(self) -> NDArray[Any]:
+        core, cores = self.moment.core, np.array(self.moment.layout.cores)
+        if self._by_core:
+            return core
+        begins = np.concatenate([[0], np.cumsum(cores)[:-1]])
+        # no more than is drawn: all ticks of thousands of cores take long
+        means: NDArray[Any] = np.full((len(core), len(cores)), np.nan, np.float32)
+        means[self.ticks] = np.add.reduceat(core[self.ticks], begins, axis=1, dtype=np.float32) / cores
+        return means
+
+    def _nodes(self) -> str:
+        moment = self.moment
+        nodes, layout = moment.nodes_lately, moment.layout
+        busy = np.nan_to_num(np.nanmean(self._grid(), axis=1)) / 100
+        ranks = np.bincount([place.node for place in layout.ranks], minlength=len(layout.nodes))
+        told = []
+        for node in np.argsort(-busy, kind="stable")[:_NODES]:
+            its = dict(zip(NODE, nodes[node], strict=True))
+            used, total = its["memory"], its["memory_total"]
+            told.append(
+                [
+                    f"<b>{escape(layout.nodes[node])}</b>",
+                    str(ranks[node]),
+                    f"{cards.bar(busy[node])} {percent(busy[node])}",
+                    f"{cards.bar(used / total)} {size(used)} of {size(total)}",
+                    *(rate(its[name]) for name in ("net_received", "net_sent", "read", "written")),
+                ]
+            )
+        heads = ("Node", "Ranks", "CPU", "Memory", "Received", "Sent", "Read", "Written")
+        more = len(layout.nodes) - len(told)
+        rest = f"<p class=note>and {count(more, 'node')} more</p>" if more > 0 else ""
+        return f"<div class=scroll>{cards.rows(heads, told, right=(1, 4, 5, 6, 7))}{rest}</div>"
+
+    def _now_table(self) -> pd.DataFrame:
+        layout, grid = self.moment.layout, self._grid()
+        node, core = np.divmod(np.arange(grid.size), grid.shape[1])
+        table = pd.DataFrame({"node": np.array(layout.nodes)[node], "core": core, "cpu_percent": grid.ravel()})
+        return table.dropna()
+
+    def _past_table(self) -> pd.DataFrame:
+        numbers = self._numbers()[self.ticks]
+        return long(
+            self.moment.times[self.ticks], self._lines, numbers, "core" if self._by_core else "node", "cpu_percent"
+        )
+
+
+def _percent(number: float) -> str:
+    return f"{number:.0f} %"

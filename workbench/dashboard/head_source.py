@@ -1,0 +1,84 @@
+"""Numbers of a cluster from its head, over its TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from workbench import __version__, registry
+from workbench.connection import HeadConnection
+from workbench.errors import ClusterNotFound, HeadUnreachable
+from workbench.job import Job
+from workbench.metrics.fields import KINDS
+from workbench.metrics.update import Update
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Seconds for an answer.
+_PATIENCE = 5.0
+
+
+class HeadSource:
+    """A `workbench.dashboard.source.Source` of a running cluster of this user; an asynchronous context.
+
+    Parameters
+    ----------
+    name
+        The cluster.
+
+    Raises
+    ------
+    ClusterNotFound
+        If there is none of that name, or it has ended.
+    HeadUnreachable
+        On entry, if its head does not answer.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._job = Job(registry.running(name), renamable=False, attached=True)
+        self.connection = HeadConnection(self._job)
+        """The connection that it asks by."""
+
+    async def __aenter__(self) -> Self:
+        await self.connection.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.connection.close()
+
+    async def ask(self, since: int) -> Update:
+        """As `Source.ask`."""
+        return Update.unpack(await self._answer("workbench_metrics", since=since))
+
+    async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """As `Source.pair`."""
+        times, rates = await self._answer("workbench_metrics_pair", source=source, target=target)
+        return np.frombuffer(times), np.frombuffer(rates, np.float32).reshape(-1, len(KINDS)).astype(np.float64)
+
+    async def _answer(self, operation: str, **asked: int) -> Any:
+        try:
+            head = self.connection.head
+            async with asyncio.timeout(_PATIENCE):
+                return await getattr(head, operation)(**asked)
+        except OSError as error:
+            if not await asyncio.to_thread(self._job.runs):
+                raise await asyncio.to_thread(self._ended) from error
+            raise
+        except ValueError as error:
+            # Dask's answer of a head that does not know the question.
+            raise HeadUnreachable(
+                f"cluster {self._name!r} was started by another version of workbench than this one, {__version__}, "
+                f"and tells its numbers in another way or not at all: stop it and start it again ({error})"
+            ) from error
+
+    def _ended(self) -> ClusterNotFound:
+        try:
+            record = registry.running(self._name)
+        except ClusterNotFound as error:
+            return error
+        # Another one has its name by now.
+        return ClusterNotFound(f"cluster {record.name!r} has ended, and another one of that name was started since")

@@ -1,0 +1,82 @@
+"""What somebody looks at: all that the address of a shared view tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import param
+
+PAGES = {
+    "overview": "Overview",
+    "communication": "Communication",
+    "cores": "Cores",
+    "training": "Training",
+    "waiting": "Waiting",
+    "dask": "Dask",
+}
+"""Titles of the pages, by what the address calls them."""
+
+
+class Looking(param.Parameterized):
+    """What somebody looks at.
+
+    Attributes
+    ----------
+    page : str
+        A key of `PAGES`.
+    kind, measure, span : str
+        Whose traffic, in what, and since when.
+    pair : str
+        Row and column of the traffic that is looked at closely, as ``"3-5"``; or nothing.
+    fit : str
+        Identity of the fit that is looked at; nothing for the last one.
+    minutes : int
+        Of the axes of time.
+    until : float or None
+        The moment that is looked at, in seconds since the epoch; None for the last one.
+    theme : str
+        As it was asked for; it does not change while one looks.
+    """
+
+    page: Any = param.Selector(default="overview", objects=list(PAGES))
+    kind: Any = param.Selector(default="both", objects=["both", "dask", "mpi"])
+    measure: Any = param.Selector(default="bytes", objects=["bytes", "messages"])
+    span: Any = param.Selector(default="recent", objects=["recent", "total"])
+    pair = param.String(default="", regex=r"^(\d{1,6}-\d{1,6})?\Z")
+    fit = param.String(default="")
+    minutes: Any = param.Selector(default=2, objects=[1, 2, 5, 10])
+    until = param.Number(default=None, allow_None=True)
+    theme: Any = param.Selector(default="light", objects=["light", "dark"])
+
+    @classmethod
+    def at(cls, query: Mapping[str, str]) -> Looking:
+        """Return what an address tells; what it has that cannot be is passed over."""
+        looking = cls()
+        for name, text in query.items():
+            if name not in looking.param or name == "name":
+                continue
+            try:
+                setattr(looking, name, {"minutes": int, "until": float}.get(name, str)(text))
+            except ValueError:
+                continue
+        return looking
+
+    @property
+    def query(self) -> str:
+        """What an address tells of this; no more than differs from the beginning."""
+        told: dict[str, Any] = {
+            name: value
+            for name, value in self.param.values().items()
+            if name != "name" and value != self.param[name].default
+        }
+        return f"?{urlencode(told)}" if told else ""
+
+    @property
+    def cell(self) -> tuple[int, int] | None:
+        """Row and column of `pair`."""
+        if not self.pair:
+            return None
+        source, target = self.pair.split("-")
+        return int(source), int(target)

@@ -1,0 +1,107 @@
+"""Colours and letters of the dashboard, in light and in dark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of one theme; those of parts can be told apart by the colour-blind (after Okabe and Ito).
+
+    Attributes
+    ----------
+    name : {"light", "dark"}
+    page, card, line, text, muted : str
+        Of the page, of the cards on it, of lines and grids, of text and of text that matters less.
+    accent, chosen, bad : str
+        Of what is to be seen first, behind what is chosen, and of what is wrong.
+    shares : tuple of str
+        Compute, MPI, waiting, idle.
+    kinds : tuple of str
+        As `workbench.metrics.fields.KINDS`.
+    ramp : tuple of str
+        From nothing to much.
+    missing : str
+        Where nothing is known.
+    """
+
+    name: str
+    page: str
+    card: str
+    line: str
+    text: str
+    muted: str
+    accent: str
+    chosen: str
+    bad: str
+    shares: tuple[str, str, str, str]
+    kinds: tuple[str, str]
+    ramp: tuple[str, ...]
+    missing: str
+
+    @property
+    def palette(self) -> list[str]:
+        """Colours of `ramp` in 255 steps, and that for what is missing."""
+        stops = [tuple(int(stop[i : i + 2], 16) for i in (1, 3, 5)) for stop in self.ramp]
+        colours = []
+        for step in range(255):
+            place = step / 254 * (len(stops) - 1)
+            below = min(int(place), len(stops) - 2)
+            mixed = (
+                round(low + (high - low) * (place - below))
+                for low, high in zip(stops[below], stops[below + 1], strict=True)
+            )
+            colours.append("#" + "".join(f"{part:02x}" for part in mixed))
+        return [*colours, self.missing]
+
+    @property
+    def variables(self) -> str:
+        """The colours as CSS variables."""
+        named = {
+            "page": self.page,
+            "card": self.card,
+            "line": self.line,
+            "text": self.text,
+            "muted": self.muted,
+            "accent": self.accent,
+            "chosen": self.chosen,
+            "bad": self.bad,
+            **dict(zip(("compute", "mpi", "waiting", "idle"), self.shares, strict=True)),
+        }
+        return " ".join(f"--{name}: {colour};" for name, colour in named.items())
+
+
+LIGHT = Theme(
+    "light",
+    page="#f4f6f8",
+    card="#ffffff",
+    line="#e1e6eb",
+    text="#1d2733",
+    muted="#66727f",
+    accent="#2f7fc1",
+    chosen="#dfe9f3",
+    bad="#b42318",
+    shares=("#2f7fc1", "#e6a117", "#d0573b", "#d5dbe1"),
+    kinds=("#2f7fc1", "#e6a117"),
+    ramp=("#f1f5f9", "#b7d3ea", "#5fa3d3", "#1f6bac", "#0a2f5c"),
+    missing="#e9dfd3",
+)
+DARK = Theme(
+    "dark",
+    page="#0f1419",
+    card="#182028",
+    line="#2b3641",
+    text="#e3e9ef",
+    muted="#93a1af",
+    accent="#4a9bdc",
+    chosen="#26394b",
+    bad="#ff8a75",
+    shares=("#4a9bdc", "#f0b43c", "#e56f51", "#3a4651"),
+    kinds=("#4a9bdc", "#f0b43c"),
+    ramp=("#1f2933", "#1c4d78", "#2f86c2", "#7cc3ee", "#eaf6ff"),
+    missing="#4a3f35",
+)
+THEMES = {theme.name: theme for theme in (LIGHT, DARK)}

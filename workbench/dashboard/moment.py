@@ -1,0 +1,132 @@
+"""Where things stand at a moment, and what came before it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.dashboard import trouble
+from workbench.dashboard.trouble import Wait, Worst
+from workbench.metrics.fields import KINDS, NODE, RANK, TICK
+from workbench.metrics.update import Layout, Update
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SHARES = ("compute", "mpi", "waiting", "idle")
+"""Parts of the time of a rank."""
+
+# Ticks that make up "at the moment": one alone jumps about.
+_LATELY = round(5 / TICK)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment that is looked at, the last one or one in the buffer.
+
+    Attributes
+    ----------
+    update : Update
+        Where things stood; its arrays of ticks are empty.
+    told : float
+        When things stood so, in seconds since the epoch: a while before the moment if that is not the last one.
+    times : ndarray of float64, shape (f,)
+        Ends of the ticks up to then, oldest first.
+    rank, node, core : ndarray
+        Of these ticks, as in `Update`.
+    totals : ndarray of float64, shape (g, 1 + len(KINDS))
+        Time, and bytes sent since the start, by kind: one row for each answer of the head.
+    fits : list of dict
+        What fits have told up to then.
+    """
+
+    update: Update
+    told: float
+    times: NDArray[np.float64]
+    rank: NDArray[np.float32]
+    node: NDArray[np.float32]
+    core: NDArray[np.uint8]
+    totals: NDArray[np.float64]
+    fits: list[dict[str, Any]]
+
+    @property
+    def layout(self) -> Layout:
+        """Which ranks and nodes the columns are."""
+        return self.update.layout
+
+    @property
+    def time(self) -> float:
+        """The moment, in seconds since the epoch by the clock of the head."""
+        return float(self.times[-1]) if len(self.times) else 0.0
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the ranks."""
+        return [place.name for place in self.layout.ranks]
+
+    @cached_property
+    def between(self) -> list[str]:
+        """Names of what there is traffic between: ranks or nodes."""
+        return self.names if self.update.by == "rank" else list(self.layout.nodes)
+
+    def of_ranks(self, field: str) -> NDArray[np.float32]:
+        """Return a number of all ranks over time, shape (f, ranks)."""
+        numbers: NDArray[np.float32] = self.rank[:, :, RANK.index(field)]
+        return numbers
+
+    def of_nodes(self, field: str) -> NDArray[np.float32]:
+        """Return a number of all nodes over time, shape (f, nodes)."""
+        numbers: NDArray[np.float32] = self.node[:, :, NODE.index(field)]
+        return numbers
+
+    @cached_property
+    def lately(self) -> NDArray[np.float32]:
+        """Means of the last five seconds, shape (ranks, len(RANK)); NaN where a rank has told nothing."""
+        return means(self.rank[-_LATELY:])
+
+    def late(self, field: str) -> NDArray[np.float32]:
+        """Return the mean of a number over the last five seconds, shape (ranks,)."""
+        return self.lately[:, RANK.index(field)]
+
+    @cached_property
+    def nodes_lately(self) -> NDArray[np.float32]:
+        """Means of the last five seconds, shape (nodes, len(NODE))."""
+        return means(self.node[-_LATELY:])
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        """Who waits for whom for more than a moment."""
+        return trouble.waits(self.layout, self.update.now, self.told)
+
+    @cached_property
+    def worst(self) -> list[Worst]:
+        """Up to three ranks that hold the others up or are in trouble, the worst first."""
+        return trouble.worst(self)
+
+    @cached_property
+    def imbalance(self) -> float:
+        """The part of the busiest rank's computing that the mean rank does not have: 0 if the work is even."""
+        compute = self.late("compute")
+        most = float(np.nanmax(compute)) if np.isfinite(compute).any() else 0.0
+        # what ranks do that have nothing to do is not uneven work
+        return 1 - float(np.nanmean(compute)) / most if most > 0.1 else 0.0
+
+    @cached_property
+    def rates(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Times, shape (g - 1,), and bytes a second that were sent between them, shape (g - 1, len(KINDS))."""
+        if len(self.totals) < 2:
+            return np.empty(0), np.empty((0, len(KINDS)))
+        steps = np.diff(self.totals, axis=0)
+        return self.totals[1:, 0], np.maximum(steps[:, 1:], 0) / np.maximum(steps[:, :1], TICK / 2)
+
+
+def means(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the mean over the first axis of what is not NaN, and NaN where nothing else is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        mean: NDArray[np.float32] = np.nanmean(numbers, axis=0)
+    return mean

@@ -1,0 +1,105 @@
+"""Serves the app where only this user gets at it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import panel as pn
+
+from workbench.dashboard.app import make_app
+from workbench.dashboard.source import Source
+from workbench.dashboard.store import DataStore
+from workbench.errors import InvalidRequest
+
+# Bytes that the path of a Unix socket may have, its end included.
+_LONGEST = 108
+
+
+@asynccontextmanager
+async def serving(
+    source: Source, name: str, socket: Path, *, prefix: str = "", dask: str | None = None
+) -> AsyncIterator[DataStore]:
+    """Serve the dashboard of a cluster on a Unix socket of mode 0600, which is removed in the end.
+
+    Parameters
+    ----------
+    source
+        What tells of the cluster.
+    name
+        Of the cluster.
+    socket
+        Path of the socket.
+    prefix
+        Path under which the app is served, as the browser has it: a proxy hands it on as it is.
+    dask
+        Address of Dask's own pages, relative to that of the app.
+
+    Yields
+    ------
+    store
+        What the app draws.
+
+    Raises
+    ------
+    InvalidRequest
+        If the path is too long for a socket, or there is something.
+    OSError
+        If it cannot be made.
+
+    Notes
+    -----
+    Whoever may open the socket is this user, or a proxy that has to have checked who asks and from which origin: here
+    every origin is taken. Scripts, styles and letters come from the server itself, and nothing from anywhere else.
+    """
+    _check(socket)
+    # It warns of the origins, see above.
+    logging.getLogger("bokeh.server.util").setLevel(logging.ERROR)
+    pn.extension()
+    store = DataStore(source)
+    server = pn.serve(
+        make_app(store, name, dask),
+        show=False,
+        start=False,
+        verbose=False,
+        title=f"{name}: ranks live",
+        unix_socket=str(socket),
+        prefix=prefix,
+        websocket_origin="*",
+    )
+    try:
+        server.start()
+        yield store
+    finally:
+        server.stop()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(socket)  # noqa: PTH108  (no method of Path in an asynchronous function)
+
+
+async def until_told() -> None:
+    """Wait for SIGTERM or Ctrl-C, or until whoever has started this process closes its standard input or is gone."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+
+    def read() -> None:
+        while os.read(0, 1 << 16):
+            pass
+        loop.call_soon_threadsafe(over.set)
+
+    threading.Thread(target=read, name="owner", daemon=True).start()
+    await over.wait()
+
+
+def _check(socket: Path) -> None:
+    if len(str(socket).encode()) >= _LONGEST:
+        raise InvalidRequest(f"socket {str(socket)!r}: a path may have {_LONGEST - 1} bytes; take a shorter folder.")
+    if socket.exists():
+        raise InvalidRequest(f"socket {str(socket)!r}: there is something already; take another path.")

@@ -1,0 +1,184 @@
+"""What is known of a cluster, for all who look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import workbench
+from workbench.dashboard.moment import Moment
+from workbench.dashboard.ring import Ring
+from workbench.dashboard.source import Source
+from workbench.dashboard.units import clock
+from workbench.errors import ClusterNotFound, WorkbenchError
+from workbench.metrics.fields import KINDS, NODE, RANK, TICK
+from workbench.metrics.update import Layout, Update
+from workbench.words import duration
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+KEPT = 600.0
+"""Seconds that one can look back."""
+# Of what is told beside the ticks one is kept each so many seconds, and all of them up to so many bytes.
+_BETWEEN, _BYTES = 10.0, 64 << 20
+# Records of fits that are kept.
+_RECORDS = 20_000
+# Seconds without an answer before it is told, until a question is given up, and between two about what has ended.
+_PATIENCE, _DEADLINE, _SELDOM = 3.0, 10.0, 5.0
+
+
+class DataStore:
+    """Asks a source twice a second while anybody looks, and keeps ten minutes of what it tells.
+
+    Parameters
+    ----------
+    source
+        What to ask.
+    now
+        Tells the time in seconds; it need not agree with the clock of the head.
+
+    Attributes
+    ----------
+    layout : Layout or None
+        Which ranks and nodes there are, once the head has answered.
+
+    Notes
+    -----
+    For one event loop, with all who look in it. When ranks or nodes come or go, all that was kept is dropped: its
+    columns are of other ranks.
+    """
+
+    def __init__(self, source: Source, now: Callable[[], float] = time.monotonic) -> None:
+        self.source = source
+        self.layout: Layout | None = None
+        self._now = now
+        self._answered = now()
+        self._ended = self._why = ""
+        self._listeners: dict[object, Callable[[], Any]] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._seq = 0
+        self._last: Update | None = None
+        self._moment: Moment | None = None
+        self._fits: deque[dict[str, Any]] = deque(maxlen=_RECORDS)
+
+    def listen(self, listener: Callable[[], Any]) -> Callable[[], None]:
+        """Have a listener called after each answer, or each time that there is none; return what ends that."""
+        key = object()
+        self._listeners[key] = listener
+        if self._asking is None:
+            self._answered = self._now()  # nobody has asked until now
+            self._asking = asyncio.get_running_loop().create_task(self._ask_on())
+
+        def leave() -> None:
+            self._listeners.pop(key, None)
+            if not self._listeners and self._asking is not None:
+                self._asking.cancel()
+                self._asking = None
+
+        return leave
+
+    async def refresh(self) -> None:
+        """Ask once."""
+        try:
+            async with asyncio.timeout(_DEADLINE):
+                update = await self.source.ask(self._seq)
+        except ClusterNotFound as error:
+            self._ended = str(error)
+        except OSError as error:
+            self._why = f" {error}" if isinstance(error, WorkbenchError) else ""
+        else:
+            self._answered, self._ended, self._why = self._now(), "", ""
+            self._take(update)
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with what is shown, in words; empty if nothing is."""
+        if self._ended:
+            return f"The cluster has ended: {self._ended}"
+        if (silent := self._now() - self._answered) >= _PATIENCE:
+            data = f"; last data of {clock(self._moment.time)}" if self._moment else ""
+            return f"No answer from the head for {duration(silent)}{data}.{self._why}"
+        if self._last is None:
+            return "The head is being asked."
+        ours = workbench.__version__
+        if (theirs := self._last.state.get("version", ours)) != ours:
+            return f"The cluster is of version {theirs}, this dashboard of {ours}: numbers may be missing."
+        return "" if self._moment and len(self._moment.times) else "The ranks have not told anything yet."
+
+    def at(self, until: float | None) -> Moment | None:
+        """Return the last moment, or one in the buffer; None before there is any.
+
+        Parameters
+        ----------
+        until
+            Seconds since the epoch by the clock of the head; None for the last one.
+        """
+        last = self._moment
+        if last is None or until is None or until >= last.time:
+            return last
+        ticks = max(1, int(np.searchsorted(last.times, until, side="right")))
+        end = float(last.times[ticks - 1])
+        kept = [each for each in self._kept if each[0] <= end + TICK / 2]
+        told, update = kept[-1] if kept else self._kept[0]
+        return Moment(
+            update,
+            told,
+            last.times[:ticks],
+            last.rank[:ticks],
+            last.node[:ticks],
+            last.core[:ticks],
+            last.totals[: int(np.searchsorted(last.totals[:, 0], end + TICK / 2, side="right"))],
+            [record for record in last.fits if record["time"] <= end],
+        )
+
+    async def _ask_on(self) -> None:
+        while True:
+            begin = time.monotonic()
+            await self.refresh()
+            for listener in list(self._listeners.values()):
+                listener()
+            pause = _SELDOM if self._ended else TICK
+            await asyncio.sleep(max(TICK / 10, pause - (time.monotonic() - begin)))
+
+    def _take(self, update: Update) -> None:
+        if self.layout is None or update.layout.number != self.layout.number:
+            self._begin(update.layout)
+        self._seq = update.seq
+        new: tuple[NDArray[Any], ...] = (update.times, update.rank, update.node, update.core)
+        for ring, rows in zip(self._rings, new, strict=True):
+            ring.add(rows)
+        times, rank, node, core = (ring.view for ring in self._rings)
+        bare = dataclasses.replace(update, times=times[:0], rank=rank[:0], node=node[:0], core=core[:0], fits=[])
+        self._last = bare
+        moment = float(times[-1]) if len(times) else 0.0
+        if len(update.times):
+            self._totals.add(np.array([[moment, *update.traffic.bytes.sum(axis=(1, 2))]]))
+            self._keep(moment, bare)
+        self._fits.extend(update.fits)
+        self._moment = Moment(bare, moment, times, rank, node, core, self._totals.view, list(self._fits))
+
+    def _begin(self, layout: Layout) -> None:
+        rows, self.layout = round(KEPT / TICK), layout
+        self._rings = (
+            Ring(rows, (), np.float64),
+            Ring(rows, (len(layout.ranks), len(RANK)), np.float32),
+            Ring(rows, (len(layout.nodes), len(NODE)), np.float32),
+            Ring(rows, (sum(layout.cores),), np.uint8),
+        )
+        self._totals = Ring(rows, (1 + len(KINDS),), np.float64)
+        self._kept: deque[tuple[float, Update]] = deque()
+
+    def _keep(self, moment: float, bare: Update) -> None:
+        if self._kept and moment - self._kept[-1][0] < _BETWEEN:
+            return
+        self._kept.append((moment, bare))
+        each = sum(its.nbytes for told in (bare.traffic, bare.recent) for its in (told.bytes, told.messages))
+        while moment - self._kept[0][0] > KEPT or len(self._kept) > max(1, _BYTES // max(1, each)):
+            self._kept.popleft()

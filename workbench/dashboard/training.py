@@ -1,0 +1,189 @@
+"""How a fit goes on, and what its iterations are spent on."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import panel as pn
+from bokeh.models import BasicTickFormatter, ColumnDataSource
+
+from workbench.dashboard import cards, charts
+from workbench.dashboard.moment import SHARES, means
+from workbench.dashboard.page import Page
+from workbench.dashboard.units import clock, number, span
+from workbench.metrics.fields import RANK, TICK
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Numbers that are drawn, steps of each, fits that can be chosen.
+_CHARTS, _STEPS, _FITS = 4, 500, 20
+# Seconds within which records came in one message.
+_TOGETHER = 0.01
+_OWN = ("fit", "name", "time", "step")
+_SELECT = """
+select.bk-input { background-color: var(--card); color: var(--text); border: 1px solid var(--line); border-radius: 8px;
+  font-size: 13px; }
+"""
+_TITLES = ("Compute", "MPI", "Waiting", "Idle")
+
+
+class Training(Page):
+    """Numbers of each iteration, as they come, and the time of each."""
+
+    def build(self) -> Any:
+        """Make all cards; those of the numbers are made when it is known which there are."""
+        self._words, self._chosen, self._shown = cards.html(), "", tuple[str, ...]()
+        self._choice = pn.widgets.Select(
+            options={"the last one": ""}, width=300, margin=(4, 0, 0, 0), stylesheets=[_SELECT]
+        )
+        self._choice.link(self.looking, value="fit")
+        self._curves: list[tuple[str, Any]] = []
+        self._spent: Any = ColumnDataSource({"step": [], **{share: [] for share in SHARES}})
+        made = charts.plot(self.theme, 260)
+        bars = made.vbar_stack(
+            SHARES,
+            x="step",
+            width=1.0,
+            source=self._spent,
+            fill_color=list(self.theme.shares),
+            line_color=list(self.theme.shares),
+            line_width=1,
+            legend_label=list(_TITLES),
+        )
+        charts.legend(made, self.theme)
+        charts.numbers(made, "seconds")
+        made.xaxis.axis_label = "step"
+        charts.hover(
+            made,
+            bars,
+            [
+                ("step", "@step"),
+                *((title, f"@{share}{{0.000}} s") for title, share in zip(_TITLES, SHARES, strict=True)),
+            ],
+        )
+        spent = self.cards.chart(
+            "Time of each step",
+            made,
+            self._spent_table,
+            "Seconds, in the parts in which the ranks spent the time meanwhile",
+        )
+        self._fits = self.cards.text("Fits", cards.column(self._choice, self._words))
+        self._rest = spent
+        return cards.column(self._fits)
+
+    def draw(self) -> None:
+        """Show the moment."""
+        by_fit: dict[str, list[dict[str, Any]]] = {}
+        for record in self.moment.fits:
+            by_fit.setdefault(record["fit"], []).append(record)
+        latest = list(by_fit)[-_FITS:]
+        options = {"the last one": ""}
+        for fit in reversed(latest):
+            first = by_fit[fit][0]
+            options[f"{first['name']}, begun {clock(first['time'])}"] = fit
+        if self.looking.fit and self.looking.fit not in latest:
+            options["one that is not remembered"] = self.looking.fit
+        if options != self._choice.options:
+            self._choice.options = options
+        if self._choice.value != self.looking.fit:
+            self._choice.value = self.looking.fit
+        chosen = self.looking.fit or (latest[-1] if latest else "")
+        if chosen not in by_fit:
+            self.view[:], self._chosen = [self._fits], ""
+            self._words.object = (
+                "<p class=note>Nothing has been trained yet. Fits of workbench.ml show up here by themselves, and so "
+                "does what your code tells by <code>workbench.report(step, loss=...)</code>.</p>"
+            )
+            return
+        self._draw(by_fit[chosen])
+
+    def _draw(self, records: list[dict[str, Any]]) -> None:
+        steps = records[-_STEPS:]
+        names = tuple(
+            dict.fromkeys(name for its in steps for name in its if name not in _OWN and _is_number(its[name]))
+        )
+        if (self._chosen, self._shown) != (records[0]["fit"], names[:_CHARTS]):
+            self._chosen, self._shown = records[0]["fit"], names[:_CHARTS]
+            self._curves.clear()
+            # made anew, for what comes into a row later does not get its width
+            self.view[:] = [self._fits, cards.row(*(self._curve(name) for name in self._shown)), self._rest]
+        for name, source in self._curves:
+            its = [(record["step"], record[name]) for record in steps if _is_number(record.get(name))]
+            source.data = {"step": [step for step, _ in its], name: [value for _, value in its]}
+        self._spent.data = self._times(steps)
+        last = records[-1]
+        since = self.moment.time - last["time"]
+        numbers = "".join(
+            f"<div class=tile><b>{number(last[name])}</b>{escape(_title(name))}</div>" for name in names if name in last
+        )
+        each = (last["time"] - steps[0]["time"]) / max(1, len(steps) - 1)
+        self._words.object = (
+            f"<div class=tiles style='margin-top:10px'><div class=tile><b>{escape(str(last['name']))}</b>"
+            f"begun {clock(records[0]['time'])}</div><div class=tile><b>{last['step']:g}</b>last step, "
+            f"{span(max(0.0, since))} ago</div><div class=tile><b>{span(each)}</b>a step</div>{numbers}</div>"
+        )
+
+    def _curve(self, name: str) -> Any:
+        source: Any = ColumnDataSource({"step": [], name: []})
+        self._curves.append((name, source))
+        made = charts.plot(self.theme, 230)
+        line = made.line("step", name, source=source, line_color=self.theme.accent, line_width=2)
+        made.xaxis.axis_label = "step"
+        made.yaxis.formatter = BasicTickFormatter(power_limit_high=7)
+        made.yaxis.ticker.desired_num_ticks = 5
+        charts.hover(made, [line], [("step", "@step"), (_title(name), f"@{{{name}}}{{0.[00000]}}")])
+        return self.cards.chart(_title(name).capitalize(), made, lambda: pd.DataFrame(source.data), "Of each step")
+
+    def _times(self, steps: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
+        """Return the seconds of each step by share: those of the ticks in which it was."""
+        moments = spread(np.array([its["time"] for its in steps]))
+        seconds = np.maximum(np.diff(moments), 0)
+        first, last = (int(np.searchsorted(self.moment.times, moments[at])) for at in (0, -1))
+        ticks = slice(max(0, first - 1), last + 1)
+        times = self.moment.times[ticks]
+        columns = [RANK.index(share) for share in SHARES]
+        parts = (
+            np.nan_to_num(means(self.moment.rank[ticks][:, :, columns].swapaxes(0, 1)))
+            if len(times)
+            else np.zeros((0, 4))
+        )
+        sums = np.concatenate([np.zeros((1, 4)), np.cumsum(parts, axis=0)])
+        begin = np.searchsorted(times, moments[:-1], side="right")
+        # A step that is within one tick has the shares of this tick.
+        end = np.maximum(np.searchsorted(times, moments[1:] + TICK / 10, side="right"), begin + 1).clip(max=len(parts))
+        begin = np.minimum(begin, np.maximum(end - 1, 0))
+        mean = (sums[end] - sums[begin]) / np.maximum(end - begin, 1)[:, None]
+        table = mean * seconds[:, None]
+        return {"step": np.array([its["step"] for its in steps[1:]]), **dict(zip(SHARES, table.T, strict=True))}
+
+    def _spent_table(self) -> pd.DataFrame:
+        return pd.DataFrame(dict(self._spent.data))
+
+
+def spread(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the ends of steps: those that were told together, several in one message, evenly over the time till then.
+
+    Parameters
+    ----------
+    times
+        When each was told, in seconds, in order.
+    """
+    ends, begin = times.astype(np.float64), 0
+    while begin < len(times):
+        end = int(np.searchsorted(times, times[begin] + _TOGETHER, side="right"))
+        if begin and end - begin > 1:
+            ends[begin:end] = np.linspace(times[begin - 1], times[end - 1], end - begin + 1)[1:]
+        begin = max(end, begin + 1)
+    return ends
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")
