@@ -40,7 +40,7 @@ help:
 	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make lint           format, lint, types and layers only'
-	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, scaling or submit'
+	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling or submit'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'
 

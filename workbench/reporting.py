@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.errors import InvalidRequest
-from workbench.metrics.fits import TOPIC, is_number
+from workbench.metrics.fits import RESERVED, TOPIC, is_number
 
 
 def report(step: float, *, name: str = "training", **values: float) -> None:
@@ -21,7 +21,8 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     Raises
     ------
     InvalidRequest
-        If a value is no number, or there is nobody to tell: no client in a notebook, no rank.
+        If a value is no number, or its name has a meaning of its own, or there is nobody to tell: no client in a
+        notebook, no rank.
 
     Notes
     -----
@@ -34,10 +35,15 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     >>> for epoch in range(3):  # doctest: +SKIP
     ...     workbench.report(epoch, loss=train())
     """
+    if taken := RESERVED & values.keys():
+        raise InvalidRequest(f"report({min(taken)}=...): the name has a meaning of its own; take another one")
     for key, value in {"step": step, **values}.items():
         if not is_number(value):
             raise InvalidRequest(f"report() takes numbers, and {key} is {value!r}: give it as float({key})")
-    record = {"step": float(step), **{key: float(value) for key, value in values.items()}}
+    try:
+        record = {"step": float(step), **{key: float(value) for key, value in values.items()}}
+    except OverflowError as error:
+        raise InvalidRequest(f"report() takes numbers that a float can hold, and one is larger: {error}") from error
     from workbench import rank
 
     if rank.is_rank():

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("dashboard_program.py")
 PREFIX = "/user/somebody/workbench/dashboard/simulated"
 # What tells which moment is shown.
 CLOCK = re.compile(r"^\d\d:\d\d:\d\d")
@@ -45,7 +44,16 @@ class Dashboard:
 def start(ranks: int, nodes: int, dask: str = "") -> Dashboard:
     socket = Path(tempfile.mkdtemp(dir=os.environ["XDG_RUNTIME_DIR"])) / "panel.sock"
     process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(ranks), str(nodes), str(socket), PREFIX, dask],
+        [
+            sys.executable,
+            "-m",
+            "workbench.bench.simulated_dashboard",
+            str(ranks),
+            str(nodes),
+            str(socket),
+            PREFIX,
+            dask,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -48,12 +48,10 @@ def started(case: Callable[[Any], Any], comm: Any, expected: Messages) -> Counte
     counters = comm.watch.counters = Counters()
     case(comm)
     comm.watch.counters = None
+    counters.spread()
     row = {rank: [0, 0] for rank in RANKS}
     for rank, (nbytes, messages) in counters.sent.items():
         row[rank] = [row[rank][0] + nbytes, row[rank][1] + messages]
-    for ranks, (nbytes, messages) in counters.alike.items():
-        for rank in ranks:
-            row[rank] = [row[rank][0] + nbytes, row[rank][1] + messages]
     world = MPI.COMM_WORLD
     matrix, sizes, told = zip(*world.allgather((row, counters.sizes, _bytes(counters))), strict=True)
     for source in RANKS:

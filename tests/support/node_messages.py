@@ -8,15 +8,27 @@ from workbench.metrics.fields import NODE, OPERATIONS, SIZES
 from workbench.metrics.message import VALUES, pack_rows
 
 
-def joined(store, size=4, nodes=("a", "b"), world=0):
+def joined(store, size=4, nodes=("a", "b"), world=0, start="first"):
     """Have all ranks of a world join, in blocks of equal size on the nodes, of which each has one core more."""
     for rank in range(size):
         node = rank * len(nodes) // size
-        store.joined(world, rank, {"size": size, "host": nodes[node], "cores": 2 + node})
+        store.joined(world, rank, {"size": size, "host": nodes[node], "cores": 2 + node, "start": start})
 
 
 def message(
-    ranks, host="a", world=0, *, now=None, sent=(), operations=(), sizes=(), meetings=(), ended=(), cores=2, **values
+    ranks,
+    host="a",
+    world=0,
+    *,
+    now=None,
+    sent=(),
+    operations=(),
+    sizes=(),
+    meetings=(),
+    ended=(),
+    cores=2,
+    start="first",
+    **values,
 ):
     """Return the message of a node.
 
@@ -36,6 +48,7 @@ def message(
     who = [(rank, key, number, OPERATIONS.index(name)) for rank, key, number, name, _, _ in meetings]
     return {
         "world": world,
+        "start": start,
         "host": host,
         "node": np.arange(len(NODE), dtype=np.float32).tobytes(),
         "cores": np.full(cores, 50, np.uint8).tobytes(),

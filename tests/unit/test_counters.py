@@ -12,8 +12,9 @@ def counted(counters: Counters, nbytes: int) -> None:
     counters.operations["Send"][1] += nbytes
     counters.sent[2][0] += nbytes
     counters.sent[2][1] += 1
-    counters.alike[0, 2][0] += 8
-    counters.alike[0, 2][1] += 1
+    alike = counters.alike["Send", (0, 2)]
+    alike[0] += 8
+    alike[1 + size_bin(8)] += 1
     counters.sizes[size_bin(nbytes)] += 1
 
 
@@ -25,9 +26,9 @@ def test_the_sum_is_the_same_while_calls_run_and_when_they_have_ended():
     meter.close(one)
     for _ in range(2):
         sums = meter.snapshot()
-        assert dict(sums.operations) == {"Send": [2, 103, 0.5]}
+        assert dict(sums.operations) == {"Send": [2, 103 + 32, 0.5]}
         assert dict(sums.sent) == {2: [119, 4], 0: [16, 2]}
-        assert (sums.sizes[7], sums.sizes[2], sum(sums.sizes)) == (1, 1, 2)
+        assert (sums.sizes[7], sums.sizes[2], sums.sizes[4], sum(sums.sizes)) == (1, 1, 4, 6)
         assert not sums.alike
         meter.close(other)
 
@@ -38,7 +39,7 @@ def test_a_call_is_added_once():
     counted(call, 1)
     meter.close(call)
     meter.close(call)
-    assert meter.snapshot().operations["Send"] == [1, 1, 0.25]
+    assert meter.snapshot().operations["Send"] == [1, 1 + 16, 0.25]
 
 
 def test_calls_that_run_at_once_have_counts_of_their_own():

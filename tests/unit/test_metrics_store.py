@@ -129,10 +129,12 @@ def test_a_world_that_starts_again_begins_with_nothing(store):
     tick(store, message([0, 1], sent=[(0, 1, MPI, 1000.0, 1.0)], operations=[(0, "Send", 1, 1000.0, 0.5)]))
     for rank in range(4):
         store.left(0, rank)
-    joined(store)
-    tick(store)
+    assert len(store.update().now) == len(store.update().layout.ranks)
+    joined(store, start="second")
+    assert len(store.update().now) == len(store.update().layout.ranks), "also before the next tick"
+    tick(store, message([0, 1], sent=[(0, 1, MPI, 1000.0, 1.0)]))
     update = store.update()
-    assert not update.traffic.bytes.any()
+    assert not update.traffic.bytes.any(), "what was on its way belongs to the first start"
     assert not update.operations.any()
     assert [its.what for its in update.now] == [""] * 4
 
@@ -211,3 +213,42 @@ def test_messages_of_worlds_that_nobody_knows_are_nobodys(store):
     store.take(message([0], world=7))
     tick(store)
     assert len(store.update().layout.ranks) == 4
+
+
+def test_worlds_that_are_many_ranks_together_are_told_by_node(store):
+    joined(store, 96, ("b", "c"), world=1)
+    tick(store, message([2, 3], "b", sent=[(3, 1, MPI, 7.0, 1.0), (3, 2, MPI, 5.0, 1.0)]))
+    tick(store, message([50], "c", world=1, sent=[(50, 0, MPI, 200.0, 1.0)]))
+    update = store.update()
+    assert (update.by, update.layout.nodes) == ("node", ("a", "b", "c"))
+    assert update.traffic.bytes[MPI].tolist() == [[0, 0, 0], [7, 5, 0], [0, 200, 0]]
+
+
+def test_of_a_node_that_tells_nothing_any_more_nothing_is_known(store):
+    joined(store, 2, ("a",), world=1)
+    tick(store, message([0, 1], "a"))
+    assert np.isfinite(store.update().node[-1, 0]).all()
+    store.keep({1})
+    tick(store, message([0, 1], "a", world=1), seconds=10.0)
+    assert np.isfinite(store.update().node[-1, 0]).all(), "another world tells"
+    tick(store, seconds=10.0)
+    assert np.isnan(store.update().node[-1, 0]).all()
+    assert not store.update().core[-1].any()
+
+
+def test_meetings_of_other_times_are_none_of_now(store, clock):
+    ahead = clock.now + 5000.0
+    tick(store, message([0], meetings=[(0, 1, 1, "Bcast", ahead, ahead + 1)]))
+    assert not any(len(who) for who, _ in store._worlds[0]._meetings._told)
+
+
+def test_one_fit_that_tells_much_takes_nothing_from_others(store):
+    store.report({"fit": "small", "step": 1.0})
+    for step in range(5000):
+        store.report({"fit": "large", "step": float(step)})
+    for fit in range(30):
+        store.report({"fit": f"{fit}", "step": 1.0})
+    tick(store)
+    told = store.update().fits
+    assert {"fit": "small", "step": 1.0} in told
+    assert sum(its["fit"] == "large" for its in told) == 1000

@@ -104,5 +104,9 @@ def test_an_event_of_a_fit_becomes_records():
 def test_a_report_is_of_numbers_and_to_somebody():
     with pytest.raises(InvalidRequest, match=r"takes numbers, and loss is '3'"):
         report(1, loss="3")
+    with pytest.raises(InvalidRequest, match=r"report\(time=...\): the name has a meaning of its own"):
+        report(1, time=3.0)
+    with pytest.raises(InvalidRequest, match="that a float can hold"):
+        report(1, loss=10**400)
     with pytest.raises(InvalidRequest, match="found no cluster to tell: call it after %mpicluster start"):
         report(1, loss=3.0)

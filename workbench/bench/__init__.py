@@ -27,6 +27,7 @@ BENCHES = {
     "overhead": "fits of workbench.ml on both engines, against the same kernels in bare MPI",
     "scaling": "fits of workbench.ml from 1 to 8 ranks, and their memory, against bare MPI",
     "peers": "fits of workbench.ml, against dask-ml, daal4py and Dask's own decomposition",
+    "metrics": "what metrics add to MPI operations and fits; head and dashboard with many simulated ranks",
     "submit": "a job handed to SLURM, against a bare sbatch of the same script",
 }
 """What can be measured, by the name of its module."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from distributed.comm import connect
+from distributed.comm.core import connect
 
 from workbench.byte_tunnel import carry
 from workbench.connection import HeadConnection

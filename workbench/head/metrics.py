@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ from workbench.metrics.store import Store
 
 if TYPE_CHECKING:
     from workbench.head.worlds import Worlds
+
+
+logger = logging.getLogger("workbench.head")
 
 
 class Metrics(SchedulerPlugin):
@@ -38,6 +42,7 @@ class Metrics(SchedulerPlugin):
 
     def __init__(self, state: Callable[[], Mapping[str, Any]], worlds: Worlds) -> None:
         self.store, self._worlds = Store(state), worlds
+        self._complaints: set[str] = set()
         self.handlers: dict[str, Callable[..., Any]] = {
             "workbench_metrics": self.update,
             "workbench_metrics_pair": self.pair,
@@ -50,8 +55,11 @@ class Metrics(SchedulerPlugin):
         # Behind the ranks, which look at the beginning of each tick, so that what they send is there.
         while True:
             await asyncio.sleep(TICK - (time.time() - TICK / 2) % TICK)
-            self.store.keep({world.index for world in self._worlds})
-            self.store.tick()
+            try:
+                self.store.keep({world.index for world in self._worlds})
+                self.store.tick()
+            except Exception as error:  # noqa: BLE001  (the cluster is worth more than what is told of it)
+                self._complain("metrics were not collected", error)
 
     async def update(self, since: int = 0) -> dict[str, Any]:
         """Return `Store.update`, packed."""
@@ -67,7 +75,15 @@ class Metrics(SchedulerPlugin):
         return time.time()
 
     def _take(self, *, worker: str, **message: Any) -> None:
-        self.store.take(message)
+        try:
+            self.store.take(message)
+        except Exception as error:  # noqa: BLE001  (ranks may be of another version; Dask would lose the worker)
+            self._complain("a message with metrics could not be read", error)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        if what not in self._complaints:
+            self._complaints.add(what)
+            logger.error("%s; this is said once", what, exc_info=error)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take what fits and `workbench.report` tell."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 from workbench.metrics.fields import SIZES
 
@@ -31,9 +32,9 @@ class Counters:
         By name: ``[calls, bytes, seconds]``.
     sent : dict of int to list
         By rank of the world that it was sent to: ``[bytes, messages]``.
-    alike : dict of tuple to list
-        What was sent to several ranks of the world alike, by these: ``[bytes, messages]`` to each of them. A sum has
-        it in `sent`.
+    alike : dict of (str, tuple) to list
+        What an operation has sent to several ranks of the world alike, by its name and these: bytes to each of them,
+        and then messages to each by size. It is in none of the others until `spread` is called.
     sizes : list of int
         Messages by size, see `workbench.metrics.fields.size_bin`.
     meetings : list of tuple
@@ -47,14 +48,16 @@ class Counters:
     For the one thread that runs the call. Others may read it: what they see may be some operations late.
     """
 
-    __slots__ = ("_most", "alike", "locate", "meetings", "operations", "sent", "sites", "sizes", "stride")
+    __slots__ = ("_most", "_placed", "alike", "locate", "meetings", "operations", "sent", "sites", "sizes", "stride")
 
     def __init__(self, meetings: int = _MEETINGS, locate: Callable[[], str] | None = None) -> None:
         self._most, self.locate = meetings, locate
         self.sites: Sites = {}
+        # bytes by operation that are in `sites` already
+        self._placed: dict[str, float] = {}
         self.operations: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
         self.sent: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-        self.alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0])
+        self.alike: defaultdict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(lambda: [0] * (SIZES + 1))
         self.sizes = [0] * SIZES
         self.meetings: list[tuple[int, int, str, float, float]] = []
         self.stride = 1
@@ -73,11 +76,18 @@ class Counters:
             return
         site = self.sites.setdefault((operation, self.locate()), [0, 0, 0.0])
         site[0] += 1
-        # what no other place has sent by it
-        site[1] += self.operations[operation][1] - sum(
-            its[1] for (name, _), its in self.sites.items() if name == operation
-        )
+        alike = sum(its[0] * len(ranks) for (name, ranks), its in self.alike.items() if name == operation)
+        sent = self.operations[operation][1] + alike
+        site[1] += sent - self._placed.get(operation, 0)
+        self._placed[operation] = sent
         site[2] += seconds
+
+    def spread(self) -> Self:
+        """Move what `alike` has to where it belongs, and return this; for who counts here."""
+        _spread(self, self.alike)
+        for counts in self.alike.values():
+            counts[:] = [0] * len(counts)
+        return self
 
     def met(self, key: int, number: int, operation: str, entered: float, left: float) -> None:
         """Remember a meeting whose number is a multiple of `stride`."""
@@ -126,6 +136,7 @@ class Meter:
         with self._lock:
             if counters in self._running:
                 self._running.remove(counters)
+                counters.spread()
                 _add(self.total, counters)
                 self._thin_out()
 
@@ -162,11 +173,25 @@ def _add(total: Counters, more: Counters, *, meetings: bool = True) -> None:
     for where, counts in list(more.sites.items()):
         sums = total.sites.get(where, [0, 0, 0.0])
         total.sites[where] = [one + other for one, other in zip(sums, counts, strict=True)]
-    alike = [(rank, pair) for ranks, pair in list(more.alike.items()) for rank in ranks]
-    for rank, (nbytes, messages) in (*list(more.sent.items()), *alike):
+    for rank, (nbytes, messages) in list(more.sent.items()):
+        _send(total, rank, nbytes, messages)
+    total.sizes = [one + other for one, other in zip(total.sizes, more.sizes, strict=True)]
+    _spread(total, dict(more.alike))
+    if meetings:
+        total.meetings += more.take_meetings()
+
+
+def _spread(total: Counters, alike: Mapping[tuple[str, tuple[int, ...]], Sequence[int]]) -> None:
+    for (name, ranks), (nbytes, *sizes) in alike.items():
+        for rank in ranks:
+            _send(total, rank, nbytes, sum(sizes))
+        if any(sizes):
+            total.operations[name][1] += nbytes * len(ranks)
+            total.sizes = [one + len(ranks) * other for one, other in zip(total.sizes, sizes, strict=True)]
+
+
+def _send(total: Counters, rank: int, nbytes: int, messages: int) -> None:
+    if messages:
         pair = total.sent[rank]
         pair[0] += nbytes
         pair[1] += messages
-    total.sizes = [one + other for one, other in zip(total.sizes, more.sizes, strict=True)]
-    if meetings:
-        total.meetings += more.take_meetings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 TOPIC = "workbench-fits"
 """Of the events: ``{"fit": identity, "name": text, "records": [{...}, ...]}``."""
 
+RESERVED = frozenset(("fit", "name", "time", "step", "iteration", "pass"))
+"""What a record may not call a number of its own."""
+
 # What a record may call its step.
 _STEPS = ("step", "iteration", "pass")
-# Numbers of a record that are kept: it may come from anybody.
-_MOST = 32
+# What is kept, since it may come from anybody: numbers of a record, letters of a name, records of a fit, fits.
+_NUMBERS, _LETTERS, _RECORDS, _FITS = 32, 100, 1000, 50
 
 
 def records(event: Mapping[str, Any], now: float) -> Iterator[dict[str, Any]]:
@@ -26,15 +30,34 @@ def records(event: Mapping[str, Any], now: float) -> Iterator[dict[str, Any]]:
     try:
         for its in event["records"]:
             step = next(its[name] for name in _STEPS if name in its)
-            numbers = {
-                str(name): float(value) for name, value in its.items() if name not in _STEPS and is_number(value)
-            }
-            who = {"fit": str(event["fit"]), "name": str(event.get("name", "fit")), "time": now, "step": float(step)}
-            yield dict(list(numbers.items())[:_MOST]) | who
-    except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
+            named = [(str(name)[:_LETTERS], value) for name, value in its.items() if name not in RESERVED]
+            numbers = {name: float(value) for name, value in named[:_NUMBERS] if is_number(value)}
+            words = {"fit": str(event["fit"])[:_LETTERS], "name": str(event.get("name", "fit"))[:_LETTERS]}
+            yield {**numbers, **words, "time": now, "step": float(step)}
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, StopIteration):
         return  # not one of ours, though of our topic
 
 
 def is_number(value: object) -> bool:
     """Tell whether a value is a number, of Python or of NumPy; the truth is none."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+class Fits:
+    """The last records of the last fits."""
+
+    def __init__(self) -> None:
+        self._fits: OrderedDict[str, deque[tuple[int, dict[str, Any]]]] = OrderedDict()
+
+    def add(self, seq: int, record: Mapping[str, Any]) -> None:
+        """Take a record, as `records` makes it, in a tick."""
+        fit = record["fit"]
+        self._fits.setdefault(fit, deque(maxlen=_RECORDS)).append((seq, dict(record)))
+        self._fits.move_to_end(fit)
+        if len(self._fits) > _FITS:
+            self._fits.popitem(last=False)
+
+    def since(self, since: int, until: int) -> list[dict[str, Any]]:
+        """Return the records after one tick and up to another, oldest first."""
+        found = [told for of_fit in self._fits.values() for told in of_fit if since < told[0] <= until]
+        return [record for _, record in sorted(found, key=lambda told: told[0])]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Seconds to wait for what others tell of the same meeting: they leave at about the same time.
 _LATE = 1.2
+# Seconds from now at which a meeting is no meeting of now.
+_APART = 10.0
 # Keys times this are far apart: the golden ratio of 64 bits, as hash tables have it (Knuth, TAOCP 3, section 6.4).
 _ODD = np.int64(-7046029254386353131)
 
@@ -26,10 +28,12 @@ class Meetings:
     def __init__(self) -> None:
         self._told: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
 
-    def add(self, who: NDArray[np.int64], when: NDArray[np.float64]) -> None:
-        """Take what a node tells; see `workbench.metrics.message` for the columns."""
-        if len(who):
-            self._told.append((who, when))
+    def add(self, who: NDArray[np.int64], when: NDArray[np.float64], now: float) -> None:
+        """Take what a node tells now; see `workbench.metrics.message` for the columns."""
+        # a clock that was set meanwhile
+        known = np.abs(when[:, 1] - now) < _APART
+        if known.any():
+            self._told.append((who[known], when[known]))
 
     def take(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the meetings that are complete, and forget them.

@@ -13,15 +13,16 @@ import numpy as np
 
 from workbench.metrics.calls import Calls
 from workbench.metrics.fields import BY_NODE, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
+from workbench.metrics.fits import Fits
 from workbench.metrics.matrices import Matrices
 from workbench.metrics.update import Layout, Now, Place, Traffic, Update
-from workbench.metrics.world_state import WorldState, node_row
+from workbench.metrics.world_state import WorldState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Ticks that are kept: ten minutes. What fits and reports have told: so many records.
-_TICKS, _RECORDS = 1200, 5000
+# Ticks that are kept: ten minutes.
+_TICKS = 1200
 # Seconds after which what a rank has told is of no use any more: time for another to speak for its node.
 _PATIENCE = 6 * TICK
 
@@ -53,23 +54,30 @@ class Store:
     def __init__(self, state: Callable[[], Mapping[str, Any]] = dict, clock: Callable[[], float] = time.time) -> None:
         self._state, self._clock = state, clock
         self._worlds: dict[int, WorldState] = {}
+        # Of each host: cores, and what was told last of the node and of them, and when.
         self._number_of_cores: dict[str, int] = {}
+        self._nodes: dict[str, tuple[float, NDArray[np.float32], NDArray[np.uint8]]] = {}
         self._seq, self._layouts = itertools.count(1), itertools.count(1)
         self._last, self._time = 0, clock()
         self._frames: deque[_Frame] = deque(maxlen=_TICKS)
-        self._fits: deque[tuple[int, dict[str, Any]]] = deque(maxlen=_RECORDS)
-        self.calls = Calls()
+        self._fits, self.calls = Fits(), Calls()
         self._changed = True
         self._arrange()
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
     def joined(self, world: int, rank: int, told: Mapping[str, Any]) -> None:
-        """Note a rank that is there; `told` has the ``size`` of its world, its ``host`` and the ``cores`` of that."""
+        """Note a rank that is there.
+
+        Parameters
+        ----------
+        told
+            ``size`` of its world, ``start`` of it, ``host``, and the ``cores`` of that.
+        """
         known = self._worlds.get(world)
-        if known is None or rank in known.lost or len(known.nodes) != told["size"]:
-            # Another start of the world: all that was counted before belongs to processes that are gone.
-            known = self._worlds[world] = WorldState(told["size"], by_node=told["size"] > BY_NODE)
+        if known is None or known.start != told["start"]:
+            # What was counted before belongs to processes that are gone.
+            known = self._worlds[world] = WorldState(told["size"], told["start"], by_node=told["size"] > BY_NODE)
         known.nodes[rank] = told["host"]
         self._number_of_cores[told["host"]] = told["cores"]
         self._changed = True
@@ -87,14 +95,19 @@ class Store:
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Take the message of a node, as `workbench.rank.node_report` makes it."""
-        if world := self._worlds.get(message["world"]):
-            world.take(message, self._clock())
+        world, now = self._worlds.get(message["world"]), self._clock()
+        if world is not None and world.start == message["start"]:
+            world.take(message, now)
+            node = np.frombuffer(message["node"], np.float32), np.frombuffer(message["cores"], np.uint8)
+            if len(node[0]) != len(NODE):
+                raise ValueError(f"a node has {len(NODE)} numbers, and {len(node[0])} were told of {message['host']}")
+            self._nodes[message["host"]] = now, *node
             for ended in message["ended"]:
                 self.calls.ended(self._last + 1, message["world"], ended)
 
     def report(self, record: Mapping[str, Any]) -> None:
         """Take what a fit or `workbench.report` tells, see `Update.fits`."""
-        self._fits.append((self._last + 1, dict(record)))
+        self._fits.add(self._last + 1, record)
 
     # -- ticks -------------------------------------------------------------------------------------------------
 
@@ -109,21 +122,26 @@ class Store:
             index: world.sample(now, passed, _PATIENCE)[world.there] for index, world in sorted(self._worlds.items())
         }
         rank = np.concatenate([np.empty((0, len(RANK)), np.float32), *samples.values()])
-        node = np.stack([node_row(self._of_node("node", host)) for host in self.layout.nodes] or [node_row(None)])
-        self._frames.append(_Frame(self._last, now, rank, node[: len(self.layout.nodes)], self._cores()))
+        self._frames.append(_Frame(self._last, now, rank, *self._of_nodes(now)))
         self._matrices.add(now, self._traffic())
+        self._now = self._doing()
 
-    def _of_node(self, what: str, host: str) -> Any:
-        """Return what the first of the worlds that is on a node tells of it."""
-        return next((its[host] for world in self._worlds.values() if host in (its := getattr(world, what))), None)
+    def _of_nodes(self, now: float) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        layout = self.layout
+        node = np.full((len(layout.nodes), len(NODE)), np.nan, np.float32)
+        cores = [np.zeros(number, np.uint8) for number in layout.cores]
+        for index, host in enumerate(layout.nodes):
+            when, values, percent = self._nodes.get(host, (-np.inf, node[index], cores[index]))
+            if now - when <= _PATIENCE:
+                node[index] = values
+                if len(percent) == len(cores[index]):
+                    cores[index] = percent
+        return node, np.concatenate([np.empty(0, np.uint8), *cores])
 
-    def _cores(self) -> NDArray[np.uint8]:
-        cores = [np.zeros(number, np.uint8) for number in self.layout.cores]
-        for index, host in enumerate(self.layout.nodes):
-            told = self._of_node("cores", host)
-            if told is not None and len(told) == len(cores[index]):
-                cores[index] = told
-        return np.concatenate([np.empty(0, np.uint8), *cores])
+    def _doing(self) -> tuple[Now, ...]:
+        lost = Now("lost", None, 0.0)
+        worlds = [world for _, world in sorted(self._worlds.items())]
+        return tuple(lost if rank in world.lost else world.now[rank] for world in worlds for rank in world.there)
 
     def _arrange(self) -> None:
         """Begin anew with the ranks and nodes that there are now."""
@@ -135,11 +153,13 @@ class Store:
             for rank, host in enumerate(world.nodes)
             if host
         )
+        self._nodes = {host: told for host, told in self._nodes.items() if host in hosts}
         cores = tuple(self._number_of_cores[host] for host in hosts)
         self.layout = Layout(next(self._layouts), places, tuple(hosts), cores)
         self._frames.clear()
-        self._by_node = any(world.by_node for world in self._worlds.values())
-        self._matrices = Matrices(len(hosts) if self._by_node else len(places))
+        self._by_node: bool = len(places) > BY_NODE or any(world.by_node for world in self._worlds.values())
+        self._now = self._doing()
+        self._matrices: Matrices = Matrices(len(hosts) if self._by_node else len(places))
 
     def _traffic(self) -> Traffic:
         layout = self.layout
@@ -148,16 +168,20 @@ class Store:
         begin = 0
         for _, world in sorted(self._worlds.items()):
             there = world.there
-            if self._by_node:
-                members = np.zeros((places, len(world.nodes)))
-                members[[layout.nodes.index(world.nodes[rank]) for rank in there], there] = 1
-                # what goes to a node is told as what goes to its first rank
-                received = world.sent[..., members.argmax(axis=1)] * members.any(axis=1)
-                totals += members @ received
-            else:
+            if not self._by_node:
                 end = begin + len(there)
                 totals[:, :, begin:end, begin:end] = world.sent[:, :, there][:, :, :, there]
                 begin = end
+                continue
+            nodes = np.array([layout.nodes.index(world.nodes[rank]) for rank in there], np.intp)
+            by_node = np.argsort(nodes, kind="stable")
+            ranks, (places_here, firsts) = np.array(there)[by_node], np.unique(nodes[by_node], return_index=True)
+            if world.by_node:
+                # what goes to a node is told as what goes to its first rank
+                sent = world.sent[:, :, ranks[:, None], ranks[firsts]]
+            else:
+                sent = np.add.reduceat(world.sent[:, :, ranks[:, None], ranks], firsts, axis=3)
+            totals[:, :, places_here[:, None], places_here] += np.add.reduceat(sent, firsts, axis=2)
         return Traffic(*totals)
 
     # -- what goes out -----------------------------------------------------------------------------------------
@@ -165,9 +189,7 @@ class Store:
     def update(self, since: int = 0) -> Update:
         """Return what is new since the update with this `Update.seq`; 0: everything that is kept."""
         frames = [frame for frame in self._frames if frame.seq > since]
-        layout, worlds = self.layout, [world for _, world in sorted(self._worlds.items())]
-        silent = Now("lost", None, 0.0)
-        now = [silent if rank in world.lost else world.now[rank] for world in worlds for rank in world.there]
+        layout, worlds = self.layout, self._worlds.values()
         return Update(
             seq=self._last,
             layout=layout,
@@ -175,13 +197,13 @@ class Store:
             rank=_stacked([frame.rank for frame in frames], len(layout.ranks), len(RANK)),
             node=_stacked([frame.node for frame in frames], len(layout.nodes), len(NODE)),
             core=_stacked([frame.core for frame in frames], sum(layout.cores), dtype=np.uint8),
-            now=tuple(now[: len(layout.ranks)]),
+            now=self._now,
             by="node" if self._by_node else "rank",
             traffic=self._matrices.total,
             recent=self._matrices.recent,
             operations=sum((its.operations for its in worlds), np.zeros((len(OPERATIONS), len(OPERATION)))),
             sizes=sum((its.sizes for its in worlds), np.zeros((len(KINDS), SIZES))),
-            fits=[record for seq, record in self._fits if since < seq <= self._last],
+            fits=self._fits.since(since, self._last),
             calls=self.calls.since(since, self._last),
             state=self._state(),
         )

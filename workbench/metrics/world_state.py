@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.fields import KINDS, NODE, OPERATIONS, RANK, SIZES, WAITS
+from workbench.metrics.fields import KINDS, OPERATIONS, RANK, SIZES, WAITS
 from workbench.metrics.meetings import Meetings
 from workbench.metrics.message import OPERATIONS as OPERATION_COLUMNS
 from workbench.metrics.message import SENT, SIZED, VALUES, WHEN, WHO, rows
@@ -28,12 +28,14 @@ class WorldState:
     ----------
     size
         Its ranks.
+    start
+        Name of this start of it.
     by_node
         Whether traffic is told between nodes (by the first rank of each), not between ranks.
     """
 
-    def __init__(self, size: int, *, by_node: bool) -> None:
-        self.by_node = by_node
+    def __init__(self, size: int, start: str, *, by_node: bool) -> None:
+        self.start, self.by_node = start, by_node
         self.nodes = [""] * size
         """Host of each rank; nothing of one that has not come yet."""
         self._values = np.full((size, len(VALUES)), np.nan)
@@ -43,15 +45,13 @@ class WorldState:
         """Bytes and messages, of each kind, from ranks to ranks, or to the first rank of each node."""
         self._operations = np.zeros((size, len(OPERATIONS), 3))
         self._waiting = np.zeros(len(OPERATIONS))
-        self._before = self._operations.copy()
+        self._spent = np.zeros(len(OPERATIONS))
         self._sizes = np.zeros((size, len(KINDS), SIZES))
         self._meetings = Meetings()
         self._share = np.zeros(size)
         self._share_of_operation = np.isin(OPERATIONS, list(WAITS)).astype(np.float64)
         self._sent_before = np.zeros((2, size))
         self.lost: set[int] = set()
-        self.node: dict[str, NDArray[np.float32]] = {}
-        self.cores: dict[str, NDArray[np.uint8]] = {}
 
     @property
     def there(self) -> list[int]:
@@ -65,8 +65,6 @@ class WorldState:
         self._told[ranks] = now
         for rank, doing in zip(message["ranks"], message["now"], strict=True):
             self.now[rank] = Now(*doing)
-        self.node[message["host"]] = np.frombuffer(message["node"], np.float32)
-        self.cores[message["host"]] = np.frombuffer(message["cores"], np.uint8)
         sent = rows(message["sent"], SENT)
         rank, peer, kind = sent[:, :3].astype(np.intp).T
         self.sent[:, kind, rank, peer] = sent[:, 3:].T
@@ -74,7 +72,7 @@ class WorldState:
         self._operations[tuple(operations[:, :2].astype(np.intp).T)] = operations[:, 2:]
         sizes = rows(message["sizes"], SIZED)
         self._sizes[tuple(sizes[:, :2].astype(np.intp).T)] = sizes[:, 2:]
-        self._meetings.add(rows(message["who"], WHO, np.int64), rows(message["when"], WHEN))
+        self._meetings.add(rows(message["who"], WHO, np.int64), rows(message["when"], WHEN), now)
 
     def sample(self, now: float, passed: float, patience: float) -> NDArray[np.float32]:
         """Return the columns of `RANK` for each rank; NaN for those that have told nothing lately.
@@ -124,9 +122,9 @@ class WorldState:
             waited, inside = (np.bincount(who[:, index], seconds[:, column], minlength=size) for column in (0, 1))
             known = inside > 0
             shares[known] += _SMOOTH * (waited[known] / inside[known] - shares[known])
-        spent = np.maximum(self._operations - self._before, 0.0)[:, :, 2].sum(axis=0)
-        self._before = self._operations.copy()
-        self._waiting += spent * self._share_of_operation
+        spent = self._operations[:, :, 2].sum(axis=0)
+        self._waiting += (spent - self._spent) * self._share_of_operation
+        self._spent = spent
 
     @property
     def operations(self) -> NDArray[np.float64]:
@@ -138,8 +136,3 @@ class WorldState:
         """As `workbench.metrics.update.Update.sizes`."""
         total: NDArray[np.float64] = self._sizes.sum(axis=0)
         return total
-
-
-def node_row(told: NDArray[np.float32] | None) -> NDArray[np.float32]:
-    """Return the columns of `NODE` for a node; NaN if it has told nothing."""
-    return np.full(len(NODE), np.nan, np.float32) if told is None else told

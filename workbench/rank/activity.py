@@ -6,11 +6,15 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from workbench.metrics.counters import Counters, Meter
 from workbench.metrics.told import Ended
 from workbench.rank.busy import Busy
 from workbench.rank.watch import Watch
+
+if TYPE_CHECKING:
+    from workbench.rank.profiling import Counted
 
 # Calls that are told of at a tick, if so many end within it.
 _ENDED = 16
@@ -34,6 +38,9 @@ class Activity:
 
     def __init__(self, busy: Busy, meter: Meter, *, enabled: bool = True) -> None:
         self.busy, self.meter, self.enabled = busy, meter, enabled
+        self.began = time.monotonic()
+        self.profiles: dict[str, Counted] = {}
+        """Those that go on, by their names: what had been counted when they began."""
         self.ended: deque[Ended] = deque(maxlen=_ENDED)
         """The last that have ended."""
         # A call and a cell may run at once, on two threads.
@@ -44,6 +51,16 @@ class Activity:
         """What runs on all ranks, the last to begin first; None if nothing does."""
         doing = self._doing
         return doing[-1] if doing else None
+
+    @property
+    def inside(self) -> dict[str, float]:
+        """Seconds so far in the operations of MPI that are counted and not over yet, by their names."""
+        now = time.monotonic()
+        return {
+            operation: now - watch.since
+            for _, watch, _ in self._doing
+            if (operation := watch.operation) is not None and watch.counters is not None
+        }
 
     @contextmanager
     def running(self, call: str, what: str, watch: Watch) -> Iterator[None]:

@@ -21,15 +21,22 @@ _EVERY, _QUESTIONS, _ANSWER = 30.0, 5, 5.0
 class HeadClock:
     """Asks the head for the time now and then.
 
+    Parameters
+    ----------
+    worker
+        Has the connection.
+    is_local
+        Whether the head is on this node, and its clock this one.
+
     Attributes
     ----------
-    ahead : float
-        Seconds; 0 until it is known.
+    ahead : float or None
+        Seconds; None until it is known.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, *, is_local: bool) -> None:
         self._worker = worker
-        self.ahead = 0.0
+        self.ahead: float | None = 0.0 if is_local else None
 
     async def watch(self) -> None:
         """Keep `ahead` true, to the end of the event loop."""

@@ -51,8 +51,12 @@ class Collective(Watched):
             else:
                 perform(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
             if (counters := watch.counters) is not None:
-                counting = self.counting(counters)
-                counting.sent("Allreduce", size, watch.since)
+                counting = self._counting
+                if counting is None or counting.counters is not counters:
+                    counting = self.counting(counters)
+                each = counting.to_others("Allreduce")
+                each[0] += size
+                each[size.bit_length() + 1] += 1
                 counting.number = number = counting.number + 1
                 if not number & (counters.stride - 1):
                     counting.met("Allreduce", watch.since)

@@ -46,7 +46,7 @@ class Counting:
     """
 
     __slots__ = (
-        "_each", "_given", "_made", "_operations", "_pairs", "_sizes", "_taken", "counters", "key", "members",
+        "_alike", "_given", "_made", "_operations", "_pairs", "_sizes", "_taken", "counters", "key", "members",
         "neighbours", "number", "others", "rank", "size",
     )  # fmt: skip
 
@@ -76,7 +76,7 @@ class Counting:
     def use(self, counters: Counters) -> None:
         """Count there from now on."""
         self.counters = counters
-        self._each = counters.alike[self.others]
+        self._alike: dict[str, list[int]] = {}
         self._operations, self._sizes, self._pairs = counters.operations, counters.sizes, counters.sent
 
     def offspring(self, made: MPI.Intracomm) -> Counting:
@@ -96,14 +96,13 @@ class Counting:
 
     def sent(self, operation: str, sent: Sent, entered: float) -> None:
         """Count what an operation has sent that was entered at a time of `time.monotonic`."""
-        counts = self._operations[operation]
         if isinstance(sent, int):
-            others, each = self.size - 1, self._each
+            each = self.to_others(operation)
             each[0] += sent
-            each[1] += 1
-            self._sizes[size_bin(sent)] += others
-            counts[1] += sent * others
-        elif isinstance(sent, list):
+            each[size_bin(sent) + 1] += 1
+            return
+        counts = self._operations[operation]
+        if isinstance(sent, list):
             for rank, nbytes in sent:
                 self._to(rank, nbytes, counts)
         elif (rank := sent[0]) != _NOBODY:
@@ -113,6 +112,13 @@ class Counting:
                 # what does not wait for the other tells when the message was there
                 left = time.monotonic() if operation in _BLOCKING else entered
                 self.counters.met(self._pair(self.rank, rank), number, operation, entered, left)
+
+    def to_others(self, operation: str) -> list[int]:
+        """Return where to count what an operation sends to every other rank alike, see `Counters.alike`."""
+        each = self._alike.get(operation)
+        if each is None:
+            each = self._alike[operation] = self.counters.alike[operation, self.others]
+        return each
 
     def _to(self, rank: int, nbytes: int, counts: list[float]) -> None:
         if rank != _NOBODY:

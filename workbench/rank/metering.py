@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from workbench.rank.world import RankContext
     from workbench.registry import Record
+
+logger = logging.getLogger("workbench.metrics")
 
 # Ticks for which meetings stay on the board: who reads it may miss one.
 _KEPT = 4
@@ -64,7 +67,7 @@ class Metering:
         self._counted = (activity.busy.seconds, 0.0, 0.0)
         self._idle = time.monotonic()
         self._meetings: deque[list[Any]] = deque(maxlen=_KEPT)
-        self._ended = threading.Event()
+        self._ended, self._complained = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
@@ -80,9 +83,15 @@ class Metering:
         while not self._ended.wait(TICK - time.time() % TICK):
             if not self._activity.enabled:
                 continue
-            self._board.write(self._context.rank, self._look())
-            if not self._ended.wait(_WRITING):
-                self._report.tick()
+            try:
+                self._board.write(self._context.rank, self._look())
+                if not self._ended.wait(_WRITING):
+                    self._report.tick()
+            except Exception:
+                # No file left, or no memory: the next tick may go better, and the rank lives on without it.
+                if not self._complained:
+                    logger.exception("metrics could not be told; this is said once")
+                self._complained = True
 
     def _look(self) -> Told:
         before, now = self._before, sample.process(self._process)
@@ -146,10 +155,15 @@ def metering(worker: Worker, context: RankContext, record: Record, start: str, a
     start
         Name of this start of the world: what an earlier one has left on the board is not this one's.
     """
-    clock, asking = HeadClock(worker), None
+    clock, asking = HeadClock(worker, is_local=record.process.is_local), None
     if not record.process.is_local:
         asking = asyncio.ensure_future(clock.watch())
-    board = Board(scratch.shared_memory(record.id) / f"world-{context.world}" / f"metrics-{start[:8]}", context.size)
+    try:
+        board = Board(scratch.shared_memory(record.id) / f"world-{context.world}" / f"metrics-{start[:8]}")
+    except OSError:
+        logger.exception("there are no metrics of this rank")
+        yield
+        return
 
     def send(message: dict[str, Any]) -> None:
         # Its head may be gone: then this process is about to end, too.
@@ -160,7 +174,7 @@ def metering(worker: Worker, context: RankContext, record: Record, start: str, a
         with contextlib.suppress(RuntimeError):  # the loop is closed
             worker.loop.add_callback(send, message)
 
-    its = Metering(context, board, activity, NodeReport(context, board, report, lambda: clock.ahead))
+    its = Metering(context, board, activity, NodeReport(context, board, start, report, lambda: clock.ahead))
     its.start()
     try:
         yield

@@ -34,27 +34,30 @@ class NodeReport:
         The rank.
     board
         That of this node.
+    start
+        Name of this start of the world.
     send
         Sends a message to the head.
     offset
-        Returns the seconds that the head's clock is ahead of this node's.
+        Returns the seconds that the head's clock is ahead of this node's; None: that is not known.
     """
 
     def __init__(
         self,
         context: RankContext,
         board: Board,
+        start: str,
         send: Callable[[dict[str, Any]], None],
-        offset: Callable[[], float] = lambda: 0.0,
+        offset: Callable[[], float | None] = lambda: 0.0,
     ) -> None:
-        self._context, self._board, self._send, self._offset = context, board, send, offset
+        self._context, self._board, self._start, self._send, self._offset = context, board, start, send, offset
         self._ranks = [rank for rank, node in enumerate(context.nodes) if node == context.nodes[context.rank]]
         self._host = socket.gethostname()
         self._node: sample.Node | None = None
         self._said: dict[tuple[int, ...], Any] = {}
         self._met: dict[int, float] = {}
         self._last: dict[int, float] = {}
-        self._since = time.monotonic()
+        self._since = self._ticked = time.monotonic()
         self._looked: dict[int, sample.Process] = {}
 
     def tick(self) -> None:
@@ -62,7 +65,9 @@ class NodeReport:
         now = time.monotonic()
         told = {rank: its for rank in self._ranks if (its := self._board.read(rank)) is not None}
         speaks = next((rank for rank, its in told.items() if now - its.time < _SILENT), None)
-        if speaks != self._context.rank:
+        # Where this thread stood still somebody else has spoken meanwhile.
+        goes_on, self._ticked = now - self._ticked < _SILENT, now
+        if speaks != self._context.rank or not goes_on:
             # Who takes over has nothing to compare with, and tells all totals; what is over by now somebody else tells.
             self._node, self._said, self._met, self._last, self._since = None, {}, {}, {}, now
             return
@@ -72,12 +77,14 @@ class NodeReport:
         self._send(self._message(now, told, *self._node.sample()))
 
     def _message(self, now: float, told: dict[int, Told], node: Any, cores: Any) -> dict[str, Any]:
+        ahead = self._offset()
         # what the head's clock shows when this node's monotonic clock shows 0
-        zero = time.time() - now + self._offset()
+        zero = time.time() - now + (ahead or 0.0)
         told = {rank: self._looked_at(rank, its) if now - its.time > _SILENT else its for rank, its in told.items()}
         return {
             "op": "workbench-metrics",
             "world": self._context.world,
+            "start": self._start,
             "host": self._host,
             "node": node.tobytes(),
             "cores": cores.tobytes(),
@@ -93,7 +100,7 @@ class NodeReport:
             "operations": pack_rows(row for rank, its in told.items() for row in self._new_operations(rank, its)),
             "sizes": pack_rows(row for rank, its in told.items() for row in self._new_sizes(rank, its)),
             "ended": [row for rank, its in told.items() for row in self._new_ended(rank, its, zero)],
-            **self._new_meetings(told, zero),
+            **self._new_meetings({} if ahead is None else told, zero),
         }
 
     def _looked_at(self, rank: int, its: Told) -> Told:

@@ -9,8 +9,6 @@ import numpy as np
 from mpi4py import MPI
 
 _ARRAY = np.ndarray
-# What is raised for what is no message, at which mpi4py will raise.
-_WRONG = (TypeError, ValueError, KeyError, AttributeError, BufferError, ZeroDivisionError, MPI.Exception)
 
 
 def nbytes(message: Any, blocks: int = 1) -> int:
@@ -55,7 +53,7 @@ def vector_nbytes(message: Any, blocks: int) -> list[int]:
         elif isinstance(counts, SupportsIndex) and not isinstance(counts, np.ndarray):
             counts = [counts] * blocks
         return _products(counts, [size] * blocks)
-    except _WRONG:
+    except Exception:  # noqa: BLE001  (what is no message, at which mpi4py will raise)
         return [0] * blocks
 
 
@@ -67,7 +65,7 @@ def typed_nbytes(message: Any, blocks: int) -> list[int]:
         if len(counts) == 1:
             counts = list(counts[0])
         return _products(counts[0] if counts else [1] * blocks, sizes)
-    except _WRONG:
+    except Exception:  # noqa: BLE001  (what is no message, at which mpi4py will raise)
         return [0] * blocks
 
 
@@ -83,7 +81,7 @@ def _counted(message: Any, blocks: int) -> tuple[int, int]:
         if count is None:
             count = (_whole(buffer) - (displacement or 0) * extent) // extent // blocks
         return int(count), size
-    except _WRONG:
+    except Exception:  # noqa: BLE001  (as above)
         return 0, 0
 
 
@@ -104,7 +102,7 @@ def _parts(message: Any, pair: Any) -> Sequence[Any]:
 def _type(buffer: Any, kind: Any) -> tuple[int, int]:
     """Return the bytes of an item, and from one to the next."""
     if kind is None:
-        size = memoryview(buffer).itemsize
+        size = _memory(buffer).itemsize
         return size, size
     datatype = _datatype(kind)
     return datatype.Get_size(), datatype.Get_extent()[1]
@@ -115,4 +113,12 @@ def _datatype(kind: Any) -> MPI.Datatype:
 
 
 def _whole(buffer: Any) -> int:
-    return int(buffer.nbytes if hasattr(buffer, "nbytes") else memoryview(buffer).nbytes)
+    return int(_memory(buffer).nbytes)
+
+
+def _memory(buffer: Any) -> Any:
+    """Return what tells the size of a buffer."""
+    try:
+        return memoryview(buffer)
+    except Exception:  # noqa: BLE001  (PyTorch, JAX and others: mpi4py takes them by DLPack or from the memory of a GPU)
+        return MPI.memory.frombuffer(buffer)

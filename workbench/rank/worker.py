@@ -116,7 +116,7 @@ async def serve(
         http_socket=scratch.sockets(record.id) / f"rank-{name}.sock",
         local_directory=str(scratch.spill(record.id)),
         death_timeout=timeout,
-        startup_information={"workbench": lambda _: facts(context)},
+        startup_information={"workbench": lambda _: facts(context) | {"start": start}},
         metrics={"transport": lambda _: comm.summary()},
         plugins=(busy := Busy(),),
     )

@@ -1,4 +1,4 @@
-"""``python dashboard_program.py RANKS NODES SOCKET PREFIX DASK``: the dashboard of a simulated cluster.
+"""``python -m workbench.bench.simulated_dashboard RANKS NODES SOCKET [PREFIX [DASK]]``: that of a simulated cluster.
 
 It is served on a Unix socket, as always, which a browser does not reach: a port of 127.0.0.1, which is printed, leads
 to it. It ends as the dashboard does, when its standard input ends.
@@ -14,8 +14,8 @@ from workbench.bench.simulated import Simulated
 from workbench.dashboard.serving import serving, until_told
 
 
-async def main() -> None:
-    ranks, nodes, socket, prefix, dask = sys.argv[1:]
+async def main(ranks: int, nodes: int, socket: str, prefix: str = "", dask: str = "") -> None:
+    """Serve until the end of the standard input."""
 
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner, outer = await asyncio.open_unix_connection(socket)
@@ -32,11 +32,13 @@ async def main() -> None:
 
         await asyncio.gather(copy(reader, outer), copy(inner, writer))
 
-    async with serving(Simulated(int(ranks), int(nodes)), "simulated", Path(socket), prefix=prefix, dask=dask or None):
+    async with serving(Simulated(ranks, nodes), "simulated", Path(socket), prefix=prefix, dask=dask or None):
         bridge = await asyncio.start_server(lead, "127.0.0.1")
-        print(bridge.sockets[0].getsockname()[1], flush=True)  # noqa: T201
+        print(bridge.sockets[0].getsockname()[1], flush=True)
         await until_told()
         bridge.close()
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    _, *words = sys.argv
+    asyncio.run(main(int(words[0]), int(words[1]), *words[2:]))

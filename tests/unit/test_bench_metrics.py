@@ -1,0 +1,69 @@
+"""The figures of `workbench bench metrics`, and what it simulates."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import numpy as np
+import pytest
+
+from workbench.bench import metrics, simulated_nodes, watching
+from workbench.errors import WorkbenchError
+from workbench.metrics.store import Store
+
+
+def row(what, arm, value):
+    return {"what": what, "arm": arm, "value": value, "unit": ""}
+
+
+def test_the_figures_are_the_worst_size_and_the_median_fit():
+    rows = [
+        row(f"call of {size} B", arm, value) for size in metrics.SIZES for arm, value in (("on", 5.0), ("off", 4.5))
+    ]
+    rows[2]["value"] = 6.0  # of the second size, with metrics
+    rows += [row("K-means", arm, value) for arm, value in (("on", 1.0), ("off", 2.0), ("on", 3.0), ("off", 2.0))]
+    rows += [row("head", "on", 3.0), row("dashboard", "on", 4.0)]
+    summary = metrics.summarise(rows)
+    assert summary["call_us"] == 1.5
+    assert summary["fit_ratio"] == 1.0
+    assert (summary["head_cpu_percent"], summary["panel_cpu_percent"]) == (3.0, 4.0)
+    assert summary["call_us_target"] == 1.0
+
+
+def test_simulated_nodes_tell_what_a_head_takes():
+    store = Store()
+    for rank in range(128):
+        told = {"size": 128, "host": simulated_nodes.host(rank // 16), "cores": 16, "start": ""}
+        store.joined(0, rank, told)
+    streams = [simulated_nodes.messages(node, 8, 16) for node in range(8)]
+    for _ in range(3):
+        for message in map(next, streams):
+            store.take(message)
+        store.tick()
+    update = store.update()
+    assert np.isfinite(update.rank[-1][:, 0]).all()
+    assert (update.traffic.bytes > 0).all()
+    assert update.operations[:, 0].sum() == 3 * 6 * 128
+    assert len(list(itertools.islice(streams[0], 2))) == 2
+
+
+def test_a_simulated_head_and_its_dashboard_are_measured(monkeypatch):
+    monkeypatch.setattr(watching, "_SETTLE", 0.1)
+    percent = dict(watching.measure(8, 2, 0.5))
+    assert 0 <= percent["head"] < 200
+    assert 0 <= percent["dashboard"] < 200
+
+
+def test_ranks_that_are_not_as_many_on_each_node_are_refused():
+    with pytest.raises(WorkbenchError, match="10 ranks on 4 nodes: allowed are as many on each"):
+        next(watching.measure(10, 4, 1.0))
+
+
+def test_a_program_that_does_not_start_is_told():
+    async def run():
+        async with watching._program("workbench.bench.simulated_head", "/nowhere", "4", "2"):
+            pass
+
+    with pytest.raises(WorkbenchError, match="has ended at once, with code 1"):
+        asyncio.run(run())

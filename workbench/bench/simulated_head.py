@@ -1,0 +1,57 @@
+"""``python -m workbench.bench.simulated_head FOLDER RANKS NODES``: what a head does for metrics, and nothing else.
+
+It serves under the TLS of the certificate in the folder, prints its address, and ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from distributed.core import Server, Status
+
+from workbench import certificates
+from workbench.bench.simulated_nodes import host
+from workbench.head.metrics import Metrics
+
+if TYPE_CHECKING:
+    from distributed.comm.core import Comm
+
+
+async def main(folder: Path, ranks: int, nodes: int) -> None:
+    """Serve until the end of the standard input."""
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    world: Any = SimpleNamespace(index=0)
+    metrics = Metrics(dict, [world])  # type: ignore[arg-type]  # of the worlds it wants the indices
+    for rank in range(ranks):
+        metrics.store.joined(0, rank, {"size": ranks, "host": host(rank * nodes // ranks), "cores": 16, "start": ""})
+    server = Server({}, stream_handlers=metrics.stream_handlers)
+
+    async def node(comm: Comm) -> Status:
+        await server.handle_stream(comm, extra={"worker": ""})
+        return Status.dont_reply
+
+    server.handlers |= {**metrics.handlers, "node": node}
+    arguments = certificates.security(folder).get_listen_args("scheduler")
+    await server.listen("tls://127.0.0.1:0", **arguments)
+    print(server.address, flush=True)
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def await_end() -> None:
+        sys.stdin.read()
+        loop.call_soon_threadsafe(over.set)
+
+    threading.Thread(target=await_end, daemon=True).start()
+    ticking = asyncio.create_task(metrics.run())
+    await over.wait()
+    ticking.cancel()
+    await server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,138 @@
+"""CPU of a head that hears many simulated ranks, and of a dashboard that somebody looks at."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workbench import certificates
+from workbench.bench.simulated_nodes import messages
+from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.metrics.fields import TICK
+from workbench.words import count
+
+# Seconds for a program to start, and for what it does at its beginning.
+_START, _SETTLE = 60.0, 5.0
+
+
+def measure(ranks: int, nodes: int, seconds: float) -> Iterator[tuple[str, float]]:
+    """Yield ``"head"`` and ``"dashboard"`` with the CPU of each, in percent of a core.
+
+    Parameters
+    ----------
+    ranks, nodes
+        That are simulated.
+    seconds
+        For each.
+    """
+    if ranks % nodes:
+        raise WorkbenchError(f"{count(ranks, 'rank')} on {count(nodes, 'node')}: allowed are as many on each")
+    yield "head", asyncio.run(_head(ranks, nodes, seconds))
+    yield "dashboard", asyncio.run(_dashboard(ranks, nodes, seconds))
+
+
+@asynccontextmanager
+async def _program(*words: str) -> AsyncIterator[tuple[psutil.Process, str]]:
+    """Start a program of this package; give its process and its first line, and end it by its standard input."""
+    command = [sys.executable, "-m", *words]
+    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        if process.stdout is None or process.stdin is None:
+            raise RuntimeError("pipes were asked for")
+        line = (await asyncio.wait_for(process.stdout.readline(), _START)).decode().strip()
+        if not line:
+            raise WorkbenchError(f"{words[0]} has ended at once, with code {await process.wait()}")
+        yield psutil.Process(process.pid), line
+        process.stdin.close()
+        await asyncio.wait_for(process.wait(), _START)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _percent(process: psutil.Process, seconds: float) -> float:
+    await asyncio.sleep(_SETTLE)
+    before, begin = sum(process.cpu_times()[:2]), time.perf_counter()
+    await asyncio.sleep(seconds)
+    used: float = sum(process.cpu_times()[:2]) - before
+    return 100 * used / (time.perf_counter() - begin)
+
+
+async def _head(ranks: int, nodes: int, seconds: float) -> float:
+    from distributed.batched import BatchedSend
+    from distributed.comm.core import connect
+    from distributed.core import rpc
+
+    with tempfile.TemporaryDirectory() as folder:
+        certificates.make(Path(folder), "bench")
+        arguments = certificates.security(Path(folder)).get_connection_args("client")
+        async with _program("workbench.bench.simulated_head", folder, str(ranks), str(nodes)) as (process, address):
+            streams = []
+            for _ in range(nodes):
+                comm = await connect(address, **arguments)
+                await comm.write({"op": "node", "reply": False})
+                stream = BatchedSend(interval="10ms")
+                stream.start(comm)
+                streams.append(stream)
+            # Made before: what is measured is not to wait for what simulates.
+            ticks = int((seconds + _SETTLE) / TICK) + 4
+            prepared = [list(itertools.islice(messages(node, nodes, ranks // nodes), 8)) for node in range(nodes)]
+            sending = asyncio.create_task(_send(streams, prepared, ticks))
+            looking = asyncio.create_task(_look(rpc(address, connection_args=arguments)))
+            try:
+                return await _percent(process, seconds)
+            finally:
+                for task in (sending, looking):
+                    task.cancel()
+                await asyncio.gather(sending, looking, return_exceptions=True)
+                for stream in streams:
+                    stream.abort()
+
+
+async def _send(streams: list[Any], prepared: list[list[dict[str, Any]]], ticks: int) -> None:
+    for tick in range(ticks):
+        for stream, of_node in zip(streams, prepared, strict=True):
+            stream.send({"op": "workbench-metrics", **of_node[tick % len(of_node)]})
+        await asyncio.sleep(TICK - time.time() % TICK)
+
+
+async def _look(head: Any) -> None:
+    """Ask for what is new, as a dashboard does."""
+    since = 0
+    while True:
+        since = (await head.workbench_metrics(since=since))["seq"]
+        await asyncio.sleep(TICK)
+
+
+async def _dashboard(ranks: int, nodes: int, seconds: float) -> float:
+    try:
+        from playwright.async_api import async_playwright
+    except ImportError as error:
+        raise InvalidRequest("somebody has to look at the dashboard: pip install playwright, and Chromium") from error
+    with tempfile.TemporaryDirectory() as folder:
+        words = (str(ranks), str(nodes), f"{folder}/panel.sock")
+        async with (
+            _program("workbench.bench.simulated_dashboard", *words) as (process, port),
+            async_playwright() as playwright,
+        ):
+            options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+            # Debian's, or that of Playwright
+            browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+            page = await browser.new_page()
+            await page.goto(f"http://127.0.0.1:{port}/")
+            await page.wait_for_function("() => window.Bokeh?.documents[0]?.is_idle")
+            percent = await _percent(process, seconds)
+            await browser.close()
+            return percent
