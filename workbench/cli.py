@@ -16,6 +16,8 @@ from workbench import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.verbs import actions, show
 from workbench.verbs.parse import parse
+from workbench.verbs.profile import profile
+from workbench.verbs.report import report
 from workbench.verbs.table import TERMINAL
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
@@ -127,6 +129,12 @@ def _metrics(name: str | None, table: str | None, out: str | None, *, json: bool
     return _print({"metrics": text}, text, as_json=json)
 
 
+def _profile(name: str | None, *, json: bool) -> int:
+    frame = profile(actions.choose(name))
+    told = {"ranks": frame.to_dict("records"), "operations": frame.operations.to_dict("records")}
+    return _print(told, str(frame), as_json=json)
+
+
 def _dashboard(name: str | None, *, json: bool) -> int:
     from workbench.server.standalone import serve
 
@@ -144,6 +152,11 @@ def _dashboard(name: str | None, *, json: bool) -> int:
     with suppress(KeyboardInterrupt):
         serve(record.name, tell)
     return 0
+
+
+def _report(file: str, name: str | None, *, json: bool) -> int:
+    text = report(file, name)
+    return _print({"report": text}, text, as_json=json)
 
 
 def _stop(name: str | None, *, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called

@@ -20,11 +20,13 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
-from workbench import cell_magics, registry
+from workbench import cell_magics, profile_magics, registry
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.registry import Record
 from workbench.verbs import actions, show
 from workbench.verbs.parse import complete, parse, split
+from workbench.verbs.profile import profile
+from workbench.verbs.report import report
 from workbench.verbs.table import NOTEBOOK, overview
 
 if TYPE_CHECKING:
@@ -108,9 +110,15 @@ class ClusterMagics(Magics):
     def _metrics(self, name: str | None, table: str | None, out: str | None) -> None:
         print(actions.metrics(self._choose(name), table, out, self._cluster))
 
+    def _profile(self, name: str | None) -> None:
+        display(profile(self._choose(name), self._cluster))
+
     def _dashboard(self, name: str | None) -> None:
         url = actions.dashboard_url(self._choose(name))
         _display(url, show.dashboard_html(url))
+
+    def _report(self, file: str, name: str | None) -> None:
+        print(report(file, name, self._record))
 
     def _stop(self, name: str | None, all: bool) -> None:  # noqa: A002  # as the option is called
         bound = self._record
@@ -262,14 +270,16 @@ def match(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register ``%mpicluster`` and ``%%mpi`` with their completion."""
+    """Register ``%mpicluster``, ``%%mpi`` with their completion, and ``%%mpi_profile``."""
     shell.register_magics(ClusterMagics)
     shell.Completer.custom_matchers.append(match)
     cell_magics.load(shell)
+    profile_magics.load(shell)
 
 
 def unload(shell: InteractiveShell) -> None:
     """Take the magics and their completion away; clusters and the user's names stay as they are."""
+    profile_magics.unload(shell)
     cell_magics.unload(shell)
     shell.Completer.custom_matchers.remove(match)
     del shell.magics_manager.magics["line"]["mpicluster"]

@@ -33,6 +33,7 @@ def _own_registry(monkeypatch, tmp_path):
         ("start -3", r"^ranks '-3': allowed is a whole number from 1"),
         ("start eight", r"^ranks 'eight': allowed is a whole number from 1"),
         ("start 2.5", r"^ranks '2\.5': allowed is a whole number from 1"),
+        ("report out", r"^report out: a report is a file of HTML; name one that ends in \.html, as out\.html$"),
         ("start {unknown}", r"^ranks '{unknown}': allowed is a whole number from 1"),
         ("start 2 --threads none", r"^threads 'none': allowed is a whole number from 1"),
         ("start 2 --memory lots", r"^memory 'lots': allowed is a size above zero for each rank, e\.g\. 2GB"),

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from workbench import rank
 from workbench.errors import InvalidRequest
 from workbench.metrics import counters
-from workbench.rank.whereabouts import _is_users, _place
+from workbench.rank.whereabouts import is_users
+from workbench.rank.whereabouts import place as place_of
 
 if TYPE_CHECKING:
     from workbench.rank.activity import Activity
@@ -163,7 +164,7 @@ def locate() -> str:
         whose = _whose.get(file)
         if whose is None:
             passed = _PASSED if file.startswith(_BETWEEN) else _LIBRARY
-            whose = _whose[file] = _USER if _is_users(frame) else passed
+            whose = _whose[file] = _USER if is_users(frame) else passed
         if whose == _USER:
             return _named(frame)
         if caller is None and whose == _LIBRARY:
@@ -176,5 +177,5 @@ def _named(frame: FrameType) -> str:
     key = frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno
     place = _places.get(key)
     if place is None:
-        place = _places[key] = _place(frame)
+        place = _places[key] = place_of(frame)
     return place

@@ -37,7 +37,7 @@ def whereabouts(watch: Watch, thread_ident: int, started: float) -> dict[str, An
     """
     operation, since, count = watch.operation, watch.since, watch.count
     frames = _frames(thread_ident)
-    users = [number for number, frame in enumerate(frames) if _is_users(frame)]
+    users = [number for number, frame in enumerate(frames) if is_users(frame)]
     # where all the code is of installed packages: what the workbench has called
     shown = frames[users[0] :] if users else [frame for frame in frames if not _within(frame, _ours())]
     innermost = frames[users[-1]] if users else (shown[-1] if shown else None)
@@ -46,13 +46,14 @@ def whereabouts(watch: Watch, thread_ident: int, started: float) -> dict[str, An
         "operation": operation,
         "seconds": max(0.0, time.monotonic() - max(since, started)),
         "count": count,
-        "place": _place(innermost) if innermost else "?",
+        "place": place(innermost) if innermost else "?",
         "function": innermost.f_code.co_name if innermost else "?",
         "stack": "".join(stack.format()),
     }
 
 
-def _place(frame: FrameType) -> str:
+def place(frame: FrameType) -> str:
+    """Return in words where a frame is: a line of a file, or of a cell."""
     path = Path(frame.f_code.co_filename)
     # The files of cells have numbers for names.
     if path.parent.name.startswith("ipykernel_"):
@@ -73,7 +74,8 @@ def _frames(thread_ident: int) -> list[FrameType]:
     return frames[::-1]
 
 
-def _is_users(frame: FrameType) -> bool:
+def is_users(frame: FrameType) -> bool:
+    """Tell whether a frame is of the user's code, not of an installed package or the workbench."""
     name = frame.f_code.co_filename
     made = name.startswith("<") and not name.startswith(("<ipython-input", "<stdin"))
     return not made and not _within(frame, _installed())

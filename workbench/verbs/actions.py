@@ -320,7 +320,7 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
     if out is None:
         return str(text).rstrip("\n")
     try:
-        if parquet:
+        if frame is not None and parquet:
             frame.to_parquet(out)
         else:
             Path(out).write_text(text, encoding="utf-8")

@@ -159,7 +159,13 @@ VERBS = (
             Argument("--out", "to this file, a table by its ending as CSV or Parquet", "FILE"),
         ),
     ),
+    Verb("profile", "tell what each rank did since it was started: computing, MPI, the top operations", (_NAME,)),
     Verb("dashboard", "show every rank of a cluster, live", (_NAME,)),
+    Verb(
+        "report",
+        "write the dashboard as one file, which opens without a server and after the cluster's end",
+        (Argument("file", "the file, as report.html; one that is there is replaced", "FILE", required=True), _NAME),
+    ),
     Verb("stop", "end a cluster", (_NAME, Argument("--all", "end all clusters of yours"))),
     Verb("script", "print the script of a cluster's job", (_NAME,)),
     Verb("doctor", "check this installation, and a running cluster if it is named", (_NAME, _MPI)),
