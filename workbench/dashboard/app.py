@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import panel as pn
 
 from workbench.dashboard.looking import Looking
-from workbench.dashboard.looks import FONT, THEMES
+from workbench.dashboard.looks import STYLE, THEMES, beside
 from workbench.dashboard.session import Session
 from workbench.dashboard.store import DataStore
 
@@ -34,10 +32,10 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
         session = Session(store, looking, dask)
         pn.state.on_session_destroyed(lambda _: session.close())
         theme = THEMES[looking.theme]
-        template: Any = pn.template.Template(_template(), location=True)
+        template: Any = pn.template.Template(beside("page.html"), location=True)
         template.add_variable("variables", theme.variables)
         template.add_variable("scheme", theme.name)
-        template.add_variable("font", FONT)
+        template.add_variable("style", STYLE)
         template.add_variable("cluster", name)
         template.add_panel("pages", session.controls.pages)
         template.add_panel("choices", session.controls.choices)
@@ -47,8 +45,3 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
         return template
 
     return app
-
-
-@cache
-def _template() -> str:
-    return Path(__file__).with_name("page.html").read_text(encoding="utf-8")

@@ -107,10 +107,12 @@ class Cards:
     ----------
     theme
         Colours.
+    live
+        Whether somebody answers what is asked on the page: of a file nobody does, and no numbers are to be had.
     """
 
-    def __init__(self, theme: Theme) -> None:
-        self.theme = theme
+    def __init__(self, theme: Theme, *, live: bool = True) -> None:
+        self.theme, self.live = theme, live
         self._tables: dict[str, Table] = {}
         self._wanted = ColumnDataSource({"name": []})
         self._saved = ColumnDataSource({"name": [], "text": []})
@@ -139,11 +141,12 @@ class Cards:
         """
         name = "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
         self._tables[name] = table
-        ask = CustomJS(
-            args={"wanted": self._wanted, "saved": self._saved},
-            code=f"wanted.data = {{name: ['{name}'], at: [Date.now()]}}",
-        )
-        figure.add_tools(CustomAction(icon=_ICON, description="Save as CSV", callback=ask))
+        if self.live:
+            ask = CustomJS(
+                args={"wanted": self._wanted, "saved": self._saved},
+                code=f"wanted.data = {{name: ['{name}'], at: [Date.now()]}}",
+            )
+            figure.add_tools(CustomAction(icon=_ICON, description="Save as CSV", callback=ask))
         shown = pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
         return self._card(title, note, [shown] if above is None else [above, shown])
 

@@ -36,7 +36,8 @@ class Communication(Page):
         self._matrix = charts.HeatMap(
             theme, 502, between, between, words=what, told=(f"from {by}", f"to {by}", looking.measure)
         )
-        self._matrix.figure.on_event(Tap, self._choose)
+        if self.cards.live:
+            self._matrix.figure.on_event(Tap, self._choose)
         self._matrix.figure.xaxis.axis_label, self._matrix.figure.yaxis.axis_label = f"to {by}", f"from {by}"
         if by == "node":
             self._matrix.figure.xaxis.major_label_orientation = 0.7
@@ -51,11 +52,14 @@ class Communication(Page):
         rate, pair = self._rate_chart(self._rate), self._rate_chart(self._pair, 205)
         # what each kind has sent is known from when somebody has looked, what all have sent from before that
         rate.line("time", "sent", source=self._sent, line_color=theme.muted, line_width=1.5, legend_label="both")
+        if not self.cards.live:
+            rate.legend[0].items = rate.legend[0].items[-1:]
         self._rate_figure, self._pair_figure = rate, pair
         made = self.cards
         since = "in the last ten seconds" if looking.span == "recent" else "since the start"
         kind = {"both": "Dask and MPI", "dask": "Dask", "mpi": "MPI"}[looking.kind]
-        noted = f"{looking.measure.capitalize()} {since}, {kind}; click a field for its history"
+        click = "; click a field for its history" if self.cards.live else ""
+        noted = f"{looking.measure.capitalize()} {since}, {kind}{click}"
         sizes = "Messages since the start, by bytes of each"
         spent = "Of all ranks since the start: seconds in an operation, and of these waiting for others"
         return cards.column(
@@ -124,7 +128,8 @@ class Communication(Page):
         source, target = pair
         number, noun = matrix[source, target], "rank " if self.moment.update.by == "rank" else ""
         sent = size(number) if self.looking.measure == "bytes" else f"{count(number)} messages"
-        chosen = "" if pair == self.looking.cell else " (the busiest pair; click a field of the matrix for another)"
+        click = "; click a field of the matrix for another" if self.cards.live else ""
+        chosen = "" if pair == self.looking.cell else f" (the busiest pair{click})"
         names = f"<b>From {noun}{escape(between[source])} to {noun}{escape(between[target])}</b>"
         return f"<p>{names}: {sent}<span class=note>{chosen}</span></p>"
 

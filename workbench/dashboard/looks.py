@@ -1,10 +1,22 @@
-"""Colours and letters of the dashboard, in light and in dark."""
+"""Colours and letters of the dashboard, in light and in dark, and the files beside this one that use them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
+
+
+@cache
+def beside(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+STYLE = f"body {{ font-family: {FONT}; }}\n{beside('page.css')}"
+"""CSS of a whole page, but for the values of its colours."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -52,6 +52,13 @@ class Moment:
     core: NDArray[np.uint8]
     totals: NDArray[np.float64]
     fits: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, update: Update) -> Self:
+        """Return the last moment of all that a head remembers, and that it tells at once."""
+        moment = float(update.times[-1]) if len(update.times) else 0.0
+        its = update.times, update.rank, update.node, update.core
+        return cls(bare(update), moment, *its, np.empty((0, 1 + len(KINDS))), update.fits)
 
     @property
     def layout(self) -> Layout:
@@ -122,6 +129,13 @@ class Moment:
             return np.empty(0), np.empty((0, len(KINDS)))
         steps = np.diff(self.totals, axis=0)
         return self.totals[1:, 0], np.maximum(steps[:, 1:], 0) / np.maximum(steps[:, :1], TICK / 2)
+
+
+def bare(update: Update) -> Update:
+    """Return where things stand, without the ticks and what fits have told."""
+    # copies of nothing: a view would keep all that it is of
+    ticks: dict[str, Any] = {name: getattr(update, name)[:0].copy() for name in ("times", "rank", "node", "core")}
+    return replace(update, **ticks, fits=[])
 
 
 def means(numbers: NDArray[np.float32]) -> NDArray[np.float32]:

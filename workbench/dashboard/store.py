@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import workbench
-from workbench.dashboard.moment import Moment
+from workbench.dashboard.moment import Moment, bare
 from workbench.dashboard.ring import Ring
 from workbench.dashboard.source import Source
 from workbench.dashboard.units import clock
@@ -155,14 +154,13 @@ class DataStore:
         for ring, rows in zip(self._rings, new, strict=True):
             ring.add(rows)
         times, rank, node, core = (ring.view for ring in self._rings)
-        bare = dataclasses.replace(update, times=times[:0], rank=rank[:0], node=node[:0], core=core[:0], fits=[])
-        self._last = bare
+        self._last = stands = bare(update)
         moment = float(times[-1]) if len(times) else 0.0
         if len(update.times):
             self._totals.add(np.array([[moment, *update.traffic.bytes.sum(axis=(1, 2))]]))
-            self._keep(moment, bare)
+            self._keep(moment, stands)
         self._fits.extend(update.fits)
-        self._moment = Moment(bare, moment, times, rank, node, core, self._totals.view, list(self._fits))
+        self._moment = Moment(stands, moment, times, rank, node, core, self._totals.view, list(self._fits))
 
     def _begin(self, layout: Layout) -> None:
         rows, self.layout = round(KEPT / TICK), layout
@@ -175,10 +173,10 @@ class DataStore:
         self._totals = Ring(rows, (1 + len(KINDS),), np.float64)
         self._kept: deque[tuple[float, Update]] = deque()
 
-    def _keep(self, moment: float, bare: Update) -> None:
+    def _keep(self, moment: float, stands: Update) -> None:
         if self._kept and moment - self._kept[-1][0] < _BETWEEN:
             return
-        self._kept.append((moment, bare))
-        each = sum(its.nbytes for told in (bare.traffic, bare.recent) for its in (told.bytes, told.messages))
+        self._kept.append((moment, stands))
+        each = sum(its.nbytes for told in (stands.traffic, stands.recent) for its in (told.bytes, told.messages))
         while moment - self._kept[0][0] > KEPT or len(self._kept) > max(1, _BYTES // max(1, each)):
             self._kept.popleft()

@@ -71,7 +71,7 @@ class Training(Page):
             self._spent_table,
             "Seconds, in the parts in which the ranks spent the time meanwhile",
         )
-        self._fits = self.cards.text("Fits", cards.column(self._choice, self._words))
+        self._fits = self.cards.text("Fits", cards.column(*[self._choice] * self.cards.live, self._words))
         self._rest = spent
         return cards.column(self._fits)
 

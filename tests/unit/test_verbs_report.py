@@ -1,0 +1,121 @@
+"""Where a report goes, and what becomes of the file when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from workbench import cli, registry
+from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout
+from workbench.host import ProcessId
+from workbench.registry import Record
+from workbench.verbs import report as verb
+from workbench.verbs.report import report
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+
+
+@pytest.fixture
+def record():
+    record = Record(name="mine", ranks=2, state="ready", process=ProcessId.here())
+    registry.create(record)
+    return record
+
+
+def names(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    monkeypatch.setattr(verb, "_drawn", lambda name: f"<html>{name}".encode())
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("mine", r"report .*mine: a report is a file of HTML; name one that ends in \.html, as .*mine\.html$"),
+        ("folder.html", "it is a folder; name a file"),
+        ("nowhere/report.html", "there is no folder .*nowhere; make it, or name another file"),
+    ],
+)
+def test_what_can_be_no_report_is_refused_before_anything_is_asked(tmp_path, file, message):
+    (tmp_path / "folder.html").mkdir()
+
+    with pytest.raises(InvalidRequest, match=message):
+        report(str(tmp_path / file), "nobody")
+
+
+def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
+    # root may write everywhere
+    monkeypatch.setattr("os.access", lambda *_: False)
+
+    with pytest.raises(InvalidRequest, match="you may not write there"):
+        report(str(tmp_path / "report.html"), "nobody")
+
+
+def test_of_a_cluster_that_has_ended_it_is_said_when_reports_are_made(tmp_path):
+    with pytest.raises(ClusterNotFound, match=r"no cluster named 'gone'.*A report is made while its cluster runs"):
+        report(str(tmp_path / "report.html"), "gone")
+
+    assert names(tmp_path) == []
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_report_replaces_what_is_there_and_is_readable_as_any_other_file(record, tmp_path):
+    file, plain = tmp_path / "report.html", tmp_path / "plain"
+    plain.touch()
+    (tmp_path / "kept.html").write_text("old")
+    file.symlink_to("kept.html")
+
+    assert report(str(file), "mine") == f"{file} has the report of cluster 'mine'"
+
+    assert file.is_symlink()
+    assert file.read_text() == "<html>mine"
+    assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    assert names(tmp_path) == ["jupyter", "kept.html", "plain", "report.html"]
+
+
+@pytest.mark.usefixtures("drawn", "record")
+def test_the_verb_takes_the_file_and_then_the_cluster(tmp_path, capsys):
+    file = tmp_path / "report.html"
+
+    assert cli.main(["report", str(file), "mine", "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {"report": f"{file} has the report of cluster 'mine'"}
+    assert file.read_text() == "<html>mine"
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_report_that_finds_no_room_leaves_the_file_as_it_was(record, tmp_path, monkeypatch):
+    file = tmp_path / "report.html"
+    file.write_text("old")
+
+    def full(path, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(InvalidRequest, match=r"cannot be written \(No space left on device\)"):
+        report(str(file), "mine")
+
+    assert file.read_text() == "old"
+    assert names(tmp_path) == ["jupyter", "report.html"]
+
+
+def test_a_report_that_cannot_be_drawn_says_why_in_a_line(record, tmp_path, monkeypatch):
+    monkeypatch.setattr(verb, "_MODULE", "workbench.nothing")
+
+    with pytest.raises(StartError, match=r"'mine' was not drawn: .*No module named workbench\.nothing.* tells more\.$"):
+        report(str(tmp_path / "report.html"), "mine")
+
+
+def test_a_report_that_is_not_drawn_in_time_is_given_up(record, tmp_path, monkeypatch):
+    monkeypatch.setattr(verb, "_DEADLINE", 0.001)
+
+    with pytest.raises(StartTimeout, match="was not drawn within 0 s"):
+        report(str(tmp_path / "report.html"), "mine")

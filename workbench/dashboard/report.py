@@ -1,0 +1,179 @@
+"""``python -m workbench.dashboard.report NAME``: write all pages of a cluster as one file of HTML, to standard output.
+
+The file has what draws it in it, and opens without a server and without the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from bokeh.document import Document
+from bokeh.embed import json_item
+from bokeh.models import ImportedStyleSheet, InlineStyleSheet
+from bokeh.resources import Resources
+from panel.io.resources import CDN_DIST, DIST_DIR, parse_template, set_resource_mode
+
+from workbench import __version__
+from workbench.dashboard import cards
+from workbench.dashboard.cards import Cards
+from workbench.dashboard.head_source import HeadSource
+from workbench.dashboard.looking import PAGES, Looking
+from workbench.dashboard.looks import STYLE, THEMES, Theme, beside
+from workbench.dashboard.moment import Moment
+from workbench.dashboard.page import Desk
+from workbench.dashboard.session import PAGE_CLASSES
+from workbench.dashboard.source import Source
+from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.words import count
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EXIT_FAILED, EXIT_USAGE = 3, 4
+"""What the process ends with if the cluster does not answer, or has told nothing; why is on its standard error."""
+# Fits that are shown, the last ones.
+_FITS = 5
+_TITLES = {page: title for page, title in PAGES.items() if page != "dask"}
+# Panel's own models want Bokeh's widgets and tables to be there, used or not.
+_COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets", "bokeh-tables"]
+
+_Take = Callable[["NDArray[np.float64]", "NDArray[np.float64]"], None]
+
+
+async def report(source: Source, name: str) -> str:
+    """Return all that is known of a cluster as HTML.
+
+    Parameters
+    ----------
+    source
+        What tells of it.
+    name
+        Of the cluster.
+
+    Raises
+    ------
+    InvalidRequest
+        If its ranks have not told anything.
+    ClusterNotFound
+        If it has ended.
+    OSError
+        If it does not answer.
+
+    Notes
+    -----
+    Each page is in it twice, for its colours are in its numbers: a browser draws those of one theme. The history is
+    that of a live page, at most 240 columns of a heat map. With five fits there are 1.2 MB for 4 ranks and 1.4 MB for
+    512, beside the 2.7 MB of scripts.
+    """
+    moment = Moment.of(await source.ask(0))
+    if not np.isfinite(moment.rank).any():
+        raise InvalidRequest(
+            f"cluster {name!r}: there is nothing to report, its ranks have not told anything. Ask again in a second, "
+            "or, if the setting workbench.metrics.enabled is false, set it to true and start the cluster again."
+        )
+    items = {}
+    for theme in THEMES.values():
+        drawn = {page: await _drawn(page, moment, theme, source) for page in _TITLES}
+        # no name of a host or of a function ends the script that has it
+        items[theme.name] = json.dumps(drawn, allow_nan=False).replace("<", "\\u003c")
+    ranks, nodes = count(len(moment.names), "rank"), count(len(moment.layout.nodes), "node")
+    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(moment.time))
+    html: str = parse_template(beside("report.html")).render(
+        cluster=escape(name),
+        told=f"{ranks} on {nodes}, report of {when}, workbench {escape(__version__)}",
+        titles=_TITLES,
+        themes=THEMES.values(),
+        style=STYLE,
+        scripts=[*Resources("inline", components=_COMPONENTS).js_raw, _beside_panel("panel.min.js")],
+        items=items,
+    )
+    return html
+
+
+async def _drawn(name: str, moment: Moment, theme: Theme, source: Source) -> Any:
+    """Return a page as Bokeh embeds it."""
+    asked: list[tuple[int, int, _Take]] = []
+
+    def ask_pair(one: int, other: int, take: _Take) -> None:
+        asked.append((one, other, take))
+
+    fits = list(dict.fromkeys(record["fit"] for record in moment.fits))[-_FITS:] if name == "training" else []
+    views = []
+    for fit in fits or [""]:
+        looking = Looking(minutes=_minutes(moment), span="total", fit=fit)
+        page = PAGE_CLASSES[name](moment, Desk(looking, Cards(theme, live=False), ask_pair))
+        page.show(moment)
+        views.append(page.view)
+    for one, other, take in asked:
+        take(*await source.pair(one, other))
+    with set_resource_mode("inline"):
+        root = cards.column(*views).get_root(Document())
+    _bring_styles(root)
+    return json_item(root)
+
+
+def _minutes(moment: Moment) -> int:
+    """Return how many minutes the axes of time have, of those that can be chosen: all that is remembered."""
+    choices: list[int] = Looking.param.minutes.objects
+    passed = (moment.time - float(moment.times[0])) / 60
+    return next((choice for choice in choices if choice >= passed), choices[-1])
+
+
+def _bring_styles(root: Any) -> None:
+    """Put into the page what it would get from Panel's host."""
+    brought: dict[str, InlineStyleSheet] = {}
+
+    def inline(sheet: Any) -> Any:
+        if not isinstance(sheet, ImportedStyleSheet):
+            return sheet
+        file = _file(sheet)
+        return brought.setdefault(file, InlineStyleSheet(css=_beside_panel(file)))
+
+    for model in root.references():
+        if sheets := getattr(model, "stylesheets", None):
+            # of what turns while something loads there is no need, and its pictures are not here
+            model.stylesheets = [inline(sheet) for sheet in sheets if _file(sheet) != "css/loading.css"]
+
+
+def _file(sheet: Any) -> str:
+    return str(sheet.url).removeprefix(CDN_DIST).partition("?")[0] if isinstance(sheet, ImportedStyleSheet) else ""
+
+
+def _beside_panel(file: str) -> str:
+    return (DIST_DIR / file).read_text(encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the report of the cluster that is named; return the exit code."""
+    (name,) = arguments
+    try:
+        # the file says that it is UTF-8, wherever this runs
+        sys.stdout.buffer.write(asyncio.run(_of_cluster(name)).encode())
+    except InvalidRequest as error:
+        return _fail(error, EXIT_USAGE)
+    except WorkbenchError as error:
+        return _fail(error, EXIT_FAILED)
+    except OSError as error:
+        return _fail(f"cluster {name!r}: its head does not answer ({error or 'in time'}); ask again", EXIT_FAILED)
+    return 0
+
+
+def _fail(message: object, code: int) -> int:
+    sys.stderr.write(f"{message}\n")
+    return code
+
+
+async def _of_cluster(name: str) -> str:
+    async with HeadSource(name) as source:
+        return await report(source, name)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
