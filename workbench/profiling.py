@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -74,7 +75,13 @@ class Profile:
             If the head does not.
         """
         self._client = pinning.connected(self._given)
-        self._begun = _ask(self._client, profiling.begin, self._name)
+        try:
+            self._begun = _ask(self._client, profiling.begin, self._name)
+        except BaseException:
+            # Some may have begun, and would go on to look where each operation is called from.
+            with contextlib.suppress(Exception):
+                _ask(self._client, profiling.end, self._name)
+            raise
         return self
 
     def _end(self) -> None:

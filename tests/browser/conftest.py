@@ -27,8 +27,9 @@ def four(dashboards: dict[int, Dashboard]) -> Dashboard:
     return dashboards[4]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    # not of the session: its event loop runs on in this thread, and tests of other modules have loops of their own
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:

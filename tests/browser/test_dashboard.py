@@ -140,6 +140,16 @@ def test_who_has_chosen_no_theme_gets_that_of_the_system(four, viewer):
     address_tells(viewer, {"theme": "light"})
 
 
+def test_a_page_that_is_cut_off_says_so(viewer):
+    dashboard = start(2, 1)
+    viewer.open(dashboard.address())
+    assert not viewer.page.get_by_text("not connected any more").is_visible()
+
+    assert dashboard.end() == 0
+
+    viewer.sees("This page is not connected any more: reload it.")
+
+
 def test_the_socket_is_for_this_user_alone_and_gone_in_the_end():
     dashboard = start(2, 1)
 

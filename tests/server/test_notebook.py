@@ -75,7 +75,7 @@ def test_a_kernel_of_another_program_inside_a_notebook_is_not_shown_there(kernel
 def test_the_notebook_shows_it_in_a_frame_with_a_link_under_it(kernel, cluster, shell):
     cluster("a")
     with capture_output() as captured:
-        shell.run_line_magic("mpicluster", "dashboard")
+        shell.run_line_magic("mpicluster", "dashboard a")
 
     [shown] = captured.outputs
     html = shown.data["text/html"]

@@ -10,16 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from bokeh.document import Document
+from bokeh.plotting import figure
 from panel.io.state import set_curdoc
 
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.cards import Cards
+from workbench.dashboard.controls import Controls
 from workbench.dashboard.looking import PAGES, Looking
 from workbench.dashboard.looks import DARK, LIGHT
 from workbench.dashboard.page import Desk
 from workbench.dashboard.session import PAGE_CLASSES, Session
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.training import spread
+from workbench.metrics.update import LOST, Now
 
 
 def known(ranks, nodes, **fields):
@@ -100,10 +103,103 @@ def test_an_address_tells_again_what_was_looked_at_and_no_more():
 
 @pytest.mark.parametrize(
     "query",
-    [{"page": "nowhere"}, {"pair": "3-"}, {"pair": "1-2<b>"}, {"until": "soon"}, {"minutes": "7"}, {"who": "knows"}],
+    [
+        {"page": "nowhere"},
+        {"pair": "3-"},
+        {"pair": "1-2<b>"},
+        {"until": "soon"},
+        {"minutes": "7"},
+        {"who": "knows"},
+        {"until": "nan"},
+        {"until": "-1"},
+        {"until": "inf"},
+        {"theme": "pink"},
+    ],
 )
 def test_what_an_address_tells_that_cannot_be_is_passed_over(query):
     assert Looking.at(query).query == ""
+
+
+def test_the_theme_stays_in_the_address_of_who_has_asked_for_it():
+    assert Looking.at({"theme": "light"}).query == "?theme=light"
+    assert Looking.at({"theme": "dark"}).query == "?theme=dark"
+
+
+def test_ranks_in_one_operation_have_one_bar_in_the_colour_of_those_that_wait():
+    moment = known(4, 1).at(None)
+    recent, long = Now("f", "Allreduce", moment.told), Now("f", "Allreduce", moment.told - 60)
+    lost = Now(LOST, None, moment.told - 12)
+    page = made("waiting", known(4, 1, now=(recent, long, recent, lost)).at(None))
+
+    assert page._groups.data["name"] == ["lost", "Allreduce"]
+    assert page._groups.data["ranks"].tolist() == [1, 3]
+    assert page._groups.data["colour"] == [LIGHT.bad, LIGHT.shares[2]]
+    assert "Rank 3 was lost; results on it are gone." in page._words.object
+
+
+def test_charts_of_one_name_have_tables_of_their_own():
+    cards = Cards(LIGHT)
+    for number in range(3):
+        cards.chart("A loss", figure(), lambda number=number: pd.DataFrame({"is": [number]}))
+
+    assert [cards.csv(name) for name in cards.charts] == ["is\n0\n", "is\n1\n", "is\n2\n"]
+
+
+def test_a_fit_that_is_told_of_again_is_the_last_one():
+    def record(fit, time):
+        return {"fit": fit, "name": fit, "time": time, "step": 1, "loss": 0.5}
+
+    page = made("training", known(2, 1, fits=[record("a", 1.0), record("b", 2.0), record("a", 3.0)]).at(None))
+
+    assert list(page._choice.options.values()) == ["", "a", "b"]
+
+
+def test_the_history_of_a_pair_that_was_chosen_before_is_not_shown():
+    moment, asked = known(4, 1).at(None), []
+    looking = Looking(pair="0-1")
+    desk = Desk(looking, Cards(LIGHT), lambda source, target, take: asked.append((source, target, take)))
+    page = PAGE_CLASSES["communication"](moment, desk)
+    page.show(moment)
+    looking.pair = "2-3"
+    page.show(moment)
+    looking.minutes = 5
+    page.show(moment)
+    page.show(moment)
+
+    assert [each[:2] for each in asked] == [(0, 1), (2, 3), (2, 3)]
+    for *_, take in asked[:2]:
+        take(moment.times, np.ones((len(moment.times), 2)))
+        assert len(page._pair.data["time"]) == 0
+    asked[2][2](moment.times, np.ones((len(moment.times), 2)))
+    assert len(page._pair.data["time"]) > 0
+
+
+async def test_the_numbers_of_a_moment_that_is_paused_stay():
+    store = DataStore(Simulated(4, 1, history=60))
+    await store.refresh()
+    with set_curdoc(Document()):
+        session = Session(store, Looking(), None)
+    session._looking.until = store.at(None).time
+    before = session._page.cards.csv("cpu-of-each-rank")
+
+    for ring in store._rings:
+        ring.view[:] = 0
+
+    assert session._page.cards.csv("cpu-of-each-rank") == before
+    session.close()
+
+
+def test_where_there_are_no_times_no_moment_is_told_and_none_can_be_paused_at():
+    source = Simulated(2, 1, history=20)
+    update = asyncio.run(source.ask(0))
+    nothing = {name: getattr(update, name)[:0] for name in ("times", "rank", "node", "core")}
+    moment, looking = known(2, 1, **nothing).at(None), Looking()
+    controls = Controls(looking, lambda: moment)
+
+    controls.show(moment, moment)
+    controls._live.value = False
+
+    assert (controls._moment.object, controls._live.value, looking.until) == ("", True, None)
 
 
 def test_names_that_others_have_given_are_shown_as_they_are():

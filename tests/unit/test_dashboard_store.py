@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from hypothesis.extra.numpy import arrays
 from workbench.bench.simulated import Simulated
 from workbench.dashboard import trouble
 from workbench.dashboard.coding import MISSING, Coding
+from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.ring import Ring
 from workbench.dashboard.store import KEPT, DataStore
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.metrics.fields import RANK, TICK
-from workbench.metrics.update import Layout, Now, Place, Update
+from workbench.metrics.update import LOST, Layout, Now, Place, Update
 
 BEGAN = 1_800_000_000.0
 
@@ -163,6 +165,60 @@ async def test_a_head_that_does_not_answer_is_told_with_the_time_of_the_last_dat
     assert store.trouble == ""
 
 
+async def test_an_answer_that_cannot_be_read_is_told_and_the_next_one_is_taken():
+    source, store, clock = simulated()
+    await store.refresh()
+    ticks = len(store.at(None).times)
+
+    source.error = KeyError("core")
+    await store.refresh()
+
+    assert store.trouble.startswith("What the head tells cannot be read (KeyError: 'core'); last data of ")
+    source.error = None
+    clock.now += TICK
+    await store.refresh()
+    assert store.trouble == ""
+    assert len(store.at(None).times) >= ticks
+
+
+@pytest.mark.parametrize("told", [{}, {"layout": 3}, {"layout": {"number": 1}}])
+async def test_a_head_of_another_version_whose_answer_cannot_be_unpacked_is_unreachable(told):
+    async def workbench_metrics(since):
+        return told
+
+    source = HeadSource.__new__(HeadSource)
+    source._name, source.connection = "a", SimpleNamespace(head=SimpleNamespace(workbench_metrics=workbench_metrics))
+
+    with pytest.raises(HeadUnreachable, match="another version of workbench"):
+        await source.ask(0)
+
+
+async def test_one_who_looks_and_fails_does_not_keep_the_others_from_it():
+    _, store, _ = simulated()
+    told = asyncio.Event()
+    leave = [store.listen(lambda: {}["nothing"]), store.listen(told.set)]
+
+    for _ in range(2):
+        told.clear()
+        await asyncio.wait_for(told.wait(), 10)
+
+    for each in leave:
+        each()
+
+
+async def test_who_comes_when_what_asks_has_ended_is_told_again():
+    _, store, _ = simulated()
+    leave = store.listen(lambda: None)
+    store._asking.cancel()
+    await asyncio.wait([store._asking])
+
+    told = asyncio.Event()
+    leave_too = store.listen(told.set)
+    await asyncio.wait_for(told.wait(), 10)
+    leave()
+    leave_too()
+
+
 async def test_the_end_of_a_cluster_is_told_in_its_words():
     source, store, _ = simulated()
     await store.refresh()
@@ -208,6 +264,19 @@ async def test_a_rank_that_is_not_heard_of_is_worse_than_one_that_is_late():
 
     worst = store.at(None).worst
     assert (worst[0].rank, worst[0].why) == (1, "nothing was heard of it for 30 s")
+
+
+async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
+    source, store, _ = simulated(4)
+    lost, waits = Now(LOST, None, BEGAN - 12, silent=5.0), Now("f", "Allreduce", BEGAN - 10)
+    source.fields["now"] = (waits, waits, waits, lost)
+    await store.refresh()
+
+    moment = store.at(None)
+    assert (moment.worst[0].rank, moment.worst[0].why) == (3, "was lost 12 s ago; results on it are gone")
+    assert trouble.words(moment.layout, moment.update.now, BEGAN, moment.waits[0]) == (
+        "Ranks 0-2 have been in Allreduce of f for 10 s and wait for rank 3, which is lost (12 s ago)."
+    )
 
 
 def test_who_waits_for_a_message_waits_for_nobody_that_is_known():

@@ -120,7 +120,9 @@ def test_a_rank_that_is_lost_stays_on_screen_and_its_numbers_end(store):
     store.left(0, 1)
     tick(store, message([0, 1], cpu=30.0))
     update = store.update()
-    assert update.now[1].what == "lost"
+    assert update.now[1].is_lost
+    assert not update.now[0].is_lost
+    assert update.now[1].since == 1001.0
     assert np.isnan(update.rank[-1, 1]).all()
     assert update.rank[-1, 0, CPU] == 30.0
 
@@ -252,3 +254,17 @@ def test_one_fit_that_tells_much_takes_nothing_from_others(store):
     told = store.update().fits
     assert {"fit": "small", "step": 1.0} in told
     assert sum(its["fit"] == "large" for its in told) == 1000
+
+
+def test_a_training_that_begins_anew_is_another_one(store):
+    for step in (0.0, 1.0, 1.0, 2.0, 0.0, 1.0):
+        store.report({"fit": "mine", "step": step})
+    tick(store)
+    assert [(its["fit"], its["step"]) for its in store.update().fits] == [
+        ("mine", 0.0),
+        ("mine", 1.0),
+        ("mine", 1.0),
+        ("mine", 2.0),
+        ("mine, run 2", 0.0),
+        ("mine, run 2", 1.0),
+    ]

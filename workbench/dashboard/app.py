@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import panel as pn
+from bokeh.models import CustomJS
 
 from workbench.dashboard.looking import Looking
 from workbench.dashboard.looks import STYLE, THEMES, beside
@@ -31,7 +32,7 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
         looking = Looking.at(query)
         session = Session(store, looking, dask)
         pn.state.on_session_destroyed(lambda _: session.close())
-        theme = THEMES[looking.theme]
+        theme = THEMES[looking.theme or "light"]
         template: Any = pn.template.Template(beside("page.html"), location=True)
         template.add_variable("variables", theme.variables)
         template.add_variable("scheme", theme.name)
@@ -41,6 +42,10 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
         template.add_panel("choices", session.controls.choices)
         template.add_panel("trouble", session.trouble)
         template.add_panel("main", session.main)
+        # The line says so while there is no connection; whose session has gone meanwhile needs another page.
+        document: Any = pn.state.curdoc
+        document.js_on_event("connection_lost", CustomJS(code='document.getElementById("cut").hidden = false'))
+        document.js_on_event("client_reconnected", CustomJS(code="location.reload()"))
         template.title = f"{name}: ranks live"
         return template
 

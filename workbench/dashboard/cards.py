@@ -140,6 +140,10 @@ class Cards:
             What stands between heading and figure.
         """
         name = "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
+        same, number = name, 1
+        while name in self._tables:
+            number += 1
+            name = f"{same}-{number}"
         self._tables[name] = table
         if self.live:
             ask = CustomJS(

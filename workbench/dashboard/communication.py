@@ -47,6 +47,8 @@ class Communication(Page):
         self._sizes = ColumnDataSource({"bin": [], "name": [], **{kind: [] for kind in KINDS}})
         self._spent = ColumnDataSource({"name": [], "busy": [], "waiting": [], "told": []})
         self._asked = 0
+        # Which pair and minutes were asked for last.
+        self._wanted: tuple[tuple[int, int], int] | None = None
         self._busiest: tuple[int, int] | None = None
         self._heading = cards.html()
         rate, pair = self._rate_chart(self._rate), self._rate_chart(self._pair, 205)
@@ -91,8 +93,20 @@ class Communication(Page):
         self._draw_sizes()
         self._draw_operations()
         self._heading.object = self._pair_words(matrix)
-        if (pair := self._looked_at(matrix)) is not None and self._asked % _SELDOM == 0:
-            self.desk.ask_pair(*pair, self._take_pair)
+        if (pair := self._looked_at(matrix)) is not None:
+            self._ask_pair(pair)
+
+    def _ask_pair(self, pair: tuple[int, int]) -> None:
+        wanted = pair, self.looking.minutes
+
+        def take(times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
+            if wanted == self._wanted:  # no other one was chosen meanwhile
+                self._take_pair(times, rates)
+
+        if wanted != self._wanted:
+            self._asked, self._wanted = 0, wanted
+        if self._asked % _SELDOM == 0:
+            self.desk.ask_pair(*pair, take)
         self._asked += 1
 
     def _numbers(self) -> NDArray[np.float64]:
@@ -108,7 +122,6 @@ class Communication(Page):
             return
         source, target = round(event.y), round(event.x)
         if min(source, target) >= 0 and max(source, target) < len(self.moment.between):
-            self._asked = 0
             self.looking.pair = f"{source}-{target}"
 
     def _looked_at(self, matrix: NDArray[np.float64]) -> tuple[int, int] | None:

@@ -80,7 +80,8 @@ class Controls:
 
     def show(self, moment: Moment | None, last: Moment | None) -> None:
         """Tell which moment is shown."""
-        if moment is None or last is None:
+        if moment is None or last is None or not len(last.times):
+            self._moment.object = ""
             return
         live = self._looking.until is None
         ago = last.time - moment.time
@@ -92,13 +93,18 @@ class Controls:
         self._moment.object = f"{clock(moment.time)}{back}"
 
     def _pause(self, event: Any) -> None:
-        if not self._following:
-            last = self._latest()
-            self._looking.until = None if event.new or last is None else last.time
+        if self._following:
+            return
+        last = self._latest()
+        if event.new or last is None or not len(last.times):
+            self._looking.until = None
+            self._live.value = True  # there is nothing to stay at
+        else:
+            self._looking.until = last.time
 
     def _go_back(self, event: Any) -> None:
         last = self._latest()
-        if not self._following and last is not None:
+        if not self._following and last is not None and len(last.times):
             self._looking.until = last.time + event.new
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from workbench.metrics.update import Update
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_Told = TypeVar("_Told")
 # Seconds for an answer.
 _PATIENCE = 5.0
 
@@ -52,24 +54,23 @@ class HeadSource:
 
     async def ask(self, since: int) -> Update:
         """As `Source.ask`."""
-        return Update.unpack(await self._answer("workbench_metrics", since=since))
+        return await self._answer(Update.unpack, "workbench_metrics", since=since)
 
     async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As `Source.pair`."""
-        times, rates = await self._answer("workbench_metrics_pair", source=source, target=target)
-        return np.frombuffer(times), np.frombuffer(rates, np.float32).reshape(-1, len(KINDS)).astype(np.float64)
+        return await self._answer(_unpack_pair, "workbench_metrics_pair", source=source, target=target)
 
-    async def _answer(self, operation: str, **asked: int) -> Any:
+    async def _answer(self, unpack: Callable[[Any], _Told], operation: str, **asked: int) -> _Told:
         try:
             head = self.connection.head
             async with asyncio.timeout(_PATIENCE):
-                return await getattr(head, operation)(**asked)
+                return unpack(await getattr(head, operation)(**asked))
         except OSError as error:
             if not await asyncio.to_thread(self._job.runs):
                 raise await asyncio.to_thread(self._ended) from error
             raise
-        except ValueError as error:
-            # Dask's answer of a head that does not know the question.
+        except (ValueError, KeyError, TypeError) as error:
+            # A ValueError is Dask's answer of a head that does not know the question, too.
             raise HeadUnreachable(
                 f"cluster {self._name!r} was started by another version of workbench than this one, {__version__}, "
                 f"and tells its numbers in another way or not at all: stop it and start it again ({error})"
@@ -82,3 +83,8 @@ class HeadSource:
             return error
         # Another one has its name by now.
         return ClusterNotFound(f"cluster {record.name!r} has ended, and another one of that name was started since")
+
+
+def _unpack_pair(told: tuple[bytes, bytes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    times, rates = told
+    return np.frombuffer(times), np.frombuffer(rates, np.float32).reshape(-1, len(KINDS)).astype(np.float64)

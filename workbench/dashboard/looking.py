@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -36,8 +37,8 @@ class Looking(param.Parameterized):
         Of the axes of time.
     until : float or None
         The moment that is looked at, in seconds since the epoch; None for the last one.
-    theme : str
-        As it was asked for; it does not change while one looks.
+    theme : str or None
+        As it was asked for; it does not change while one looks. None if it was not.
     """
 
     page: Any = param.Selector(default="overview", objects=list(PAGES))
@@ -48,7 +49,7 @@ class Looking(param.Parameterized):
     fit = param.String(default="")
     minutes: Any = param.Selector(default=2, objects=[1, 2, 5, 10])
     until = param.Number(default=None, allow_None=True)
-    theme: Any = param.Selector(default="light", objects=["light", "dark"])
+    theme: Any = param.Selector(default=None, objects=["light", "dark"], allow_None=True)
 
     @classmethod
     def at(cls, query: Mapping[str, str]) -> Looking:
@@ -58,7 +59,7 @@ class Looking(param.Parameterized):
             if name not in looking.param or name == "name":
                 continue
             try:
-                setattr(looking, name, {"minutes": int, "until": float}.get(name, str)(text))
+                setattr(looking, name, _READ.get(name, str)(text))
             except ValueError:
                 continue
         return looking
@@ -80,3 +81,14 @@ class Looking(param.Parameterized):
             return None
         source, target = self.pair.split("-")
         return int(source), int(target)
+
+
+def _moment(text: str) -> float:
+    moment = float(text)
+    if not 0 <= moment < math.inf:
+        raise ValueError(f"a moment is a number of seconds since the epoch, not {text}")
+    return moment
+
+
+# What makes a value of what an address tells, where that is not text.
+_READ: dict[str, Callable[[str], Any]] = {"minutes": int, "until": _moment}

@@ -60,6 +60,13 @@ class Moment:
         its = update.times, update.rank, update.node, update.core
         return cls(bare(update), moment, *its, np.empty((0, 1 + len(KINDS))), update.fits)
 
+    def copy(self) -> Moment:
+        """Return the same moment with numbers of its own: those of the buffer move on."""
+        kept: dict[str, Any] = {
+            name: getattr(self, name).copy() for name in ("times", "rank", "node", "core", "totals")
+        }
+        return replace(self, **kept)
+
     @property
     def layout(self) -> Layout:
         """Which ranks and nodes the columns are."""

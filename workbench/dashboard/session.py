@@ -23,6 +23,7 @@ from workbench.dashboard.page import Desk, Page
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.training import Training
 from workbench.dashboard.waiting import Waiting
+from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +64,9 @@ class Session:
         self._drawn: Moment | None = None
         self._due = False
         self._asking: set[asyncio.Task[None]] = set()
-        self._desk_of: Callable[[], Desk] = lambda: Desk(looking, Cards(THEMES[looking.theme]), self._ask_pair, dask)
+        self._desk_of: Callable[[], Desk] = lambda: Desk(
+            looking, Cards(THEMES[looking.theme or "light"]), self._ask_pair, dask
+        )
         self.controls = Controls(looking, lambda: store.at(None))
         self.trouble = cards.html()
         self.main = pn.Column(sizing_mode="stretch_width", margin=0)
@@ -112,12 +115,17 @@ class Session:
         self.trouble.visible = bool(store.trouble)
         if moment is None or not len(moment.times):
             return
-        if self._page is None or self._number != moment.layout.number:
+        turned = self._page is None or self._number != moment.layout.number
+        if not turned and not self._is_new(moment):
+            return
+        if self._looking.until is not None:
+            moment = moment.copy()  # it stays on the screen, and its numbers may be asked for
+        if self._page is None or turned:
             self._number = moment.layout.number
             self._page = PAGE_CLASSES[self._looking.page](moment, self._desk_of())
             self._page.show(moment)
             self.main[:] = [self._page.view]
-        elif self._is_new(moment):
+        else:
             self._page.show(moment)
         self._drawn = moment
 
@@ -132,7 +140,7 @@ class Session:
         async def ask() -> None:
             try:
                 times, rates = await self._store.source.pair(source, target)
-            except OSError:
+            except (OSError, WorkbenchError):
                 return  # the line at the top tells that the head does not answer
             self._document.add_next_tick_callback(lambda: take(times, rates))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from workbench.words import duration
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+logger = logging.getLogger("workbench.dashboard")
 
 KEPT = 600.0
 """Seconds that one can look back."""
@@ -59,7 +62,8 @@ class DataStore:
         self.layout: Layout | None = None
         self._now = now
         self._answered = now()
-        self._ended = self._why = ""
+        self._ended = self._why = self._unread = ""
+        self._logged: set[tuple[str, type]] = set()
         self._listeners: dict[object, Callable[[], Any]] = {}
         self._asking: asyncio.Task[None] | None = None
         self._seq = 0
@@ -71,7 +75,7 @@ class DataStore:
         """Have a listener called after each answer, or each time that there is none; return what ends that."""
         key = object()
         self._listeners[key] = listener
-        if self._asking is None:
+        if self._asking is None or self._asking.done():
             self._answered = self._now()  # nobody has asked until now
             self._asking = asyncio.get_running_loop().create_task(self._ask_on())
 
@@ -88,21 +92,29 @@ class DataStore:
         try:
             async with asyncio.timeout(_DEADLINE):
                 update = await self.source.ask(self._seq)
+            self._take(update)
         except ClusterNotFound as error:
             self._ended = str(error)
         except OSError as error:
-            self._why = f" {error}" if isinstance(error, WorkbenchError) else ""
+            self._why, self._unread = f" {error}" if isinstance(error, WorkbenchError) else "", ""
+        except Exception as error:  # noqa: BLE001  (all who look depend on this one that asks)
+            self._log("what the head tells cannot be read", error)
+            self._unread = f"{type(error).__name__}: {error}"
+            # half of it may have been taken: all that there is will be asked for
+            self.layout, self._seq = None, 0
+            self._fits.clear()
         else:
-            self._answered, self._ended, self._why = self._now(), "", ""
-            self._take(update)
+            self._answered, self._ended, self._why, self._unread = self._now(), "", "", ""
 
     @property
     def trouble(self) -> str:
         """What is wrong with what is shown, in words; empty if nothing is."""
         if self._ended:
             return f"The cluster has ended: {self._ended}"
+        data = f"; last data of {clock(self._moment.time)}" if self._moment else ""
+        if self._unread:
+            return f"What the head tells cannot be read ({self._unread}){data}."
         if (silent := self._now() - self._answered) >= _PATIENCE:
-            data = f"; last data of {clock(self._moment.time)}" if self._moment else ""
             return f"No answer from the head for {duration(silent)}{data}.{self._why}"
         if self._last is None:
             return "The head is being asked."
@@ -142,9 +154,18 @@ class DataStore:
             begin = time.monotonic()
             await self.refresh()
             for listener in list(self._listeners.values()):
-                listener()
-            pause = _SELDOM if self._ended else TICK
+                try:
+                    listener()
+                except Exception as error:  # noqa: BLE001  (one who looks must not keep the others from it)
+                    self._log("a page could not be told of what is new", error)
+            pause = _SELDOM if self._ended or self._unread else TICK
             await asyncio.sleep(max(TICK / 10, pause - (time.monotonic() - begin)))
+
+    def _log(self, what: str, error: Exception) -> None:
+        """Log an error, but not twice a second."""
+        if (what, type(error)) not in self._logged:
+            self._logged.add((what, type(error)))
+            logger.error("%s", what, exc_info=error)
 
     def _take(self, update: Update) -> None:
         if self.layout is None or update.layout.number != self.layout.number:

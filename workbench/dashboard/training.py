@@ -36,12 +36,13 @@ class Training(Page):
 
     def build(self) -> Any:
         """Make all cards; those of the numbers are made when it is known which there are."""
-        self._words, self._chosen, self._shown = cards.html(), "", tuple[str, ...]()
+        self._words = cards.html()
         self._choice = pn.widgets.Select(
             options={"the last one": ""}, width=300, margin=(4, 0, 0, 0), stylesheets=[_SELECT]
         )
         self._choice.link(self.looking, value="fit")
-        self._curves: list[tuple[str, Any]] = []
+        # By the names of the numbers, a row of charts and the source of each.
+        self._rows: dict[tuple[str, ...], tuple[Any, dict[str, Any]]] = {}
         self._spent: Any = ColumnDataSource({"step": [], **{share: [] for share in SHARES}})
         made = charts.plot(self.theme, 260)
         bars = made.vbar_stack(
@@ -80,7 +81,8 @@ class Training(Page):
         by_fit: dict[str, list[dict[str, Any]]] = {}
         for record in self.moment.fits:
             by_fit.setdefault(record["fit"], []).append(record)
-        latest = list(by_fit)[-_FITS:]
+        # one that is told of again is the last one
+        latest = sorted(by_fit, key=lambda fit: by_fit[fit][-1]["time"])[-_FITS:]
         options = {"the last one": ""}
         for fit in reversed(latest):
             first = by_fit[fit][0]
@@ -93,7 +95,7 @@ class Training(Page):
             self._choice.value = self.looking.fit
         chosen = self.looking.fit or (latest[-1] if latest else "")
         if chosen not in by_fit:
-            self.view[:], self._chosen = [self._fits], ""
+            self._show_row(())
             self._words.object = (
                 "<p class=note>Nothing has been trained yet. Fits of workbench.ml show up here by themselves, and so "
                 "does what your code tells by <code>workbench.report(step, loss=...)</code>.</p>"
@@ -106,12 +108,7 @@ class Training(Page):
         names = tuple(
             dict.fromkeys(name for its in steps for name in its if name not in _OWN and _is_number(its[name]))
         )
-        if (self._chosen, self._shown) != (records[0]["fit"], names[:_CHARTS]):
-            self._chosen, self._shown = records[0]["fit"], names[:_CHARTS]
-            self._curves.clear()
-            # made anew, for what comes into a row later does not get its width
-            self.view[:] = [self._fits, cards.row(*(self._curve(name) for name in self._shown)), self._rest]
-        for name, source in self._curves:
+        for name, source in self._show_row(names[:_CHARTS]).items():
             its = [(record["step"], record[name]) for record in steps if _is_number(record.get(name))]
             source.data = {"step": [step for step, _ in its], name: [value for _, value in its]}
         self._spent.data = self._times(steps)
@@ -127,9 +124,22 @@ class Training(Page):
             f"{span(max(0.0, since))} ago</div><div class=tile><b>{span(each)}</b>a step</div>{numbers}</div>"
         )
 
-    def _curve(self, name: str) -> Any:
-        source: Any = ColumnDataSource({"step": [], name: []})
-        self._curves.append((name, source))
+    def _show_row(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Show the charts of these numbers and no others, and return the source of each; none if there are no names.
+
+        What was shown is hidden, not taken away: fits may follow one another faster than a browser makes charts.
+        """
+        if names and names not in self._rows:
+            sources: dict[str, Any] = {name: ColumnDataSource({"step": [], name: []}) for name in names}
+            row = cards.row(*(self._curve(name, source) for name, source in sources.items()))
+            self._rows[names] = row, sources
+            self.view[:] = [self._fits, *(row for row, _ in self._rows.values()), self._rest]
+        for shown, (row, _) in self._rows.items():
+            row.visible = shown == names
+        self._rest.visible = bool(names)
+        return self._rows[names][1] if names else {}
+
+    def _curve(self, name: str, source: Any) -> Any:
         made = charts.plot(self.theme, 230)
         line = made.line("step", name, source=source, line_color=self.theme.accent, line_width=2)
         made.xaxis.axis_label = "step"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -71,6 +72,8 @@ def named(layout: Layout, ranks: Sequence[int]) -> str:
 
 def doing(now: Now, moment: float) -> str:
     """Word what a rank does."""
+    if now.is_lost:
+        return f"lost ({ago(now, moment)})"
     if now.silent > 0:
         return f"silent for {duration(now.silent)}"
     seconds = moment - now.since
@@ -78,6 +81,11 @@ def doing(now: Now, moment: float) -> str:
     if now.operation:
         return f"in {now.operation}{since}"
     return f"in {now.what}, outside MPI{since}" if now.what else "idle"
+
+
+def ago(now: Now, moment: float) -> str:
+    """Word how long before a moment a rank has begun what it does."""
+    return f"{duration(max(0.0, moment - now.since))} ago"
 
 
 def waits(layout: Layout, now: Sequence[Now], moment: float) -> list[Wait]:
@@ -137,7 +145,9 @@ def worst(moment: Moment) -> list[Worst]:
 def _mark_now(moment: Moment, marks: _Marks) -> None:
     now = moment.update.now
     for rank, its in enumerate(now):
-        if its.silent > 0:
+        if its.is_lost:
+            marks.add(rank, math.inf, f"was lost {ago(its, moment.told)}; results on it are gone")
+        elif its.silent > 0:
             marks.add(rank, 1000 + its.silent, f"nothing was heard of it for {duration(its.silent)}")
     for wait in moment.waits:
         # Whom many wait for is late; where many are awaited, those who wait are just early.

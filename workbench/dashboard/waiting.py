@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +78,13 @@ class Waiting(Page):
         moment = self.moment
         layout, now = moment.layout, moment.update.now
         told = [trouble.words(layout, now, moment.told, wait) for wait in moment.waits]
-        silent = [rank for rank, its in enumerate(now) if its.silent > 0]
+        silent = [rank for rank, its in enumerate(now) if its.silent > 0 and not its.is_lost]
         if silent:
             told.insert(0, f"Nothing is heard of {trouble.named(layout, silent)}.")
+        lost = [rank for rank, its in enumerate(now) if its.is_lost]
+        if lost:
+            was, them = ("was", "it") if len(lost) == 1 else ("were", "them")
+            told.insert(0, f"{trouble.named(layout, lost).capitalize()} {was} lost; results on {them} are gone.")
         said = "".join(f"<p>{escape(each)}</p>" for each in told[:_SENTENCES])
         if len(told) > _SENTENCES:
             said += f"<p class=note>and {count(len(told) - _SENTENCES, 'more group')}</p>"
@@ -133,13 +136,22 @@ class Waiting(Page):
         return pd.DataFrame({"time": self.moment.times[self.ticks][known], **dict(zip(_BAND, bands, strict=True))})
 
     def _group_table(self) -> pd.DataFrame:
-        groups = Counter(self._group(its) for its in self.moment.update.now).most_common()
-        return pd.DataFrame(
-            [(name, number, colour) for (name, colour), number in groups], columns=["doing", "ranks", "colour"]
-        )
+        groups: dict[str, list[str]] = {}
+        for its in self.moment.update.now:
+            name, colour = self._group(its)
+            groups.setdefault(name, []).append(colour)
+        # some ranks may be in an operation for a moment and others for long: the bar is of those that wait
+        waits = self.theme.shares[2]
+        rows = [
+            (name, len(groups[name]), waits if waits in groups[name] else groups[name][0])
+            for name in sorted(groups, key=lambda name: -len(groups[name]))
+        ]
+        return pd.DataFrame(rows, columns=["doing", "ranks", "colour"])
 
     def _group(self, now: Now) -> tuple[str, str]:
         compute, mpi, waiting, idle = self.theme.shares
+        if now.is_lost:
+            return "lost", self.theme.bad
         if now.silent > 0:
             return "silent", self.theme.bad
         if now.operation:

@@ -44,18 +44,25 @@ def is_number(value: object) -> bool:
 
 
 class Fits:
-    """The last records of the last fits."""
+    """The last records of the last fits. One whose steps go back is another run, and another fit."""
 
     def __init__(self) -> None:
+        # Of each that told: its runs so far, and the last step.
+        self._runs: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._fits: OrderedDict[str, deque[tuple[int, dict[str, Any]]]] = OrderedDict()
 
     def add(self, seq: int, record: Mapping[str, Any]) -> None:
         """Take a record, as `records` makes it, in a tick."""
         fit = record["fit"]
-        self._fits.setdefault(fit, deque(maxlen=_RECORDS)).append((seq, dict(record)))
-        self._fits.move_to_end(fit)
-        if len(self._fits) > _FITS:
-            self._fits.popitem(last=False)
+        run, last = self._runs.get(fit, (1, record["step"]))
+        run += record["step"] < last
+        self._runs[fit] = run, record["step"]
+        name = fit if run == 1 else f"{fit}, run {run}"
+        self._fits.setdefault(name, deque(maxlen=_RECORDS)).append((seq, {**record, "fit": name}))
+        for known, key in ((self._runs, fit), (self._fits, name)):
+            known.move_to_end(key)
+            if len(known) > _FITS:
+                known.popitem(last=False)
 
     def since(self, since: int, until: int) -> list[dict[str, Any]]:
         """Return the records after one tick and up to another, oldest first."""

@@ -15,7 +15,7 @@ from workbench.metrics.calls import Calls
 from workbench.metrics.fields import BY_NODE, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
 from workbench.metrics.fits import Fits
 from workbench.metrics.matrices import Matrices
-from workbench.metrics.update import Layout, Now, Place, Traffic, Update
+from workbench.metrics.update import LOST, Layout, Now, Place, Traffic, Update
 from workbench.metrics.world_state import WorldState
 
 if TYPE_CHECKING:
@@ -79,13 +79,14 @@ class Store:
             # What was counted before belongs to processes that are gone.
             known = self._worlds[world] = WorldState(told["size"], told["start"], by_node=told["size"] > BY_NODE)
         known.nodes[rank] = told["host"]
+        known.lost.pop(rank, None)
         self._number_of_cores[told["host"]] = told["cores"]
         self._changed = True
 
     def left(self, world: int, rank: int) -> None:
         """Note that a rank is gone: it stays among the columns until its world starts again."""
         if world in self._worlds:
-            self._worlds[world].lost.add(rank)
+            self._worlds[world].lost[rank] = self._clock()
 
     def keep(self, worlds: Collection[int]) -> None:
         """Forget all other worlds: they are gone for good."""
@@ -139,9 +140,11 @@ class Store:
         return node, np.concatenate([np.empty(0, np.uint8), *cores])
 
     def _doing(self) -> tuple[Now, ...]:
-        lost = Now("lost", None, 0.0)
-        worlds = [world for _, world in sorted(self._worlds.items())]
-        return tuple(lost if rank in world.lost else world.now[rank] for world in worlds for rank in world.there)
+        return tuple(
+            Now(LOST, None, world.lost[rank]) if rank in world.lost else world.now[rank]
+            for _, world in sorted(self._worlds.items())
+            for rank in world.there
+        )
 
     def _arrange(self) -> None:
         """Begin anew with the ranks and nodes that there are now."""

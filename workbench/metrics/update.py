@@ -50,6 +50,10 @@ class Layout:
     cores: tuple[int, ...]
 
 
+LOST = "(lost)"
+"""What a rank that is gone does: no function or cell has a name like this."""
+
+
 @dataclass(frozen=True)
 class Now:
     """What a rank does at the moment.
@@ -57,7 +61,8 @@ class Now:
     Attributes
     ----------
     what : str
-        The function or cell that runs on all ranks, ``"a task"`` of Dask, or ``""``: it is idle.
+        The function or cell that runs on all ranks, ``"task "`` and the name of one of Dask, `LOST`, or ``""``: it is
+        idle.
     operation : str or None
         The MPI operation that it is in, as ``"Allreduce"``.
     since : float
@@ -70,6 +75,11 @@ class Now:
     operation: str | None
     since: float
     silent: float = 0.0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the rank is gone; `since` tells when."""
+        return self.what == LOST
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ class WorldState:
         self._share = np.zeros(size)
         self._share_of_operation = np.isin(OPERATIONS, list(WAITS)).astype(np.float64)
         self._sent_before = np.zeros((2, size))
-        self.lost: set[int] = set()
+        self.lost: dict[int, float] = {}
+        """Ranks that are gone, and since when, in seconds since the epoch."""
 
     @property
     def there(self) -> list[int]:

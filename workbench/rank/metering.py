@@ -35,6 +35,8 @@ logger = logging.getLogger("workbench.metrics")
 
 # Ticks for which meetings stay on the board: who reads it may miss one.
 _KEPT = 4
+# Letters of a name that are told.
+_LETTERS = 100
 # Seconds for all ranks of the node to write.
 _WRITING = 0.05
 
@@ -121,7 +123,7 @@ class Metering:
             stuck=stuck / passed,
             waits=ended[0] / passed,
             closed=ended[1] / passed,
-            what=what,
+            what=what[:_LETTERS],
             operation=operation,
             since=since,
             sent={

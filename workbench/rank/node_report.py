@@ -74,7 +74,12 @@ class NodeReport:
         if self._node is None:
             self._node = sample.Node()
             return
-        self._send(self._message(now, told, *self._node.sample()))
+        try:
+            self._send(self._message(now, told, *self._node.sample()))
+        except BaseException:
+            # What was not sent was not said.
+            self._said = {}
+            raise
 
     def _message(self, now: float, told: dict[int, Told], node: Any, cores: Any) -> dict[str, Any]:
         ahead = self._offset()

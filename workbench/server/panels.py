@@ -133,11 +133,13 @@ class Panels:
     async def _watch(self) -> None:
         while not await self._is_closing(min(_LOOK, self._idle)):
             for key, task in list(self._panels.items()):
-                if not task.done() or (not _has_ended(task) and await self._is_wanted(task.result())):
-                    continue
-                if self._panels.get(key) is task:
-                    del self._panels[key]
-                await _clear(task)
+                # a file server that does not answer now may do so at the next look
+                with contextlib.suppress(OSError):
+                    if not task.done() or (not _has_ended(task) and await self._is_wanted(task.result())):
+                        continue
+                    if self._panels.get(key) is task:
+                        del self._panels[key]
+                    await _clear(task)
 
     async def _is_closing(self, within: float) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -170,7 +172,8 @@ def dask_socket(socket: Path) -> Path:
 
 
 def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", MODULE, record.name, "--socket", str(socket), "--prefix", prefix]
+    # -P: no file in the server's folder takes the place of a module
+    command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket), "--prefix", prefix]
     command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
     with open(log, "ab", opener=_private) as output:
         return subprocess.Popen(

@@ -66,7 +66,8 @@ def _check(file: str, path: Path) -> None:
 
 
 def _drawn(name: str) -> bytes:
-    command = [sys.executable, "-m", _MODULE, name]
+    # -P: no file in the notebook's folder takes the place of a module
+    command = [sys.executable, "-P", "-m", _MODULE, name]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE, check=False)
     except subprocess.TimeoutExpired as error:
