@@ -194,3 +194,18 @@ def test_a_record_that_appears_late_is_waited_for() -> None:
         assert len(client.run(os.getpid)) == 1
         cluster.close(shutdown=True)
     assert head.wait(GONE_WITHIN) == 0
+
+
+@pytest.mark.parametrize("address", ["tls://127.0.0.1:1", None])
+def test_a_job_that_has_run_before_does_not_begin_again(address) -> None:
+    # An administrator has put it back into the queue, and its first head was killed before it could tidy up.
+    record = registry.Record(name=NAME, ranks=1, state="starting", address=address)
+    registry.create(record)
+    certificates.make(record.folder, NAME)
+    head = subprocess.run([sys.executable, "-m", "workbench.head", NAME, record.id], capture_output=True, text=True)
+    assert head.returncode == 1
+    assert "its job was put back into the queue after it had run" in head.stderr
+    if address is None:
+        assert registry.read(NAME).state == "failed", "somebody waits for it to start"
+        registry.remove(record)
+    assert NAME not in registry.names()

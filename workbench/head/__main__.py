@@ -44,6 +44,8 @@ def main() -> int:
     side = ThreadPoolExecutor()
     library, importing = side.submit(mpi.loaded_library), side.submit(_import)
     record = await_record(arguments.name, arguments.id)
+    if record.state != "submitted":
+        return _refuse(record)
     record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
     try:
         if launcher(record.scheduler).batch and (around := enclosing()):
@@ -88,6 +90,17 @@ async def _serve(record: Record, world: WorldProcess, address: str) -> int:
     dask.config.set(SETTINGS | sparing.settings())
     _allow_connections()
     return await Head(record, world, address).run()
+
+
+def _refuse(record: Record) -> int:
+    """End a job that has run before: an administrator, or a preemption, has put it back into the queue."""
+    message = "its job was put back into the queue after it had run, and its ranks are gone: start a new cluster"
+    if record.address is None:
+        return _fail(record, message)  # somebody waits for it to start
+    logging.getLogger("workbench.head").error(message)
+    # The head of then was killed before it could do so.
+    registry.remove(record)
+    return 1
 
 
 def _fail(record: Record, message: str) -> int:
