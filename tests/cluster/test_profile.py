@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import signal
@@ -146,7 +147,9 @@ def test_ranks_that_are_not_there_all_the_time_are_left_out_and_named():
 
 
 @pytest.fixture
-def shell(client):
+def shell(client, monkeypatch):
+    # Python's own prompt, and translations of texts, leave one, and IPython keeps its own in nobody's way.
+    monkeypatch.delattr(builtins, "_", raising=False)
     # Its history is a database that nobody would close.
     shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
     shell.extension_manager.load_extension("workbench")
