@@ -32,7 +32,7 @@ def client4(cluster4: MPICluster) -> Iterator[Client]:
     """A client of `cluster4`; a test that loses a rank fails with the logs, and those after it get a whole world."""
     with Client(cluster4) as client:
         yield client
-        if len(client.scheduler_info()["workers"]) == RANKS:
+        if client.scheduler_info()["n_workers"] == RANKS:
             return
     logs = cluster4.logs()
     cluster4.restart()
