@@ -271,7 +271,9 @@ def versions_everywhere(cluster: str | None) -> Finding:
 def _ask(client: Client) -> dict[str, Any]:
     """Return the versions of every worker and the head, by name."""
     deadline = {"callback_timeout": _TIMEOUT}
-    names = {address: f"rank {worker['name']}" for address, worker in client.sync(client.scheduler.identity)["workers"].items()}
+    scheduler: Any = client.scheduler
+    workers = client.sync(scheduler.identity)["workers"]
+    names = {address: f"rank {worker['name']}" for address, worker in workers.items()}
     found = client.sync(client._run, versions, on_error="return", **deadline)  # noqa: SLF001  (`run` has no deadline)
     head = client.sync(client._run_on_scheduler, versions, **deadline)  # noqa: SLF001
     return {"head": head, **{names.get(address, address): told for address, told in found.items()}}
