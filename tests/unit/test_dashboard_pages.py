@@ -174,7 +174,8 @@ def test_the_history_of_a_pair_that_was_chosen_before_is_not_shown():
     assert len(page._pair.data["time"]) > 0
 
 
-async def test_the_numbers_of_a_moment_that_is_paused_stay():
+async def test_the_numbers_of_a_moment_that_is_paused_stay(monkeypatch):
+    monkeypatch.setattr("workbench.dashboard.session._TURNING", 0.0)
     store = DataStore(Simulated(4, 1, history=60))
     await store.refresh()
     with set_curdoc(Document()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ PAGE_CLASSES: dict[str, type[Page]] = {
 """What draws a page, by the names of `workbench.dashboard.looking.PAGES`."""
 # What is chosen that the cards themselves depend on.
 _BUILD = {"page", "kind", "measure", "span"}
+# Seconds for a page that is turned to be on its way: a browser may hear of a change to it before it hears of the page.
+_TURNING = 0.4
 
 
 class Session:
@@ -62,7 +65,7 @@ class Session:
         self._page: Page | None = None
         self._number: int | None = None
         self._drawn: Moment | None = None
-        self._due = False
+        self._due, self._turned = False, 0.0
         self._asking: set[asyncio.Task[None]] = set()
         self._desk_of: Callable[[], Desk] = lambda: Desk(
             looking, Cards(THEMES[looking.theme or "light"]), self._ask_pair, dask
@@ -125,6 +128,9 @@ class Session:
             self._page = PAGE_CLASSES[self._looking.page](moment, self._desk_of())
             self._page.show(moment)
             self.main[:] = [self._page.view]
+            self._turned = time.monotonic()
+        elif time.monotonic() - self._turned < _TURNING:
+            return
         else:
             self._page.show(moment)
         self._drawn = moment

@@ -108,7 +108,7 @@ class Training(Page):
         names = tuple(
             dict.fromkeys(name for its in steps for name in its if name not in _OWN and _is_number(its[name]))
         )
-        for name, source in self._show_row(names[:_CHARTS]).items():
+        for name, source in self._row(names[:_CHARTS]).items():
             its = [(record["step"], record[name]) for record in steps if _is_number(record.get(name))]
             source.data = {"step": [step for step, _ in its], name: [value for _, value in its]}
         self._spent.data = self._times(steps)
@@ -123,21 +123,27 @@ class Training(Page):
             f"begun {clock(records[0]['time'])}</div><div class=tile><b>{last['step']:g}</b>last step, "
             f"{span(max(0.0, since))} ago</div><div class=tile><b>{span(each)}</b>a step</div>{numbers}</div>"
         )
+        # With its numbers: a browser may hear of a change to what is new before it hears of the new itself.
+        self._show_row(names[:_CHARTS])
 
-    def _show_row(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Show the charts of these numbers and no others, and return the source of each; none if there are no names.
+    def _row(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return the sources of the charts of these numbers, by their names; they are made if there are none yet."""
+        if names not in self._rows:
+            sources: dict[str, Any] = {name: ColumnDataSource({"step": [], name: []}) for name in names}
+            self._rows[names] = cards.row(*(self._curve(name, source) for name, source in sources.items())), sources
+        return self._rows[names][1]
+
+    def _show_row(self, names: tuple[str, ...]) -> None:
+        """Show the charts of these numbers and no others; of no names, none.
 
         What was shown is hidden, not taken away: fits may follow one another faster than a browser makes charts.
         """
-        if names and names not in self._rows:
-            sources: dict[str, Any] = {name: ColumnDataSource({"step": [], name: []}) for name in names}
-            row = cards.row(*(self._curve(name, source) for name, source in sources.items()))
-            self._rows[names] = row, sources
-            self.view[:] = [self._fits, *(row for row, _ in self._rows.values()), self._rest]
         for shown, (row, _) in self._rows.items():
             row.visible = shown == names
         self._rest.visible = bool(names)
-        return self._rows[names][1] if names else {}
+        rows = [row for row, _ in self._rows.values()]
+        if len(self.view) != len(rows) + 2:
+            self.view[:] = [self._fits, *rows, self._rest]
 
     def _curve(self, name: str, source: Any) -> Any:
         made = charts.plot(self.theme, 230)
