@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import signal
@@ -11,10 +10,9 @@ import threading
 import pandas as pd
 import pytest
 from distributed import Client
-from IPython.core.interactiveshell import InteractiveShell
 from support import metered
 from support.processes import DEADLINE, until
-from traitlets.config import Config
+from support.shell import ipython
 
 from workbench import MPICluster, cli, run_on_ranks, spmd
 from workbench.errors import InvalidRequest, PlacementError
@@ -147,16 +145,10 @@ def test_ranks_that_are_not_there_all_the_time_are_left_out_and_named():
 
 
 @pytest.fixture
-def shell(client, monkeypatch):
-    # Python's own prompt, and translations of texts, leave one, and IPython keeps its own in nobody's way.
-    monkeypatch.delattr(builtins, "_", raising=False)
-    # Its history is a database that nobody would close.
-    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
-    shell.extension_manager.load_extension("workbench")
-    shell.push({"client": client})
-    yield shell
-    shell.extension_manager.unload_extension("workbench")
-    InteractiveShell.clear_instance()
+def shell(client):
+    with ipython() as shell:
+        shell.push({"client": client})
+        yield shell
 
 
 CELL = """%%mpi_profile --out taken

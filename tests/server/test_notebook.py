@@ -8,10 +8,9 @@ import os
 import psutil
 import pytest
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from server.running import BASE, TOKEN
-from traitlets.config import Config
+from support.shell import ipython
 
 from workbench.errors import InvalidRequest
 from workbench.verbs import actions, show
@@ -19,12 +18,8 @@ from workbench.verbs import actions, show
 
 @pytest.fixture(scope="module")
 def shell():
-    # Its history is a database that nobody would close.
-    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
-    shell.extension_manager.load_extension("workbench")
-    yield shell
-    shell.extension_manager.unload_extension("workbench")
-    InteractiveShell.clear_instance()
+    with ipython() as shell:
+        yield shell
 
 
 @pytest.fixture

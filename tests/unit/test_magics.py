@@ -5,20 +5,15 @@ from __future__ import annotations
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
+from support.shell import ipython
 
 from workbench import registry
 
 
 @pytest.fixture(scope="module")
 def shell():
-    # Its history is a database that nobody would close.
-    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
-    shell.extension_manager.load_extension("workbench")
-    yield shell
-    shell.extension_manager.unload_extension("workbench")
-    InteractiveShell.clear_instance()
+    with ipython() as shell:
+        yield shell
 
 
 @pytest.fixture(autouse=True)
