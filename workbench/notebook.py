@@ -1,4 +1,4 @@
-"""The notebook that this process is the kernel of, if it is one."""
+"""The IPython of this process, a notebook's kernel most often, if there is one."""
 
 from __future__ import annotations
 

@@ -119,10 +119,12 @@ def test_the_numbers_of_a_chart_are_saved_as_a_table(four, viewer):
 
 
 def test_dasks_own_pages_are_embedded(dashboards, viewer):
-    viewer.open(dashboards[512].address("page=dask"))
+    page = f"{PREFIX}/static/extensions/panel/images/favicon.ico"
+
+    with viewer.page.expect_event("framenavigated", lambda frame: urlsplit(frame.url).path == page):
+        viewer.open(dashboards[512].address("page=dask"))
 
     viewer.page.locator("iframe").wait_for()
-    assert urlsplit(viewer.page.frames[1].url).path == f"{PREFIX}/static/extensions/panel/images/favicon.ico"
 
 
 def test_where_dasks_own_pages_are_out_of_reach_that_is_said(four, viewer):

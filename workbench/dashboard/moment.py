@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.dashboard import trouble
 from workbench.dashboard.trouble import Wait, Worst
-from workbench.metrics.fields import KINDS, NODE, RANK, TICK
+from workbench.metrics.fields import KINDS, RANK, TICK
 from workbench.metrics.update import Layout, Update
 
 if TYPE_CHECKING:
@@ -90,11 +90,6 @@ class Moment:
     def of_ranks(self, field: str) -> NDArray[np.float32]:
         """Return a number of all ranks over time, shape (f, ranks)."""
         numbers: NDArray[np.float32] = self.rank[:, :, RANK.index(field)]
-        return numbers
-
-    def of_nodes(self, field: str) -> NDArray[np.float32]:
-        """Return a number of all nodes over time, shape (f, nodes)."""
-        numbers: NDArray[np.float32] = self.node[:, :, NODE.index(field)]
         return numbers
 
     @cached_property

@@ -15,6 +15,7 @@ from workbench.dashboard.moment import SHARES, means
 from workbench.dashboard.page import Page
 from workbench.dashboard.units import clock, number, span
 from workbench.metrics.fields import RANK, TICK
+from workbench.metrics.fits import RESERVED, is_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _CHARTS, _STEPS, _FITS = 4, 500, 20
 # Seconds within which records came in one message.
 _TOGETHER = 0.01
-_OWN = ("fit", "name", "time", "step")
 _SELECT = """
 select.bk-input { background-color: var(--card); color: var(--text); border: 1px solid var(--line); border-radius: 8px;
   font-size: 13px; }
@@ -106,10 +106,10 @@ class Training(Page):
     def _draw(self, records: list[dict[str, Any]]) -> None:
         steps = records[-_STEPS:]
         names = tuple(
-            dict.fromkeys(name for its in steps for name in its if name not in _OWN and _is_number(its[name]))
+            dict.fromkeys(name for its in steps for name in its if name not in RESERVED and is_number(its[name]))
         )
         for name, source in self._row(names[:_CHARTS]).items():
-            its = [(record["step"], record[name]) for record in steps if _is_number(record.get(name))]
+            its = [(record["step"], record[name]) for record in steps if is_number(record.get(name))]
             source.data = {"step": [step for step, _ in its], name: [value for _, value in its]}
         self._spent.data = self._times(steps)
         last = records[-1]
@@ -195,10 +195,6 @@ def spread(times: NDArray[np.float64]) -> NDArray[np.float64]:
             ends[begin:end] = np.linspace(times[begin - 1], times[end - 1], end - begin + 1)[1:]
         begin = max(end, begin + 1)
     return ends
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _title(name: str) -> str:

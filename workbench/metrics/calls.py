@@ -18,7 +18,7 @@ class Call:
     call: str
     """Identity."""
     cell: int | None
-    """Number of the notebook's cell, as in ``In [12]``; None if it was no notebook."""
+    """Number of the notebook's cell, as in ``In [12]``; None if it was asked outside of IPython."""
     what: str
     """Name of the function or the fit, or ``"a cell"``."""
     world: int
@@ -51,7 +51,7 @@ class Calls:
             self._cells.popitem(last=False)
 
     def ended(self, seq: int, world: int, told: Mapping[str, Any]) -> None:
-        """Take what a rank tells of a call that it has ended, as `workbench.rank.activity.Ended`.
+        """Take what a rank tells of a call that it has ended, as `workbench.metrics.told.Ended`.
 
         Parameters
         ----------

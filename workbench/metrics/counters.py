@@ -9,8 +9,11 @@ from typing import Self
 
 from workbench.metrics.fields import SIZES
 
-# Meetings that are remembered between two samples, and the largest stride to come to so few.
-_MEETINGS, _COARSEST = 32, 1 << 20
+MEETINGS = 32
+"""That are remembered between two samples, at most."""
+
+# The largest stride to come to so few.
+_COARSEST = 1 << 20
 
 Sites = dict[tuple[str, str], list[float]]
 """By operation and place in the code of the user: ``[calls, bytes, seconds]``."""
@@ -50,7 +53,7 @@ class Counters:
 
     __slots__ = ("_most", "_placed", "alike", "locate", "meetings", "operations", "sent", "sites", "sizes", "stride")
 
-    def __init__(self, meetings: int = _MEETINGS, locate: Callable[[], str] | None = None) -> None:
+    def __init__(self, meetings: int = MEETINGS, locate: Callable[[], str] | None = None) -> None:
         self._most, self.locate = meetings, locate
         self.sites: Sites = {}
         # bytes by operation that are in `sites` already
@@ -67,8 +70,7 @@ class Counters:
         counts = self.operations[operation]
         counts[0] += 1
         counts[2] += seconds
-        if self.locate is not None:
-            self.located(operation, seconds)
+        self.located(operation, seconds)
 
     def located(self, operation: str, seconds: float) -> None:
         """Count a call, which `operations` has already, at its place in the code of the user."""
@@ -115,7 +117,7 @@ class Meter:
         That are remembered between two samples, at most.
     """
 
-    def __init__(self, meetings: int = _MEETINGS) -> None:
+    def __init__(self, meetings: int = MEETINGS) -> None:
         self._most = meetings
         self._running: list[Counters] = []
         self._lock = threading.Lock()
@@ -137,7 +139,7 @@ class Meter:
             if counters in self._running:
                 self._running.remove(counters)
                 counters.spread()
-                _add(self.total, counters)
+                _add(self.total, counters, meetings=True)
                 self._thin_out()
 
     def _thin_out(self) -> None:
@@ -151,22 +153,21 @@ class Meter:
 
     def snapshot(self) -> Counters:
         """Return the sum of everything so far, and the meetings since the last snapshot."""
-        with self._lock:
-            snapshot = Counters()
-            for each in (self.total, *self._running):
-                _add(snapshot, each)
-            return snapshot
+        return self._sum(meetings=True)
 
     def sum(self) -> Counters:
         """Return the sum of everything so far, without meetings."""
+        return self._sum(meetings=False)
+
+    def _sum(self, *, meetings: bool) -> Counters:
         with self._lock:
             total = Counters()
             for each in (self.total, *self._running):
-                _add(total, each, meetings=False)
+                _add(total, each, meetings=meetings)
             return total
 
 
-def _add(total: Counters, more: Counters, *, meetings: bool = True) -> None:
+def _add(total: Counters, more: Counters, *, meetings: bool) -> None:
     # list(): the thread that counts may come upon a new operation or rank meanwhile
     for name, counts in list(more.operations.items()):
         total.operations[name] = [one + other for one, other in zip(total.operations[name], counts, strict=True)]

@@ -91,7 +91,8 @@ def places(update: Update) -> list[str]:
 
 
 def _traffic(update: Update) -> dict[str, Any]:
-    names, number = places(update), len(places(update))
+    names = places(update)
+    number = len(names)
     return {
         "kind": np.repeat(KINDS, number * number),
         "source": np.tile(np.repeat(names, number), len(KINDS)),

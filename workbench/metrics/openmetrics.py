@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ def _families(update: Update) -> Iterator[tuple[str, str, Iterable[tuple[str, fl
 def _known(
     labels: Iterable[str], values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]
 ) -> list[tuple[str, float]]:
-    return [(label, value) for label, value in zip(labels, values.tolist(), strict=True) if value == value]  # noqa: PLR0124
+    return [(label, value) for label, value in zip(labels, values.tolist(), strict=True) if not math.isnan(value)]
 
 
 def _labels(**labels: object) -> str:

@@ -57,7 +57,7 @@ class Store:
         # Of each host: cores, and what was told last of the node and of them, and when.
         self._number_of_cores: dict[str, int] = {}
         self._nodes: dict[str, tuple[float, NDArray[np.float32], NDArray[np.uint8]]] = {}
-        self._seq, self._layouts = itertools.count(1), itertools.count(1)
+        self._layouts = itertools.count(1)
         self._last, self._time = 0, clock()
         self._frames: deque[_Frame] = deque(maxlen=_TICKS)
         self._fits, self.calls = Fits(), Calls()
@@ -118,7 +118,7 @@ class Store:
         passed, self._time = max(now - self._time, 1e-3), now
         if self._changed:
             self._arrange()
-        self._last = next(self._seq)
+        self._last += 1
         samples = {
             index: world.sample(now, passed, _PATIENCE)[world.there] for index, world in sorted(self._worlds.items())
         }

@@ -13,6 +13,7 @@ from workbench.ml.checks import Checks, make
 from workbench.ml.parts import Parts
 from workbench.ml.progress import Sender
 from workbench.ml.rank_parts import RankParts, serve
+from workbench.rank import events
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -34,8 +35,6 @@ def on_rank(
     comm: Intracomm, task: Task, starts: list[int], fit: str, wanted: bool, *columns: Any
 ) -> tuple[Any, list[Any]] | None:
     """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
-    from workbench.rank import events
-
     part = make(task.part, task.checks, starts[comm.rank], *columns)
     if comm.rank:
         serve(comm, part)

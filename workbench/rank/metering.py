@@ -94,6 +94,7 @@ class Metering:
                 if not self._complained:
                     logger.exception("metrics could not be told; this is said once")
                 self._complained = True
+        self._board.close()
 
     def _look(self) -> Told:
         before, now = self._before, sample.process(self._process)
@@ -157,15 +158,15 @@ def metering(worker: Worker, context: RankContext, record: Record, start: str, a
     start
         Name of this start of the world: what an earlier one has left on the board is not this one's.
     """
-    clock, asking = HeadClock(worker, is_local=record.process.is_local), None
-    if not record.process.is_local:
-        asking = asyncio.ensure_future(clock.watch())
     try:
         board = Board(scratch.shared_memory(record.id) / f"world-{context.world}" / f"metrics-{start[:8]}")
     except OSError:
         logger.exception("there are no metrics of this rank")
         yield
         return
+    clock, asking = HeadClock(worker, is_local=record.process.is_local), None
+    if not record.process.is_local:
+        asking = asyncio.ensure_future(clock.watch())
 
     def send(message: dict[str, Any]) -> None:
         # Its head may be gone: then this process is about to end, too.

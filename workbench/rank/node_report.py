@@ -94,9 +94,7 @@ class NodeReport:
             "node": node.tobytes(),
             "cores": cores.tobytes(),
             "ranks": list(told),
-            "values": np.array(
-                [[getattr(its, name) for name in VALUES] for its in told.values()], np.float64
-            ).tobytes(),
+            "values": pack_rows(tuple(getattr(its, name) for name in VALUES) for its in told.values()),
             "now": [
                 (its.what, its.operation, its.since + zero, now - its.time if now - its.time > _SILENT else 0.0)
                 for its in told.values()
@@ -164,4 +162,4 @@ class NodeReport:
                     who.append((rank, key, number, _NUMBER.get(operation, 0)))
                     when.append((entered + zero, left + zero))
                     self._met[rank] = max(self._met.get(rank, known), left)
-        return {"who": np.array(who, np.int64).tobytes(), "when": np.array(when, np.float64).tobytes()}
+        return {"who": np.array(who, np.int64).tobytes(), "when": pack_rows(when)}

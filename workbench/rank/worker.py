@@ -12,7 +12,7 @@ from distributed import Worker
 from workbench import certificates, comm, config, network, scratch, sparing
 from workbench.http_socket import UnixHTTP
 from workbench.launch import allocation
-from workbench.metrics.counters import Meter
+from workbench.metrics.counters import MEETINGS, Meter
 from workbench.metrics.fields import BY_NODE
 from workbench.rank import events
 from workbench.rank.activity import Activity
@@ -28,8 +28,6 @@ from workbench.registry import Record
 
 # Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
 _GRACE = 3.0
-# Meetings that a rank tells of at a tick, at most.
-_MEETINGS = 32
 
 
 def worker_name(world: int, rank: int) -> int | str:
@@ -126,7 +124,7 @@ async def serve(
     worker.activity = activity = Activity(
         # of large worlds each rank tells less
         busy,
-        Meter(_MEETINGS if context.size <= BY_NODE else _MEETINGS // 4),
+        Meter(MEETINGS if context.size <= BY_NODE else MEETINGS // 4),
         enabled=bool(config.get("metrics.enabled")),
     )
     calls = SpmdCalls(worker, context, communicators, activity)
