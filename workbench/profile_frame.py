@@ -5,17 +5,34 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pandas as pd
 from dask.utils import format_bytes
 
+from workbench.metrics.fields import OPERATIONS, WAITS
 from workbench.words import count
+
+Met = Mapping[tuple[int, int, str], Sequence[float]]
+"""By world, rank and operation: seconds waited for other ranks, and in the operation, in a sample of them."""
 
 # Rows that are shown; the frames have all.
 _RANKS, _OPERATIONS, _SITES = 32, 10, 5
 
-_COLUMNS = ("world", "rank", "host", "seconds", "compute", "mpi", "mpi_percent", "messages", "bytes", "top_operation")
+_COLUMNS = (
+    "world",
+    "rank",
+    "host",
+    "seconds",
+    "compute",
+    "mpi",
+    "mpi_percent",
+    "waiting",
+    "messages",
+    "bytes",
+    "top_operation",
+)
 _HEADS = {
     "mpi": "MPI",
     "mpi_percent": "MPI %",
@@ -24,7 +41,7 @@ _HEADS = {
     "place": "call site",
 }
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("seconds", "compute", "mpi"), "{:.3f}".format),
+    **dict.fromkeys(("seconds", "compute", "mpi", "waiting"), "{:.3f}".format),
     **dict.fromkeys(("mpi_percent", "percent"), "{:.1f}".format),
     **dict.fromkeys(("calls", "messages"), "{:.0f}".format),
     "bytes": lambda nbytes: format_bytes(int(nbytes)),
@@ -35,8 +52,9 @@ class ProfileFrame(pd.DataFrame):
     """What ranks did in some time, a row for each.
 
     Its columns are ``world``, ``rank``, ``host``, ``seconds`` (that were measured), ``compute`` (seconds in which code
-    of users ran, outside of MPI), ``mpi`` (seconds in MPI), ``mpi_percent`` (of ``seconds``), ``messages`` and
-    ``bytes`` (sent by MPI), and ``top_operation``, in which the rank was longest.
+    of users ran, outside of MPI), ``mpi`` (seconds in MPI), ``mpi_percent`` (of ``seconds``), ``waiting`` (seconds in
+    MPI for which other ranks had not come yet), ``messages`` and ``bytes`` (sent by MPI), and ``top_operation``, in
+    which the rank was longest.
 
     Parameters
     ----------
@@ -44,6 +62,8 @@ class ProfileFrame(pd.DataFrame):
         Of each rank: as `workbench.rank.profiling.end` returns it.
     missing
         Names of the workers that were not there all the time.
+    met
+        How long ranks have waited in that time.
 
     Attributes
     ----------
@@ -61,9 +81,14 @@ class ProfileFrame(pd.DataFrame):
 
     _metadata: ClassVar[list[str]] = ["operations", "sites", "missing"]
 
-    def __init__(self, told: Iterable[Mapping[str, Any]], missing: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        told: Iterable[Mapping[str, Any]],
+        missing: Sequence[str] = (),
+        met: Met = MappingProxyType({}),
+    ) -> None:
         ranks = sorted(told, key=lambda its: (its["world"], its["rank"]))
-        super().__init__([_row(its) for its in ranks], columns=_COLUMNS)  # type: ignore[call-arg]  # so say its stubs
+        super().__init__([_row(its, met) for its in ranks], columns=_COLUMNS)  # type: ignore[call-arg]  # so say its stubs
         self.operations = _ranking(["operation"], (its["operations"] for its in ranks))
         self.sites = _ranking(["operation", "place"], (its["sites"] for its in ranks))
         self.missing = list(missing)
@@ -93,7 +118,7 @@ class ProfileFrame(pd.DataFrame):
     def _ranks(self) -> pd.DataFrame:
         plain = pd.DataFrame(self)
         longest = plain.nlargest(_RANKS, "mpi").sort_index() if len(plain) > _RANKS else plain
-        sums = plain[["seconds", "compute", "mpi", "messages", "bytes"]].sum()
+        sums = plain[["seconds", "compute", "mpi", "waiting", "messages", "bytes"]].sum()
         top = next(iter(self.operations["operation"]), "")
         total = {**sums, "mpi_percent": _percent(sums["mpi"], sums["seconds"]), "top_operation": top}
         names = [
@@ -104,7 +129,7 @@ class ProfileFrame(pd.DataFrame):
         return pd.DataFrame([*rows, {"rank": "all", "host": "", **total}])
 
 
-def _row(told: Mapping[str, Any]) -> dict[str, Any]:
+def _row(told: Mapping[str, Any], met: Met) -> dict[str, Any]:
     operations = told["operations"]
     _, nbytes, mpi = map(sum, zip((0, 0, 0.0), *operations.values(), strict=True))
     return {
@@ -112,9 +137,19 @@ def _row(told: Mapping[str, Any]) -> dict[str, Any]:
         "compute": max(0.0, told["busy"] - mpi),
         "mpi": mpi,
         "mpi_percent": _percent(mpi, told["seconds"]),
+        "waiting": sum(_waiting(told, name, seconds, met) for name, (_, _, seconds) in operations.items()),
         "bytes": nbytes,
         "top_operation": max(operations, key=lambda name: operations[name][2], default=""),
     }
+
+
+def _waiting(told: Mapping[str, Any], operation: str, seconds: float, met: Met) -> float:
+    """Return how long a rank has waited in an operation that took so long in all: its share is that of the sample."""
+    if operation in WAITS:
+        return seconds
+    key = operation if operation in OPERATIONS else "other"
+    waited, inside = met.get((told["world"], told["rank"], key), (0.0, 0.0))
+    return seconds * waited / inside if inside else 0.0
 
 
 def _ranking(keys: list[str], counted: Iterable[Mapping[Any, Sequence[float]]]) -> pd.DataFrame:

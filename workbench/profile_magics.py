@@ -36,9 +36,9 @@ class ProfileMagics(Magics):
             --out   variable for the frame
 
         The cell may begin with another magic, as %%mpi. The table is its value: a frame with a row for each rank
-        (seconds, compute, MPI, messages, bytes, the operation that took longest), and with `operations` and `sites`,
-        the places in your code from which MPI was called, as frames of their own. What the last line of the cell comes
-        to is displayed before. When the cell fails, or is interrupted, the table is shown first.
+        (seconds, compute, MPI, waiting, messages, bytes, the operation that took longest), and with `operations` and
+        `sites`, the places in your code from which MPI was called, as frames of their own. What the last line of the
+        cell comes to is displayed before. When the cell fails, or is interrupted, the table is shown first.
         """
         from distributed import Client
 

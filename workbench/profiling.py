@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any, Self
 
 from workbench import config
@@ -16,7 +17,7 @@ from workbench.rank import profiling
 if TYPE_CHECKING:
     from distributed import Client
 
-    from workbench.profile_frame import ProfileFrame
+    from workbench.profile_frame import Met, ProfileFrame
 
 
 class Profile:
@@ -33,7 +34,8 @@ class Profile:
     once, of several clients, too. Each rank forgets one that was not ended after a day.
 
     Until it ends, an operation of MPI takes about two microseconds more, to find out from where it was called. Calls on
-    all ranks that were going on when it began have no call sites.
+    all ranks that were going on when it began have no call sites. To end takes a good second, until all ranks have told
+    the head when they have met.
 
     Examples
     --------
@@ -77,6 +79,7 @@ class Profile:
         self._client = pinning.connected(self._given)
         try:
             self._begun = _ask(self._client, profiling.begin, self._name)
+            self._met = _ask_head(self._client)
         except BaseException:
             # Some may have begun, and would go on to look where each operation is called from.
             with contextlib.suppress(Exception):
@@ -90,7 +93,8 @@ class Profile:
         begun, self._begun = self._begun, {}
         told = {address: its for address, its in _ask(self._client, profiling.end, self._name).items() if its}
         missing = [f"rank {name}" for address, name in begun.items() if address not in told]
-        self._frame = ProfileFrame(told.values(), missing)
+        before, after = _told(self._met), _told(_ask_head(self._client))
+        self._frame = ProfileFrame(told.values(), missing, profiling.since(after, before))
 
     def __enter__(self) -> Self:
         return self if self._begun else self.begin()
@@ -108,7 +112,7 @@ def since_start(client: Client) -> ProfileFrame:
     """Return what all ranks did since they were started; raises what `Profile.begin` does."""
     from workbench.profile_frame import ProfileFrame
 
-    return ProfileFrame(_ask(client, profiling.since_start).values())
+    return ProfileFrame(_ask(client, profiling.since_start).values(), met=_told(_ask_head(client)))
 
 
 def _ask(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
@@ -128,12 +132,38 @@ def _ask(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, 
             "thread run keeps a rank from it. %mpicluster where tells where ranks are in a call on all of them"
         ) from error
     except OSError as error:
-        raise HeadUnreachable(
-            f"a profile asks all ranks, and the connection to the head was lost ({error}). %mpicluster list tells "
-            "whether the cluster goes on"
-        ) from error
+        raise _lost(error) from error
     for answer in answers.values():
         # but for ranks that are just dying
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer
     return {address: answer for address, answer in answers.items() if not isinstance(answer, Exception)}
+
+
+def _ask_head(client: Client) -> Promise[Met]:
+    """Begin to ask how long ranks have waited for others until now: the head tells it when it has heard of it."""
+    scheduler: Any = client.scheduler
+
+    async def ask() -> Met:
+        told = await scheduler.workbench_metrics_met(until=now)
+        return {(world, rank, operation): seconds for world, rank, operation, *seconds in told}
+
+    try:
+        now = client.sync(scheduler.workbench_time, callback_timeout=config.seconds("connect-timeout"))
+    except OSError as error:
+        raise _lost(error) from error
+    return asyncio.run_coroutine_threadsafe(ask(), client.loop.asyncio_loop)  # type: ignore[union-attr]
+
+
+def _told(met: Promise[Met]) -> Met:
+    try:
+        return met.result(config.seconds("connect-timeout"))
+    except OSError as error:
+        raise _lost(error) from error
+
+
+def _lost(error: OSError) -> HeadUnreachable:
+    return HeadUnreachable(
+        f"a profile asks all ranks, and the connection to the head was lost ({error!r}). %mpicluster list tells "
+        "whether the cluster goes on"
+    )

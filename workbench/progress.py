@@ -7,7 +7,9 @@ import re
 import sys
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
+
+from workbench import notebook
 
 # Seconds after which the time in the line is brought up to date.
 _TICK = 0.5
@@ -87,9 +89,7 @@ class _Cell(_Nowhere):
 
 
 def _screen() -> _Screen:
-    ipython: Any = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
-    if getattr(shell, "kernel", None) is not None:
+    if notebook.is_kernel():
         return _Cell()
     return _Terminal() if sys.stderr.isatty() else _File()
 

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 import threading
+import time
 
+import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client
@@ -53,6 +55,40 @@ def test_calls_bytes_and_times_of_each_rank_are_those_of_the_block(client):
     assert frame["mpi_percent"][1] == pytest.approx(100 * frame["mpi"][1] / frame["seconds"][1])
     assert operations["percent"].sum() == pytest.approx(100)
     assert operations["seconds"].sum() == pytest.approx(frame["mpi"].sum())
+
+
+@pytest.mark.mpi_flavour
+@pytest.mark.parametrize(("times", "seconds"), [(1, 1.0), (40, 0.05)])
+def test_ranks_wait_for_one_that_comes_late_and_it_waits_for_none(client, times, seconds):
+    def coarsest():
+        return max(client.run(lambda dask_worker: dask_worker.activity.meter.total.mask).values())
+
+    until("no call to be left out for many short ones before it", lambda: coarsest() == 0)
+    run_on_ranks(metered.let_wait, 1, 2.0, client=client)  # before it, and not yet heard of
+    with Profile(client) as its:
+        run_on_ranks(metered.let_wait, times, seconds, client=client)
+    frame = its.frame
+
+    others = frame[frame["rank"] != 1]
+    assert (others["waiting"] > 0.5 * times * seconds).all()
+    assert (others["waiting"] <= others["mpi"] * 1.001).all()
+    assert frame["waiting"][1] < 0.5 * others["waiting"].min()
+
+
+def test_who_waits_for_a_message_waits_in_the_operation_that_does_nothing_else(client):
+    def exchange(comm):
+        if comm.rank == 1:
+            time.sleep(0.5)
+            comm.Send(np.ones(1), 0)
+        elif comm.rank == 0:
+            comm.Irecv(np.zeros(1), 1).Wait()
+
+    with Profile(client) as its:
+        run_on_ranks(exchange, client=client)
+
+    assert its.frame["waiting"][0] > 0.3
+    assert its.frame["waiting"][0] <= its.frame["mpi"][0]
+    assert (its.frame["waiting"][1:] < 0.2).all()
 
 
 @pytest.mark.mpi_flavour

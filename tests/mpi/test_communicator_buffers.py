@@ -149,6 +149,61 @@ async def test_large_messages_that_ranks_tell_in_different_ways(end: End):
     pairs.Free()
 
 
+class Tensor:
+    """Gives its numbers by DLPack alone, as a tensor of PyTorch or JAX does."""
+
+    def __init__(self, numbers: Any) -> None:
+        self._numbers, self.itemsize = numbers, numbers.itemsize
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._numbers.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._numbers.__dlpack_device__()
+
+
+@on_ranks
+async def test_large_messages_by_dlpack_beside_those_of_numpy(end: End):
+    from mpi4py import MPI
+
+    forms: dict[str, Any] = {
+        "tensor": lambda _: Tensor,
+        "tensor and type": lambda _: lambda numbers: [Tensor(numbers), MPI.DOUBLE],
+        "tensor and count": lambda _: lambda numbers: [Tensor(numbers), len(numbers)],
+        "tensor at rank 1": lambda comm: Tensor if comm.rank == 1 else np.asarray,
+        "tensors but for rank 1": lambda comm: np.asarray if comm.rank == 1 else Tensor,
+        "tensor and count at rank 1": lambda comm: (
+            (lambda numbers: [Tensor(numbers), len(numbers)]) if comm.rank == 1 else np.asarray
+        ),
+    }
+
+    def bcast(form: Any, length: int, root: int) -> Case:
+        def case(comm: Any) -> Any:
+            numbers = _numbers(comm, length)
+            comm.Bcast(form(comm)(numbers), root)
+            return numbers
+
+        return case
+
+    def reduce(form: Any, length: int) -> Case:
+        def case(comm: Any) -> Any:
+            target = np.zeros(length)
+            comm.Allreduce(form(comm)(_numbers(comm, length)), form(comm)(target))
+            return target
+
+        return case
+
+    # 4 MiB are large, and a number less is not
+    lengths = (524_287, 524_288, 600_000)
+    cases = {
+        f"Bcast of {length} from {root}, {name}": bcast(form, length, root)
+        for name, form in forms.items()
+        for length in lengths
+        for root in (0, 1)
+    }
+    await same(end, cases | {f"Allreduce, {name}": reduce(form, 600_000) for name, form in forms.items()})
+
+
 @on_ranks
 async def test_large_messages_that_all_ranks_tell_alike(end: End):
     def bcast(comm: Any) -> Any:

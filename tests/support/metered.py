@@ -35,6 +35,14 @@ def come_late(comm, times):
         comm.Allreduce(np.ones(1), np.zeros(1))
 
 
+def let_wait(comm, times, seconds):
+    """Meet in barriers, with rank 1 late each time."""
+    for _ in range(times):
+        if comm.rank == 1:
+            time.sleep(seconds)
+        comm.Barrier()
+
+
 def spin(seconds):
     """Compute in Python."""
     end = time.monotonic() + seconds

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from workbench.metrics.counters import Counters, Meter
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from workbench.metrics.counters import STEP, Counters, Meter
 from workbench.metrics.fields import OPERATIONS, SIZES, size_bin
 from workbench.rank.watch import Watch
 
@@ -62,39 +67,51 @@ def test_a_meeting_is_told_once_whether_its_call_goes_on_or_not():
     assert meter.snapshot().meetings == []
 
 
+def meet(counters: Counters, numbers: range, operations: Sequence[str] = ("Barrier",)) -> None:
+    for number in numbers:
+        counters.met(5, number * STEP, operations[number % len(operations)], 1.0, 2.0)
+
+
 def test_of_many_meetings_those_are_kept_that_others_keep_as_well():
     one, other = Counters(), Counters()
-    for number in range(1, 1001):
-        for counters in (one, other):
-            counters.met(5, number, "Barrier", 1.0, 2.0)
-        if number == 100:
-            other.take_meetings()
+    meet(other, range(1, 101))
+    other.take_meetings()
+    meet(one, range(1, 1001))
+    meet(other, range(101, 1001))
     ones, others = ({its[1] for its in each.take_meetings()} for each in (one, other))
     assert max(len(ones), len(others)) <= 32
     assert len(ones & others) >= 8
 
 
+@pytest.mark.parametrize("period", [2, 3, 4, 8, 16])
+def test_of_a_loop_all_operations_are_kept(period):
+    counters, kept = Counters(), Counter[str]()
+    for tick in range(10):
+        meet(counters, range(tick * 3000, (tick + 1) * 3000), OPERATIONS[:period])
+        kept.update(its[2] for its in counters.take_meetings())
+    assert len(kept) == period
+    assert max(kept.values()) <= 2 * min(kept.values())
+
+
 def test_with_few_meetings_all_of_them_are_kept_again():
     counters = Counters()
-    for number in range(1, 1001):
-        counters.met(5, number, "Barrier", 1.0, 2.0)
-    while counters.stride > 1:
+    meet(counters, range(1, 1001))
+    while counters.mask:
         counters.take_meetings()
-    for number in range(1001, 1006):
-        counters.met(5, number, "Barrier", 1.0, 2.0)
-    assert [its[1] for its in counters.take_meetings()] == [1001, 1002, 1003, 1004, 1005]
+    meet(counters, range(1001, 1006))
+    assert [its[1] // STEP for its in counters.take_meetings()] == [1001, 1002, 1003, 1004, 1005]
 
 
 def test_of_many_short_calls_the_meetings_of_some_are_kept():
     kept = []
     for sampled in (None, 300):
         meter = Meter()
-        for key in range(1000):
-            call = meter.open()
-            call.met(key, 1, "Barrier", 1.0, 2.0)
-            call.met(key, 2, "Bcast", 2.0, 3.0)
-            meter.close(call)
-            if key == sampled:
+        for call in range(1000):
+            key, counters = call * 7_654_321, meter.open()
+            counters.met(key, STEP, "Barrier", 1.0, 2.0)
+            counters.met(key, 2 * STEP, "Bcast", 2.0, 3.0)
+            meter.close(counters)
+            if call == sampled:
                 meter.snapshot()
         told = meter.snapshot().meetings
         assert len(told) <= 32

@@ -183,6 +183,25 @@ def test_who_comes_early_waits_and_the_last_does_not(store, clock):
     assert waiting == pytest.approx(10.0 * 0.4 / 0.6, abs=0.2), "0.4 of 0.5 s here, none of 0.1 s there"
 
 
+def test_what_ranks_have_waited_so_far_is_known_to_the_meeting(store, clock):
+    begin = clock.now
+
+    def barrier(number, entered, left):
+        return [(rank, 77, number, "Barrier", begin + at, begin + left + rank / 10) for rank, at in enumerate(entered)]
+
+    first, second = barrier(1, (0.0, 0.3), 0.3), barrier(2, (0.5, 0.6), 0.6)
+    tick(store, message([0, 1], meetings=[first[0], *second]), message([0, 1], meetings=[first[1]]), seconds=1.0)
+    assert store.met(begin) == []
+
+    # rank 0 left the second barrier by then, rank 1 had not
+    [early, late] = store.met(begin + 0.65)
+    assert early == (0, 0, "Barrier", pytest.approx(0.3), pytest.approx(0.3))
+    assert late == (0, 1, "Barrier", 0.0, pytest.approx(0.1))
+    [early, late] = store.met(begin + 1.0)
+    assert early == (0, 0, "Barrier", pytest.approx(0.4), pytest.approx(0.4))
+    assert late == (0, 1, "Barrier", 0.0, pytest.approx(0.2))
+
+
 def test_nodes_and_cores_are_those_of_the_nodes(store):
     tick(store, message([0], "a", cores=2), message([2], "b", cores=3))
     tick(store, message([0], "a", cores=2), message([2], "b", cores=3))

@@ -35,6 +35,21 @@ def test_each_rank_has_a_row_in_the_order_of_worlds_and_ranks():
     assert frame["top_operation"].tolist() == ["Barrier", "", "Barrier"]
 
 
+def test_a_rank_has_waited_in_each_operation_the_share_that_the_sample_has():
+    operations = {"Send": (3, 300, 1.0), "Barrier": (9, 0, 4.0), "Waitall": (1, 0, 0.5), "Bcast": (1, 0, 2.0)}
+    met = {
+        (0, 1, "Barrier"): (0.3, 0.4),
+        (0, 1, "Send"): (0.0, 0.1),
+        (0, 1, "Allreduce"): (1.0, 1.0),
+        (0, 2, "other"): (0.1, 0.2),
+    }
+    ranks = [told(1, operations=operations), told(2, operations={"Unheard_of": (1, 0, 2.0)}), told(3)]
+    frame = ProfileFrame(ranks, met=met)
+
+    # three quarters of that in barriers, and all that does nothing but wait; of the broadcast nothing is known
+    assert frame["waiting"].tolist() == pytest.approx([3.5, 1.0, 0.0])
+
+
 def test_operations_and_places_are_sums_of_all_ranks_with_the_most_expensive_first():
     sites = {("Send", "a.py:1"): (1, 100, 0.25), ("Send", "a.py:2"): (2, 200, 0.75), ("Barrier", "a.py:3"): (1, 0, 1.0)}
     frame = ProfileFrame([told(0, sites=sites), told(1, sites={("Send", "a.py:2"): (1, 8, 2.0)})])
@@ -52,12 +67,14 @@ def test_operations_and_places_are_sums_of_all_ranks_with_the_most_expensive_fir
 
 def test_it_shows_itself_as_text():
     sites = {("Send", f"a.py:{line}"): (1, 2048, 1.0 / line) for line in range(1, 8)}
-    lines = repr(ProfileFrame([told(0, sites=sites), told(3, 1)], ["rank 1"])).splitlines()
+    lines = repr(
+        ProfileFrame([told(0, sites=sites), told(3, 1)], ["rank 1"], {(1, 3, "Barrier"): (2.0, 2.0)})
+    ).splitlines()
 
     assert lines[0] == "2 ranks, 10.000 s, 25.0 % of it in MPI; without rank 1, not there all the time"
     rows = [line.split() for line in lines]
-    assert ["w1.3", "a", "10.000", "3.500", "2.500", "25.0", "3", "300", "B", "Barrier"] in rows
-    assert ["all", "20.000", "7.000", "5.000", "25.0", "6", "600", "B", "Barrier"] in rows
+    assert ["w1.3", "a", "10.000", "3.500", "2.500", "25.0", "1.500", "3", "300", "B", "Barrier"] in rows
+    assert ["all", "20.000", "7.000", "5.000", "25.0", "1.500", "6", "600", "B", "Barrier"] in rows
     assert ["Send", "6", "2.000", "40.0", "600", "B"] in rows
     assert [row[1] for row in rows if row[:1] == ["Send"] and "kiB" in row] == [f"a.py:{line}" for line in range(1, 6)]
 

@@ -73,6 +73,7 @@ class Head:
         self._saving = threading.Lock()
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._idle_since = time.monotonic()
         self.worlds = Worlds(
             record,
             world,
@@ -157,6 +158,7 @@ class Head:
             **self.metrics.handlers,
             "workbench_dask_pages": DaskPages(self.scheduler).lead,
             "workbench_status": self._rpc_status,
+            "workbench_pulse": self._rpc_pulse,
             "workbench_scale": self.worlds.scale,
             "workbench_restart": self.worlds.restart,
             "workbench_close": self._rpc_close,
@@ -176,6 +178,11 @@ class Head:
             self._changed.clear()
             await asyncio.to_thread(self._save)
         return dataclasses.asdict(self.record)
+
+    async def _rpc_pulse(self) -> dict[str, float | None]:
+        """Return `Store.pulse`, ``clients`` of Dask, and ``idle``: seconds without them and tasks, or None."""
+        idle = None if self._busy() else time.monotonic() - self._idle_since
+        return {**self.metrics.store.pulse(), "clients": len(self._clients()), "idle": idle}
 
     async def _rpc_close(self, reason: str) -> None:
         self.end(reason)
@@ -235,21 +242,22 @@ class Head:
 
     async def _watch_idle(self) -> None:
         timeout = self.record.idle_timeout
-        since = time.monotonic()
         while True:
             await asyncio.sleep(min(5.0, timeout / 10))
-            if self._busy() or not all(world.ready for world in self.worlds):
-                since = time.monotonic()
-            elif time.monotonic() - since >= timeout:
+            if self._busy():
+                self._idle_since = time.monotonic()
+            elif time.monotonic() - self._idle_since >= timeout:
                 self.end(f"no client and no task for {timeout:.0f} s (idle-timeout)")
+
+    def _clients(self) -> set[str]:
+        return set(self.scheduler.clients) - {"fire-and-forget"}
 
     def _busy(self) -> bool:
         scheduler = self.scheduler
-        clients = set(scheduler.clients) - {"fire-and-forget"}
         tasks = (
             any(state.processing for state in scheduler.workers.values()) or scheduler.queued or scheduler.unrunnable
         )
-        return bool(clients or tasks)
+        return bool(self._clients() or tasks or not all(world.ready for world in self.worlds))
 
     async def _write_record(self) -> None:
         # Written at most five times a second, however fast ranks come.

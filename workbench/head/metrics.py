@@ -12,6 +12,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.metrics.fields import TICK
 from workbench.metrics.fits import TOPIC, records
+from workbench.metrics.meetings import LATE
 from workbench.metrics.store import Store
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Metrics(SchedulerPlugin):
         self.handlers: dict[str, Callable[..., Any]] = {
             "workbench_metrics": self.update,
             "workbench_metrics_pair": self.pair,
+            "workbench_metrics_met": self.met,
             "workbench_time": self.time,
         }
         self.stream_handlers = {"workbench-metrics": self._take}
@@ -69,6 +71,11 @@ class Metrics(SchedulerPlugin):
         """Return `Store.pair`, packed: float64 times, float32 rates."""
         times, rates = self.store.pair(source, target)
         return times.tobytes(), rates.tobytes()
+
+    async def met(self, until: float) -> list[tuple[int, int, str, float, float]]:
+        """Return `Store.met`, as soon as the ranks have told all until then."""
+        await asyncio.sleep(until + LATE - time.time())
+        return self.store.met(until)
 
     async def time(self) -> float:
         """Return the time of this clock, in seconds since the epoch."""

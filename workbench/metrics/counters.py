@@ -12,8 +12,16 @@ from workbench.metrics.fields import SIZES
 MEETINGS = 32
 """That are remembered between two samples, at most."""
 
-# The largest stride to come to so few.
-_COARSEST = 1 << 20
+KEYS = 2**63 - 1
+"""The largest key that tells a communicator, or a pair of its ranks, from others: an int64 has them in messages."""
+
+STEP = 648_055
+"""Between the numbers of two meetings: 2**20 divided by the golden ratio, so that their remainders are spread evenly
+over a program, whatever it does again and again (Knuth, TAOCP 3, section 6.4). Were it 1, of a loop with two operations
+only one would be in a sample of every second meeting."""
+
+# Bits of a number, or of a key, that tell whether a meeting is in the sample: the highest of the remainder come first.
+_ALL, _HIGHEST = (1 << 20) - 1, 1 << 19
 
 Sites = dict[tuple[str, str], list[float]]
 """By operation and place in the code of the user: ``[calls, bytes, seconds]``."""
@@ -43,15 +51,15 @@ class Counters:
     meetings : list of tuple
         ``(key, number, operation, entered, left)``: when this rank has entered and left an operation (seconds of
         `time.monotonic`) that others, who have the same key and number, take part in. A sample of them: those whose
-        number is a multiple of `stride`, a power of two that grows when there are too many. So ranks with different
-        strides have those of the larger one in common.
+        number, a multiple of `STEP`, has no bit of `mask`, which gets one bit more when there are too many. So ranks
+        with different masks have those of the larger one in common.
 
     Notes
     -----
     For the one thread that runs the call. Others may read it: what they see may be some operations late.
     """
 
-    __slots__ = ("_most", "_placed", "alike", "locate", "meetings", "operations", "sent", "sites", "sizes", "stride")
+    __slots__ = ("_most", "_placed", "alike", "locate", "mask", "meetings", "operations", "sent", "sites", "sizes")
 
     def __init__(self, meetings: int = MEETINGS, locate: Callable[[], str] | None = None) -> None:
         self._most, self.locate = meetings, locate
@@ -63,7 +71,7 @@ class Counters:
         self.alike: defaultdict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(lambda: [0] * (SIZES + 1))
         self.sizes = [0] * SIZES
         self.meetings: list[tuple[int, int, str, float, float]] = []
-        self.stride = 1
+        self.mask = 0
 
     def called(self, operation: str, seconds: float) -> None:
         """Count a call of an operation that took so many seconds."""
@@ -92,20 +100,24 @@ class Counters:
         return self
 
     def met(self, key: int, number: int, operation: str, entered: float, left: float) -> None:
-        """Remember a meeting whose number is a multiple of `stride`."""
+        """Remember a meeting whose number has no bit of `mask`."""
         meetings = self.meetings
         if len(meetings) >= self._most:
-            self.stride *= 2
-            meetings[:] = [its for its in meetings if its[1] % self.stride == 0]
-        if number % self.stride == 0:
+            self.coarsen()
+            meetings[:] = [its for its in meetings if not its[1] & self.mask]
+        if not number & self.mask:
             meetings.append((key, number, operation, entered, left))
 
     def take_meetings(self) -> list[tuple[int, int, str, float, float]]:
         """Return the meetings since this was called last, and begin anew."""
         taken, self.meetings = self.meetings, []
-        if len(taken) < self._most // 4 and self.stride > 1:
-            self.stride //= 2
+        if len(taken) < self._most // 4:
+            self.mask = self.mask << 1 & _ALL
         return taken
+
+    def coarsen(self) -> None:
+        """Have half as many meetings in the sample."""
+        self.mask = self.mask >> 1 | _HIGHEST
 
 
 class Meter:
@@ -145,10 +157,10 @@ class Meter:
     def _thin_out(self) -> None:
         # Of many short calls some are kept with all their meetings: by their keys, so that ranks keep the same ones.
         total = self.total
-        kept = [its for its in total.meetings if its[0] % total.stride == 0]
-        while len(kept) > self._most and total.stride < _COARSEST:
-            total.stride *= 2
-            kept = [its for its in kept if its[0] % total.stride == 0]
+        kept = [its for its in total.meetings if not its[0] & total.mask]
+        while len(kept) > self._most and total.mask < _ALL:
+            total.coarsen()
+            kept = [its for its in kept if not its[0] & total.mask]
         total.meetings = kept[-self._most :]
 
     def snapshot(self) -> Counters:

@@ -5,6 +5,9 @@ from __future__ import annotations
 TICK = 0.5
 """Seconds between two samples."""
 
+KEPT = 600.0
+"""Seconds of samples that are kept, so that one can look back."""
+
 BY_NODE = 64
 """Ranks of a world above which traffic is told between nodes, not between ranks."""
 
@@ -31,6 +34,9 @@ other ranks had not come yet."""
 
 SIZES = 48
 """Bins of message sizes: bin 0 is for empty messages, bin b for 2**(b - 1) to 2**b - 1 bytes, the last for the rest."""
+
+SIZE_BEGINS = (0, *(1 << (number - 1) for number in range(1, SIZES)))
+"""The fewest bytes of the messages of each bin."""
 
 
 def size_bin(nbytes: int) -> int:
@@ -76,4 +82,7 @@ WAITS = frozenset(
     ("Wait", "Waitany", "Waitall", "Waitsome", "wait", "waitany", "waitall", "waitsome", "Probe", "probe", "Mprobe",
      "mprobe")
 )  # fmt: skip
-"""Operations that do nothing but wait: all their time is waiting."""
+"""Operations that do nothing but wait: all their time is waiting, also for bytes on their way.
+
+To tell these apart would take when others have posted their part, beside when this rank began to wait: of a meeting
+there is one time of entry."""

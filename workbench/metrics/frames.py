@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.errors import InvalidRequest
 from workbench.metrics.calls import Call
-from workbench.metrics.fields import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES
+from workbench.metrics.fields import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZE_BEGINS, SIZES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,11 +109,10 @@ def _operations(update: Update) -> dict[str, Any]:
 
 
 def _sizes(update: Update) -> dict[str, Any]:
-    least = [0, *(1 << (index - 1) for index in range(1, SIZES))]
     return {
         "kind": np.repeat(KINDS, SIZES),
-        "least": least * len(KINDS),
-        "most": [0.0, *(float(low - 1) for low in least[2:]), np.inf] * len(KINDS),
+        "least": SIZE_BEGINS * len(KINDS),
+        "most": (0.0, *(float(least - 1) for least in SIZE_BEGINS[2:]), np.inf) * len(KINDS),
         "messages": update.sizes.ravel(),
     }
 

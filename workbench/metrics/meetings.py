@@ -14,8 +14,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Seconds to wait for what others tell of the same meeting: they leave at about the same time.
-_LATE = 1.2
+LATE = 1.2
+"""Seconds after which every rank has told of a meeting that it has left: two ticks, and the way to the head."""
+
 # Seconds from now at which a meeting is no meeting of now.
 _APART = 10.0
 # Keys times this are far apart: the golden ratio of 64 bits, as hash tables have it (Knuth, TAOCP 3, section 6.4).
@@ -35,13 +36,13 @@ class Meetings:
         if known.any():
             self._told.append((who[known], when[known]))
 
-    def take(self, now: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the meetings that are complete, and forget them.
+    def take(self, until: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the meetings that all had left by a time, who had come by then, and forget them.
 
         Parameters
         ----------
-        now
-            Seconds since the epoch.
+        until
+            Seconds since the epoch, `LATE` ago or more: later meetings may be told by some of their ranks alone.
 
         Returns
         -------
@@ -52,13 +53,14 @@ class Meetings:
         """
         all_who = np.concatenate([np.empty((0, 4), np.int64), *(who for who, _ in self._told)])
         all_when = np.concatenate([np.empty((0, 2)), *(when for _, when in self._told)])
-        complete = all_when[:, 1] < now - _LATE
-        who, when = all_who[complete], all_when[complete]
-        self._told = [(all_who[~complete], all_when[~complete])]
+        # One number for a key and its number, since to sort by two takes three times as long.
+        which = all_who[:, 1] * _ODD + all_who[:, 2]
+        over = all_when[:, 1] < until
+        over &= ~np.isin(which, np.unique(which[~over & (all_when[:, 0] < until)]))
+        self._told = [(all_who[~over], all_when[~over])]
+        who, when, which = all_who[over], all_when[over], which[over]
         if not len(who):
             return who[:, [0, 3]], when
-        # One number for a key and its number, since to sort by two takes three times as long.
-        which = who[:, 1] * _ODD + who[:, 2]
         order = np.argsort(which)
         who, when, which = who[order], when[order], which[order]
         first = np.concatenate(([True], which[1:] != which[:-1]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.calls import Calls
-from workbench.metrics.fields import BY_NODE, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
+from workbench.metrics.fields import BY_NODE, KEPT, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
 from workbench.metrics.fits import Fits
 from workbench.metrics.matrices import Matrices
 from workbench.metrics.update import LOST, Layout, Now, Place, Traffic, Update
@@ -21,8 +21,7 @@ from workbench.metrics.world_state import WorldState
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Ticks that are kept: ten minutes.
-_TICKS = 1200
+_TICKS = round(KEPT / TICK)
 # Seconds after which what a rank has told is of no use any more: time for another to speak for its node.
 _PATIENCE = 6 * TICK
 
@@ -210,6 +209,27 @@ class Store:
             calls=self.calls.since(since, self._last),
             state=self._state(),
         )
+
+    def pulse(self) -> dict[str, float]:
+        """Return of the last tick ``cpu``, percent of a core, mean of the ranks, and ``memory``, bytes of all; or 0."""
+        last = self._frames[-1].rank if self._frames else np.empty((0, len(RANK)), np.float32)
+        cpu, memory = (last[:, RANK.index(name)].astype(np.float64) for name in ("cpu", "memory"))
+        told = ~np.isnan(cpu)
+        return {"cpu": float(cpu[told].mean()) if told.any() else 0.0, "memory": float(np.nansum(memory))}
+
+    def met(self, until: float) -> list[tuple[int, int, str, float, float]]:
+        """Return how long ranks have waited for others in the meetings that they told of, see `WorldState.met`.
+
+        Returns
+        -------
+        list of tuple
+            World, rank, operation, and seconds: waited, and in the operation.
+        """
+        return [
+            (index, int(rank), OPERATIONS[number], *seconds[rank, number].tolist())
+            for index, seconds in ((index, world.met(until)) for index, world in self._worlds.items())
+            for rank, number in zip(*seconds[:, :, 1].nonzero(), strict=True)
+        ]
 
     def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """As `Matrices.pair`; nothing for places that there are no more."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.fields import KINDS, OPERATIONS, RANK, SIZES, WAITS
-from workbench.metrics.meetings import Meetings
+from workbench.metrics.meetings import LATE, Meetings
 from workbench.metrics.message import OPERATIONS as OPERATION_COLUMNS
 from workbench.metrics.message import SENT, SIZED, VALUES, WHEN, WHO, rows
 from workbench.metrics.update import Now
@@ -48,6 +48,9 @@ class WorldState:
         self._spent = np.zeros(len(OPERATIONS))
         self._sizes = np.zeros((size, len(KINDS), SIZES))
         self._meetings = Meetings()
+        # Of the meetings so far: seconds that each rank has waited in each operation, and was in it.
+        self._met = np.zeros((size, len(OPERATIONS), 2))
+        self._new: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
         self._share = np.zeros(size)
         self._share_of_operation = np.isin(OPERATIONS, list(WAITS)).astype(np.float64)
         self._sent_before = np.zeros((2, size))
@@ -116,7 +119,9 @@ class WorldState:
         return rates[0], rates[1]
 
     def _learn_waiting(self, now: float) -> None:
-        who, seconds = self._meetings.take(now)
+        self.met(now - LATE)
+        who, seconds = map(np.concatenate, zip(*self._new, strict=True))
+        self._new = []
         for index, (shares, size) in enumerate(
             ((self._share, len(self._share)), (self._share_of_operation, len(OPERATIONS)))
         ):
@@ -126,6 +131,24 @@ class WorldState:
         spent = self._operations[:, :, 2].sum(axis=0)
         self._waiting += (spent - self._spent) * self._share_of_operation
         self._spent = spent
+
+    def met(self, until: float) -> NDArray[np.float64]:
+        """Return how long each rank has waited for others, of the meetings that were told.
+
+        Parameters
+        ----------
+        until
+            Seconds since the epoch, as of `Meetings.take`: when they were over.
+
+        Returns
+        -------
+        ndarray of float64, shape (size, len(OPERATIONS), 2)
+            Seconds waited, and in the operation, since the start. The meetings are a sample of those that there were.
+        """
+        who, seconds = self._meetings.take(until)
+        np.add.at(self._met, (who[:, 0], who[:, 1]), seconds)
+        self._new.append((who, seconds))
+        return self._met
 
     @property
     def operations(self) -> NDArray[np.float64]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import heapq
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.ml import moments
-from workbench.ml.kmeans_part import join_lots
+from workbench.ml.kmeans_part import join_least
 from workbench.ml.parts import Parts, weighed
 
 _Array = NDArray[Any]
-_Far = tuple[float, int, float, int, _Array]
 
 # Rounds of k-means||, and how many centres are drawn in each, in multiples of those wanted: Bahmani et al., section 5.
 _ROUNDS, _OVERSAMPLING = 5, 2.0
@@ -113,7 +109,7 @@ def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array
     """Return the centres of the clusters; empty ones are moved to where rows are far from their centres."""
     empty = np.flatnonzero(counts == 0)
     if len(empty):
-        join = functools.partial(join_farthest, number=len(empty))
+        join = functools.partial(join_least, number=len(empty))
         farthest = parts.fold(join, "farthest", len(empty), before)
         for cluster, (_, _, weight, of, row) in zip(empty, farthest, strict=False):
             sums[of] -= row * weight
@@ -123,18 +119,13 @@ def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array
     return means
 
 
-def join_farthest(left: list[_Far], right: list[_Far], number: int) -> list[_Far]:
-    """Return the farthest rows of two sorted lists, so many."""
-    return list(itertools.islice(heapq.merge(left, right, key=lambda far: (-far[0], far[1])), number))
-
-
 def _first(parts: Parts, settings: Settings, run: int) -> _Array:
     """Return the first centres, shape (clusters, features)."""
     if not isinstance(settings.init, str):
         return settings.init.astype(np.float64)
     random = np.random.default_rng([settings.seed, run])
     if settings.init == "random":
-        return _drawn(parts, settings.n_clusters, (settings.seed, run, _ROUNDS))
+        return _drawn(parts, settings, run, settings.n_clusters)
     centers = newest = _one(parts, random.random())
     cost = parts.sum("cost", newest)
     for number in range(_ROUNDS):
@@ -150,7 +141,7 @@ def _first(parts: Parts, settings: Settings, run: int) -> _Array:
     if len(centers) < settings.n_clusters:
         # Rows that agree count once; whatever else is added is as good.
         missing = settings.n_clusters - len(centers)
-        return np.vstack([centers, _drawn(parts, missing, (settings.seed, run, _ROUNDS))])
+        return np.vstack([centers, _drawn(parts, settings, run, missing)])
     from sklearn.cluster import KMeans as LocalKMeans
 
     local = LocalKMeans(settings.n_clusters, n_init=3, random_state=int(random.integers(2**31)))
@@ -167,9 +158,10 @@ def _one(parts: Parts, share: float) -> _Array:
     return row.astype(np.float64)
 
 
-def _drawn(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
+def _drawn(parts: Parts, settings: Settings, run: int, number: int) -> _Array:
     """Return different rows, drawn by their weights, shape (number, features)."""
-    lots = parts.fold(functools.partial(join_lots, number=number), "lots", number, seed)
+    join, seed = functools.partial(join_least, number=number), (settings.seed, run, _ROUNDS)
+    lots = parts.fold(join, "lots", number, seed)
     return np.array([row for _, _, row in lots], dtype=np.float64)
 
 

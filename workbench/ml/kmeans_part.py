@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from scipy import sparse
 from workbench.ml.moments import Moments
 
 _Array = NDArray[Any]
+Ranked = TypeVar("Ranked", bound=tuple[Any, ...])
 Lot = tuple[float, int, _Array]
 """What a row has drawn, its number, and the row."""
 
@@ -155,7 +156,10 @@ class KMeansPart:
         return self._nearest(centers)[0]
 
     def farthest(self, number: int, centers: _Array) -> list[tuple[float, int, float, int, _Array]]:
-        """Return the rows that are farthest from their centres: distance, number, weight, cluster and row, sorted."""
+        """Return the rows that are farthest from their centres, so many, sorted.
+
+        Of each: the distance less than 0, as the farthest is first, its number, weight, cluster, and the row.
+        """
         found: list[tuple[float, int]] = []
         for here, distances in self._squared_distances(centers):
             first = np.argsort(-distances, kind="stable")[:number]
@@ -163,7 +167,7 @@ class KMeansPart:
             found = heapq.nsmallest(number, found)
         return [
             (
-                -below,
+                below,
                 self._start + row,
                 1.0 if self._weight is None else float(self._weight[row]),
                 int(self._label(slice(row, row + 1))[0]),
@@ -327,9 +331,9 @@ class KMeansPart:
         return float(values.sum() if self._weight is None else values @ self._weight[here])
 
 
-def join_lots(upper: list[Lot], lower: list[Lot], number: int) -> list[Lot]:
-    """Return the smallest lots of two sorted lists, so many."""
-    return list(itertools.islice(heapq.merge(upper, lower, key=lambda lot: lot[:2]), number))
+def join_least(upper: list[Ranked], lower: list[Ranked], number: int) -> list[Ranked]:
+    """Return the first of two sorted lists of rows, so many, by the value of each row and then by its number."""
+    return list(itertools.islice(heapq.merge(upper, lower, key=lambda row: row[:2]), number))
 
 
 def _multiply(factors: _Array, X: Any, out: _Array) -> None:

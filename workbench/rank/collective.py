@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from workbench.metrics.counters import STEP
 from workbench.rank.large import LARGE, perform
 from workbench.rank.sending import reduce_scatter
 from workbench.rank.sizes import items, nbytes
@@ -56,9 +57,10 @@ class Collective(Watched):
                     counting = self.counting(counters)
                 each = counting.to_others("Allreduce")
                 each[0] += size
+                # as `size_bin`, but for a call less: no buffer that MPI takes is too large for the bins
                 each[size.bit_length() + 1] += 1
-                counting.number = number = counting.number + 1
-                if not number & (counters.stride - 1):
+                counting.number = number = counting.number + STEP
+                if not number & counters.mask:
                     counting.met("Allreduce", watch.since)
         finally:
             watch.leave()

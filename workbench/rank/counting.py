@@ -8,12 +8,11 @@ from typing import Self
 
 from mpi4py import MPI
 
-from workbench.metrics.counters import Counters
+from workbench.metrics.counters import KEYS, STEP, Counters
 from workbench.metrics.fields import size_bin
 from workbench.rank.sending import Sent
 
 _NOBODY = MPI.PROC_NULL
-_LARGEST = 2**63 - 1
 # What waits until somebody takes the message.
 _BLOCKING = {"Send", "Ssend", "Rsend", "send", "ssend"}
 
@@ -37,7 +36,8 @@ class Counting:
     Attributes
     ----------
     number : int
-        Collective operations so far: the same on all ranks, at the same place of the program. Who begins one adds it.
+        Collective operations so far, times `STEP`: the same on all ranks, at the same place of the program. Who begins
+        one adds it.
 
     Notes
     -----
@@ -57,7 +57,7 @@ class Counting:
         self.size = len(members)
         self.others = members[:rank] + members[rank + 1 :]
         self.number = 0
-        # Messages to and from each rank; None once there was one of which nobody knows whose it will be.
+        # Messages to and from each rank, times `STEP`; None once there was one of which nobody knows whose it will be.
         self._given = [0] * self.size
         self._taken: list[int] | None = [0] * self.size
         self._made: Counter[tuple[int, ...]] = Counter()
@@ -92,7 +92,7 @@ class Counting:
     def _key(self, members: tuple[int, ...]) -> int:
         # All ranks that have a communicator of these members have made the same number of such from this one.
         self._made[members] += 1
-        return hash((self.key, self._made[members], members)) & _LARGEST
+        return hash((self.key, self._made[members], members)) & KEYS
 
     def sent(self, operation: str, sent: Sent, entered: float) -> None:
         """Count what an operation has sent that was entered at a time of `time.monotonic`."""
@@ -107,8 +107,8 @@ class Counting:
                 self._to(rank, nbytes, counts)
         elif (rank := sent[0]) != _NOBODY:
             self._to(rank, sent[1], counts)
-            self._given[rank] = number = self._given[rank] + 1
-            if not number & (self.counters.stride - 1) and rank != self.rank:
+            self._given[rank] = number = self._given[rank] + STEP
+            if not number & self.counters.mask and rank != self.rank:
                 # what does not wait for the other tells when the message was there
                 left = time.monotonic() if operation in _BLOCKING else entered
                 self.counters.met(self._pair(self.rank, rank), number, operation, entered, left)
@@ -136,12 +136,12 @@ class Counting:
         if source == MPI.ANY_SOURCE:
             self._taken = None
             return
-        taken[source] = number = taken[source] + 1
-        if entered is not None and not number & (self.counters.stride - 1) and source != self.rank:
+        taken[source] = number = taken[source] + STEP
+        if entered is not None and not number & self.counters.mask and source != self.rank:
             self.counters.met(self._pair(source, self.rank), number, operation, entered, time.monotonic())
 
     def _pair(self, source: int, target: int) -> int:
-        return hash((self.key, source, target)) & _LARGEST
+        return hash((self.key, source, target)) & KEYS
 
     def met(self, operation: str, entered: float) -> None:
         """Note that a collective operation is over, which was entered at a time of `time.monotonic`."""

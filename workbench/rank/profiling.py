@@ -6,7 +6,7 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -126,15 +126,15 @@ def _told(worker: RankWorker, now: Counted, before: Counted) -> dict[str, Any]:
         "seconds": now.time - before.time,
         "busy": now.busy - before.busy,
         "messages": now.messages - before.messages,
-        "operations": _since(now.operations, before.operations),
-        "sites": _since(now.sites, before.sites),
+        "operations": since(now.operations, before.operations),
+        "sites": since(now.sites, before.sites),
     }
 
 
-def _since(now: Mapping[Any, list[float]], before: Mapping[Any, list[float]]) -> dict[Any, tuple[float, ...]]:
-    """Return what has been added, without what has not changed."""
+def since(now: Mapping[Any, Sequence[float]], before: Mapping[Any, Sequence[float]]) -> dict[Any, tuple[float, ...]]:
+    """Return what has been added to counts by their keys, without what has not changed."""
     added = {
-        key: tuple(max(0, one - other) for one, other in zip(counts, before.get(key, (0, 0, 0.0)), strict=True))
+        key: tuple(max(0, one - other) for one, other in zip(counts, before.get(key, (0,) * len(counts)), strict=True))
         for key, counts in now.items()
     }
     return {key: counts for key, counts in added.items() if any(counts)}

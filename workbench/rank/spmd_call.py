@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from workbench.metrics.counters import KEYS
 from workbench.rank import parcel
 from workbench.rank.waiting import abandon
 from workbench.rank.watch import CallEnded, Watch
@@ -27,8 +28,6 @@ ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
 INTERRUPT, REVOKE = 0.1, 0.3
 # Seconds until that is repeated, where code went on all the same: time to tidy up.
 AGAIN = 2.0
-# Of keys of communicators.
-_LARGEST = 2**63 - 1
 
 
 class SpmdCall:
@@ -220,7 +219,7 @@ class SpmdCall:
 
 def _key(call: str) -> int:
     """Return what tells the communicator of a call from all others: the same on all ranks."""
-    return int(call, 16) & _LARGEST
+    return int(call, 16) & KEYS
 
 
 def _complete(request: Any) -> bool:

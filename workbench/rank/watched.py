@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from workbench.metrics.counters import Counters
+from workbench.metrics.counters import STEP, Counters
 from workbench.rank.counting import Counting
 from workbench.rank.sending import Sent, is_collective, rule
 from workbench.rank.waiting import complete, until
@@ -91,8 +91,8 @@ def _counts(name: str) -> Callable[[Watched, Counters, tuple[Any, ...], dict[str
         if sends is not None:
             counting.sent(name, sends(counting, *args, **options), since)
         if collective:
-            counting.number = number = counting.number + 1
-            if not number & (counters.stride - 1):
+            counting.number = number = counting.number + STEP
+            if not number & counters.mask:
                 counting.met(name, since)
 
     return count
@@ -158,7 +158,7 @@ def posting(method: F) -> F:
         if sends is not None:
             counting.sent(name, sends(counting, *args, **options), began)
         if collective:
-            counting.number += 1
+            counting.number += STEP
         counters.called(name, time.monotonic() - began)
         return result
 
