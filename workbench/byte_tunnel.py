@@ -41,6 +41,11 @@ async def _to_comm(reader: asyncio.StreamReader, comm: Comm) -> None:
     with contextlib.suppress(OSError):
         while piece := await reader.read(_PIECE):
             await comm.write(piece)
+            # Dask does not wait for the socket. One that is slow would have everything kept here, and what is left of
+            # it at the end would be lost; a write of nothing ends when all before it has been sent.
+            stream = getattr(comm, "stream", None)
+            if stream is not None and stream.writing():
+                await stream.write(b"")
 
 
 async def _to_socket(comm: Comm, writer: asyncio.StreamWriter) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import time
 import typing
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -174,9 +176,13 @@ def from_dict(values: dict[str, Any]) -> Record:
     return record
 
 
+# Evaluating them takes a millisecond, and there may be hundreds of records.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+
+
 def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
     made = kind(**values)
-    for name, hint in typing.get_type_hints(kind).items():
+    for name, hint in _hints(kind).items():
         allowed = tuple if typing.get_origin(hint) is tuple else int | float if hint is float else hint
         if not isinstance(value := getattr(made, name), allowed):
             raise TypeError(f"{name} is {value!r}")

@@ -49,12 +49,7 @@ def chromium() -> Iterator[Any]:
 def viewer(chromium: Any) -> Iterator[Viewer]:
     context = chromium.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
     context.set_default_timeout(PATIENCE)
-    made = Viewer(context.new_page())
-    made.page.on("console", lambda said: said.type == "error" and made.complaints.append(said.text))
-    made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
-    made.page.on("request", lambda request: made.requests.append(request.url))
-    made.page.on("websocket", lambda socket: made.requests.append(socket.url))
-    yield made
+    yield Viewer.of(context.new_page())
     context.close()
 
 

@@ -68,6 +68,16 @@ def test_who_reads_a_report_may_choose_its_theme(files, viewer):
     assert viewer.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+def test_a_theme_that_there_is_not_is_passed_over(files, viewer):
+    viewer.page.emulate_media(color_scheme="dark")
+
+    viewer.page.goto(f"{(files / '4.html').as_uri()}?theme=pink")
+    painted(viewer)
+
+    assert viewer.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert viewer.complaints == []
+
+
 def test_a_report_offers_nothing_that_needs_a_server(files, viewer):
     viewer.page.goto((files / "4.html").as_uri())
     painted(viewer)

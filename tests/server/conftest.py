@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from server.running import BASE, FAKE, TOKEN, end, start
+from server.running import FAKE, end, log_in, start
 
 from workbench import registry, scratch
 from workbench.host import ProcessId
@@ -21,10 +21,7 @@ def started():
 @pytest.fixture
 async def server(started):
     """Return the server for a browser that is logged in."""
-    if not started.cookie:
-        answer = await started.get(f"{BASE}?token={TOKEN}")
-        started.cookie = "; ".join(cookie.partition(";")[0] for cookie in answer.headers.get_list("Set-Cookie"))
-    return started
+    return await log_in(started)
 
 
 @pytest.fixture

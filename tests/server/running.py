@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
@@ -20,6 +22,9 @@ from workbench.registry import Record
 
 FAKE = "server.fake_panel"
 BASE, TOKEN = "/user/me/", "the-token-of-jupyter"
+API = f"{BASE}workbench/api/"
+# That of the server: what may be chosen for a cluster.
+FOLDER = Path(os.environ["JUPYTER_DATA_DIR"]) / "of-server"
 
 
 def panels_of(process: int, record: Record | None = None) -> list[psutil.Process]:
@@ -54,6 +59,17 @@ class Server:
         )
         return await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
 
+    async def ask(self, path, method="GET", body=None, **headers):
+        """Return status and answer of a request to the API, by token unless `headers` say otherwise."""
+        answer = await self.get(
+            f"{API}{path}",
+            method=method,
+            headers=headers or {"Authorization": f"token {TOKEN}"},
+            body=body if body is None or isinstance(body, str) else json.dumps(body),
+            request_timeout=100,
+        )
+        return answer.code, json.loads(answer.body or "null")
+
     @asynccontextmanager
     async def join(self, path, *, headers=None, **more):
         """Give an open websocket of who is logged in, or with `headers` of anybody."""
@@ -64,13 +80,13 @@ class Server:
         finally:
             socket.close()
 
-    async def knock(self, path, *, headers=None):
+    async def knock(self, path, *, method="GET", headers=None):
         """Return the status with which a websocket is opened or refused."""
-        async with self.silent(path, headers=headers) as (status, _):
+        async with self.silent(path, method=method, headers=headers) as (status, _):
             return status
 
     @asynccontextmanager
-    async def silent(self, path, *, headers=None):
+    async def silent(self, path, *, method="GET", headers=None):
         """Give the status of a websocket, and a reader of what comes then, which is never answered."""
         asking = {
             "Host": self.host,
@@ -80,7 +96,7 @@ class Server:
             "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
             **(self.headers() if headers is None else headers),
         }
-        lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in asking.items()), "", ""]
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in asking.items()), "", ""]
         reader, writer = await asyncio.open_connection(*self.host.split(":"))
         writer.write("\r\n".join(lines).encode())
         try:
@@ -93,14 +109,23 @@ class Server:
 
 def start() -> Server:
     """Start a server that answers."""
+    (FOLDER / "inside").mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "server.server_program", BASE, TOKEN],
+        [sys.executable, "-m", "server.server_program", BASE, TOKEN, FAKE, str(FOLDER)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     told = json.loads(process.stdout.readline())
     address = urlsplit(told["url"])
     until("the server answers", lambda: _listens(process.pid, address.port))
     return Server(process, address.netloc, told["routes"], told["variable"])
+
+
+async def log_in(server: Server) -> Server:
+    """Return the server for a browser that is logged in."""
+    if not server.cookie:
+        answer = await server.get(f"{BASE}?token={TOKEN}")
+        server.cookie = "; ".join(cookie.partition(";")[0] for cookie in answer.headers.get_list("Set-Cookie"))
+    return server
 
 
 def _listens(process: int, port: int) -> bool:

@@ -1,4 +1,7 @@
-"""A Jupyter server whose dashboards are `fake_panel`; tells its routes of clusters and its kernels' variable."""
+"""A Jupyter server whose dashboards are another module; tells its routes of clusters and its kernels' variable.
+
+And on ``loaded`` what it has imported.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,36 @@ import sys
 
 from jupyter_server.auth import Authorizer
 from jupyter_server.serverapp import ServerApp
-from server.running import FAKE
+from tornado.web import RequestHandler
 from traitlets.config import Config
 
 from workbench.server import panels
 
 
 class Forbids(Authorizer):
-    """Lets nobody read pages of clusters named ``no-read-...``, nor execute anything by those of ``no-execute-...``."""
+    """Lets nobody read pages of clusters named ``no-read-...``, nor execute anything by those of ``no-execute-...``.
+
+    Nor do what the header ``Forbid`` of a request names.
+    """
 
     def is_authorized(self, handler, user, action, resource):
-        return resource != "workbench" or f"/no-{action}-" not in handler.request.path
+        forbidden = handler.request.headers.get("Forbid", "").split()
+        return resource != "workbench" or (f"/no-{action}-" not in handler.request.path and action not in forbidden)
 
 
-def main(base, token):
-    panels.MODULE = FAKE
+class Loaded(RequestHandler):
+    """Tells what this process has imported."""
+
+    def get(self):
+        self.finish({"modules": sorted(sys.modules)})
+
+
+def main(base, token, module, folder):
+    panels.MODULE = module
     config = Config()
     config.ServerApp.authorizer_class = Forbids
     config.ServerApp.base_url = base
+    config.ServerApp.root_dir = folder
     config.ServerApp.ip = "127.0.0.1"
     config.ServerApp.port = 0
     config.ServerApp.open_browser = False
@@ -41,6 +56,7 @@ def main(base, token):
         for rule in group.target.rules
         if getattr(rule.target, "__module__", "").startswith("workbench.")
     ]
+    app.web_app.add_handlers(".*", [(f"{base}loaded", Loaded)])
     told = {"url": app.connection_url, "routes": routes, "variable": os.environ["WORKBENCH_SERVER"]}
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()

@@ -17,9 +17,11 @@ def guarded(cluster):
     return cluster("guarded")
 
 
-def test_the_pages_here_are_all_routes_that_the_extension_has(started):
-    assert started.routes
-    for route in started.routes:
+def test_the_pages_here_are_all_routes_of_pages_that_the_extension_has(started):
+    pages = [route for route in started.routes if "/workbench/api/" not in route]
+
+    assert pages
+    for route in pages:
         assert any(re.fullmatch(route.rstrip("$"), page) for page in PAGES)
 
 
@@ -50,7 +52,16 @@ async def test_who_is_logged_in_by_cookie_or_token_gets_the_page(server):
 
     assert (await server.get(path)).code == 200
     assert (await server.get(path, headers={"Authorization": f"token {TOKEN}"})).code == 200
-    assert (await server.get(f"{path}?token={TOKEN}", headers={})).code == 200
+
+
+async def test_the_token_of_jupyter_does_not_stay_in_the_address_of_a_page(server):
+    path = f"{BASE}workbench/dashboard/guarded/asked"
+
+    answer = await server.get(f"{path}?view=cores&token={TOKEN}", headers={})
+
+    assert (answer.code, answer.headers["Location"]) == (302, f"{path}?view=cores")
+    cookie = "; ".join(its.partition(";")[0] for its in answer.headers.get_list("Set-Cookie"))
+    assert (await server.get(answer.headers["Location"], headers={"Cookie": cookie})).code == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
@@ -75,6 +86,8 @@ async def test_the_authorizer_is_asked_to_read_pages_and_to_execute_by_websocket
     for kind in ("dashboard", "dask"):
         assert (await server.get(f"{BASE}workbench/{kind}/no-read-a/asked")).code == 403
         assert await server.knock(f"{BASE}workbench/{kind}/no-execute-a/ws") == 403
+        # who may only read gets no websocket by another method, either
+        assert await server.knock(f"{BASE}workbench/{kind}/no-execute-a/ws", method="HEAD") == 405
     assert (await server.get(f"{BASE}workbench/dashboard/no-execute-a/asked")).code == 200
 
 

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import signal
 import stat
+import threading
 from contextlib import nullcontext
 
 import pytest
@@ -126,16 +127,78 @@ async def test_dashboards_that_are_starting_end_too(new, cluster):
     assert panels_of(os.getpid()) == []
 
 
+async def test_dashboards_end_while_a_file_server_does_not_answer(new, cluster, monkeypatch):
+    asked, answers = threading.Event(), threading.Event()
+
+    def owns_lease(record):
+        asked.set()
+        return answers.wait()
+
+    monkeypatch.setattr(registry, "owns_lease", owns_lease)
+    monkeypatch.setattr(panels, "_GLANCE", 0.1)
+    shown, record = new(idle=0.1), cluster("a")
+    await shown.socket(record, PREFIX)
+    try:
+        await awaited("it is looked at", asked.is_set)
+        await asyncio.wait_for(shown.close(), 60)
+    finally:
+        answers.set()
+
+    assert panels_of(os.getpid()) == []
+
+
+async def test_a_dashboard_that_cannot_be_cleared_up_does_not_keep_the_others(new, cluster, monkeypatch):
+    shown, end = new(), panels._end
+    for name in ("bad", "good"):
+        await shown.socket(cluster(name), PREFIX)
+
+    async def fail(panel):
+        await end(panel)
+        if panel.record.name == "bad":
+            raise PermissionError("its socket cannot be removed")
+
+    monkeypatch.setattr(panels, "_end", fail)
+    await shown.close()
+
+    assert panels_of(os.getpid()) == []
+
+
+async def test_none_is_started_once_all_have_been_ended(new, cluster):
+    shown = new()
+    await shown.close()
+
+    with pytest.raises(StartError, match="this server is stopping"):
+        await shown.socket(cluster("a"), PREFIX)
+
+
 async def test_a_dashboard_that_is_never_ready_is_ended_and_told(new, cluster, monkeypatch):
     monkeypatch.setattr(panels, "_START", 0.01)
     shown, record = new(), cluster("a")
 
-    with pytest.raises(StartTimeout, match=r"cluster 'a' was not ready after 0 s\. Its log is .*dashboard\.log"):
+    with pytest.raises(StartTimeout, match=r"cluster 'a' was not ready after 0 s: .*Its log is .*dashboard\.log"):
         await shown.socket(record, PREFIX)
     assert panels_of(os.getpid()) == []
 
 
-async def test_a_failed_start_is_tried_again_by_who_asks_again(new, cluster):
+async def test_a_start_that_failed_a_moment_ago_is_told_with_its_log_and_not_tried_again(new, cluster, monkeypatch):
+    monkeypatch.setattr(panels, "_REMEMBERED", 600.0)
+    shown, record = new(), cluster("broken")
+    (record.logs / "dashboard.log").write_text("of a dashboard before\n")
+
+    told = []
+    for _ in range(3):
+        with pytest.raises(StartError, match="Reload this page in 600 s") as failed:
+            await shown.socket(record, PREFIX)
+        told.append(str(failed.value))
+
+    assert told[0] == told[1] == told[2]
+    assert told[0].endswith("\n\nthe first word of its log\nno such thing: the last word of its log")
+    assert (record.logs / "dashboard.log").read_text().count("no such thing") == 1
+    assert (await shown.socket(cluster("another"), PREFIX)).exists()
+
+
+async def test_a_failed_start_is_tried_again_by_who_asks_later(new, cluster, monkeypatch):
+    monkeypatch.setattr(panels, "_REMEMBERED", 0.0)
     shown, record = new(), cluster("broken")
 
     for _ in range(2):
@@ -155,7 +218,7 @@ async def test_without_panel_it_is_told_what_to_install(cluster, monkeypatch):
 async def test_a_server_that_is_gone_leaves_no_dashboard(cluster, number):
     record = cluster("a")
     server = start()
-    answer = await server.get(f"{BASE}workbench/dashboard/a/asked?token={TOKEN}", headers={})
+    answer = await server.get(f"{BASE}workbench/dashboard/a/asked", headers={"Authorization": f"token {TOKEN}"})
     [process] = panels_of(server.process.pid, record)
     assert answer.code == 200
 

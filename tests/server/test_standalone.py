@@ -35,6 +35,23 @@ sys.exit(cli.main(["dashboard", *sys.argv[1:]]))
 """
 
 
+class Site(Server):
+    """The server of a link; all its paths begin with that of the link."""
+
+    def __init__(self, link, process=None):
+        super().__init__(process, urlsplit(link).netloc, [], "")
+        self.base = urlsplit(link).path.removesuffix("/")
+
+    async def get(self, path, **more):
+        return await super().get(f"{self.base}{path}", **more)
+
+    def join(self, path, **more):
+        return super().join(f"{self.base}{path}", **more)
+
+    def silent(self, path, **more):
+        return super().silent(f"{self.base}{path}", **more)
+
+
 @asynccontextmanager
 async def served(name):
     """Give the link that was told, and its server for a browser that has not opened it."""
@@ -42,7 +59,7 @@ async def served(name):
     serving = asyncio.create_task(standalone._serve(name, links.put_nowait))
     try:
         link = await asyncio.wait_for(links.get(), 30)
-        yield link, Server(None, urlsplit(link).netloc, [], "")
+        yield link, Site(link)
     finally:
         serving.cancel()
         with suppress(asyncio.CancelledError):
@@ -69,7 +86,7 @@ async def test_the_link_leads_to_the_dashboard_and_its_pages(site):
 
     answer = await enter(link, server)
 
-    assert (answer.code, answer.headers["Location"]) == (302, "/workbench/dashboard/a/")
+    assert (answer.code, answer.headers["Location"]) == (302, f"{server.base}/workbench/dashboard/a/")
     assert {"HttpOnly", "SameSite=Lax"} <= set(answer.headers["Set-Cookie"].split("; "))
     page = await server.get("/workbench/dashboard/a/asked")
     assert page.code == 200
@@ -78,8 +95,32 @@ async def test_the_link_leads_to_the_dashboard_and_its_pages(site):
         assert "cookie" not in json.dumps(json.loads(await socket.read_message())).lower()
     assert (await server.get("/workbench/dashboard/nobody/")).code == 404
     assert (await server.get("/other")).code == 404
-    assert (await server.get("/favicon.ico")).code == 204
-    assert (await server.get("/")).headers["Location"] == "/workbench/dashboard/a/"
+    assert (await server.get("/")).headers["Location"] == f"{server.base}/workbench/dashboard/a/"
+
+
+async def test_a_browser_is_told_to_keep_the_cookie_from_other_ports_by_a_path_that_nobody_guesses(site, cluster):
+    link, server = site
+    cluster("b")
+
+    answer = await enter(link, server)
+
+    assert f"Path={server.base}/" in answer.headers["Set-Cookie"].split("; ")
+    async with served("b") as (_, other):
+        assert other.base != server.base
+    assert len(server.base) > 20
+    anybody = Server(None, server.host, [], "")
+    for path in ("/", "/workbench/dashboard/a/", f"/{server.base[::-1]}/"):
+        assert (await anybody.get(path)).code == 403
+    assert (await anybody.get("/favicon.ico")).code == 204
+
+
+async def test_who_opens_the_link_again_in_the_same_browser_is_led_to_the_page(site):
+    link, server = site
+    await enter(link, server)
+
+    again = await enter(link, server)
+
+    assert (again.code, again.headers["Location"]) == (302, f"{server.base}/workbench/dashboard/a/")
 
 
 async def test_the_link_opens_once(site):
@@ -102,10 +143,10 @@ async def test_without_the_token_nobody_gets_in_and_the_link_stays_good(site, qu
     assert (await enter(link, server)).code == 302
 
 
-@pytest.mark.parametrize("cookie", ["", "workbench=x", "{name}=", "{name}=wrong"])
+@pytest.mark.parametrize("cookie", ["", "other=x", "workbench=", "workbench=wrong"])
 async def test_nothing_is_served_without_the_cookie(site, cookie):
     link, server = site
-    server.cookie = cookie.format(name=f"workbench-{urlsplit(link).port}")
+    server.cookie = cookie
 
     for path in PAGES:
         for method in ("GET", "HEAD", "POST"):
@@ -121,6 +162,23 @@ async def test_a_name_that_was_made_to_lead_here_gets_nothing(site):
         assert (await server.get(f"/?{urlsplit(link).query}", headers=headers)).code == 403
         assert (await server.get(PAGES[0], headers=headers)).code == 403
         await enter(link, server)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "localhost:9", "localhost"])
+async def test_through_a_tunnel_to_another_port_it_is_told_which_to_forward_and_nobody_gets_in(site, host):
+    link, server = site
+    port = urlsplit(link).port
+
+    told = await server.get(f"/?{urlsplit(link).query}", headers={"Host": host})
+    without = await server.get("/?token=wrong", headers={"Host": host})
+
+    assert (told.code, "Set-Cookie" in told.headers) == (403, False)
+    assert f"asks for {host}" in told.body.decode()
+    assert f"ssh -L {port}:127.0.0.1:{port}" in told.body.decode()
+    assert (without.code, str(port) in without.body.decode()) == (403, False)
+    assert (await enter(link, server)).code == 302
+    used = await server.get(f"/?{urlsplit(link).query}", headers={"Host": host})
+    assert (used.code, str(port) in used.body.decode()) == (403, False)
 
 
 async def test_a_page_of_another_origin_opens_no_websocket(site):
@@ -155,7 +213,7 @@ def test_ctrl_c_ends_it_with_its_dashboard(cluster, options):
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, "a", *options], stdout=subprocess.PIPE, text=True)
     first = process.stdout.readline()
     link = json.loads(first)["url"] if options else first.strip()
-    server = Server(process, urlsplit(link).netloc, [], "")
+    server = Site(link, process)
 
     async def look():
         await enter(link, server)

@@ -67,3 +67,16 @@ def test_a_program_that_does_not_start_is_told():
 
     with pytest.raises(WorkbenchError, match="has ended at once, with code 1"):
         asyncio.run(run())
+
+
+async def test_a_head_that_ends_while_it_is_measured_ends_the_measurement(monkeypatch):
+    async def die(process, seconds):
+        process.kill()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(watching, "_percent", die)
+
+    with pytest.raises(ExceptionGroup) as told:
+        await asyncio.wait_for(watching._head(4, 2, 1.0), 100)
+
+    assert told.group_contains(OSError)

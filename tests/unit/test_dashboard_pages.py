@@ -5,6 +5,8 @@ import dataclasses
 import gc
 import io
 import weakref
+from html import escape
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,8 @@ from panel.io.state import set_curdoc
 
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.cards import Cards
+from workbench.dashboard.charts import local
+from workbench.dashboard.coding import MISSING
 from workbench.dashboard.controls import Controls
 from workbench.dashboard.looking import PAGES, Looking
 from workbench.dashboard.looks import DARK, LIGHT
@@ -22,7 +26,8 @@ from workbench.dashboard.page import Desk
 from workbench.dashboard.session import PAGE_CLASSES, Session
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.training import spread
-from workbench.metrics.update import LOST, Now
+from workbench.metrics.fields import TICK
+from workbench.metrics.update import LOST, Now, Place
 
 
 def known(ranks, nodes, **fields):
@@ -48,7 +53,7 @@ def test_every_page_that_can_be_chosen_is_there():
 def test_every_chart_has_its_numbers_as_a_table(name, ranks):
     page = made(name, known(ranks, -(-ranks // 16)).at(None))
 
-    for chart in page.cards.charts:
+    for chart in page.cards._tables:
         table = pd.read_csv(io.StringIO(page.cards.csv(chart)))
         assert len(table.columns) >= 2
         assert len(table) > 0 or chart == "one-pair-over-time"
@@ -93,11 +98,11 @@ def test_steps_that_were_told_together_share_the_time_till_then():
 
 
 def test_an_address_tells_again_what_was_looked_at_and_no_more():
-    looking = Looking(page="communication", kind="mpi", pair="3-5", until=12.5)
+    looking = Looking(page="communication", kind="mpi", pair="w1.3,0", until=12.5)
 
-    assert looking.query == "?kind=mpi&page=communication&pair=3-5&until=12.5"
+    assert looking.query == "?kind=mpi&page=communication&pair=w1.3,0&until=12.5"
     assert Looking().query == ""
-    again = Looking.at({"page": "communication", "kind": "mpi", "pair": "3-5", "until": "12.5"})
+    again = Looking.at({"page": "communication", "kind": "mpi", "pair": "w1.3,0", "until": "12.5"})
     assert again.query == looking.query
 
 
@@ -105,8 +110,6 @@ def test_an_address_tells_again_what_was_looked_at_and_no_more():
     "query",
     [
         {"page": "nowhere"},
-        {"pair": "3-"},
-        {"pair": "1-2<b>"},
         {"until": "soon"},
         {"minutes": "7"},
         {"who": "knows"},
@@ -142,7 +145,7 @@ def test_charts_of_one_name_have_tables_of_their_own():
     for number in range(3):
         cards.chart("A loss", figure(), lambda number=number: pd.DataFrame({"is": [number]}))
 
-    assert [cards.csv(name) for name in cards.charts] == ["is\n0\n", "is\n1\n", "is\n2\n"]
+    assert [cards.csv(name) for name in cards._tables] == ["is\n0\n", "is\n1\n", "is\n2\n"]
 
 
 def test_a_fit_that_is_told_of_again_is_the_last_one():
@@ -154,13 +157,75 @@ def test_a_fit_that_is_told_of_again_is_the_last_one():
     assert list(page._choice.options.values()) == ["", "a", "b"]
 
 
+def test_fits_that_were_begun_in_one_second_are_all_offered_the_newest_first():
+    def record(fit, time):
+        return {"fit": fit, "name": "KMeans", "time": time, "step": 1, "loss": 0.5}
+
+    fits = [record(str(number), 100 + number / 10) for number in range(5)]
+    page = made("training", known(2, 1, fits=fits).at(None), fit="4")
+
+    assert list(page._choice.options.values()) == ["", "4", "3", "2", "1", "0"]
+    labels = list(page._choice.options)[1:]
+    assert [label.partition(" #")[2] for label in labels] == ["5", "4", "3", "2", ""]
+    assert page._choice.value == "4"
+
+
+def picture(page):
+    """Return begin and seconds of the picture of CPU over time, and its codes."""
+    its = page._heat._image.data
+    return its["x"][0] / 1000, its["dw"][0] / 1000, its["image"][0]
+
+
+def test_what_was_before_the_window_is_not_drawn_into_it_after_a_laptop_has_slept():
+    times = known(4, 1).at(None).times.copy()
+    times[:-20] -= 7200
+    page = made("overview", known(4, 1, times=times).at(None))
+
+    begin, seconds, codes = picture(page)
+
+    assert (seconds, codes.shape) == (pytest.approx(10.0, abs=0.01), (4, 20))
+    assert begin + seconds == pytest.approx(local(times[-1]) / 1000, abs=0.01)
+
+
+def test_a_time_of_which_nothing_is_known_is_left_out_of_a_picture_over_time():
+    times = known(4, 1).at(None).times.copy()
+    times[:-20] -= 30
+    page = made("overview", known(4, 1, times=times).at(None))
+
+    _, seconds, codes = picture(page)
+
+    assert seconds == pytest.approx(TICK * codes.shape[1], abs=0.01)
+    unknown = np.flatnonzero((codes == MISSING).all(axis=0))
+    assert unknown.tolist() == list(range(codes.shape[1] - 80, codes.shape[1] - 20))
+
+
+def test_the_walltime_that_is_left_is_that_of_the_moment_which_is_shown():
+    times = known(2, 1).at(None).times - 1e6
+    page = made("overview", known(2, 1, times=times, state={"ends": times[-1] + 7200}).at(None))
+
+    assert "<b>2 h</b>left, until" in page._tiles.object
+
+
+def test_numbers_of_a_pair_are_saved_in_the_units_of_all_others():
+    moment, asked = known(4, 1).at(None), []
+    page = PAGE_CLASSES["communication"](moment, Desk(Looking(), Cards(LIGHT), lambda *its: asked.append(its)))
+    page.show(moment)
+    rates = np.ones((len(moment.times), 2))
+    asked[0][2](moment.times, rates)
+
+    table = pd.read_csv(io.StringIO(page.cards.csv("one-pair-over-time")))
+
+    assert list(table) == ["time", "dask_bytes_per_second", "mpi_bytes_per_second"]
+    assert np.allclose(table["time"], moment.times, rtol=0, atol=0.01)
+
+
 def test_the_history_of_a_pair_that_was_chosen_before_is_not_shown():
     moment, asked = known(4, 1).at(None), []
-    looking = Looking(pair="0-1")
+    looking = Looking(pair="0,1")
     desk = Desk(looking, Cards(LIGHT), lambda source, target, take: asked.append((source, target, take)))
     page = PAGE_CLASSES["communication"](moment, desk)
     page.show(moment)
-    looking.pair = "2-3"
+    looking.pair = "2,3"
     page.show(moment)
     looking.minutes = 5
     page.show(moment)
@@ -172,6 +237,29 @@ def test_the_history_of_a_pair_that_was_chosen_before_is_not_shown():
         assert len(page._pair.data["time"]) == 0
     asked[2][2](moment.times, np.ones((len(moment.times), 2)))
     assert len(page._pair.data["time"]) > 0
+
+
+def test_a_pair_is_named_by_its_ranks_and_stays_the_same_when_others_come():
+    worlds = [Place(0, 0, 0), Place(0, 1, 0), Place(1, 0, 0), Place(1, 3, 0)]
+    layout = dataclasses.replace(Simulated(4, 1).layout, ranks=tuple(worlds))
+    moment, asked = known(4, 1, layout=layout).at(None), []
+    desk = Desk(Looking(pair="w1.3,0"), Cards(LIGHT), lambda *its: asked.append(its[:2]))
+    page = PAGE_CLASSES["communication"](moment, desk)
+    page.show(moment)
+
+    assert asked == [(3, 0)]
+    assert "From rank w1.3 to rank 0" in page._heading.object
+    page._choose(SimpleNamespace(x=2.2, y=0.9))
+    assert desk.looking.pair == "1,w1.0"
+
+
+@pytest.mark.parametrize("pair", ["0-1", "0,w1.3", "0,1,2", ",", "<b>,0"])
+def test_a_pair_that_is_not_there_is_told_and_the_busiest_is_shown(pair):
+    page = made("communication", known(4, 1).at(None), pair=pair)
+
+    told = page._heading.object
+    assert f"There is no pair {escape(pair)}: pairs of ranks are named like 0,3." in told
+    assert "the busiest pair" in told
 
 
 async def test_the_numbers_of_a_moment_that_is_paused_stay(monkeypatch):
@@ -215,6 +303,33 @@ def test_names_that_others_have_given_are_shown_as_they_are():
         assert "<script>" not in markup
         assert "<img>" not in markup
         assert "<b>ready" not in markup
+
+
+async def test_a_session_that_fails_leaves_nobody_who_listens(monkeypatch):
+    store = DataStore(Simulated(4, 1, history=20))
+    await store.refresh()
+    monkeypatch.setattr(PAGE_CLASSES["overview"], "build", lambda _: {}["page"])
+
+    with set_curdoc(Document()), pytest.raises(KeyError):
+        Session(store, Looking(), None)
+
+    assert not store._listeners
+    assert store._asking is None
+
+
+async def test_who_comes_when_nobody_has_looked_for_a_while_is_not_told_that_the_head_is_silent():
+    passed = [0.0]
+    store = DataStore(Simulated(4, 1, history=20), now=lambda: passed[0])
+    leave = store.listen(lambda: None)
+    await store.refresh()
+    leave()
+    passed[0] = 600.0
+
+    with set_curdoc(Document()):
+        session = Session(store, Looking(), None)
+
+    assert session.trouble.object == ""
+    session.close()
 
 
 async def test_a_session_that_is_closed_leaves_nothing_behind():

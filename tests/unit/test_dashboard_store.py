@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard import trouble
+from workbench.dashboard import head_source, trouble
 from workbench.dashboard.coding import MISSING, Coding
 from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.ring import Ring
-from workbench.dashboard.store import KEPT, DataStore
+from workbench.dashboard.store import DataStore
 from workbench.errors import ClusterNotFound, HeadUnreachable
-from workbench.metrics.fields import RANK, TICK
+from workbench.metrics.fields import KEPT, RANK, TICK
 from workbench.metrics.update import LOST, Layout, Now, Place, Update
 
 BEGAN = 1_800_000_000.0
@@ -165,6 +165,17 @@ async def test_a_head_that_does_not_answer_is_told_with_the_time_of_the_last_dat
     assert store.trouble == ""
 
 
+async def test_where_no_rank_has_told_anything_there_are_no_last_data():
+    source, store, clock = simulated(history=0.2)
+    await store.refresh()
+
+    source.error = OSError("gone")
+    clock.now += 12
+    await store.refresh()
+
+    assert store.trouble == "No answer from the head for 12 s."
+
+
 async def test_an_answer_that_cannot_be_read_is_told_and_the_next_one_is_taken():
     source, store, clock = simulated()
     await store.refresh()
@@ -191,6 +202,23 @@ async def test_a_head_of_another_version_whose_answer_cannot_be_unpacked_is_unre
 
     with pytest.raises(HeadUnreachable, match="another version of workbench"):
         await source.ask(0)
+
+
+async def test_the_first_answer_which_is_the_largest_may_take_longer_than_the_others(monkeypatch):
+    answer = (await Simulated(2, 1).ask(0)).pack()
+
+    async def workbench_metrics(since):
+        await asyncio.sleep(0.01)
+        return answer
+
+    monkeypatch.setattr(head_source, "_PATIENCE", 0.0)
+    source = HeadSource.__new__(HeadSource)
+    source._job = SimpleNamespace(runs=lambda: True)
+    source.connection = SimpleNamespace(head=SimpleNamespace(workbench_metrics=workbench_metrics))
+
+    assert (await source.ask(0)).layout.nodes == ("node001",)
+    with pytest.raises(TimeoutError):
+        await source.ask(1)
 
 
 async def test_one_who_looks_and_fails_does_not_keep_the_others_from_it():

@@ -7,6 +7,8 @@ for simulated ranks what they do for real ones, each in a process of its own.
 from __future__ import annotations
 
 import statistics
+import time
+import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--simulated", type=positive, default=512, help="ranks for head and dashboard (default: 512)")
     parser.add_argument("--nodes", type=positive, default=32, help="that these are on (default: 32)")
     parser.add_argument("--seconds", type=above_zero, default=30.0, help="for head and dashboard (default: 30)")
+    parser.add_argument("--hour", type=above_zero, help="seconds for an hour of a dashboard's memory (default: none)")
 
 
 def run(options: Namespace) -> Report:
@@ -60,13 +63,17 @@ def run(options: Namespace) -> Report:
         rows += _fits(client, options.rows, options.rounds)
     for what, percent in watching.measure(options.simulated, options.nodes, options.seconds):
         rows.append({"what": what, "arm": "on", "value": percent, "unit": "% of a core"})
+    if options.hour:
+        for when, *kept in watching.hour(options.simulated, options.nodes, options.hour):
+            rows += [
+                {"what": f"{what} after {when}", "arm": "on", "value": value, "unit": "MiB"}
+                for what, value in zip(("dashboard", "page"), kept, strict=True)
+            ]
     return Report("metrics", machine(mpi.find()) | {"simulated": options.simulated}, rows, summarise(rows))
 
 
 def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:
     """Return what an Allreduce takes with counters and without, in microseconds: medians of bursts that alternate."""
-    import time
-
     import numpy as np
 
     from workbench.metrics.counters import Counters
@@ -90,9 +97,6 @@ def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:
 
 
 def _fits(client: Client, rows: int, rounds: int) -> Iterator[dict[str, Any]]:
-    import time
-    import warnings
-
     from workbench import run_on_ranks
     from workbench.bench import training
     from workbench.ml import KMeans
@@ -126,7 +130,8 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     summary : dict
         ``call_us``: what counting adds to an operation, of the size where it adds most. ``fit_ratio``: a fit with
         metrics over one without, median of the rounds. ``head_cpu_percent`` and ``panel_cpu_percent``: of a core. Each
-        with its target.
+        with its target. If an hour was asked for, ``panel_growth`` and ``page_growth``: memory after it over that
+        after half of it.
     """
 
     def values(what: str, arm: str) -> list[float]:
@@ -139,4 +144,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "head_cpu_percent": values("head", "on")[0],
         "panel_cpu_percent": values("dashboard", "on")[0],
     }
+    for name, what in (("panel", "dashboard"), ("page", "page")):
+        if half := values(f"{what} after half an hour", "on"):
+            summary[f"{name}_growth"] = values(f"{what} after an hour", "on")[0] / half[0]
     return summary | {f"{name}_target": target for name, target in _TARGETS.items()}

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.fields import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
+from workbench.metrics.fields import BY_NODE, KEPT, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
 from workbench.metrics.update import Layout, Now, Place, Traffic, Update
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Ticks that a head remembers; more ranks than this and traffic is told by node.
-_REMEMBERED, _BY_RANK = 1200, 64
+# Ticks that a head remembers.
+_REMEMBERED = round(KEPT / TICK)
 # Ticks of a fit, its pause included; of them, when the straggler keeps the others waiting.
 _FIT, _PAUSE, _STUCK = 160, 12, range(100, 130)
 _FITS = (("KMeans", "inertia", "shift"), ("LogisticRegression", "loss", "gradient_norm"))
@@ -62,8 +62,7 @@ class Simulated:
         self.straggler = 2 * ranks // 3
         self._seed, self._clock = seed, clock
         self._began = clock() - history
-        between = ranks if ranks <= _BY_RANK else nodes
-        self._by = "rank" if ranks <= _BY_RANK else "node"
+        self._by, between = ("rank", ranks) if ranks <= BY_NODE else ("node", nodes)
         rng = np.random.default_rng([seed, 0])
         self._memory = rng.normal(3.0, 0.25, ranks) * _GIB
         self._cost = rng.normal(0.62, 0.02, ranks)

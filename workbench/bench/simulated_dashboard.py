@@ -7,15 +7,24 @@ to it. It ends as the dashboard does, when its standard input ends.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import time
 from pathlib import Path
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard.serving import serving, until_told
+from workbench.dashboard.serving import serving
+from workbench.dashboard.until_told import until_told
+from workbench.metrics.fields import TICK
+
+PACE = "WORKBENCH_BENCH_PACE"
+"""Variable of how much faster than usual time goes by in it, and with it everything."""
 
 
 async def main(ranks: int, nodes: int, socket: str, prefix: str = "", dask: str = "") -> None:
     """Serve until the end of the standard input."""
+    pace, begin = float(os.environ.get(PACE, "1")), time.time()
+    source = Simulated(ranks, nodes, clock=lambda: begin + pace * (time.time() - begin))
 
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner, outer = await asyncio.open_unix_connection(socket)
@@ -32,7 +41,8 @@ async def main(ranks: int, nodes: int, socket: str, prefix: str = "", dask: str 
 
         await asyncio.gather(copy(reader, outer), copy(inner, writer))
 
-    async with serving(Simulated(ranks, nodes), "simulated", Path(socket), prefix=prefix, dask=dask or None):
+    every = TICK / pace
+    async with serving(source, "simulated", Path(socket), prefix=prefix, dask=dask or None, every=every):
         bridge = await asyncio.start_server(lead, "127.0.0.1")
         print(bridge.sockets[0].getsockname()[1], flush=True)
         await until_told()

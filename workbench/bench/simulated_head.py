@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from distributed.core import Server, Status
 
 from workbench import certificates
 from workbench.bench.simulated_nodes import host
+from workbench.dashboard.until_told import until_told
 from workbench.head.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -40,15 +40,8 @@ async def main(folder: Path, ranks: int, nodes: int) -> None:
     arguments = certificates.security(folder).get_listen_args("scheduler")
     await server.listen("tls://127.0.0.1:0", **arguments)
     print(server.address, flush=True)
-    over, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def await_end() -> None:
-        sys.stdin.read()
-        loop.call_soon_threadsafe(over.set)
-
-    threading.Thread(target=await_end, daemon=True).start()
     ticking = asyncio.create_task(metrics.run())
-    await over.wait()
+    await until_told()
     ticking.cancel()
     await server.close()
 

@@ -1,9 +1,10 @@
-"""CPU of a head that hears many simulated ranks, and of a dashboard that somebody looks at."""
+"""CPU of a head that hears many simulated ranks, and of a dashboard that somebody looks at, and what it keeps."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 
 from workbench import certificates
+from workbench.bench.simulated_dashboard import PACE
 from workbench.bench.simulated_nodes import messages
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.metrics.fields import TICK
@@ -24,6 +26,9 @@ from workbench.words import count
 
 # Seconds for a program to start, and for what it does at its beginning.
 _START, _SETTLE = 60.0, 5.0
+# Pages that one who looks for an hour turns to, and how often.
+_TITLES, _TURNS = ("Communication", "Cores", "Training", "Waiting", "Overview"), 60
+_MIB = 1 << 20
 
 
 def measure(ranks: int, nodes: int, seconds: float) -> Iterator[tuple[str, float]]:
@@ -42,11 +47,32 @@ def measure(ranks: int, nodes: int, seconds: float) -> Iterator[tuple[str, float
     yield "dashboard", asyncio.run(_dashboard(ranks, nodes, seconds))
 
 
+def hour(ranks: int, nodes: int, seconds: float) -> list[tuple[str, float, float]]:
+    """Return what a dashboard and the page of one who looks keep in memory during an hour, in MiB.
+
+    Parameters
+    ----------
+    ranks, nodes
+        That are simulated.
+    seconds
+        That the hour takes: everything is as much faster. Fewer seconds than the machine can draw it in leave out
+        pictures, and no numbers.
+
+    Returns
+    -------
+    kept : list of (str, float, float)
+        At a quarter, half and the whole of it: when; the resident memory of the dashboard; the heap of the page.
+    """
+    return asyncio.run(_hour(ranks, nodes, seconds))
+
+
 @asynccontextmanager
-async def _program(*words: str) -> AsyncIterator[tuple[psutil.Process, str]]:
+async def _program(*words: str, **variables: str) -> AsyncIterator[tuple[psutil.Process, str]]:
     """Start a program of this package; give its process and its first line, and end it by its standard input."""
     command = [sys.executable, "-m", *words]
-    process = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | variables
+    )
     try:
         if process.stdout is None or process.stdin is None:
             raise RuntimeError("pipes were asked for")
@@ -87,22 +113,22 @@ async def _head(ranks: int, nodes: int, seconds: float) -> float:
                 stream.start(comm)
                 streams.append(stream)
             # Made before: what is measured is not to wait for what simulates.
-            ticks = int((seconds + _SETTLE) / TICK) + 4
             prepared = [list(itertools.islice(messages(node, nodes, ranks // nodes), 8)) for node in range(nodes)]
-            sending = asyncio.create_task(_send(streams, prepared, ticks))
-            looking = asyncio.create_task(_look(rpc(address, connection_args=arguments)))
             try:
-                return await _percent(process, seconds)
+                # what goes wrong with one of them ends the measurement
+                async with rpc(address, connection_args=arguments) as head, asyncio.TaskGroup() as group:
+                    around = group.create_task(_send(streams, prepared)), group.create_task(_look(head))
+                    percent = await _percent(process, seconds)
+                    for task in around:
+                        task.cancel()
+                return percent
             finally:
-                for task in (sending, looking):
-                    task.cancel()
-                await asyncio.gather(sending, looking, return_exceptions=True)
                 for stream in streams:
                     stream.abort()
 
 
-async def _send(streams: list[Any], prepared: list[list[dict[str, Any]]], ticks: int) -> None:
-    for tick in range(ticks):
+async def _send(streams: list[Any], prepared: list[list[dict[str, Any]]]) -> None:
+    for tick in itertools.count():
         for stream, of_node in zip(streams, prepared, strict=True):
             stream.send({"op": "workbench-metrics", **of_node[tick % len(of_node)]})
         await asyncio.sleep(TICK - time.time() % TICK)
@@ -117,6 +143,30 @@ async def _look(head: Any) -> None:
 
 
 async def _dashboard(ranks: int, nodes: int, seconds: float) -> float:
+    async with _watched(ranks, nodes) as (process, _):
+        return await _percent(process, seconds)
+
+
+async def _hour(ranks: int, nodes: int, seconds: float) -> list[tuple[str, float, float]]:
+    kept = []
+    async with _watched(ranks, nodes, 3600 / seconds) as (process, page):
+        begin, pages = time.monotonic(), itertools.cycle(_TITLES)
+        devtools = await page.context.new_cdp_session(page)
+        await devtools.send("Performance.enable")
+        for part, when in ((0.25, "a quarter of an hour"), (0.5, "half an hour"), (1.0, "an hour")):
+            while (left := begin + part * seconds - time.monotonic()) > 0:
+                await page.locator("nav").get_by_text(next(pages), exact=True).click()
+                await asyncio.sleep(min(left, seconds / _TURNS))
+            await devtools.send("HeapProfiler.collectGarbage")
+            told = await devtools.send("Performance.getMetrics")
+            heap = next(its["value"] for its in told["metrics"] if its["name"] == "JSHeapUsedSize")
+            kept.append((when, process.memory_info().rss / _MIB, heap / _MIB))
+    return kept
+
+
+@asynccontextmanager
+async def _watched(ranks: int, nodes: int, pace: float = 1.0) -> AsyncIterator[tuple[psutil.Process, Any]]:
+    """Give the process of a dashboard and the page of one who looks at it."""
     try:
         from playwright.async_api import async_playwright
     except ImportError as error:
@@ -124,7 +174,7 @@ async def _dashboard(ranks: int, nodes: int, seconds: float) -> float:
     with tempfile.TemporaryDirectory() as folder:
         words = (str(ranks), str(nodes), f"{folder}/panel.sock")
         async with (
-            _program("workbench.bench.simulated_dashboard", *words) as (process, port),
+            _program("workbench.bench.simulated_dashboard", *words, **{PACE: str(pace)}) as (process, port),
             async_playwright() as playwright,
         ):
             options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
@@ -133,6 +183,5 @@ async def _dashboard(ranks: int, nodes: int, seconds: float) -> float:
             page = await browser.new_page()
             await page.goto(f"http://127.0.0.1:{port}/")
             await page.wait_for_function("() => window.Bokeh?.documents[0]?.is_idle")
-            percent = await _percent(process, seconds)
+            yield process, page
             await browser.close()
-            return percent

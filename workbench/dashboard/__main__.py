@@ -13,7 +13,8 @@ from pathlib import Path
 
 from workbench.dashboard.dask_bridge import bridge
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.serving import serving, until_told
+from workbench.dashboard.serving import serving
+from workbench.dashboard.until_told import until_told
 from workbench.errors import WorkbenchError
 
 

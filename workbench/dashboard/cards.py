@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from html import escape
+from itertools import chain, count
 from typing import Any
 
 import pandas as pd
@@ -44,7 +45,6 @@ tr:last-child td { border-bottom: none; }
 .bad, .tile b.bad { color: var(--bad); }
 p { margin: 0 0 8px 0; } p:last-child { margin: 0; }
 .scroll { overflow: auto; max-height: 420px; }
-.key i { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 5px 0 14px; }
 """
 _CARD = {
     "background": "var(--card)",
@@ -100,6 +100,11 @@ def row(*cards: Any, widths: Sequence[int] = ()) -> Any:
     return pn.FlexBox(*cards, sizing_mode="stretch_width", margin=0, gap="14px", align_items="stretch")
 
 
+def unlike(name: str, others: Container[str], mark: str) -> str:
+    """Return a name that none of the others is, with a mark and a number behind it if need be."""
+    return next(each for each in chain([name], (f"{name}{mark}{at}" for at in count(2))) if each not in others)
+
+
 class Cards:
     """Makes the cards of a page.
 
@@ -139,11 +144,8 @@ class Cards:
         above
             What stands between heading and figure.
         """
-        name = "-".join("".join(letter if letter.isalnum() else " " for letter in title.lower()).split())
-        same, number = name, 1
-        while name in self._tables:
-            number += 1
-            name = f"{same}-{number}"
+        words = "".join(letter if letter.isalnum() else " " for letter in title.lower()).split()
+        name = unlike("-".join(words), self._tables, "-")
         self._tables[name] = table
         if self.live:
             ask = CustomJS(
@@ -153,11 +155,6 @@ class Cards:
             figure.add_tools(CustomAction(icon=_ICON, description="Save as CSV", callback=ask))
         shown = pn.pane.Bokeh(figure, sizing_mode="stretch_width", margin=0)
         return self._card(title, note, [shown] if above is None else [above, shown])
-
-    @property
-    def charts(self) -> list[str]:
-        """Names of the charts whose numbers can be had."""
-        return list(self._tables)
 
     def csv(self, name: str) -> str:
         """Return the numbers of a chart as CSV."""

@@ -231,9 +231,10 @@ class HeatMap:
             "image", "x", -0.5, "dw", len(rows),
             source=self._image, color_mapper=mapper,
         )  # fmt: skip
+        self._ticks = FixedTicker(ticks=[])
         self._bar = ColorBar(
             color_mapper=LinearColorMapper(palette=theme.palette[:-1], low=0, high=254),
-            ticker=FixedTicker(ticks=[]),
+            ticker=self._ticks,
             width=8,
             padding=8,
             label_standoff=6,
@@ -277,7 +278,8 @@ class HeatMap:
         if labels != self._labels:
             self._labels = labels
             self._scale.data = {"low": [coding.low], "high": [coding.high]}
-            self._bar.update(ticker=FixedTicker(ticks=list(labels)), major_label_overrides=labels)
+            self._ticks.ticks = list(labels)
+            self._bar.update(major_label_overrides=labels)
 
     def _tell(
         self, image: Any, rows: Sequence[str], columns: Sequence[str] | None, words: str, told: tuple[str, str, str]

@@ -13,8 +13,8 @@ from bokeh.models import ColumnDataSource, FactorRange
 from workbench.dashboard import cards, charts
 from workbench.dashboard.coding import Coding
 from workbench.dashboard.page import Page
-from workbench.dashboard.units import count, percent, size, span
-from workbench.metrics.fields import KINDS, OPERATION, OPERATIONS, SIZES
+from workbench.dashboard.units import percent, short, size, span
+from workbench.metrics.fields import KINDS, OPERATION, OPERATIONS, SIZE_BEGINS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +27,8 @@ _SELDOM = 4
 
 class Communication(Page):
     """The matrix, the history of a pair, the rate over time, message sizes and operations."""
+
+    chosen = ("kind", "measure", "span")
 
     def build(self) -> Any:
         """Make all cards."""
@@ -44,6 +46,7 @@ class Communication(Page):
         self._rate = ColumnDataSource({"time": [], **{kind: [] for kind in KINDS}})
         self._sent = ColumnDataSource({"time": [], "sent": []})
         self._pair = ColumnDataSource({"time": [], **{kind: [] for kind in KINDS}})
+        self._past_of_pair = _by_kind(np.empty(0), np.empty((0, len(KINDS))))
         self._sizes = ColumnDataSource({"bin": [], "name": [], **{kind: [] for kind in KINDS}})
         self._spent = ColumnDataSource({"name": [], "busy": [], "waiting": [], "told": []})
         self._asked = 0
@@ -80,7 +83,7 @@ class Communication(Page):
 
     def draw(self) -> None:
         """Show the moment."""
-        moment, words = self.moment, size if self.looking.measure == "bytes" else count
+        moment, words = self.moment, size if self.looking.measure == "bytes" else short
         matrix = self._numbers()
         self._matrix.draw(matrix, Coding.logarithms(matrix), words)
         times, rates = moment.rates
@@ -120,14 +123,13 @@ class Communication(Page):
     def _choose(self, event: Any) -> None:
         if event.x is None or event.y is None:
             return
-        source, target = round(event.y), round(event.x)
-        if min(source, target) >= 0 and max(source, target) < len(self.moment.between):
-            self.looking.pair = f"{source}-{target}"
+        source, target, between = round(event.y), round(event.x), self.moment.between
+        if min(source, target) >= 0 and max(source, target) < len(between):
+            self.looking.pair = f"{between[source]},{between[target]}"
 
     def _looked_at(self, matrix: NDArray[np.float64]) -> tuple[int, int] | None:
         """Return the pair that was chosen, or else the one that was busiest when this page was opened."""
-        cell = self.looking.cell
-        if cell is not None and max(cell) < len(matrix):
+        if (cell := self.looking.cell(self.moment.between)) is not None:
             return cell
         if self._busiest is None and matrix.any():
             source, target = np.unravel_index(int(matrix.argmax()), matrix.shape)
@@ -136,19 +138,29 @@ class Communication(Page):
 
     def _pair_words(self, matrix: NDArray[np.float64]) -> str:
         pair, between = self._looked_at(matrix), self.moment.between
+        lacking = self._lacking()
         if pair is None:
-            return "<p class=note>Nothing has been sent.</p>"
+            return f"{lacking}<p class=note>Nothing has been sent.</p>"
         source, target = pair
         number, noun = matrix[source, target], "rank " if self.moment.update.by == "rank" else ""
-        sent = size(number) if self.looking.measure == "bytes" else f"{count(number)} messages"
+        sent = size(number) if self.looking.measure == "bytes" else f"{short(number)} messages"
         click = "; click a field of the matrix for another" if self.cards.live else ""
-        chosen = "" if pair == self.looking.cell else f" (the busiest pair{click})"
+        chosen = "" if pair == self.looking.cell(between) else f" (the busiest pair{click})"
         names = f"<b>From {noun}{escape(between[source])} to {noun}{escape(between[target])}</b>"
-        return f"<p>{names}: {sent}<span class=note>{chosen}</span></p>"
+        return f"{lacking}<p>{names}: {sent}<span class=note>{chosen}</span></p>"
+
+    def _lacking(self) -> str:
+        """Say that what the address asks for is not there: its ranks have gone, or nothing was ever called that."""
+        asked, between, by = self.looking.pair, self.moment.between, self.moment.update.by
+        if not asked or self.looking.cell(between) is not None:
+            return ""
+        like = f"{between[0]},{between[-1]}"
+        return f"<p class=bad>There is no pair {escape(asked)}: pairs of {by}s are named like {escape(like)}.</p>"
 
     def _take_pair(self, times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
         shown = (times >= self.span[0]) & (times <= self.span[1])
         self._pair.data = {"time": charts.local(times[shown]), **dict(zip(KINDS, rates[shown].T, strict=True))}
+        self._past_of_pair = _by_kind(times[shown], rates[shown])
 
     def _rate_chart(self, source: ColumnDataSource, height: int = 180) -> Any:
         made = charts.plot(self.theme, height)
@@ -178,7 +190,7 @@ class Communication(Page):
         )
         charts.legend(made, self.theme)
         charts.numbers(made, "count")
-        charts.name_ticks(made.xaxis[0], [_bin_begin(each) for each in range(SIZES)])
+        charts.name_ticks(made.xaxis[0], [size(begin) for begin in SIZE_BEGINS])
         told = [("from", "@name"), *((title, f"@{kind}{{0,0}}") for title, kind in zip(_TITLES, KINDS, strict=True))]
         charts.hover(made, bars, told)
         return made
@@ -208,7 +220,7 @@ class Communication(Page):
         numbers = self.moment.update.sizes
         used = np.flatnonzero(numbers.sum(axis=0) > 0)
         bins = np.arange(used[0], used[-1] + 1) if used.size else np.arange(0)
-        names = [_bin_begin(int(each)) for each in bins]
+        names = [size(SIZE_BEGINS[each]) for each in bins]
         self._sizes.data = {"bin": bins, "name": names, **dict(zip(KINDS, numbers[:, bins], strict=True))}
 
     def _draw_operations(self) -> None:
@@ -217,7 +229,7 @@ class Communication(Page):
         if names != list(self._spent.data["name"]):
             self._names.factors = names
         told = [
-            f"{count(calls)} calls, {size(sent)}, {span(seconds)}, {percent(waiting / max(seconds, 1e-9))} waiting"
+            f"{short(calls)} calls, {size(sent)}, {span(seconds)}, {percent(waiting / max(seconds, 1e-9))} waiting"
             for calls, sent, seconds, waiting in table[list(OPERATION)].to_numpy(float)
         ]
         self._spent.data = {
@@ -239,22 +251,17 @@ class Communication(Page):
         return pd.DataFrame({"from": names[source], "to": names[target], self.looking.measure: numbers.ravel()})
 
     def _rate_table(self) -> pd.DataFrame:
-        times, rates = self.moment.rates
         sent = pd.DataFrame(
             {"time": self.moment.times, "bytes_per_second": np.nansum(self.moment.of_ranks("sent"), axis=1)}
         )
-        kinds = pd.DataFrame(
-            {"time": times, **{f"{kind}_bytes_per_second": rates[:, i] for i, kind in enumerate(KINDS)}}
-        )
-        return sent.merge(kinds, how="left", on="time")
+        return sent.merge(_by_kind(*self.moment.rates), how="left", on="time")
 
     def _pair_table(self) -> pd.DataFrame:
-        return pd.DataFrame({name: np.asarray(numbers) for name, numbers in self._pair.data.items()})
+        return self._past_of_pair
 
     def _size_table(self) -> pd.DataFrame:
-        begins = [0, *(1 << (each - 1) for each in range(1, SIZES))]
-        return pd.DataFrame({"from_bytes": begins, **dict(zip(KINDS, self.moment.update.sizes, strict=True))})
+        return pd.DataFrame({"from_bytes": SIZE_BEGINS, **dict(zip(KINDS, self.moment.update.sizes, strict=True))})
 
 
-def _bin_begin(number: int) -> str:
-    return size(0 if number == 0 else 1 << (number - 1))
+def _by_kind(times: NDArray[np.float64], rates: NDArray[np.float64]) -> pd.DataFrame:
+    return pd.DataFrame({"time": times, **{f"{kind}_bytes_per_second": rates[:, i] for i, kind in enumerate(KINDS)}})

@@ -9,8 +9,8 @@ import panel as pn
 
 from workbench.dashboard.looking import PAGES, Looking
 from workbench.dashboard.moment import Moment
-from workbench.dashboard.store import KEPT
-from workbench.dashboard.units import clock
+from workbench.dashboard.units import second
+from workbench.metrics.fields import KEPT
 from workbench.words import duration
 
 _BUTTONS = """
@@ -90,7 +90,7 @@ class Controls:
         self._ago.value = 0 if live else -round(ago)
         self._following = False
         back = "" if live else f", {duration(ago)} ago"
-        self._moment.object = f"{clock(moment.time)}{back}"
+        self._moment.object = f"{second(moment.time)}{back}"
 
     def _pause(self, event: Any) -> None:
         if self._following:

@@ -13,13 +13,20 @@ class DaskPage(Page):
     """Dask's task stream and progress, as its scheduler shows them."""
 
     def build(self) -> Any:
-        """Make the frame, or say why there is none."""
-        if self.desk.dask is None:
-            words = "<p class=note>Dask's own pages are not reachable from here.</p>"
-            return cards.column(self.cards.text("Dask", cards.html(words)))
-        address = escape(self.desk.dask, quote=True)
-        frame = f"<iframe src='{address}' title='Dask' style='width:100%;height:80vh;border:0'></iframe>"
-        return cards.column(self.cards.text("Dask", cards.html(frame), "Task stream and progress, by Dask's scheduler"))
+        """Make the card."""
+        self._frame = cards.html()
+        note = "Task stream and progress, by Dask's scheduler" if self.desk.dask is not None else ""
+        return cards.column(self.cards.text("Dask's own pages", self._frame, note))
 
     def draw(self) -> None:
-        """Nothing: what is in the frame draws itself."""
+        """Show the frame, or say why there is none; what is in it draws itself."""
+        if self.desk.dask is None:
+            self._frame.object = "<p class=note>They are not reachable from here.</p>"
+        else:
+            address = escape(self.desk.dask, quote=True)
+            frame = f"<iframe src='{address}' title='Dask' style='width:100%;height:80vh;border:0'></iframe>"
+            self._frame.object = frame
+
+    def leave(self) -> None:
+        """Take the frame away, or Dask would go on drawing in it."""
+        self._frame.object = ""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _Told = TypeVar("_Told")
-# Seconds for an answer.
-_PATIENCE = 5.0
+# Seconds for an answer, and for the first one, which has ten minutes of all ranks in it.
+_PATIENCE, _FIRST = 5.0, 60.0
 
 
 class HeadSource:
@@ -54,16 +54,16 @@ class HeadSource:
 
     async def ask(self, since: int) -> Update:
         """As `Source.ask`."""
-        return await self._answer(Update.unpack, "workbench_metrics", since=since)
+        return await self._answer(Update.unpack, "workbench_metrics", _PATIENCE if since else _FIRST, since=since)
 
     async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As `Source.pair`."""
-        return await self._answer(_unpack_pair, "workbench_metrics_pair", source=source, target=target)
+        return await self._answer(_unpack_pair, "workbench_metrics_pair", _PATIENCE, source=source, target=target)
 
-    async def _answer(self, unpack: Callable[[Any], _Told], operation: str, **asked: int) -> _Told:
+    async def _answer(self, unpack: Callable[[Any], _Told], operation: str, patience: float, **asked: int) -> _Told:
         try:
             head = self.connection.head
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(patience):
                 return unpack(await getattr(head, operation)(**asked))
         except OSError as error:
             if not await asyncio.to_thread(self._job.runs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -30,7 +30,7 @@ class Looking(param.Parameterized):
     kind, measure, span : str
         Whose traffic, in what, and since when.
     pair : str
-        Row and column of the traffic that is looked at closely, as ``"3-5"``; or nothing.
+        Ranks or nodes whose traffic is looked at closely, as ``"w1.3,0"``: from, to; or nothing.
     fit : str
         Identity of the fit that is looked at; nothing for the last one.
     minutes : int
@@ -45,7 +45,7 @@ class Looking(param.Parameterized):
     kind: Any = param.Selector(default="both", objects=["both", "dask", "mpi"])
     measure: Any = param.Selector(default="bytes", objects=["bytes", "messages"])
     span: Any = param.Selector(default="recent", objects=["recent", "total"])
-    pair = param.String(default="", regex=r"^(\d{1,6}-\d{1,6})?\Z")
+    pair = param.String(default="")
     fit = param.String(default="")
     minutes: Any = param.Selector(default=2, objects=[1, 2, 5, 10])
     until = param.Number(default=None, allow_None=True)
@@ -72,15 +72,12 @@ class Looking(param.Parameterized):
             for name, value in self.param.values().items()
             if name != "name" and value != self.param[name].default
         }
-        return f"?{urlencode(told)}" if told else ""
+        return f"?{urlencode(told, safe=',')}" if told else ""
 
-    @property
-    def cell(self) -> tuple[int, int] | None:
-        """Row and column of `pair`."""
-        if not self.pair:
-            return None
-        source, target = self.pair.split("-")
-        return int(source), int(target)
+    def cell(self, between: Sequence[str]) -> tuple[int, int] | None:
+        """Return row and column of `pair` in a matrix of these names, or None if it is not in there."""
+        source, _, target = self.pair.partition(",")
+        return (between.index(source), between.index(target)) if {source, target} <= set(between) else None
 
 
 def _moment(text: str) -> float:

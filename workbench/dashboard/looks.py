@@ -81,7 +81,6 @@ class Theme:
             "accent": self.accent,
             "chosen": self.chosen,
             "bad": self.bad,
-            **dict(zip(("compute", "mpi", "waiting", "idle"), self.shares, strict=True)),
         }
         return " ".join(f"--{name}: {colour};" for name, colour in named.items())
 

@@ -12,6 +12,7 @@ import numpy as np
 from workbench.dashboard import trouble
 from workbench.dashboard.trouble import Wait, Worst
 from workbench.metrics.fields import KINDS, RANK, TICK
+from workbench.metrics.frames import places
 from workbench.metrics.update import Layout, Update
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 SHARES = ("compute", "mpi", "waiting", "idle")
 """Parts of the time of a rank."""
+SHARE_TITLES = ("Compute", "MPI", "Waiting", "Idle")
 
 # Ticks that make up "at the moment": one alone jumps about.
 _LATELY = round(5 / TICK)
@@ -85,7 +87,7 @@ class Moment:
     @cached_property
     def between(self) -> list[str]:
         """Names of what there is traffic between: ranks or nodes."""
-        return self.names if self.update.by == "rank" else list(self.layout.nodes)
+        return places(self.update)
 
     def of_ranks(self, field: str) -> NDArray[np.float32]:
         """Return a number of all ranks over time, shape (f, ranks)."""

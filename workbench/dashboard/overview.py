@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from html import escape
 from typing import Any
 
@@ -14,13 +13,15 @@ from workbench.dashboard import cards, charts
 from workbench.dashboard.coding import Coding
 from workbench.dashboard.moment import SHARES
 from workbench.dashboard.page import Page, long
+from workbench.dashboard.shares import share_bars
 from workbench.dashboard.units import percent, rate, size
 from workbench.metrics.fields import NODE
 from workbench.words import clock, count, duration
 
 # More ranks than these have no bar each, but their nodes do.
 _BARS = 64
-SHARE_TITLES = ("Compute", "MPI", "Waiting", "Idle")
+# Seconds of walltime that are few.
+_FEW = 600
 
 
 class Overview(Page):
@@ -79,13 +80,13 @@ class Overview(Page):
         moment, state = self.moment, self.moment.update.state
         present, wanted = state.get("present", 0), state.get("ranks", 0)
         ends, cpu, nodes = state.get("ends"), moment.late("cpu"), moment.nodes_lately
-        left = duration(max(0.0, ends - time.time())) if ends else "no limit"
+        left = max(0.0, (ends or 0.0) - moment.told)
         used, total = (np.nansum(nodes[:, NODE.index(name)]) for name in ("memory", "memory_total"))
         mean = float(np.nanmean(cpu)) / 100 if np.isfinite(cpu).any() else float("nan")
         tiles = [
             (str(state.get("state", "unknown")).capitalize(), "state", state.get("state") not in ("ready", "starting")),
             (f"{present} of {wanted}", f"ranks on {count(len(moment.layout.nodes), 'node')}", present < wanted),
-            (left, f"left, until {clock(ends)}" if ends else "walltime", bool(ends and ends - time.time() < 600)),
+            (duration(left), f"left, until {clock(ends)}", left < _FEW) if ends else ("no limit", "walltime", False),
             (percent(mean), "of a core, the mean rank", False),
             (
                 percent(float(np.nanmean(moment.late("compute"))) if np.isfinite(cpu).any() else float("nan")),
@@ -106,22 +107,11 @@ class Overview(Page):
         return f"<div class=tiles>{shown}</div>{said}"
 
     def _share_chart(self) -> Any:
-        made = charts.plot(self.theme, 260, y_range=(0, 1))
         thin = len(self.moment.names) > _BARS
-        bars = made.vbar_stack(
-            SHARES, x="rank", width=1.0 if thin else 0.8, source=self._shares,
-            fill_color=list(self.theme.shares), line_color=list(self.theme.shares), line_width=1 if thin else 0,
-            legend_label=list(SHARE_TITLES),
-        )  # fmt: skip
-        charts.legend(made, self.theme)
+        made = share_bars(self.theme, self._shares, "rank", "name", "{0 %}", thin=thin, y_range=(0, 1))
         charts.name_ticks(made.xaxis[0], self.moment.names)
         made.yaxis.formatter = NumeralTickFormatter(format="0 %")
         made.x_range.range_padding = 0.01 if thin else 0.1
-        told = [
-            ("rank", "@name"),
-            *((title, f"@{share}{{0 %}}") for title, share in zip(SHARE_TITLES, SHARES, strict=True)),
-        ]
-        charts.hover(made, bars, told)
         return made
 
     def _memory_chart(self) -> Any:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 # Columns that a heat map over time has at most: it is no wider.
 _COLUMNS = 240
+# Ticks: what comes that late after the one before has nothing known between them, and was not just told late.
+_GAP = 4
+
+Take = Callable[["NDArray[np.float64]", "NDArray[np.float64]"], None]
+"""Takes the times and rates of `Source.pair`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Desk:
 
     looking: Looking
     cards: Cards
-    ask_pair: Callable[[int, int, Callable[[NDArray[np.float64], NDArray[np.float64]], None]], None]
+    ask_pair: Callable[[int, int, Take], None]
     dask: str | None = None
 
 
@@ -62,6 +67,8 @@ class Page(ABC):
     """
 
     view: Any
+    chosen: tuple[str, ...] = ()
+    """What is chosen that the cards themselves depend on, not only what is in them."""
 
     def __init__(self, moment: Moment, desk: Desk) -> None:
         self.moment, self.desk = moment, desk
@@ -86,10 +93,14 @@ class Page(ABC):
         self.moment = moment
         self.draw()
 
+    def leave(self) -> None:  # noqa: B027  (most have nothing to do)
+        """End what goes on though nobody looks: the page is hidden until it is shown again."""
+
     @property
     def ticks(self) -> slice:
         """The ticks that axes of time show."""
-        return slice(max(0, len(self.moment.times) - round(60 * self.looking.minutes / TICK)), None)
+        # a tick is of the time before its end
+        return slice(int(np.searchsorted(self.moment.times, self.span[0] + TICK / 2, "right")), None)
 
     @property
     def span(self) -> tuple[float, float]:
@@ -108,15 +119,27 @@ class Page(ABC):
         -------
         times, values, tick
             Ends of the columns, numbers of shape (k, columns), and the seconds of a column: means, if there are more
-            ticks than columns.
+            ticks than columns; NaN where for a while there were no ticks.
         """
-        numbers, times = numbers[self.ticks], self.moment.times[self.ticks]
+        times, numbers = _evenly(self.moment.times[self.ticks], numbers[self.ticks])
         each = -(-round(60 * self.looking.minutes / TICK) // _COLUMNS)
         whole = len(times) // each * each
         if each > 1 and whole:
             numbers = numbers[-whole:].reshape(-1, each, numbers.shape[1]).mean(axis=1, dtype=np.float32)
             times = times[-whole:][each - 1 :: each]
         return times, numbers.T, each * TICK
+
+
+def _evenly(times: NDArray[np.float64], numbers: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Return ticks and their numbers with those that are lacking, as when a laptop has slept."""
+    steps = np.diff(times) / TICK
+    late = steps > _GAP
+    if not late.any():
+        return times, numbers
+    at = np.concatenate([[0], np.cumsum(np.where(late, np.rint(steps), 1).astype(int))])
+    filled = np.full((at[-1] + 1, numbers.shape[1]), np.nan, np.float32)
+    filled[at] = numbers
+    return np.interp(np.arange(len(filled)), at, times), filled
 
 
 def long(times: NDArray[np.float64], names: list[str], numbers: NDArray[Any], of: str, what: str) -> pd.DataFrame:

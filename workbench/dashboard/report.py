@@ -9,9 +9,9 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from bokeh.document import Document
@@ -27,14 +27,11 @@ from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.looking import PAGES, Looking
 from workbench.dashboard.looks import STYLE, THEMES, Theme, beside
 from workbench.dashboard.moment import Moment
-from workbench.dashboard.page import Desk
+from workbench.dashboard.page import Desk, Take
 from workbench.dashboard.session import PAGE_CLASSES
 from workbench.dashboard.source import Source
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.words import count
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 EXIT_FAILED, EXIT_USAGE = 3, 4
 """What the process ends with if the cluster does not answer, or has told nothing; why is on its standard error."""
@@ -43,8 +40,6 @@ _FITS = 5
 _TITLES = {page: title for page, title in PAGES.items() if page != "dask"}
 # Panel's own models want Bokeh's widgets and tables to be there, used or not.
 _COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets", "bokeh-tables"]
-
-_Take = Callable[["NDArray[np.float64]", "NDArray[np.float64]"], None]
 
 
 async def report(source: Source, name: str) -> str:
@@ -99,9 +94,9 @@ async def report(source: Source, name: str) -> str:
 
 async def _drawn(name: str, moment: Moment, theme: Theme, source: Source) -> Any:
     """Return a page as Bokeh embeds it."""
-    asked: list[tuple[int, int, _Take]] = []
+    asked: list[tuple[int, int, Take]] = []
 
-    def ask_pair(one: int, other: int, take: _Take) -> None:
+    def ask_pair(one: int, other: int, take: Take) -> None:
         asked.append((one, other, take))
 
     fits = list(dict.fromkeys(record["fit"] for record in moment.fits))[-_FITS:] if name == "training" else []

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
-import signal
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +15,7 @@ from workbench.dashboard.app import make_app
 from workbench.dashboard.source import Source
 from workbench.dashboard.store import DataStore
 from workbench.errors import InvalidRequest
+from workbench.metrics.fields import TICK
 
 # Bytes that the path of a Unix socket may have, its end included.
 _LONGEST = 108
@@ -25,7 +23,7 @@ _LONGEST = 108
 
 @asynccontextmanager
 async def serving(
-    source: Source, name: str, socket: Path, *, prefix: str = "", dask: str | None = None
+    source: Source, name: str, socket: Path, *, prefix: str = "", dask: str | None = None, every: float = TICK
 ) -> AsyncIterator[DataStore]:
     """Serve the dashboard of a cluster on a Unix socket of mode 0600, which is removed in the end.
 
@@ -41,6 +39,8 @@ async def serving(
         Path under which the app is served, as the browser has it: a proxy hands it on as it is.
     dask
         Address of Dask's own pages, relative to that of the app.
+    every
+        Seconds between two questions to the source.
 
     Yields
     ------
@@ -63,7 +63,7 @@ async def serving(
     # It warns of the origins, see above.
     logging.getLogger("bokeh.server.util").setLevel(logging.ERROR)
     pn.extension()
-    store = DataStore(source)
+    store = DataStore(source, every=every)
     server = pn.serve(
         make_app(store, name, dask),
         show=False,
@@ -81,21 +81,6 @@ async def serving(
         server.stop()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(socket)  # noqa: PTH108  (no method of Path in an asynchronous function)
-
-
-async def until_told() -> None:
-    """Wait for SIGTERM or Ctrl-C, or until whoever has started this process closes its standard input or is gone."""
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
-
-    def read() -> None:
-        while os.read(0, 1 << 16):
-            pass
-        loop.call_soon_threadsafe(over.set)
-
-    threading.Thread(target=read, name="owner", daemon=True).start()
-    await over.wait()
 
 
 def _check(socket: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import panel as pn
 
@@ -20,15 +20,11 @@ from workbench.dashboard.looking import Looking
 from workbench.dashboard.looks import THEMES
 from workbench.dashboard.moment import Moment
 from workbench.dashboard.overview import Overview
-from workbench.dashboard.page import Desk, Page
+from workbench.dashboard.page import Desk, Page, Take
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.training import Training
 from workbench.dashboard.waiting import Waiting
 from workbench.errors import WorkbenchError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 PAGE_CLASSES: dict[str, type[Page]] = {
     "overview": Overview,
@@ -39,8 +35,9 @@ PAGE_CLASSES: dict[str, type[Page]] = {
     "dask": DaskPage,
 }
 """What draws a page, by the names of `workbench.dashboard.looking.PAGES`."""
-# What is chosen that the cards themselves depend on.
-_BUILD = {"page", "kind", "measure", "span"}
+# Pages that are put away for good, because other ranks have come, until the browser is told to begin anew: Bokeh's
+# side of it keeps all that was ever shown (bokeh#15289, bokeh#15290).
+_PUT_AWAY = 30
 # Seconds for a page that is turned to be on its way: a browser may hear of a change to it before it hears of the page.
 _TURNING = 0.4
 
@@ -62,8 +59,11 @@ class Session:
         self._store, self._looking = store, looking
         self._document: Any = pn.state.curdoc
         self._location = pn.state.location
+        # Pages of one layout: those that are not shown are hidden, and come back.
+        self._pages: dict[tuple[str, ...], Page] = {}
         self._page: Page | None = None
         self._number: int | None = None
+        self._away = 0
         self._drawn: Moment | None = None
         self._due, self._turned = False, 0.0
         self._asking: set[asyncio.Task[None]] = set()
@@ -76,9 +76,10 @@ class Session:
         # Panel loses what changes while the browser still loads.
         self._loaded = False
         pn.state.onload(self._load)
-        self._leave = store.listen(self._later)
         looking.param.watch(self._chosen, list(looking.param.values()))
         self._draw()
+        # the last: of what fails before, nobody would tell the store that it has gone
+        self._leave = store.listen(self._later)
 
     def close(self) -> None:
         """Look no more."""
@@ -86,6 +87,7 @@ class Session:
         for task in self._asking:
             task.cancel()
         self._page = self._drawn = None
+        self._pages.clear()
 
     def _load(self) -> None:
         self._loaded = True
@@ -103,8 +105,6 @@ class Session:
         self._draw()
 
     def _chosen(self, *events: Any) -> None:
-        if any(event.name in _BUILD for event in events):
-            self._page = None
         self._drawn = None
         if self._location is not None:
             self._location.search = self._looking.query
@@ -118,16 +118,14 @@ class Session:
         self.trouble.visible = bool(store.trouble)
         if moment is None or not len(moment.times):
             return
-        turned = self._page is None or self._number != moment.layout.number
+        key = self._key()
+        turned = self._number != moment.layout.number or self._page is not self._pages.get(key)
         if not turned and not self._is_new(moment):
             return
         if self._looking.until is not None:
             moment = moment.copy()  # it stays on the screen, and its numbers may be asked for
         if self._page is None or turned:
-            self._number = moment.layout.number
-            self._page = PAGE_CLASSES[self._looking.page](moment, self._desk_of())
-            self._page.show(moment)
-            self.main[:] = [self._page.view]
+            self._turn(key, moment)
             self._turned = time.monotonic()
         elif time.monotonic() - self._turned < _TURNING:
             return
@@ -135,14 +133,36 @@ class Session:
             self._page.show(moment)
         self._drawn = moment
 
+    def _key(self) -> tuple[str, ...]:
+        page = self._looking.page
+        return page, *(getattr(self._looking, name) for name in PAGE_CLASSES[page].chosen)
+
+    def _turn(self, key: tuple[str, ...], moment: Moment) -> None:
+        """Show a page that was not shown, as it is at a moment."""
+        if self._number != moment.layout.number:
+            self._away += len(self._pages)
+            self._pages.clear()
+            self._page, self._number, self.main[:] = None, moment.layout.number, []
+            if self._away >= _PUT_AWAY and self._location is not None:
+                self._location.reload = True
+        if self._page is not None:
+            self._page.leave()
+            self._page.view.visible = False
+        if key in self._pages:
+            self._page = self._pages[key]
+            self._page.show(moment)
+            self._page.view.visible = True
+        else:
+            self._page = self._pages[key] = PAGE_CLASSES[key[0]](moment, self._desk_of())
+            self._page.show(moment)
+            self.main.append(self._page.view)
+
     def _is_new(self, moment: Moment) -> bool:
         """Tell whether a moment is another one than what is on the screen."""
         before = self._drawn
         return before is None or (before is not moment and (before.time, before.told) != (moment.time, moment.told))
 
-    def _ask_pair(
-        self, source: int, target: int, take: Callable[[NDArray[np.float64], NDArray[np.float64]], None]
-    ) -> None:
+    def _ask_pair(self, source: int, target: int, take: Take) -> None:
         async def ask() -> None:
             try:
                 times, rates = await self._store.source.pair(source, target)

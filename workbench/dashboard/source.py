@@ -25,7 +25,7 @@ class Source(Protocol):
         Raises
         ------
         OSError
-            If there is no answer; one may ask again.
+            If there is no answer in time; one may ask again.
         ClusterNotFound
             If the cluster has ended, with how it ended.
         """

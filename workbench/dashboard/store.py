@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,9 +16,9 @@ import workbench
 from workbench.dashboard.moment import Moment, bare
 from workbench.dashboard.ring import Ring
 from workbench.dashboard.source import Source
-from workbench.dashboard.units import clock
+from workbench.dashboard.units import second
 from workbench.errors import ClusterNotFound, WorkbenchError
-from workbench.metrics.fields import KINDS, NODE, RANK, TICK
+from workbench.metrics.fields import KEPT, KINDS, NODE, RANK, TICK
 from workbench.metrics.update import Layout, Update
 from workbench.words import duration
 
@@ -26,14 +27,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("workbench.dashboard")
 
-KEPT = 600.0
-"""Seconds that one can look back."""
 # Of what is told beside the ticks one is kept each so many seconds, and all of them up to so many bytes.
 _BETWEEN, _BYTES = 10.0, 64 << 20
 # Records of fits that are kept.
 _RECORDS = 20_000
-# Seconds without an answer before it is told, until a question is given up, and between two about what has ended.
-_PATIENCE, _DEADLINE, _SELDOM = 3.0, 10.0, 5.0
+# Seconds without an answer before it is told, and between two questions about what has ended.
+_PATIENCE, _SELDOM = 3.0, 5.0
 
 
 class DataStore:
@@ -45,6 +44,8 @@ class DataStore:
         What to ask.
     now
         Tells the time in seconds; it need not agree with the clock of the head.
+    every
+        Seconds between two questions.
 
     Attributes
     ----------
@@ -57,11 +58,13 @@ class DataStore:
     columns are of other ranks.
     """
 
-    def __init__(self, source: Source, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: Source, now: Callable[[], float] = time.monotonic, *, every: float = TICK) -> None:
         self.source = source
+        self._every = every
         self.layout: Layout | None = None
         self._now = now
-        self._answered = now()
+        # When the last answer came: where nobody asks, none is missing.
+        self._answered = math.inf
         self._ended = self._why = self._unread = ""
         self._logged: set[tuple[str, type]] = set()
         self._listeners: dict[object, Callable[[], Any]] = {}
@@ -83,16 +86,14 @@ class DataStore:
             self._listeners.pop(key, None)
             if not self._listeners and self._asking is not None:
                 self._asking.cancel()
-                self._asking = None
+                self._asking, self._answered = None, math.inf
 
         return leave
 
     async def refresh(self) -> None:
         """Ask once."""
         try:
-            async with asyncio.timeout(_DEADLINE):
-                update = await self.source.ask(self._seq)
-            self._take(update)
+            self._take(await self.source.ask(self._seq))
         except ClusterNotFound as error:
             self._ended = str(error)
         except OSError as error:
@@ -111,7 +112,7 @@ class DataStore:
         """What is wrong with what is shown, in words; empty if nothing is."""
         if self._ended:
             return f"The cluster has ended: {self._ended}"
-        data = f"; last data of {clock(self._moment.time)}" if self._moment else ""
+        data = f"; last data of {second(self._moment.time)}" if self._moment and len(self._moment.times) else ""
         if self._unread:
             return f"What the head tells cannot be read ({self._unread}){data}."
         if (silent := self._now() - self._answered) >= _PATIENCE:
@@ -158,8 +159,8 @@ class DataStore:
                     listener()
                 except Exception as error:  # noqa: BLE001  (one who looks must not keep the others from it)
                     self._log("a page could not be told of what is new", error)
-            pause = _SELDOM if self._ended or self._unread else TICK
-            await asyncio.sleep(max(TICK / 10, pause - (time.monotonic() - begin)))
+            pause = _SELDOM if self._ended or self._unread else self._every
+            await asyncio.sleep(max(self._every / 10, pause - (time.monotonic() - begin)))
 
     def _log(self, what: str, error: Exception) -> None:
         """Log an error, but not twice a second."""

@@ -13,7 +13,8 @@ from bokeh.models import BasicTickFormatter, ColumnDataSource
 from workbench.dashboard import cards, charts
 from workbench.dashboard.moment import SHARES, means
 from workbench.dashboard.page import Page
-from workbench.dashboard.units import clock, number, span
+from workbench.dashboard.shares import share_bars
+from workbench.dashboard.units import number, second, span
 from workbench.metrics.fields import RANK, TICK
 from workbench.metrics.fits import RESERVED, is_number
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 _CHARTS, _STEPS, _FITS = 4, 500, 20
 # Seconds within which records came in one message.
 _TOGETHER = 0.01
+# Bokeh's own arrow is black, in the dark too.
 _SELECT = """
 select.bk-input { background-color: var(--card); color: var(--text); border: 1px solid var(--line); border-radius: 8px;
   font-size: 13px; }
+:host select.bk-input:not([multiple]) { background-image: url("data:image/svg+xml;utf8,<svg viewBox='0 0 25 20' \
+xmlns='http://www.w3.org/2000/svg'><path d='M0 0h25L12.5 20Z' fill='%23888'/></svg>"); }
 """
-_TITLES = ("Compute", "MPI", "Waiting", "Idle")
 
 
 class Training(Page):
@@ -44,36 +47,16 @@ class Training(Page):
         # By the names of the numbers, a row of charts and the source of each.
         self._rows: dict[tuple[str, ...], tuple[Any, dict[str, Any]]] = {}
         self._spent: Any = ColumnDataSource({"step": [], **{share: [] for share in SHARES}})
-        made = charts.plot(self.theme, 260)
-        bars = made.vbar_stack(
-            SHARES,
-            x="step",
-            width=1.0,
-            source=self._spent,
-            fill_color=list(self.theme.shares),
-            line_color=list(self.theme.shares),
-            line_width=1,
-            legend_label=list(_TITLES),
-        )
-        charts.legend(made, self.theme)
+        made = share_bars(self.theme, self._spent, "step", "step", "{0.000} s")
         charts.numbers(made, "seconds")
         made.xaxis.axis_label = "step"
-        charts.hover(
-            made,
-            bars,
-            [
-                ("step", "@step"),
-                *((title, f"@{share}{{0.000}} s") for title, share in zip(_TITLES, SHARES, strict=True)),
-            ],
-        )
-        spent = self.cards.chart(
+        self._spent_card = self.cards.chart(
             "Time of each step",
             made,
             self._spent_table,
             "Seconds, in the parts in which the ranks spent the time meanwhile",
         )
         self._fits = self.cards.text("Fits", cards.column(*[self._choice] * self.cards.live, self._words))
-        self._rest = spent
         return cards.column(self._fits)
 
     def draw(self) -> None:
@@ -83,10 +66,11 @@ class Training(Page):
             by_fit.setdefault(record["fit"], []).append(record)
         # one that is told of again is the last one
         latest = sorted(by_fit, key=lambda fit: by_fit[fit][-1]["time"])[-_FITS:]
-        options = {"the last one": ""}
-        for fit in reversed(latest):
+        labels: dict[str, str] = {}
+        for fit in latest:
             first = by_fit[fit][0]
-            options[f"{first['name']}, begun {clock(first['time'])}"] = fit
+            labels[cards.unlike(f"{first['name']}, begun {second(first['time'])}", labels, " #")] = fit
+        options = {"the last one": "", **dict(reversed(labels.items()))}
         if self.looking.fit and self.looking.fit not in latest:
             options["one that is not remembered"] = self.looking.fit
         if options != self._choice.options:
@@ -114,14 +98,15 @@ class Training(Page):
         self._spent.data = self._times(steps)
         last = records[-1]
         since = self.moment.time - last["time"]
+        when = f"{span(since)} ago" if since >= 1 else "just now"
         numbers = "".join(
             f"<div class=tile><b>{number(last[name])}</b>{escape(_title(name))}</div>" for name in names if name in last
         )
         each = (last["time"] - steps[0]["time"]) / max(1, len(steps) - 1)
         self._words.object = (
             f"<div class=tiles style='margin-top:10px'><div class=tile><b>{escape(str(last['name']))}</b>"
-            f"begun {clock(records[0]['time'])}</div><div class=tile><b>{last['step']:g}</b>last step, "
-            f"{span(max(0.0, since))} ago</div><div class=tile><b>{span(each)}</b>a step</div>{numbers}</div>"
+            f"begun {second(records[0]['time'])}</div><div class=tile><b>{last['step']:g}</b>last step, "
+            f"{when}</div><div class=tile><b>{span(each)}</b>a step</div>{numbers}</div>"
         )
         # With its numbers: a browser may hear of a change to what is new before it hears of the new itself.
         self._show_row(names[:_CHARTS])
@@ -140,10 +125,10 @@ class Training(Page):
         """
         for shown, (row, _) in self._rows.items():
             row.visible = shown == names
-        self._rest.visible = bool(names)
+        self._spent_card.visible = bool(names)
         rows = [row for row, _ in self._rows.values()]
         if len(self.view) != len(rows) + 2:
-            self.view[:] = [self._fits, *rows, self._rest]
+            self.view[:] = [self._fits, *rows, self._spent_card]
 
     def _curve(self, name: str, source: Any) -> Any:
         made = charts.plot(self.theme, 230)

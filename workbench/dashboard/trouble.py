@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from workbench.dashboard.moment import Moment
 
+# Of a rank: how bad it is, and why.
+_Mark = tuple[int, float, str]
 # Seconds in one operation from which on it is told that a rank waits.
 PATIENCE = 2.0
 _WORST = 3
@@ -121,34 +124,21 @@ def words(layout: Layout, now: Sequence[Now], moment: float, wait: Wait) -> str:
     return f"{said}, which {'is' if len(acts) == 1 else 'are'} {acts[0]}."
 
 
-class _Marks:
-    """The worst that is said of each rank."""
-
-    def __init__(self) -> None:
-        self.of: dict[int, tuple[float, str]] = {}
-
-    def add(self, rank: int, score: float, why: str) -> None:
-        if score > self.of.get(rank, (0.0, ""))[0]:
-            self.of[rank] = (float(score), why)
-
-
 def worst(moment: Moment) -> list[Worst]:
     """Find the ranks that hold the others up or are in trouble, the worst first."""
-    marks = _Marks()
-    _mark_now(moment, marks)
-    _mark_numbers(moment, marks)
-    _mark_nodes(moment, marks)
-    found = sorted(marks.of, key=lambda rank: -marks.of[rank][0])[:_WORST]
-    return [Worst(rank, marks.of[rank][1]) for rank in found]
+    whys: dict[int, str] = {}
+    for rank, _, why in sorted((*_now(moment), *_numbers(moment), *_nodes(moment)), key=lambda mark: -mark[1]):
+        whys.setdefault(rank, why)
+    return [Worst(rank, why) for rank, why in islice(whys.items(), _WORST)]
 
 
-def _mark_now(moment: Moment, marks: _Marks) -> None:
+def _now(moment: Moment) -> Iterator[_Mark]:
     now = moment.update.now
     for rank, its in enumerate(now):
         if its.is_lost:
-            marks.add(rank, math.inf, f"was lost {ago(its, moment.told)}; results on it are gone")
+            yield rank, math.inf, f"was lost {ago(its, moment.told)}; results on it are gone"
         elif its.silent > 0:
-            marks.add(rank, 1000 + its.silent, f"nothing was heard of it for {duration(its.silent)}")
+            yield rank, 1000 + its.silent, f"nothing was heard of it for {duration(its.silent)}"
     for wait in moment.waits:
         # Whom many wait for is late; where many are awaited, those who wait are just early.
         if 0 < len(wait.awaited) <= len(wait.waiting):
@@ -156,31 +146,31 @@ def _mark_now(moment: Moment, marks: _Marks) -> None:
             verb = "waits" if len(wait.waiting) == 1 else "wait"
             for rank in wait.awaited:
                 does = doing(now[rank], moment.told)
-                marks.add(rank, 500 + wait.seconds, f"{waiting} {verb} for it in {wait.operation}; it is {does}")
+                yield rank, 500 + wait.seconds, f"{waiting} {verb} for it in {wait.operation}; it is {does}"
 
 
-def _mark_numbers(moment: Moment, marks: _Marks) -> None:
+def _numbers(moment: Moment) -> Iterator[_Mark]:
     compute, waiting, memory = moment.late("compute"), moment.late("waiting"), moment.late("memory")
     if not np.isfinite(compute).any():
         return
     beside = f"the median rank {percent(float(np.nanmedian(compute)))}"
     for rank in _largest(compute, 0.15):
-        marks.add(rank, 100 * compute[rank], f"computes {percent(compute[rank])} of the time, {beside}")
+        yield rank, 100 * compute[rank], f"computes {percent(compute[rank])} of the time, {beside}"
     for rank in _largest(waiting, 0.3):
-        marks.add(rank, 50 * waiting[rank], f"waits for others {percent(waiting[rank])} of the time")
+        yield rank, 50 * waiting[rank], f"waits for others {percent(waiting[rank])} of the time"
     median = float(np.nanmedian(memory))
     for rank in _largest(memory, 0.5 * median):
-        marks.add(rank, 30, f"has {size(memory[rank])} in memory, the median rank {size(median)}")
+        yield rank, 30, f"has {size(memory[rank])} in memory, the median rank {size(median)}"
 
 
-def _mark_nodes(moment: Moment, marks: _Marks) -> None:
+def _nodes(moment: Moment) -> Iterator[_Mark]:
     layout, nodes, memory = moment.layout, moment.nodes_lately, moment.late("memory")
     used = nodes[:, NODE.index("memory")] / nodes[:, NODE.index("memory_total")]
     for node in np.flatnonzero(used > _FULL):
         of_node = [rank for rank, place in enumerate(layout.ranks) if place.node == node]
         if of_node:
             largest = max(of_node, key=lambda rank: float(np.nan_to_num(memory[rank])))
-            marks.add(largest, 200, f"the memory of its node {layout.nodes[node]} is {percent(used[node])} full")
+            yield largest, 200, f"the memory of its node {layout.nodes[node]} is {percent(used[node])} full"
 
 
 def _largest(numbers: NDArray[np.float32], beyond: float) -> list[int]:

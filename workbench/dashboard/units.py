@@ -9,6 +9,7 @@ UNKNOWN = "?"
 """What is not known."""
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def size(number: float) -> str:
@@ -16,12 +17,12 @@ def size(number: float) -> str:
 
     Examples
     --------
-    >>> size(0), size(1536), size(512 * 2**30)
-    ('0 B', '1.5 KiB', '512 GiB')
+    >>> size(0), size(1536), size(512 * 2**30), size(1023.99 * 1024)
+    ('0 B', '1.5 KiB', '512 GiB', '1 MiB')
     """
     if not math.isfinite(number):
         return UNKNOWN
-    power = min(int(math.log(number, 1024)) if number >= 1 else 0, len(_SIZES) - 1)
+    power = next((power for power in range(len(_SIZES)) if number < 1023.5 * 1024**power), len(_SIZES) - 1)
     value = number / 1024**power
     return f"{value:.0f} {_SIZES[power]}" if not power or value >= 99.95 else f"{value:.3g} {_SIZES[power]}"
 
@@ -31,20 +32,22 @@ def rate(number: float) -> str:
     return f"{size(number)}/s"
 
 
-def count(number: float) -> str:
+def short(number: float) -> str:
     """Word a large number.
 
     Examples
     --------
-    >>> count(999), count(12_345), count(3.4e9)
-    ('999', '12.3 k', '3.4 G')
+    >>> short(999), short(9999.7), short(12_345), short(999_999), short(3.4e9)
+    ('999', '10 k', '12.3 k', '1 M', '3.4 G')
     """
     if not math.isfinite(number):
         return UNKNOWN
-    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(number) >= limit:
-            return f"{number / (limit if letter != 'k' else 1e3):.3g} {letter}"
-    return f"{number:.4g}"
+    if abs(number) < 9999.5:
+        return f"{number:.4g}"
+    # first, since it may be a unit more by that
+    rounded = float(f"{number:.3g}")
+    limit, letter = next(each for each in _THOUSANDS if abs(rounded) >= each[0])
+    return f"{rounded / limit:.3g} {letter}"
 
 
 def number(value: float) -> str:
@@ -52,12 +55,12 @@ def number(value: float) -> str:
 
     Examples
     --------
-    >>> number(113462.7), number(0.0012345), number(3.0e-9)
-    ('113,463', '0.0012345', '3e-09')
+    >>> number(113462.7), number(9999.97), number(0.0012345), number(3.0e-9)
+    ('113,463', '10,000', '0.0012345', '3e-09')
     """
     if value and not 1e-4 <= abs(value) < 1e9:
         return f"{value:.4g}"
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
+    return f"{value:,.0f}" if abs(value) >= 9999.95 else f"{value:.5g}"
 
 
 def percent(part: float) -> str:
@@ -70,14 +73,14 @@ def span(seconds: float) -> str:
 
     Examples
     --------
-    >>> span(0.0021), span(0.5), span(42.4)
-    ('2.1 ms', '500 ms', '42.4 s')
+    >>> span(0.0021), span(0.5), span(0.9997), span(42.4), span(999.7)
+    ('2.1 ms', '500 ms', '1 s', '42.4 s', '0.278 h')
     """
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds / 3600:.3g} h"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds / 3600:.3g} h"
 
 
-def clock(moment: float) -> str:
+def second(moment: float) -> str:
     """Word a moment of today, to the second."""
     return time.strftime("%H:%M:%S", time.localtime(moment))

@@ -1,4 +1,4 @@
-"""The part of the workbench that runs in a Jupyter server: the dashboards of clusters under Jupyter's login."""
+"""The part of the workbench that runs in a Jupyter server: clusters and their dashboards under Jupyter's login."""
 
 from __future__ import annotations
 

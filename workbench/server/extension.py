@@ -1,8 +1,9 @@
-"""The extension of Jupyter's server: pages of clusters for who is logged in there."""
+"""The extension of Jupyter's server: clusters, their pages and logs for who is logged in there."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from jupyter_server.auth.decorator import authorized
@@ -10,6 +11,10 @@ from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.extension.application import ExtensionApp
 from tornado import web
 
+from workbench.server.api import Shared
+from workbench.server.board import Board
+from workbench.server.handlers import ROUTES
+from workbench.server.kernels import Kernels
 from workbench.server.pages import ROUTE, ClusterPages
 from workbench.server.panels import Panels
 from workbench.verbs.actions import SERVER
@@ -46,7 +51,7 @@ class ClusterHandler(ClusterPages, JupyterHandler):
 
 
 class WorkbenchExtension(ExtensionApp):
-    """What Jupyter's server loads; it ends the dashboards when the server stops."""
+    """What Jupyter's server loads; what it has begun ends when the server stops, but for clusters."""
 
     name = "workbench"
     load_other_extensions = True
@@ -56,9 +61,14 @@ class WorkbenchExtension(ExtensionApp):
         base = self.settings["base_url"]
         self.panels = Panels()
         self.handlers.append((f"/{ROUTE}", ClusterHandler, {"panels": self.panels, "base": base}))
+        self.board = Board()
+        server: Any = self.serverapp
+        shared = Shared(self.board, Kernels(server.kernel_spec_manager), Path(server.root_dir))
+        self.handlers.extend((f"/{route}", handler, {"shared": shared}) for route, handler in ROUTES.items())
         # Inherited by its kernels. The number tells them that it is their own server's.
         os.environ[SERVER] = f"{os.getpid()} {base}"
 
     async def stop_extension(self) -> None:
-        """End the dashboards."""
+        """End the dashboards, and what is being done to clusters; these go on, and so does a start."""
+        await self.board.close()
         await self.panels.close()

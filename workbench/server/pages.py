@@ -104,13 +104,15 @@ class ClusterPages(Proxy):
             prefix, of_dashboard = (f"{self._base}workbench/{each}/{record.name}/" for each in (kind, "dashboard"))
             # As it was quoted: after the base come three words, and the rest.
             rest = self.request.path.removeprefix(self._base).split("/", 3)[3:]
-            if rest:
+            query = without_token(self.request.query)
+            # An address is handed on, and kept: by then Jupyter's cookie does what the token did.
+            if rest and (query == self.request.query or self.is_websocket):
                 dashboard = Dashboard(record, of_dashboard, self._panels)
                 upstream: Upstream = dashboard if kind == "dashboard" else DaskPages(dashboard)
                 await self.hand_on(upstream, prefix, rest[0])
             else:
-                query = without_token(self.request.query)
-                self.redirect(f"{prefix}?{query}" if query else prefix)
+                place = prefix + "".join(rest)
+                self.redirect(f"{place}?{query}" if query else place)
         except (ClusterNotFound, InvalidRequest) as error:
             self.tell(404, str(error))
         except WorkbenchError as error:

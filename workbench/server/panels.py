@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import importlib.util
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +24,10 @@ MODULE = "workbench.dashboard"
 """What is run: ``python -m MODULE NAME --socket PATH --prefix PREFIX``; it ends at the end of its standard input."""
 # Seconds: without a viewer, between two looks, for a start, between two tries to connect, for an orderly end.
 _IDLE, _LOOK, _START, _TRY, _END = 300.0, 5.0, 60.0, 0.05, 5.0
+# Seconds for a look at a file, which may be on a file server.
+_GLANCE = 5.0
+# Seconds for which a start that failed is told again instead of tried again, and lines of its log that are told.
+_REMEMBERED, _TAIL = 10.0, 15
 
 
 @dataclass
@@ -52,6 +57,8 @@ class Panels:
     def __init__(self, idle: float = _IDLE) -> None:
         self._idle = idle
         self._panels: dict[str, asyncio.Task[_Panel]] = {}
+        # By the cluster, when its dashboard failed to start last, and why.
+        self._failed: dict[str, tuple[float, str]] = {}
         self._numbers = itertools.count()
         self._closing = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -71,12 +78,18 @@ class Panels:
         LaunchError
             If Panel is not installed.
         StartError
-            If it ends at once, or does not answer in time.
+            If it ends at once, or does not answer in time; or did so a few seconds ago, when it was tried last. Or if
+            all are being ended.
         """
+        if self._closing.is_set():
+            raise StartError("this server is stopping; reload this page when it is there again.")
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         starting = before = self._panels.get(record.id)
         if starting is None or _has_ended(starting):
+            failed, why = self._failed.get(record.id, (-math.inf, ""))
+            if time.monotonic() - failed < _REMEMBERED:
+                raise StartError(why)
             starting = self._panels[record.id] = asyncio.create_task(self._start(record, prefix))
             await _clear(before)
         # A browser that goes away while it starts takes it away from nobody else.
@@ -109,26 +122,30 @@ class Panels:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*map(_clear, tasks))
+        # what is the matter with one does not keep the others
+        await asyncio.gather(*map(_clear, tasks), return_exceptions=True)
 
     async def _start(self, record: Record, prefix: str) -> _Panel:
         if importlib.util.find_spec("panel") is None:
             raise LaunchError("the dashboard needs Panel, which is not installed here: pip install 'panel>=1.9,<1.10'")
         socket = scratch.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
         log = record.logs / "dashboard.log"
+        begin = log.stat().st_size if log.exists() else 0
         panel = _Panel(record, socket, _run(record, socket, prefix, log))
         try:
             async with asyncio.timeout(_START):
-                await _ready(panel, log)
-        except TimeoutError as error:
-            await _end(panel)
-            raise StartTimeout(
-                f"the dashboard of cluster {record.name!r} was not ready after {_START:.0f} s. Its log is {log}."
-            ) from error
+                if await _ready(panel):
+                    return panel
+            kind, how = StartError, "has ended at once"
+        except TimeoutError:
+            kind, how = StartTimeout, f"was not ready after {_START:.0f} s"
         except BaseException:
             await _end(panel)
             raise
-        return panel
+        await _end(panel)
+        why = f"the dashboard of cluster {record.name!r} {how}: {await asyncio.to_thread(_told, log, begin)}"
+        self._failed[record.id] = time.monotonic(), why
+        raise kind(why)
 
     async def _watch(self) -> None:
         while not await self._is_closing(min(_LOOK, self._idle)):
@@ -147,7 +164,7 @@ class Panels:
         return self._closing.is_set()
 
     async def _is_wanted(self, panel: _Panel) -> bool:
-        there = await asyncio.to_thread(_is_there, panel.record)
+        there = await _is_there(panel.record)
         if there and panel.viewers:
             panel.used = time.monotonic()
         # Who looks when the cluster ends may look back for a while.
@@ -189,11 +206,13 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-async def _ready(panel: _Panel, log: Path) -> None:
+async def _ready(panel: _Panel) -> bool:
+    """Wait until a dashboard answers, or has ended; return whether it answers."""
     while not await _answers(panel.socket):
         if panel.process.poll() is not None:
-            raise StartError(f"the dashboard of cluster {panel.record.name!r} has ended at once: {_last(log)}")
+            return False
         await asyncio.sleep(_TRY)
+    return True
 
 
 async def _answers(socket: Path) -> bool:
@@ -216,19 +235,22 @@ async def _end(panel: _Panel) -> None:
         await asyncio.to_thread(process.wait)
     for socket in (panel.socket, dask_socket(panel.socket)):
         socket.unlink(missing_ok=True)
-    if not await asyncio.to_thread(_is_there, panel.record):
+    if not await _is_there(panel.record):
         with contextlib.suppress(OSError):  # somebody else's sockets are in it
             panel.socket.parent.rmdir()
 
 
-def _is_there(record: Record) -> bool:
+async def _is_there(record: Record) -> bool:
     try:
-        return registry.owns_lease(record)
+        async with asyncio.timeout(_GLANCE):
+            return await asyncio.to_thread(registry.owns_lease, record)
     except OSError:
-        return True  # the file server does not answer, which says nothing
+        return True  # the file server does not answer, in time or at all, which says nothing
 
 
-def _last(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"{last}. Its log is {log}."
+def _told(log: Path, begin: int) -> str:
+    """Return the last line of a log from there on, what to do, and the end of the log."""
+    text = log.read_bytes()[begin:].decode(errors="replace")
+    lines = [line.rstrip() for line in text.split("\n") if line.strip()][-_TAIL:] or ["it said nothing"]
+    what = f"{lines[-1].strip()}. Its log is {log}. Reload this page in {_REMEMBERED:.0f} s: then it is tried again."
+    return "\n".join([what, "", *lines]) if len(lines) > 1 else what

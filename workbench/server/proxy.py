@@ -83,7 +83,8 @@ class Proxy(WebSocketHandler):
     @property
     def is_websocket(self) -> bool:
         """Whether the request is for a websocket."""
-        return self.request.headers.get("Upgrade", "").lower() == "websocket"
+        # HEAD may come from who may read and no more
+        return self.request.method == "GET" and self.request.headers.get("Upgrade", "").lower() == "websocket"
 
     async def hand_on(self, upstream: Upstream, prefix: str, rest: str) -> None:
         """Let an upstream answer the request.
@@ -282,5 +283,6 @@ def page(title: str, words: str) -> str:
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         "<style>:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:3em auto;max-width:40em;"
-        f"padding:0 1em}}</style><h1>{escape(title)}</h1><p>{escape(words)}</p></html>\n"
+        "padding:0 1em}p{white-space:pre-wrap;overflow-wrap:anywhere}"
+        f"</style><h1>{escape(title)}</h1><p>{escape(words)}</p></html>\n"
     )

@@ -17,6 +17,7 @@ from workbench.server.panels import Panels
 from workbench.server.proxy import Proxy
 
 _HOST = "127.0.0.1"
+_COOKIE = "workbench"
 
 
 class Door:
@@ -25,14 +26,15 @@ class Door:
     Parameters
     ----------
     port
-        Port of the server; browsers do not keep cookies of ports apart, so it is in the cookie's name.
+        Port of the server.
     """
 
     def __init__(self, port: int) -> None:
         self.port = port
         """Port of the server."""
-        self.cookie = f"workbench-{port}"
-        """Name of the cookie."""
+        self.base = f"/{secrets.token_urlsafe(16)}/"
+        """Path of everything, which nobody guesses. A browser sends a cookie to all ports of a host, but only below
+        its path: so whoever listens on another port is not told the key."""
         self.token = secrets.token_urlsafe(32)
         """What the link has."""
         self.key = secrets.token_urlsafe(32)
@@ -41,10 +43,14 @@ class Door:
 
     def open(self, token: str) -> bool:
         """Tell whether a token opens, which it does once."""
-        if self._used or not hmac.compare_digest(token.encode(), self.token.encode()):
+        if not self.is_good(token):
             return False
         self._used = True
         return True
+
+    def is_good(self, token: str) -> bool:
+        """Tell whether a token would open."""
+        return not self._used and hmac.compare_digest(token.encode(), self.token.encode())
 
     def knows(self, key: str | None) -> bool:
         """Tell whether the value of a cookie is the right one."""
@@ -68,16 +74,23 @@ class _Guarded(Proxy):
 
     @property
     def is_known(self) -> bool:
-        return self.door.is_here(self.request.host) and self.door.knows(self.get_cookie(self.door.cookie))
+        return self.door.is_here(self.request.host) and self.door.knows(self.get_cookie(_COOKIE))
 
 
 class _Entrance(_Guarded):
     async def get(self, *_: Any) -> None:
         if not self.is_known:
-            if not self.door.is_here(self.request.host) or not self.door.open(self.get_query_argument("token", "")):
+            token = self.get_query_argument("token", "")
+            if not self.door.is_here(self.request.host):
+                # Who has the token may know why: another port of an ssh tunnel is the usual reason.
+                self.tell(403, _elsewhere(self.door.port, self.request.host) if self.door.is_good(token) else _REFUSAL)
+                return
+            if not self.door.open(token):
                 self.tell(403, _REFUSAL)
                 return
-            self.set_cookie(self.door.cookie, self.door.key, expires_days=None, httponly=True, samesite="Lax")
+            self.set_cookie(
+                _COOKIE, self.door.key, path=self.door.base, expires_days=None, httponly=True, samesite="Lax"
+            )
         self.redirect(self.settings["first_page"])
 
 
@@ -95,11 +108,12 @@ class _Pages(_Guarded, ClusterPages):
 
 class _Nothing(_Guarded):
     def prepare(self) -> None:
-        if not self.is_known:
-            self.tell(403, _REFUSAL)
-        elif self.request.path == "/favicon.ico":  # browsers ask for it, and complain if there is none
+        # browsers ask for it, without the cookie, and complain if there is none
+        if self.request.path == "/favicon.ico":
             self.set_status(204)
             self.finish()
+        elif not self.is_known:
+            self.tell(403, _REFUSAL)
         else:
             self.tell(404, "There is no such page.")
 
@@ -108,6 +122,15 @@ _REFUSAL = (
     "This needs the link that `workbench dashboard` has printed. It opens once, in one browser; for another one "
     "run `workbench dashboard` again."
 )
+
+
+def _elsewhere(port: int, host: str) -> str:
+    return (
+        f"The link is for {_HOST}:{port}, and this browser asks for {host}, where it does not open. Forward the port "
+        f"to the same port here: `ssh -L {port}:{_HOST}:{port}` and the machine where `workbench dashboard` runs. Then "
+        "open the link as it was printed; it is still good. If something else has the port here, run "
+        "`workbench dashboard` again: it takes another."
+    )
 
 
 def serve(name: str, tell: Callable[[str], None]) -> None:
@@ -134,16 +157,16 @@ async def _serve(name: str, tell: Callable[[str], None]) -> None:
     panels = Panels()
     server = HTTPServer(
         Application(
-            [("/", _Entrance), (f"/{ROUTE}", _Pages, {"panels": panels, "base": "/"})],
+            [(door.base, _Entrance), (f"{door.base}{ROUTE}", _Pages, {"panels": panels, "base": door.base})],
             default_handler_class=_Nothing,
             log_function=lambda _: None,  # links have the token
             door=door,
-            first_page=f"/workbench/dashboard/{name}/",
+            first_page=f"{door.base}workbench/dashboard/{name}/",
         )
     )
     server.add_sockets(sockets)
     try:
-        tell(f"http://{_HOST}:{door.port}/?token={door.token}")
+        tell(f"http://{_HOST}:{door.port}{door.base}?token={door.token}")
         await asyncio.Event().wait()
     finally:
         server.stop()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import config, registry
@@ -15,6 +14,7 @@ from workbench import logs as log_files
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
 from workbench.launch import queued
 from workbench.registry import Record
+from workbench.verbs import out_file
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
@@ -304,7 +304,7 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
     table
         As of `MPICluster.metrics`; None: all of them, as OpenMetrics.
     out
-        File; a table goes to ``.parquet`` as Parquet, to any other as CSV.
+        File; a table goes to ``.parquet`` as Parquet, to any other as CSV. What is there is replaced.
 
     Raises
     ------
@@ -314,18 +314,13 @@ def metrics(record: Record, table: str | None, out: str | None, bound: MPICluste
     parquet = out is not None and out.endswith(".parquet")
     if parquet and table is None:
         raise InvalidRequest(f"--out {out}: OpenMetrics are text; name a table for Parquet, as --table ranks")
+    path = None if out is None else out_file.checked("--out", out)
     with connected(record, bound) as cluster:
         frame = None if table is None else cluster.metrics(table)
         text = cluster.openmetrics() if frame is None else frame.to_csv(index=False)
-    if out is None:
+    if path is None:
         return str(text).rstrip("\n")
-    try:
-        if frame is not None and parquet:
-            frame.to_parquet(out)
-        else:
-            Path(out).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidRequest(f"--out {out}: it cannot be written ({error.strerror}); name another file") from error
+    out_file.write("--out", path, frame.to_parquet() if frame is not None and parquet else text.encode())
     return f"{out} has the metrics of cluster {record.name!r}"
 
 

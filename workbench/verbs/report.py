@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError, StartTimeout
 from workbench.registry import Record
-from workbench.verbs import actions
+from workbench.verbs import actions, out_file
 
 # Draws it, apart: the notebook is not to load Panel. How it ends tells what was wrong.
 _MODULE = "workbench.dashboard.report"
@@ -39,30 +37,15 @@ def report(file: str, name: str | None, bound: Record | None = None) -> str:
     StartError
         If the report is not drawn, or not in time.
     """
-    path = Path(file).expanduser()
-    _check(file, path)
+    if not file.lower().endswith((".html", ".htm")):
+        raise InvalidRequest(f"report {file}: a report is a file of HTML; name one that ends in .html, as {file}.html")
+    path = out_file.checked("report", file)
     try:
         record = actions.choose(name, bound)
     except ClusterNotFound as error:
         raise ClusterNotFound(f"{error} A report is made while its cluster runs, and can be read ever after.") from None
-    html = _drawn(record.name)
-    try:
-        _write(path, html)
-    except OSError as error:
-        raise InvalidRequest(f"report {file}: it cannot be written ({error.strerror}); name another file") from error
+    out_file.write("report", path, _drawn(record.name))
     return f"{file} has the report of cluster {record.name!r}"
-
-
-def _check(file: str, path: Path) -> None:
-    """Refuse what can be no report before anything is asked."""
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise InvalidRequest(f"report {file}: a report is a file of HTML; name one that ends in .html, as {file}.html")
-    if path.is_dir():
-        raise InvalidRequest(f"report {file}: it is a folder; name a file")
-    if not path.parent.is_dir():
-        raise InvalidRequest(f"report {file}: there is no folder {path.parent}; make it, or name another file")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InvalidRequest(f"report {file}: you may not write there; name another file")
 
 
 def _drawn(name: str) -> bytes:
@@ -81,15 +64,3 @@ def _drawn(name: str) -> bytes:
         last = told.rpartition("\n")[2]
         raise StartError(f"the report of cluster {name!r} was not drawn: {last}. `{' '.join(command)}` tells more.")
     return done.stdout
-
-
-def _write(path: Path, html: bytes) -> None:
-    # a link stays one
-    path = path.resolve()
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_bytes(html)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

@@ -1,0 +1,107 @@
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+
+import { ApiError } from './apiError';
+import type { ICluster, IStart, IState, Options } from './contract';
+import type { IEvents, ISocket } from './model/link';
+
+const ROOT = 'workbench';
+
+/** Requests to the server extension, with Jupyter's login and its XSRF token. */
+export class Api {
+  constructor(readonly settings: ServerConnection.ISettings = ServerConnection.makeSettings()) {}
+
+  /** All clusters of this user. */
+  clusters(): Promise<IState> {
+    return this.request<IState>('GET', ['clusters']);
+  }
+
+  /** Ask for a cluster; it is started by the server. */
+  start(options: Options): Promise<IStart> {
+    return this.request<IStart>('POST', ['clusters'], options);
+  }
+
+  /** Forget a start, or end one that has not come to its end. */
+  async dismiss(start: string): Promise<void> {
+    await this.request('DELETE', ['starts', start]);
+  }
+
+  /** Have a cluster have so many ranks in total. */
+  async scale(cluster: ICluster['name'], ranks: number): Promise<void> {
+    await this.request('POST', ['clusters', cluster, 'scale'], { ranks });
+  }
+
+  /** Start the MPI worlds of a cluster anew. */
+  async restart(cluster: ICluster['name']): Promise<void> {
+    await this.request('POST', ['clusters', cluster, 'restart'], {});
+  }
+
+  /** End a cluster. */
+  async stop(cluster: ICluster['name']): Promise<void> {
+    await this.request('DELETE', ['clusters', cluster]);
+  }
+
+  /**
+   * Ask the server.
+   *
+   * @param path - Parts of the path below `workbench/api/`.
+   * @param query - What follows the question mark.
+   * @throws {@link ApiError} if the answer is not a good one, or none.
+   */
+  async request<T>(
+    method: string,
+    path: string[],
+    body?: object,
+    query: Record<string, string> = {}
+  ): Promise<T> {
+    const url = this.url('api', path) + URLExt.objectToQueryString(query);
+    const init = { method, ...(body && { body: JSON.stringify(body) }) };
+    let response: Response;
+    try {
+      response = await ServerConnection.makeRequest(url, init, this.settings);
+    } catch (error) {
+      throw new ApiError(0, error instanceof Error ? error.message : String(error));
+    }
+    const text = await response.text();
+    if (!response.ok) {
+      throw refusal(response, text);
+    }
+    return (text === '' ? null : JSON.parse(text)) as T;
+  }
+
+  /** Return the address of a page of a cluster, with a slash at its end. */
+  page(kind: 'dashboard' | 'dask', cluster: ICluster['name']): string {
+    return this.url(kind, [cluster]) + '/';
+  }
+
+  /** Open the websocket by which changes are told. */
+  connect(events: IEvents): ISocket {
+    const { WebSocket, wsUrl, token, appendToken } = this.settings;
+    const query = appendToken && token ? `?token=${encodeURIComponent(token)}` : '';
+    const socket = new WebSocket(URLExt.join(wsUrl, ROOT, 'api', 'events') + query);
+    socket.onopen = () => {
+      events.opened();
+    };
+    socket.onmessage = message => {
+      events.received(String(message.data));
+    };
+    socket.onclose = () => {
+      events.closed();
+    };
+    return socket;
+  }
+
+  private url(kind: string, path: string[]): string {
+    return URLExt.join(this.settings.baseUrl, ROOT, kind, ...path.map(encodeURIComponent));
+  }
+}
+
+function refusal(response: Response, text: string): ApiError {
+  const otherwise = `${response.status} ${response.statusText}`.trim();
+  try {
+    const { message, log } = JSON.parse(text) as { message?: string; log?: string | null };
+    return new ApiError(response.status, message ?? otherwise, log ?? null);
+  } catch {
+    return new ApiError(response.status, otherwise);
+  }
+}

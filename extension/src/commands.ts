@@ -1,0 +1,94 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Dialog, ICommandPalette, InputDialog, showDialog } from '@jupyterlab/apputils';
+import { refreshIcon, stopIcon } from '@jupyterlab/ui-components';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+
+import type { ICluster } from './contract';
+import { CATEGORY, Commands } from './ids';
+import { failed } from './telling';
+import { IWorkbench } from './tokens';
+
+/** Return the cluster that a command means: that of its argument, else the chosen one. */
+export function meant(
+  workbench: IWorkbench,
+  args: ReadonlyPartialJSONObject
+): ICluster | undefined {
+  const { model } = workbench;
+  return typeof args.name === 'string' ? model.cluster(args.name) : model.chosen;
+}
+
+/** What changes clusters. */
+export const commandsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'mpi-workbench:commands',
+  description: 'Scale, restart and stop clusters.',
+  autoStart: true,
+  requires: [IWorkbench],
+  optional: [ICommandPalette],
+  activate: (app: JupyterFrontEnd, workbench: IWorkbench, palette: ICommandPalette | null) => {
+    const { trans } = workbench;
+    const actions = [
+      { id: Commands.scale, label: trans.__('Scale Cluster …'), act: scale },
+      { id: Commands.restart, label: trans.__('Restart Ranks …'), icon: refreshIcon, act: restart },
+      { id: Commands.stop, label: trans.__('Stop Cluster …'), icon: stopIcon, act: stop }
+    ];
+    for (const { id, label, icon, act } of actions) {
+      app.commands.addCommand(id, {
+        label,
+        icon,
+        isEnabled: args => meant(workbench, args)?.busy === null,
+        execute: async args => {
+          const cluster = meant(workbench, args);
+          if (cluster) {
+            await act(workbench, cluster).catch(failed(cluster.name, trans));
+          }
+        }
+      });
+      palette?.addItem({ command: id, category: CATEGORY });
+    }
+    workbench.model.changed.connect(() => {
+      app.commands.notifyCommandChanged();
+    });
+  }
+};
+
+async function scale({ api, trans }: IWorkbench, { name, ranks }: ICluster): Promise<void> {
+  const answer = await InputDialog.getNumber({
+    title: trans.__('Scale %1', name),
+    label: trans.__('Ranks in total; whole MPI worlds are added or removed'),
+    value: ranks,
+    okLabel: trans.__('Scale')
+  });
+  if (answer.button.accept && answer.value !== null && answer.value !== ranks) {
+    await api.scale(name, answer.value);
+  }
+}
+
+async function restart({ api, trans }: IWorkbench, { name }: ICluster): Promise<void> {
+  const answer = await showDialog({
+    title: trans.__('Restart the ranks of %1?', name),
+    body: trans.__('What its ranks hold in memory is lost, and what they compute is begun anew.'),
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Restart') })]
+  });
+  if (answer.button.accept) {
+    await api.restart(name);
+  }
+}
+
+async function stop({ api, model, trans }: IWorkbench, cluster: ICluster): Promise<void> {
+  const clients = model.pulses(cluster).at(-1)?.clients ?? 0;
+  const answer = await showDialog({
+    title: trans.__('Stop %1?', cluster.name),
+    body:
+      clients > 0
+        ? trans._n(
+            'Its ranks and its jobs end, and what they hold is lost. %1 client is connected.',
+            'Its ranks and its jobs end, and what they hold is lost. %1 clients are connected.',
+            clients
+          )
+        : trans.__('Its ranks and its jobs end, and what they hold is lost.'),
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop') })]
+  });
+  if (answer.button.accept) {
+    await api.stop(cluster.name);
+  }
+}

@@ -1,0 +1,91 @@
+import { MainAreaWidget } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { IFrame, launchIcon, refreshIcon, ToolbarButton } from '@jupyterlab/ui-components';
+
+import { dashboardIcon } from './sidebar/icons';
+
+/** What a tab shows. */
+export interface IShown {
+  cluster: string;
+  page: string;
+  /** Of the dashboard, without a query. */
+  url: string;
+  theme: 'light' | 'dark';
+  trans: TranslationBundle;
+}
+
+/** The dashboard of a cluster in a tab. */
+export class DashboardTab extends MainAreaWidget<IFrame> {
+  constructor(private readonly shown: IShown) {
+    // The pages are of this server's own origin, and need its cookies; they are not to replace Lab.
+    super({
+      content: new IFrame({
+        sandbox: [
+          'allow-scripts',
+          'allow-same-origin',
+          'allow-downloads',
+          'allow-forms',
+          'allow-modals',
+          'allow-popups'
+        ],
+        referrerPolicy: 'same-origin',
+        loading: 'lazy'
+      })
+    });
+    const { cluster, page, trans } = shown;
+    this.id = `workbench-dashboard-${cluster}-${page}`;
+    this.addClass('wb-DashboardTab');
+    this.title.label = cluster;
+    this.title.caption = trans.__('Dashboard of cluster %1', cluster);
+    this.title.icon = dashboardIcon;
+    this.title.closable = true;
+    this.content.node.querySelector('iframe')?.setAttribute('title', this.title.caption);
+    this.toolbar.addItem(
+      'reload',
+      new ToolbarButton({
+        icon: refreshIcon,
+        tooltip: trans.__('Reload the dashboard'),
+        onClick: () => {
+          this.load();
+        }
+      })
+    );
+    this.toolbar.addItem(
+      'open',
+      new ToolbarButton({
+        icon: launchIcon,
+        tooltip: trans.__('Open the dashboard in a tab of the browser'),
+        onClick: () => {
+          window.open(this.address, '_blank');
+        }
+      })
+    );
+    this.load();
+  }
+
+  get cluster(): string {
+    return this.shown.cluster;
+  }
+
+  get page(): string {
+    return this.shown.page;
+  }
+
+  /** The look of the pages; another one loads them again. */
+  set theme(theme: 'light' | 'dark') {
+    if (theme !== this.shown.theme) {
+      this.shown.theme = theme;
+      this.load();
+    }
+  }
+
+  private get address(): string {
+    const { url, page, theme } = this.shown;
+    return `${url}?${new URLSearchParams({ page, theme }).toString()}`;
+  }
+
+  private load(): void {
+    // the same address again loads the page again
+    this.content.url = this.address;
+  }
+}

@@ -1,0 +1,74 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { IStateDB } from '@jupyterlab/statedb';
+import { addIcon } from '@jupyterlab/ui-components';
+
+import { CATEGORY, Commands } from '../ids';
+import { IWorkbench } from '../tokens';
+import { sourceOf } from './contract';
+import { NewClusterDialog } from './dialog';
+import { FormModel } from './formModel';
+
+// Where what was filled in is remembered.
+const KEY = 'mpi-workbench:new-cluster';
+
+/** The dialog for a new cluster. */
+export const dialogPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'mpi-workbench:dialog',
+  description: 'The dialog for a new cluster.',
+  autoStart: true,
+  requires: [IWorkbench],
+  optional: [IStateDB, ICommandPalette],
+  activate: (
+    app: JupyterFrontEnd,
+    workbench: IWorkbench,
+    memory: IStateDB | null,
+    palette: ICommandPalette | null
+  ) => {
+    const { trans } = workbench;
+    let isOpen = false;
+    app.commands.addCommand(Commands.newCluster, {
+      label: trans.__('New Cluster …'),
+      icon: args => (args.isPalette ? undefined : addIcon),
+      execute: async () => {
+        if (!isOpen) {
+          isOpen = true;
+          try {
+            await ask(workbench, memory);
+          } finally {
+            isOpen = false;
+          }
+        }
+      }
+    });
+    palette?.addItem({
+      command: Commands.newCluster,
+      category: CATEGORY,
+      args: { isPalette: true }
+    });
+  }
+};
+
+async function ask({ api, model, trans }: IWorkbench, memory: IStateDB | null): Promise<void> {
+  const form = new FormModel(sourceOf(api), model);
+  const dialog = new NewClusterDialog(form, trans);
+  try {
+    const closed = dialog.launch();
+    void recalled(memory).then(values => form.load(values));
+    await closed;
+    if (form.form) {
+      // what cannot be remembered is filled in again
+      memory?.save(KEY, { ...form.values }).catch(() => undefined);
+    }
+  } finally {
+    form.dispose();
+  }
+}
+
+async function recalled(memory: IStateDB | null): Promise<unknown> {
+  try {
+    return await memory?.fetch(KEY);
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,49 @@
+import { MimeData } from '@lumino/coreutils';
+import { Drag } from '@lumino/dragdrop';
+import type * as React from 'react';
+
+import { clientCode } from './code';
+import type { ICluster } from './contract';
+
+// What notebooks take.
+const CELLS = 'application/vnd.jupyter.cells';
+// Pixels after which a press is a drag.
+const ENOUGH = 5;
+
+/** Drag the code that connects to a cluster, as soon as the pointer has moved far enough. */
+export function startDrag(cluster: ICluster, press: React.PointerEvent): void {
+  if (press.button !== 0) {
+    return;
+  }
+  const { clientX, clientY } = press;
+  const stop = () => {
+    document.removeEventListener('pointermove', move, true);
+    document.removeEventListener('pointerup', stop, true);
+  };
+  const move = (event: PointerEvent) => {
+    if (Math.hypot(event.clientX - clientX, event.clientY - clientY) >= ENOUGH) {
+      stop();
+      void carry(cluster.name, event.clientX, event.clientY);
+    }
+  };
+  document.addEventListener('pointermove', move, true);
+  document.addEventListener('pointerup', stop, true);
+}
+
+async function carry(name: string, clientX: number, clientY: number): Promise<void> {
+  const code = clientCode(name);
+  const mimeData = new MimeData();
+  mimeData.setData(CELLS, [{ cell_type: 'code', source: code, metadata: {}, outputs: [] }]);
+  mimeData.setData('text/plain', code);
+  const dragImage = document.createElement('div');
+  dragImage.className = 'wb-Dragged';
+  dragImage.textContent = name;
+  const drag = new Drag({
+    mimeData,
+    dragImage,
+    supportedActions: 'copy-move',
+    proposedAction: 'copy'
+  });
+  await drag.start(clientX, clientY);
+  drag.dispose();
+}

@@ -1,0 +1,56 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ICommandPalette, Notification } from '@jupyterlab/apputils';
+import { INotebookTracker, NotebookActions, type Notebook } from '@jupyterlab/notebook';
+import { codeIcon } from '@jupyterlab/ui-components';
+
+import { clientCode } from './code';
+import { meant } from './commands';
+import { CATEGORY, Commands } from './ids';
+import { IWorkbench } from './tokens';
+
+/** The code that connects a notebook to a cluster. */
+export const injectPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'mpi-workbench:inject',
+  description: 'Insert code that connects to a cluster into a notebook.',
+  autoStart: true,
+  requires: [IWorkbench],
+  optional: [INotebookTracker, ICommandPalette],
+  activate: (
+    app: JupyterFrontEnd,
+    workbench: IWorkbench,
+    notebooks: INotebookTracker | null,
+    palette: ICommandPalette | null
+  ) => {
+    const { trans } = workbench;
+    app.commands.addCommand(Commands.insertCode, {
+      label: trans.__('Insert Code That Connects to Cluster'),
+      icon: codeIcon,
+      isEnabled: args => meant(workbench, args) !== undefined,
+      execute: args => {
+        const cluster = meant(workbench, args);
+        const panel = notebooks?.currentWidget;
+        if (!panel) {
+          Notification.warning(
+            trans.__('There is no notebook to insert code into: open one, or choose its tab.')
+          );
+        } else if (cluster) {
+          insert(panel.content, clientCode(cluster.name));
+          app.shell.activateById(panel.id);
+        }
+      }
+    });
+    palette?.addItem({ command: Commands.insertCode, category: CATEGORY });
+  }
+};
+
+/** Write code into the active cell, or into a new one below it unless that is an empty code cell; nothing is run. */
+export function insert(notebook: Notebook, code: string): void {
+  const isFree = () => {
+    const model = notebook.activeCell?.model;
+    return model?.type === 'code' && model.sharedModel.source.trim() === '';
+  };
+  if (!isFree()) {
+    NotebookActions.insertBelow(notebook);
+  }
+  notebook.activeCell?.model.sharedModel.setSource(code);
+}

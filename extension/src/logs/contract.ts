@@ -1,0 +1,36 @@
+/** What the server tells of logs. */
+
+import type { Api } from '../api';
+
+/** A log file. */
+export interface IFile {
+  /** As `head`, `job`, `world-0`, `rank-3` or `rank-w1.3`. */
+  name: string;
+  /** In bytes. */
+  size: number;
+}
+
+/** A part of a log file; all numbers are bytes. */
+export interface IPart {
+  text: string;
+  /** Where what follows begins. */
+  next: number;
+  size: number;
+}
+
+/** Where logs come from. */
+export interface ILogSource {
+  files: () => Promise<IFile[]>;
+  /** A part of at most 256 KiB; `from` below zero: so many bytes before the end. */
+  part: (file: string, from: number) => Promise<IPart>;
+}
+
+/** Return where the logs of a cluster come from. */
+export function logsOf(api: Api, cluster: string): ILogSource {
+  const path = ['clusters', cluster, 'logs'];
+  return {
+    files: async () => (await api.request<{ files: IFile[] }>('GET', path)).files,
+    part: (file, from) =>
+      api.request<IPart>('GET', [...path, file], undefined, { from: String(from) })
+  };
+}

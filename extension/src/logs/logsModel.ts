@@ -1,0 +1,177 @@
+import type { IDisposable } from '@lumino/disposable';
+import { Signal, type ISignal } from '@lumino/signaling';
+
+import type { ICluster } from '../contract';
+import type { ILogSource } from './contract';
+import { namesOf, type INames } from './files';
+import { LogTail } from './tail';
+import { Turns } from './turns';
+
+/** What is known of clusters, as their model tells. */
+export interface IClusters {
+  readonly changed: ISignal<unknown, void>;
+  /** `live`: what it tells is new. */
+  readonly state: string;
+  cluster: (name: string) => ICluster | undefined;
+}
+
+/** Milliseconds between two questions for more. */
+export const EVERY = 1000;
+
+/** The logs of one cluster, of which one is read, and followed while somebody sees it. Knows nothing of pages. */
+export class LogsModel implements IDisposable {
+  constructor(
+    readonly name: string,
+    private readonly source: ILogSource,
+    private readonly clusters: IClusters,
+    file: string | null = null,
+    every = EVERY
+  ) {
+    this._file = file;
+    this.cluster = clusters.cluster(name);
+    this.turns = new Turns({
+      turn: () => this.look(),
+      isWanted: () => this.isSeen && this._isFollowing,
+      every
+    });
+    clusters.changed.connect(this.onClusters);
+  }
+
+  /** Emitted when anything is new. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** The files that there are. */
+  get names(): INames {
+    return this._names;
+  }
+
+  /** The file that is read. */
+  get file(): string | null {
+    return this._file;
+  }
+
+  /** What is read of it. */
+  get tail(): LogTail {
+    return this._tail;
+  }
+
+  /** Why nothing could be read the last time. */
+  get trouble(): string {
+    return this._trouble;
+  }
+
+  /** Whether more is asked for. */
+  get isFollowing(): boolean {
+    return this._isFollowing;
+  }
+
+  /** Whether the cluster has ended. */
+  get isOver(): boolean {
+    return this.clusters.state === 'live' && this.clusters.cluster(this.name) === undefined;
+  }
+
+  /** Read another file. */
+  choose(file: string): void {
+    if (file !== this._file) {
+      this._file = file;
+      this.begin();
+    }
+  }
+
+  /** Ask for more as it comes, or no longer. */
+  follow(isFollowing: boolean): void {
+    this._isFollowing = isFollowing;
+    this.emit();
+    if (isFollowing) {
+      this.wake();
+    }
+  }
+
+  /** Say whether somebody sees it: nothing is read unless. */
+  see(isSeen: boolean): void {
+    if (isSeen !== this.isSeen) {
+      this.isSeen = isSeen;
+      this.isListOld = true;
+      this.wake();
+    }
+  }
+
+  get isDisposed(): boolean {
+    return this.turns.isDisposed;
+  }
+
+  dispose(): void {
+    this.clusters.changed.disconnect(this.onClusters);
+    this.turns.dispose();
+    Signal.clearData(this);
+  }
+
+  private async look(): Promise<boolean> {
+    try {
+      if (this.isListOld) {
+        this._names = namesOf(await this.source.files());
+        this._file ??= this._names.cluster[0] ?? this._names.ranks[0] ?? null;
+        this.isListOld = this._file === null;
+      }
+      const { _file: file, _tail: tail, isOver } = this;
+      const isNew = file !== null && (await tail.read(from => this.source.part(file, from)));
+      this._trouble = '';
+      // what an ended cluster has written is soon read
+      return isNew || !isOver;
+    } catch (error) {
+      this.isListOld = true;
+      this._trouble = error instanceof Error ? error.message : String(error);
+      throw error;
+    } finally {
+      this.emit();
+    }
+  }
+
+  private begin(): void {
+    this._tail = new LogTail();
+    this._trouble = '';
+    this.emit();
+    this.wake();
+  }
+
+  private wake(): void {
+    if (this.isSeen && !this.isDisposed) {
+      this.turns.wake();
+    }
+  }
+
+  private readonly onClusters = (): void => {
+    const its = this.clusters.cluster(this.name);
+    if (its === this.cluster || (its === undefined && !this.isOver)) {
+      return;
+    }
+    const isAnother = its !== undefined && this.cluster !== undefined && its.id !== this.cluster.id;
+    this.cluster = its ?? this.cluster;
+    this.isListOld = true;
+    if (isAnother) {
+      // a name can be given again
+      this.begin();
+    } else {
+      this.emit();
+    }
+  };
+
+  private emit(): void {
+    if (!this.isDisposed) {
+      this._changed.emit();
+    }
+  }
+
+  private readonly turns: Turns;
+  private cluster: ICluster | undefined;
+  private isSeen = false;
+  private isListOld = true;
+  private _names: INames = { cluster: [], ranks: [] };
+  private _file: string | null;
+  private _tail = new LogTail();
+  private _trouble = '';
+  private _isFollowing = true;
+  private readonly _changed = new Signal<this, void>(this);
+}

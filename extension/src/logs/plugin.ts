@@ -1,0 +1,76 @@
+import {
+  ILabShell,
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette, WidgetTracker } from '@jupyterlab/apputils';
+import { listIcon } from '@jupyterlab/ui-components';
+
+import { meant } from '../commands';
+import { CATEGORY, Commands } from '../ids';
+import { IWorkbench } from '../tokens';
+import { logsOf } from './contract';
+import { LogsModel } from './logsModel';
+import { LogsTab } from './widget';
+
+/** The logs of clusters as tabs, which come back with the workspace. */
+export const logsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'mpi-workbench:logs',
+  description: 'The logs of clusters, as tabs.',
+  autoStart: true,
+  requires: [IWorkbench],
+  optional: [ILabShell, ILayoutRestorer, ICommandPalette],
+  activate: (
+    app: JupyterFrontEnd,
+    workbench: IWorkbench,
+    labShell: ILabShell | null,
+    restorer: ILayoutRestorer | null,
+    palette: ICommandPalette | null
+  ) => {
+    const { api, model, trans } = workbench;
+    const tracker = new WidgetTracker<LogsTab>({ namespace: 'workbench-logs' });
+    app.commands.addCommand(Commands.logs, {
+      label: trans.__('Show Logs of Cluster'),
+      icon: listIcon,
+      isEnabled: args => typeof args.name === 'string' || meant(workbench, args) !== undefined,
+      execute: async args => {
+        // the logs of a cluster that has ended are there, too
+        const name = typeof args.name === 'string' ? args.name : meant(workbench, args)?.name;
+        if (name === undefined) {
+          return;
+        }
+        const file = typeof args.file === 'string' ? args.file : null;
+        let tab = tracker.find(its => its.model.name === name);
+        if (!tab) {
+          const source = logsOf(api, name);
+          const logs = new LogsModel(name, source, model, file);
+          const added = (tab = new LogsTab(logs, source, trans));
+          // a page of Notebook 7 holds one document
+          app.shell.add(tab, labShell ? 'main' : 'down', { type: 'MPI Cluster' });
+          await tracker.add(tab);
+          onAnotherFile(logs, () => void tracker.save(added));
+        } else if (file !== null) {
+          tab.model.choose(file);
+        }
+        app.shell.activateById(tab.id);
+      }
+    });
+    palette?.addItem({ command: Commands.logs, category: CATEGORY });
+    void restorer?.restore(tracker, {
+      command: Commands.logs,
+      args: ({ model: { name, file } }) => ({ name, file }),
+      name: ({ model: { name } }) => name
+    });
+  }
+};
+
+function onAnotherFile(logs: LogsModel, save: () => void): void {
+  let { file } = logs;
+  logs.changed.connect(() => {
+    if (logs.file !== file) {
+      ({ file } = logs);
+      save();
+    }
+  });
+}

@@ -1,0 +1,74 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { listIcon, ReactWidget } from '@jupyterlab/ui-components';
+import type { Message } from '@lumino/messaging';
+import * as React from 'react';
+
+import { failed } from '../telling';
+import type { ILogSource } from './contract';
+import { download } from './download';
+import type { LogsModel } from './logsModel';
+import { Viewer } from './viewer';
+
+/** The logs of a cluster as a tab: they are read while it can be seen. */
+export class LogsTab extends ReactWidget {
+  constructor(
+    readonly model: LogsModel,
+    private readonly source: ILogSource,
+    private readonly trans: TranslationBundle
+  ) {
+    super();
+    this.id = `workbench-logs-${model.name}`;
+    this.addClass('wb-Logs');
+    // it is activated before it is drawn
+    this.node.tabIndex = -1;
+    this.title.label = trans.__('%1: logs', model.name);
+    this.title.caption = trans.__('Logs of cluster %1', model.name);
+    this.title.icon = listIcon;
+    this.title.closable = true;
+    document.addEventListener('visibilitychange', this.look);
+  }
+
+  override dispose(): void {
+    document.removeEventListener('visibilitychange', this.look);
+    this.model.dispose();
+    super.dispose();
+  }
+
+  protected override render(): React.JSX.Element {
+    const { model, trans } = this;
+    return <Viewer model={model} trans={trans} download={this.download} />;
+  }
+
+  protected override onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this.look();
+  }
+
+  protected override onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this.look();
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this.look();
+  }
+
+  protected override onActivateRequest(message: Message): void {
+    super.onActivateRequest(message);
+    (this.node.querySelector<HTMLElement>('select:enabled, .wb-Logs-text') ?? this.node).focus();
+  }
+
+  private readonly look = (): void => {
+    this.model.see(this.isVisible && !document.hidden);
+  };
+
+  private readonly download = (): void => {
+    const { name, file } = this.model;
+    if (file !== null) {
+      download(this.source, file, `${name}-${file}.log`).catch(
+        failed(this.trans.__('The log %1', file), this.trans)
+      );
+    }
+  };
+}

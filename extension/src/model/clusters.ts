@@ -1,0 +1,248 @@
+import { Signal, type ISignal } from '@lumino/signaling';
+import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
+
+import type { IBroken, IChange, ICluster, IPulse, IStart, IState, Message } from '../contract';
+import { History } from './history';
+import { Link, type IEvents, type ISocket } from './link';
+import { stateAfter, type LinkState } from './linkState';
+
+/** Where the news come from. */
+export interface ISource {
+  clusters: () => Promise<IState>;
+  connect: (events: IEvents) => ISocket;
+}
+
+/** All that is known of the clusters of this user. Knows nothing of pages; what shows it listens to its signals. */
+export class ClustersModel implements IDisposable {
+  constructor(
+    private readonly source: ISource,
+    random?: () => number
+  ) {
+    this.link = new Link({
+      connect: source.connect,
+      opened: () => {
+        this.sayVisible();
+      },
+      received: text => {
+        this.take(JSON.parse(text) as Message);
+      },
+      lost: () => {
+        void this.ask();
+      },
+      random
+    });
+  }
+
+  /** Emitted when anything but a pulse is new. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** Emitted when there are new pulses. */
+  get pulsed(): ISignal<this, void> {
+    return this._pulsed;
+  }
+
+  /** The clusters, the newest first. A cluster that has not changed is the same object as before. */
+  get clusters(): readonly ICluster[] {
+    return this._clusters;
+  }
+
+  /** Records that cannot be used. */
+  get broken(): readonly IBroken[] {
+    return this._broken;
+  }
+
+  /** Starts that were asked for, without those that are clusters by now. */
+  get starts(): readonly IStart[] {
+    return this._starts;
+  }
+
+  /** Whether all this is new. */
+  get state(): LinkState {
+    return this._state;
+  }
+
+  /** Why it is not, in words. */
+  get trouble(): string {
+    return this._trouble;
+  }
+
+  /** What the server calls its version; empty: it has told nothing yet. */
+  get version(): string {
+    return this._version;
+  }
+
+  /** Seconds since the epoch, by the server's clock. */
+  now(): number {
+    return Date.now() / 1000 + this.ahead;
+  }
+
+  /** Return the cluster of a name. */
+  cluster(name: string): ICluster | undefined {
+    return this.byName.get(name);
+  }
+
+  /** Return the last pulses of a cluster. */
+  pulses(cluster: ICluster): readonly IPulse[] {
+    return this.history.of(cluster);
+  }
+
+  /** The cluster that was chosen, else the newest that is up; what commands mean that are given no name. */
+  get chosen(): ICluster | undefined {
+    return (
+      this.byName.get(this._chosen) ?? this._clusters.find(its => its.up > 0) ?? this._clusters[0]
+    );
+  }
+
+  /** Choose a cluster. */
+  choose(name: string): void {
+    if (this._chosen !== name) {
+      this._chosen = name;
+      this._changed.emit();
+    }
+  }
+
+  /** Begin to listen. A second start does nothing. */
+  start(): void {
+    this.link.start();
+  }
+
+  /** Try at once to connect, where the next try is still some time away. */
+  retry(): void {
+    this.link.hurry();
+  }
+
+  /** Return what is disposed when somebody looks no longer: pulses come only while somebody does. */
+  watch(): IDisposable {
+    this.viewers += 1;
+    this.sayVisible();
+    return new DisposableDelegate(() => {
+      this.viewers -= 1;
+      this.sayVisible();
+    });
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  dispose(): void {
+    if (!this._isDisposed) {
+      this._isDisposed = true;
+      this.link.close();
+      Signal.clearData(this);
+    }
+  }
+
+  private sayVisible(): void {
+    const visible = this.viewers > 0;
+    if (!this.link.isOpen) {
+      this.said = false;
+    } else if (visible !== this.said) {
+      this.said = visible;
+      this.link.send({ visible });
+    }
+  }
+
+  private take(message: Message): void {
+    this.ahead = message.time - Date.now() / 1000;
+    if (message.type === 'pulse') {
+      this.beat(message.pulses);
+    } else if (message.type === 'state') {
+      this.whole(message, 'live');
+    } else {
+      this.change(message);
+    }
+  }
+
+  private whole(state: IState, link: LinkState): void {
+    this._version = state.version;
+    this.setState(link, '');
+    const known = this.byName;
+    this.byName = new Map(state.clusters.map(its => [its.name, same(known.get(its.name), its)]));
+    this.settle(state);
+  }
+
+  private change(change: IChange): void {
+    for (const name of change.gone) {
+      this.byName.delete(name);
+    }
+    for (const its of change.clusters) {
+      this.byName.set(its.name, its);
+    }
+    this.settle(change);
+  }
+
+  private settle({ broken, starts }: Pick<IChange, 'broken' | 'starts'>): void {
+    this._clusters = [...this.byName.values()].sort(
+      (one, other) => other.created - one.created || one.name.localeCompare(other.name)
+    );
+    this._broken = broken;
+    this._starts = starts.filter(its => its.state !== 'ready');
+    this.history.keep(this.byName);
+    this._changed.emit();
+  }
+
+  private beat(pulses: Record<string, IPulse>): void {
+    for (const [name, pulse] of Object.entries(pulses)) {
+      const cluster = this.byName.get(name);
+      if (cluster) {
+        this.history.add(cluster, pulse);
+      }
+    }
+    this._pulsed.emit();
+  }
+
+  // A websocket does not say why it cannot be opened; a request does, and tells how things stand without one.
+  private async ask(): Promise<void> {
+    this.said = false;
+    if (this._state === 'live') {
+      this.setState('reconnecting', '');
+      this._changed.emit();
+    }
+    try {
+      const state = await this.source.clusters();
+      if (!this.isListening()) {
+        this.ahead = state.time - Date.now() / 1000;
+        this.whole(state, 'reconnecting');
+      }
+    } catch (error) {
+      if (!this.isListening()) {
+        this.setState(stateAfter(error), error instanceof Error ? error.message : String(error));
+        this._changed.emit();
+      }
+    }
+  }
+
+  private isListening(): boolean {
+    return this._isDisposed || this.link.isOpen;
+  }
+
+  private setState(state: LinkState, trouble: string): void {
+    this._state = state;
+    this._trouble = trouble;
+  }
+
+  private readonly link: Link;
+  private readonly history = new History();
+  private byName = new Map<string, ICluster>();
+  private viewers = 0;
+  private said = false;
+  // Seconds by which the server's clock is ahead of this one.
+  private ahead = 0;
+  private _clusters: readonly ICluster[] = [];
+  private _broken: readonly IBroken[] = [];
+  private _starts: readonly IStart[] = [];
+  private _state: LinkState = 'connecting';
+  private _trouble = '';
+  private _version = '';
+  private _chosen = '';
+  private _isDisposed = false;
+  private readonly _changed = new Signal<this, void>(this);
+  private readonly _pulsed = new Signal<this, void>(this);
+}
+
+function same(known: ICluster | undefined, told: ICluster): ICluster {
+  return known && JSON.stringify(known) === JSON.stringify(told) ? known : told;
+}

@@ -1,0 +1,97 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
+
+import { Commands } from './ids';
+import { Reporter, type INews } from './model/news';
+import { showLog } from './telling';
+import { IWorkbench } from './tokens';
+import { duration } from './words';
+
+// Seconds between two looks at the clock.
+const LOOK = 20;
+
+/** Notifications of what somebody wants to know wherever he looks. */
+export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'mpi-workbench:notifications',
+  description: 'Notifications of clusters that are ready, fail, lose ranks or are about to end.',
+  autoStart: true,
+  requires: [IWorkbench],
+  activate: (app: JupyterFrontEnd, workbench: IWorkbench) => {
+    const { model, settings } = workbench;
+    const reporter = new Reporter();
+    const report = () => {
+      // before the first word of the server nothing is known
+      if (model.version !== '') {
+        const { clusters, starts } = model;
+        const news = reporter.report(clusters, starts, model.now(), 60 * settings.warnMinutes);
+        if (settings.notifications) {
+          news.forEach(its => {
+            tell(its, app, workbench);
+          });
+        }
+      }
+    };
+    model.changed.connect(report);
+    setInterval(report, LOOK * 1000);
+  }
+};
+
+function tell(
+  { kind, name, cluster, start }: INews,
+  app: JupyterFrontEnd,
+  workbench: IWorkbench
+): void {
+  const { model, trans } = workbench;
+  const message = cluster?.message ?? start?.message ?? '';
+  const action = (label: string, command: string) => ({
+    label,
+    callback: () => void app.commands.execute(command, { name })
+  });
+  switch (kind) {
+    case 'ready':
+      Notification.success(
+        trans._n(
+          'Cluster %2 is ready: %1 rank',
+          'Cluster %2 is ready: %1 ranks',
+          cluster?.up ?? 0,
+          name
+        ),
+        { autoClose: 10000, actions: [action(trans.__('Dashboard'), Commands.dashboard)] }
+      );
+      break;
+    case 'ends': {
+      const left = duration((cluster?.ends ?? 0) - model.now(), trans);
+      Notification.warning(trans.__('The job of cluster %1 ends in %2', name, left), {
+        autoClose: false
+      });
+      break;
+    }
+    case 'lost':
+      Notification.warning(trans.__('Cluster %1 has lost ranks: %2', name, message), {
+        autoClose: false,
+        actions: [action(trans.__('Show'), Commands.show)]
+      });
+      break;
+    case 'failed':
+      Notification.error(trans.__('Cluster %1 has failed: %2', name, message), {
+        autoClose: false
+      });
+      break;
+    case 'error':
+      Notification.error(`${name}: ${cluster?.error ?? ''}`, { autoClose: false });
+      break;
+    case 'start-failed':
+      Notification.error(trans.__('The start of %1 has failed: %2', name, message), {
+        autoClose: false,
+        actions: [
+          {
+            label: trans.__('Log'),
+            callback: () => {
+              void showLog(trans.__('The start of %1', name), start?.log ?? '', trans);
+            }
+          }
+        ]
+      });
+      break;
+  }
+}

@@ -1,0 +1,58 @@
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { Signal } from '@lumino/signaling';
+
+import { Api } from './api';
+import { PLUGIN } from './ids';
+import { ClustersModel } from './model/clusters';
+import { IWorkbench, type ISettings } from './tokens';
+
+/** What all other plugins stand on: the model, the requests, the settings. */
+export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
+  id: PLUGIN,
+  description: 'The clusters of this user, and requests to the server about them.',
+  autoStart: true,
+  provides: IWorkbench,
+  optional: [ISettingRegistry, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    registry: ISettingRegistry | null,
+    translator: ITranslator | null
+  ): IWorkbench => {
+    const api = new Api(app.serviceManager.serverSettings);
+    const model = new ClustersModel({
+      clusters: () => api.clusters(),
+      connect: events => api.connect(events)
+    });
+    const settings: ISettings = { notifications: true, warnMinutes: 10, dashboardPage: 'overview' };
+    const settingsChanged = new Signal<unknown, void>(model);
+    if (registry) {
+      void follow(registry, settings, settingsChanged);
+    }
+    // the page comes first
+    void app.restored.then(() => {
+      model.start();
+    });
+    const trans = (translator ?? nullTranslator).load('mpi-workbench');
+    return { api, model, trans, settings, settingsChanged };
+  }
+};
+
+async function follow(
+  registry: ISettingRegistry,
+  settings: ISettings,
+  changed: Signal<unknown, void>
+): Promise<void> {
+  try {
+    const loaded = await registry.load(PLUGIN);
+    const take = () => {
+      Object.assign(settings, loaded.composite);
+      changed.emit();
+    };
+    loaded.changed.connect(take);
+    take();
+  } catch (error) {
+    console.error('the settings of the workbench could not be read', error);
+  }
+}

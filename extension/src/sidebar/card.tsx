@@ -1,0 +1,77 @@
+import * as React from 'react';
+
+import type { ICluster } from '../contract';
+import { moodOf, stateOf } from '../words';
+import { CardButtons } from './cardButtons';
+import { CardFacts } from './cardFacts';
+import { CardPulse } from './cardPulse';
+import { useDesk } from './hooks';
+
+/** What is told of a cluster, and what can be done with it; drawn again only if the cluster is another object. */
+export const Card = React.memo(function Card(props: {
+  cluster: ICluster;
+  isChosen: boolean;
+}): React.JSX.Element {
+  const { cluster, isChosen } = props;
+  const { model, trans, drag } = useDesk();
+  const state = stateOf(cluster, trans);
+  const title = `wb-cluster-${cluster.name}`;
+  return (
+    <li
+      className={`wb-Card${isChosen ? ' wb-mod-chosen' : ''}`}
+      aria-labelledby={title}
+      aria-current={isChosen ? 'true' : undefined}
+      data-cluster={cluster.name}
+      data-state={cluster.state}
+      onClick={() => {
+        model.choose(cluster.name);
+      }}
+    >
+      <div
+        className="wb-Card-head"
+        title={trans.__('Drag it into a notebook for a cell that connects to %1', cluster.name)}
+        onPointerDown={event => {
+          drag(cluster, event);
+        }}
+      >
+        <span className={`wb-Dot wb-mod-${moodOf(cluster)}`} aria-hidden="true" />
+        <h3 id={title}>{cluster.name}</h3>
+        <span className="wb-State">{state}</span>
+      </div>
+      <Ranks cluster={cluster} />
+      <CardFacts cluster={cluster} />
+      {cluster.up > 0 && <CardPulse cluster={cluster} />}
+      {cluster.error !== null && (
+        <p className="wb-Error" role="alert">
+          {cluster.error}
+        </p>
+      )}
+      <CardButtons cluster={cluster} />
+    </li>
+  );
+});
+
+function Ranks({ cluster }: { cluster: ICluster }): React.JSX.Element {
+  const { trans } = useDesk();
+  const { up, ranks } = cluster;
+  return (
+    <div className="wb-Ranks">
+      <div
+        className={`wb-Bar${up < ranks ? ' wb-mod-partial' : ''}`}
+        role="meter"
+        aria-label={trans.__('Ranks of %1', cluster.name)}
+        aria-valuemin={0}
+        aria-valuemax={ranks}
+        aria-valuenow={up}
+        aria-valuetext={trans.__('%1 of %2 ranks', up, ranks)}
+      >
+        <div style={{ width: `${ranks > 0 ? (100 * up) / ranks : 0}%` }} />
+      </div>
+      <span>
+        {up === ranks
+          ? trans._n('%1 rank', '%1 ranks', ranks)
+          : trans.__('%1 of %2 ranks', up, ranks)}
+      </span>
+    </div>
+  );
+}

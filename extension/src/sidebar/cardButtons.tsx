@@ -1,0 +1,82 @@
+import * as React from 'react';
+
+import type { ICluster } from '../contract';
+import { Commands } from '../ids';
+import { CodeIcon, DashboardIcon, LogsIcon, RestartIcon, ScaleIcon, StopIcon } from './icons';
+import { useDesk } from './hooks';
+
+interface IButton {
+  command: string;
+  label: string;
+  icon: () => React.JSX.Element;
+  /** Whether it can be used now. */
+  on: boolean;
+}
+
+/** What can be done with a cluster. */
+export function CardButtons({ cluster }: { cluster: ICluster }): React.JSX.Element {
+  const { trans, run, can } = useDesk();
+  const { name, up, busy, state } = cluster;
+  const isUp = up > 0 && state !== 'closing';
+  const isFree = busy === null;
+  const buttons: IButton[] = [
+    {
+      command: Commands.insertCode,
+      label: trans.__('Insert code that connects to %1', name),
+      icon: CodeIcon,
+      on: isUp
+    },
+    {
+      command: Commands.dashboard,
+      label: trans.__('Open the dashboard of %1', name),
+      icon: DashboardIcon,
+      on: isUp
+    },
+    {
+      command: Commands.scale,
+      label: trans.__('Scale %1', name),
+      icon: ScaleIcon,
+      on: isUp && isFree
+    },
+    {
+      command: Commands.logs,
+      label: trans.__('Show the logs of %1', name),
+      icon: LogsIcon,
+      on: true
+    },
+    {
+      command: Commands.restart,
+      label: trans.__('Restart the ranks of %1', name),
+      icon: RestartIcon,
+      on: isUp && isFree
+    },
+    {
+      command: Commands.stop,
+      label: trans.__('Stop %1', name),
+      icon: StopIcon,
+      on: busy !== 'stopping'
+    }
+  ];
+  return (
+    <div className="wb-Buttons" role="toolbar" aria-label={trans.__('What to do with %1', name)}>
+      {buttons
+        .filter(its => can(its.command))
+        .map(({ command, label, icon: Icon, on }) => (
+          <button
+            key={command}
+            className="wb-Button"
+            type="button"
+            title={label}
+            aria-label={label}
+            disabled={!on}
+            data-command={command}
+            onClick={() => {
+              run(command, { name });
+            }}
+          >
+            <Icon />
+          </button>
+        ))}
+    </div>
+  );
+}

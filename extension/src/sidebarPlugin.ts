@@ -1,0 +1,63 @@
+import {
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
+
+import { startDrag } from './drag';
+import { CATEGORY, Commands, PANEL } from './ids';
+import { clustersIcon } from './sidebar/icons';
+import { ClustersPanel } from './sidebar/widget';
+import { IWorkbench } from './tokens';
+
+/** The panel of clusters at the side. */
+export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'mpi-workbench:sidebar',
+  description: 'The panel of clusters.',
+  autoStart: true,
+  requires: [IWorkbench],
+  optional: [ILayoutRestorer, ICommandPalette, ILauncher],
+  activate: (
+    app: JupyterFrontEnd,
+    workbench: IWorkbench,
+    restorer: ILayoutRestorer | null,
+    palette: ICommandPalette | null,
+    launcher: ILauncher | null
+  ) => {
+    const { commands, shell } = app;
+    const { trans } = workbench;
+    const panel = new ClustersPanel({
+      ...workbench,
+      run: (command, args) => {
+        void commands.execute(command, args);
+      },
+      can: command => commands.hasCommand(command),
+      drag: startDrag
+    });
+    panel.id = PANEL;
+    panel.title.icon = clustersIcon;
+    panel.title.caption = trans.__('MPI Clusters');
+    panel.node.setAttribute('role', 'region');
+    panel.node.setAttribute('aria-label', trans.__('MPI clusters'));
+    shell.add(panel, 'left', { rank: 350, type: 'MPI Clusters' });
+    restorer?.add(panel, PANEL);
+
+    commands.addCommand(Commands.show, {
+      label: args => (args.isLauncher ? trans.__('MPI Clusters') : trans.__('Show MPI Clusters')),
+      caption: trans.__('Show the panel of MPI clusters'),
+      icon: clustersIcon,
+      execute: () => {
+        shell.activateById(PANEL);
+      }
+    });
+    palette?.addItem({ command: Commands.show, category: CATEGORY });
+    launcher?.add({
+      command: Commands.show,
+      args: { isLauncher: true },
+      category: trans.__('Other'),
+      rank: 20
+    });
+  }
+};

@@ -1,0 +1,83 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import type { ICluster } from './contract';
+
+/** What a state is like: the colour of its dot. */
+export type Mood = 'good' | 'waiting' | 'bad' | 'ending';
+
+const MOODS: Record<string, Mood> = {
+  ready: 'good',
+  degraded: 'bad',
+  failed: 'bad',
+  cancelled: 'bad',
+  timeout: 'bad',
+  closing: 'ending',
+  completing: 'ending',
+  done: 'ending'
+};
+
+/** Return what a cluster is like. */
+export function moodOf(cluster: ICluster): Mood {
+  if (cluster.busy !== null) {
+    return cluster.busy === 'stopping' ? 'ending' : 'waiting';
+  }
+  return MOODS[cluster.state] ?? 'waiting';
+}
+
+/** Return the state of a cluster in a word. */
+export function stateOf(cluster: ICluster, trans: TranslationBundle): string {
+  const words: Record<string, string> = {
+    submitted: trans.__('submitted'),
+    queued: trans.__('queued'),
+    running: trans.__('job starting'),
+    starting: trans.__('starting'),
+    ready: trans.__('ready'),
+    degraded: trans.__('degraded'),
+    restarting: trans.__('restarting'),
+    scaling: trans.__('scaling'),
+    stopping: trans.__('stopping'),
+    closing: trans.__('closing'),
+    completing: trans.__('ending'),
+    failed: trans.__('failed'),
+    cancelled: trans.__('cancelled'),
+    timeout: trans.__('out of time'),
+    done: trans.__('ended')
+  };
+  const state = cluster.busy ?? cluster.state;
+  return words[state] ?? state;
+}
+
+/** Return some time in words: two units at most, as `1 h 05 min` or `40 s`. */
+export function duration(seconds: number, trans: TranslationBundle): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  if (whole < 60) {
+    return trans.__('%1 s', whole);
+  }
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) {
+    return trans.__('%1 min', minutes);
+  }
+  const hours = Math.floor(minutes / 60);
+  if (hours < 24) {
+    return trans.__('%1 h %2 min', hours, String(minutes % 60).padStart(2, '0'));
+  }
+  return trans.__('%1 d %2 h', Math.floor(hours / 24), hours % 24);
+}
+
+/** Return a number of bytes with three digits at most, as `1.5 GB`. */
+export function bytes(count: number): string {
+  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
+  const power = Math.min(units.length - 1, Math.floor(Math.log10(Math.max(1, count)) / 3));
+  const value = count / 1000 ** power;
+  return `${value < 10 && power > 0 ? value.toFixed(1) : Math.round(value)} ${units[power] ?? ''}`;
+}
+
+/** Return a time of day, with the day if that is another one. */
+export function clock(time: number, now: number): string {
+  const date = new Date(time * 1000);
+  const hours = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
+  const isToday = date.toDateString() === new Date(now * 1000).toDateString();
+  return isToday
+    ? hours
+    : `${date.toLocaleDateString([], { weekday: 'short', day: 'numeric', month: 'short' })}, ${hours}`;
+}

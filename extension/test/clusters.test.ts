@@ -1,0 +1,127 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { ClustersModel } from '../src/model/clusters';
+import { KEPT } from '../src/model/history';
+import { cluster, FakeServer, live, names, state } from './support/fakes';
+
+const NOTHING = { gone: [], broken: [], starts: [], time: 0 };
+
+const pulse = (cpu: number) => ({ cpu, memory: 0, clients: 1, idle: null });
+
+test('a model that has not heard anything is connecting', () => {
+  const model = new ClustersModel(new FakeServer());
+
+  assert.equal(model.state, 'connecting');
+  assert.deepEqual(model.clusters, []);
+});
+
+test('the newest cluster comes first, and clusters of one moment by their names', () => {
+  const { model } = live(
+    cluster('old', { created: 1 }),
+    cluster('b', { created: 2 }),
+    cluster('a', { created: 2 })
+  );
+
+  assert.deepEqual(names(model), ['a', 'b', 'old']);
+  assert.equal(model.state, 'live');
+});
+
+test('a change replaces what has changed, and leaves the other objects alone', () => {
+  const { server, model } = live(cluster('a'), cluster('b'));
+  const [, other] = model.clusters;
+  const told: string[][] = [];
+  model.changed.connect(() => told.push(names(model)));
+
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [cluster('a', { up: 3 })] });
+
+  assert.equal(model.cluster('a')?.up, 3);
+  assert.equal(model.clusters[1], other);
+  assert.deepEqual(told, [['a', 'b']]);
+});
+
+test('a cluster that is gone is in the list no longer', () => {
+  const { server, model } = live(cluster('a'), cluster('b'));
+
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'] });
+
+  assert.deepEqual(names(model), ['b']);
+});
+
+test('a name that is gone and given again in one message is the new cluster', () => {
+  const { server, model } = live(cluster('a'));
+
+  const again = cluster('a', { id: 'another' });
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [again], gone: ['a'] });
+
+  assert.equal(model.cluster('a')?.id, 'another');
+});
+
+test('what is told anew after a gap keeps the objects that are as they were', () => {
+  const { server, model } = live(cluster('a'), cluster('b'));
+  const before = model.cluster('a');
+
+  server.socket.tell({ type: 'state', ...state(cluster('a'), cluster('c')) });
+
+  assert.equal(model.cluster('a'), before);
+  assert.deepEqual(names(model), ['a', 'c']);
+});
+
+test('a start is kept until it is a cluster', () => {
+  const { server, model } = live();
+  const start = { name: null, message: '', log: '', since: 0 };
+
+  server.socket.tell({
+    type: 'changed',
+    ...NOTHING,
+    clusters: [],
+    starts: [
+      { id: '1', state: 'starting', ...start },
+      { id: '2', state: 'ready', ...start },
+      { id: '3', state: 'failed', ...start }
+    ]
+  });
+
+  assert.deepEqual(
+    model.starts.map(its => its.id),
+    ['1', '3']
+  );
+});
+
+test('pulses of two minutes are kept, and none of a cluster that had the name before', () => {
+  const { server, model } = live(cluster('a'));
+  const a = cluster('a');
+
+  for (let cpu = 0; cpu < KEPT + 5; cpu++) {
+    server.socket.tell({ type: 'pulse', pulses: { a: pulse(cpu), stranger: pulse(1) }, time: 0 });
+  }
+
+  assert.deepEqual([model.pulses(a).length, model.pulses(a)[0]?.cpu], [KEPT, 5]);
+  assert.deepEqual(model.pulses(cluster('a', { id: 'another' })), []);
+  assert.deepEqual(model.pulses(cluster('stranger')), []);
+});
+
+test('the chosen cluster is the one that was chosen, else the newest that is up', () => {
+  const { server, model } = live(
+    cluster('old', { created: 1 }),
+    cluster('new', { created: 2 }),
+    cluster('queued', { created: 3, up: 0 })
+  );
+  const chosen = [model.chosen?.name];
+
+  model.choose('old');
+  chosen.push(model.chosen?.name);
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['old'] });
+  chosen.push(model.chosen?.name);
+
+  assert.deepEqual(chosen, ['new', 'old', 'new']);
+});
+
+test('time is told by the clock of the server', () => {
+  const { server, model } = live();
+  const ahead = Date.now() / 1000 + 1000;
+
+  server.socket.tell({ type: 'pulse', pulses: {}, time: ahead });
+
+  assert.ok(model.now() >= ahead);
+});

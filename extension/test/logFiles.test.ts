@@ -1,0 +1,38 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { matching, namesOf } from '../src/logs/files';
+
+const NAMES = [
+  'rank-10',
+  'rank-w1.0',
+  'rank-2',
+  'world-1',
+  'job',
+  'other',
+  'world-0',
+  'head',
+  'rank-w1.12'
+];
+const { cluster, ranks } = namesOf(NAMES.map(name => ({ name, size: 0 })));
+
+test('files stand in the order of what they are of, and ranks in that of their numbers', () => {
+  assert.deepEqual(cluster, ['head', 'job', 'world-0', 'world-1', 'other']);
+  assert.deepEqual(ranks, ['rank-2', 'rank-10', 'rank-w1.0', 'rank-w1.12']);
+});
+
+for (const [filter, found] of [
+  ['', ranks],
+  ['  ', ranks],
+  ['1', ['rank-10', 'rank-w1.12']],
+  ['2', ['rank-2']],
+  ['0-2', ['rank-2', 'rank-w1.0']],
+  ['w1', ['rank-w1.0', 'rank-w1.12']],
+  ['W1.12, 2', ['rank-2', 'rank-w1.12']],
+  ['rank-10', ['rank-10']],
+  ['nothing', []]
+] as const) {
+  test(`the filter "${filter}" finds ${found.join(', ') || 'nothing'}`, () => {
+    assert.deepEqual(matching(ranks, filter), found);
+  });
+}

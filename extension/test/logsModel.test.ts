@@ -1,0 +1,167 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { LogsModel } from '../src/logs/logsModel';
+import { cluster } from './support/fakes';
+import { FakeClusters } from './support/forms';
+import { FakeLogs } from './support/logs';
+
+function opened(file: string | null = null) {
+  const logs = new FakeLogs();
+  logs.write('rank-0', 'of the rank\n');
+  logs.write('head', 'of the head\n');
+  const clusters = new FakeClusters();
+  clusters.clusters = [cluster('mpi')];
+  const model = new LogsModel('mpi', logs, clusters, file, 1);
+  return { logs, clusters, model };
+}
+
+/** Wait until a model says that something is so. */
+async function until(model: LogsModel, isSo: () => boolean): Promise<void> {
+  await new Promise<void>(resolve => {
+    const look = () => {
+      if (isSo()) {
+        model.changed.disconnect(look);
+        resolve();
+      }
+    };
+    model.changed.connect(look);
+    look();
+  });
+}
+
+// All that a fake answers is there after it.
+const turn = () => new Promise(resolve => setImmediate(resolve));
+
+const shown = (model: LogsModel) => model.tail.text.toString();
+
+test('nothing is asked for before somebody sees it', () => {
+  const { logs, model } = opened();
+
+  assert.equal(logs.listed, 0);
+  assert.equal(model.file, null);
+  model.dispose();
+});
+
+test('the log of the head is read first, and on while it is followed', async () => {
+  const { logs, model } = opened();
+  model.see(true);
+  await until(model, () => shown(model) === 'of the head\n');
+
+  logs.write('head', 'more\n');
+  await until(model, () => shown(model) === 'of the head\nmore\n');
+
+  assert.deepEqual(model.names, { cluster: ['head'], ranks: ['rank-0'] });
+  model.dispose();
+});
+
+test('the file that was open with the workspace is read', async () => {
+  const { model } = opened('rank-0');
+  model.see(true);
+  await until(model, () => shown(model) === 'of the rank\n');
+
+  assert.equal(model.file, 'rank-0');
+  model.dispose();
+});
+
+test('another file takes the place of the first one', async () => {
+  const { model } = opened();
+  model.see(true);
+  await until(model, () => shown(model) !== '');
+
+  model.choose('rank-0');
+  assert.equal(shown(model), '');
+  await until(model, () => shown(model) === 'of the rank\n');
+  model.dispose();
+});
+
+const ENDS: [string, (model: LogsModel) => void][] = [
+  [
+    'sees',
+    model => {
+      model.see(false);
+    }
+  ],
+  [
+    'follows',
+    model => {
+      model.follow(false);
+    }
+  ]
+];
+for (const [what, end] of ENDS) {
+  test(`nothing more is asked for when nobody ${what} it any more`, async context => {
+    context.mock.timers.enable({ apis: ['setTimeout'] });
+    const { logs, model } = opened();
+    model.see(true);
+    await turn();
+    context.mock.timers.tick(1);
+    await turn();
+    assert.equal(logs.asked.length, 2);
+
+    end(model);
+    context.mock.timers.tick(60_000);
+    await turn();
+
+    assert.equal(logs.asked.length, 2);
+    model.dispose();
+  });
+}
+
+test('a cluster that has ended is said to have, and its logs are read to their end', async () => {
+  const { logs, clusters, model } = opened();
+  model.see(true);
+  await until(model, () => shown(model) !== '');
+  assert.ok(!model.isOver);
+
+  logs.write('head', 'the last words\n');
+  clusters.tell({ clusters: [] });
+
+  assert.ok(model.isOver);
+  await until(model, () => shown(model).endsWith('the last words\n'));
+  model.dispose();
+});
+
+test('a cluster is not said to have ended while nothing is known', () => {
+  const { clusters, model } = opened();
+
+  clusters.tell({ clusters: [], state: 'connecting' });
+
+  assert.ok(!model.isOver);
+  model.dispose();
+});
+
+test('another cluster of the same name begins with its own logs', async () => {
+  const { logs, clusters, model } = opened();
+  model.see(true);
+  await until(model, () => shown(model) !== '');
+
+  logs.texts.set('head', 'of another head, which has written more\n');
+  clusters.tell({ clusters: [cluster('mpi', { id: 'another' })] });
+
+  await until(model, () => shown(model) === 'of another head, which has written more\n');
+  model.dispose();
+});
+
+test('files that come later are listed when the cluster has changed', async () => {
+  const { logs, clusters, model } = opened();
+  model.see(true);
+  await until(model, () => shown(model) !== '');
+
+  logs.write('rank-1', '');
+  clusters.tell({ clusters: [cluster('mpi', { up: 2 })] });
+
+  await until(model, () => model.names.ranks.length === 2);
+  model.dispose();
+});
+
+test('trouble is told of, and over when the server answers again', async () => {
+  const { logs, model } = opened();
+  logs.trouble = new Error('the server is down');
+  model.see(true);
+  await until(model, () => model.trouble === 'the server is down');
+
+  logs.trouble = null;
+  await until(model, () => model.trouble === '' && shown(model) !== '');
+  model.dispose();
+});

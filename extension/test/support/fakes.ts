@@ -1,0 +1,108 @@
+import type { ICluster, IState, Message } from '../../src/contract';
+import { ClustersModel } from '../../src/model/clusters';
+import type { IEvents, ISocket } from '../../src/model/link';
+
+/** Return a cluster that is ready. */
+export function cluster(name: string, facts: Partial<ICluster> = {}): ICluster {
+  return {
+    id: `id of ${name}`,
+    name,
+    state: 'ready',
+    message: '',
+    up: 4,
+    ranks: 4,
+    threads: 1,
+    mpi: 'Open MPI',
+    scheduler: 'local',
+    host: 'here',
+    nodes: 1,
+    jobs: [],
+    worlds: [],
+    created: 100,
+    ends: null,
+    reason: null,
+    expected: null,
+    idle_timeout: 600,
+    busy: null,
+    error: null,
+    ...facts
+  };
+}
+
+/** Return how things stand with these clusters. */
+export function state(...clusters: ICluster[]): IState {
+  return { version: '1', clusters, broken: [], starts: [], time: 0 };
+}
+
+/** The server's end of a websocket. */
+export class FakeSocket implements ISocket {
+  constructor(private readonly events: IEvents) {}
+
+  readonly heard: unknown[] = [];
+  isClosed = false;
+
+  open(): void {
+    this.events.opened();
+  }
+
+  tell(message: Message): void {
+    this.events.received(JSON.stringify(message));
+  }
+
+  drop(): void {
+    this.events.closed();
+  }
+
+  send(text: string): void {
+    this.heard.push(JSON.parse(text));
+  }
+
+  close(): void {
+    this.isClosed = true;
+  }
+}
+
+/** A server: what it answers can be set, and the sockets that were opened are kept. */
+export class FakeServer {
+  readonly sockets: FakeSocket[] = [];
+  asked = 0;
+  answer: () => Promise<IState> = () => Promise.reject(new Error('the network is down'));
+
+  readonly clusters = (): Promise<IState> => {
+    this.asked += 1;
+    return this.answer();
+  };
+
+  readonly connect = (events: IEvents): ISocket => {
+    const socket = new FakeSocket(events);
+    this.sockets.push(socket);
+    return socket;
+  };
+
+  /** The last socket. */
+  get socket(): FakeSocket {
+    const last = this.sockets.at(-1);
+    if (!last) {
+      throw new Error('no socket has been opened');
+    }
+    return last;
+  }
+}
+
+/** Return a model that has been told of these clusters, and its server. */
+export function live(...clusters: ICluster[]): { server: FakeServer; model: ClustersModel } {
+  const server = new FakeServer();
+  const model = new ClustersModel(server, () => 1);
+  model.start();
+  server.socket.open();
+  server.socket.tell({ type: 'state', ...state(...clusters) });
+  return { server, model };
+}
+
+/** Return the names of the clusters of a model, in its order. */
+export const names = (model: ClustersModel): string[] => model.clusters.map(its => its.name);
+
+/** Wait until what was answered has been heard. */
+export async function settled(): Promise<void> {
+  await new Promise(resolve => setImmediate(resolve));
+}

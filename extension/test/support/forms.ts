@@ -1,0 +1,91 @@
+import { Signal } from '@lumino/signaling';
+
+import type { ICluster, IStart, Options } from '../../src/contract';
+import type { ICheck, IField, IForm, IFormSource, IKernel } from '../../src/dialog/contract';
+import type { IClusters } from '../../src/dialog/following';
+
+function field(
+  name: string,
+  kind: IField['kind'],
+  batch_only = false,
+  choices: string[] = []
+): IField {
+  return { name, option: `--${name}`, label: name, help: '', kind, choices, batch_only };
+}
+
+/** Return what a form has to know where there is SLURM. */
+export function form(): IForm {
+  return {
+    schedulers: [
+      { name: 'local', there: true, batch: false },
+      { name: 'slurm', there: true, batch: true },
+      { name: 'pbs', there: false, batch: true }
+    ],
+    default_scheduler: 'slurm',
+    cores: 8,
+    directory: '/home/me',
+    fields: [
+      field('ranks', 'number'),
+      field('name', 'text'),
+      field('scheduler', 'choice', false, ['auto', 'local', 'slurm', 'pbs']),
+      field('walltime', 'text', true),
+      field('extra', 'list', true),
+      field('mpi', 'choice', false, ['openmpi', 'mpich']),
+      field('protocol', 'choice', false, ['mpi', 'tcp']),
+      field('fault_tolerant', 'flag')
+    ]
+  };
+}
+
+/** Return a start that has just been asked for. */
+export function start(facts: Partial<IStart> = {}): IStart {
+  return { id: 's', name: null, state: 'starting', message: '', log: '', since: 100, ...facts };
+}
+
+/** The server of a form: what it answers can be set, and what it was asked is kept. */
+export class FakeFormServer implements IFormSource {
+  readonly checked: Options[] = [];
+  readonly started: Options[] = [];
+  readonly dismissed: string[] = [];
+  its: IForm | Error = form();
+  known: IKernel[] | Error = [];
+  verdict: ICheck | Error = { errors: {}, script: 'exec it' };
+  answer: IStart | Error = start();
+
+  readonly form = () => told(this.its);
+  readonly kernels = () => told(this.known);
+
+  readonly check = (options: Options) => {
+    this.checked.push(options);
+    return told(this.verdict);
+  };
+
+  readonly start = (options: Options) => {
+    this.started.push(options);
+    return told(this.answer);
+  };
+
+  readonly dismiss = (id: string) => {
+    this.dismissed.push(id);
+    return Promise.resolve();
+  };
+}
+
+function told<T>(value: T | Error): Promise<T> {
+  return value instanceof Error ? Promise.reject(value) : Promise.resolve(value);
+}
+
+/** What is known of clusters. */
+export class FakeClusters implements IClusters {
+  starts: IStart[] = [];
+  clusters: ICluster[] = [];
+  state = 'live';
+  readonly changed = new Signal<this, void>(this);
+
+  readonly cluster = (name: string) => this.clusters.find(its => its.name === name);
+
+  tell(facts: { starts?: IStart[]; clusters?: ICluster[]; state?: string }): void {
+    Object.assign(this, facts);
+    this.changed.emit();
+  }
+}

@@ -1,0 +1,69 @@
+"""The pulse of a cluster: what its head tells at a glance, and the process that asks all heads."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+from distributed import Client
+from support.processes import until
+
+from workbench import certificates, registry
+from workbench.host import ProcessId
+from workbench.registry import Record
+
+
+def pulse(cluster):
+    return cluster.sync(cluster.scheduler_comm.workbench_pulse)
+
+
+@pytest.mark.mpi_flavour
+def test_the_head_tells_what_its_ranks_use_and_who_uses_them(cluster4):
+    until("all ranks have told", lambda: pulse(cluster4)["memory"] > 4 * 10e6)
+    with Client(cluster4):
+        used = pulse(cluster4)
+    until("the client has left", lambda: pulse(cluster4)["clients"] == 0)
+    unused = pulse(cluster4)
+
+    assert (used["clients"], used["idle"]) == (1, None)
+    assert 0 <= used["cpu"] < 10_000
+    assert unused["idle"] >= 0
+    until("idleness grows", lambda: pulse(cluster4)["idle"] > unused["idle"])
+
+
+@pytest.fixture
+def hung():
+    """Return the record of a cluster whose head takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"tls://127.0.0.1:{listening.getsockname()[1]}"
+        record = Record(name="hung", ranks=1, state="ready", address=address, process=ProcessId.here())
+        registry.create(record)
+        certificates.make(record.folder, record.name)
+        yield record
+        registry.remove(record)
+
+
+def test_heads_are_asked_each_by_itself_until_the_end_of_the_list_of_them(cluster4, hung):
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "workbench.server.pulse"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as asking:
+        heard = _heard(asking, ["hung", "shared", "none"], lambda told: "shared" in told)
+        other = _heard(asking, [], lambda told: not told)
+        asking.stdin.close()
+
+        assert heard.keys() == {"shared"}
+        assert heard["shared"].keys() == {"cpu", "memory", "clients", "idle"}
+        assert heard["shared"]["clients"] == 0, "who asks for the pulse does not count"
+        assert other == {}
+        assert asking.wait(60) == 0
+
+
+def _heard(asking, names, condition):
+    asking.stdin.write(json.dumps(names) + "\n")
+    asking.stdin.flush()
+    while not condition(told := json.loads(asking.stdout.readline())):
+        pass
+    return told

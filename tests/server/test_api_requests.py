@@ -1,0 +1,121 @@
+"""Requests that cannot be: each is answered in words, and never by a status of 500."""
+
+from __future__ import annotations
+
+import pytest
+from server.running import API, TOKEN
+
+from workbench import registry
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "3", '"text"', "null"])
+@pytest.mark.parametrize("path", ["clusters", "check", "clusters/any/scale"])
+async def test_a_body_that_is_no_object_is_a_bad_request(server, path, body):
+    code, told = await server.ask(path, "POST", body)
+
+    assert code == 400
+    assert "send an object" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rank": 2}, "did you mean 'ranks'"),
+        ({"ranks": "--all"}, "ranks '--all'"),
+        ({"ranks": "-h"}, "ranks '-h'"),
+        ({"ranks": True}, "ranks True"),
+        ({"extra": "--qos=high"}, "a list of texts"),
+        ({"fault_tolerant": "yes"}, "true or false"),
+        ({"name": {"a": 1}}, "a text on one line"),
+        ({"queue": "a\0b"}, "a text on one line"),
+        ({"account": "a\nb"}, "a text on one line"),
+        ({"extra": ["\ud800"]}, "each on one line"),
+        ({"dry_run": True}, "no such option"),
+        ({"directory": "../elsewhere"}, "allowed are folders in"),
+        ({"directory": "/"}, "allowed are folders in"),
+        ({"directory": 3}, "the path of a folder"),
+        ({"kernel": "none"}, "kernel 'none': allowed: python3"),
+        ({"kernel": ["python3"]}, "kernel ['python3']"),
+    ],
+)
+async def test_options_that_cannot_be_start_nothing_and_are_told_by_the_check(server, options, words):
+    code, told = await server.ask("clusters", "POST", options)
+    checked, found = await server.ask("check", "POST", options)
+
+    assert (code, checked) == (400, 200)
+    assert words in told["message"]
+    assert list(found["errors"]) == list(options)
+    assert words in found["errors"][next(iter(options))]
+    assert (await server.ask("clusters"))[1]["starts"] == []
+
+
+@pytest.mark.parametrize("ranks", [0, -1, "4", 2.5, True, None])
+async def test_a_number_of_ranks_to_scale_to_is_a_whole_number(server, cluster, ranks):
+    cluster("a")
+
+    code, told = await server.ask("clusters/a/scale", "POST", {"ranks": ranks})
+
+    assert (code, told["log"]) == (400, None)
+    assert "a whole number from 1" in told["message"]
+
+
+@pytest.mark.parametrize("name", ["none", "..", "..%2f..", "%2e%2e%2fclusters", "a%00b", "-x", "x" * 50, "%ff"])
+async def test_unknown_names_are_not_found(server, name):
+    for path, method in (
+        (f"clusters/{name}", "DELETE"),
+        (f"clusters/{name}/scale", "POST"),
+        (f"clusters/{name}/restart", "POST"),
+        (f"clusters/{name}/logs", "GET"),
+        (f"clusters/{name}/logs/head", "GET"),
+        (f"clusters/{name}/script", "GET"),
+        (f"starts/{name}", "DELETE"),
+    ):
+        answer = await server.get(
+            f"{API}{path}",
+            method=method,
+            headers={"Authorization": f"token {TOKEN}"},
+            body='{"ranks": 2}' if method == "POST" else None,
+        )
+
+        # what is no UTF-8 is refused before it is a name
+        assert answer.code in ({400} if name == "%ff" else {404}), (method, path)
+        assert b"Traceback" not in answer.body
+
+
+async def test_a_record_that_cannot_be_read_is_told_and_its_cluster_cannot_be_changed(server, cluster):
+    record = cluster("damaged")
+    (record.folder / registry.RECORD).write_text("{")
+
+    _, told = await server.ask("clusters")
+    code, refused = await server.ask("clusters/damaged", "DELETE")
+
+    errors = {its["name"]: its["error"] for its in told["broken"]}
+    assert "cannot be read" in errors["damaged"]
+    assert code == 502
+    assert "cannot be read" in refused["message"]
+
+
+@pytest.mark.parametrize("message", ["{", "[]", '{"visible": 1}', "3", b"\xff"])
+async def test_a_browser_that_talks_nonsense_is_told_so(server, message):
+    async with server.join(f"{API}events") as browser:
+        await browser.read_message()
+        await browser.write_message(message, binary=isinstance(message, bytes))
+
+        while await browser.read_message() is not None:
+            pass
+        assert browser.close_code == 1003
+
+
+async def test_what_nobody_has_foreseen_is_logged_and_shows_nobody_a_trace(server, cluster):
+    logs = cluster("odd").logs
+    logs.rmdir()
+    logs.write_text("no folder")
+
+    code, told = await server.ask("clusters/odd/logs")
+    logs.unlink()
+
+    assert code == 502
+    assert told == {
+        "message": "that went wrong in a way that nobody has foreseen; see the server's log.",
+        "log": None,
+    }

@@ -1,0 +1,130 @@
+"""Processes that the server runs, and what the verbs that run in them answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import psutil
+import pytest
+from support.processes import gone, until
+from tornado.web import HTTPError
+
+from workbench.errors import (
+    ClusterExists,
+    ClusterNotFound,
+    HeadUnreachable,
+    InvalidRequest,
+    LaunchError,
+    RecordError,
+    StartTimeout,
+    WorkbenchError,
+)
+from workbench.server.api import trouble
+from workbench.server.changes import Busy
+from workbench.server.commands import answer
+from workbench.server.process import Ended, Process, run
+
+# It starts one more, says which, and waits.
+WAITS = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True); p.wait()"
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+def children_of(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+async def started(process):
+    await asyncio.to_thread(until, "it has started another one", lambda: children_of(process))
+    return [psutil.Process(process.pid), *children_of(process)]
+
+
+async def test_its_end_and_all_that_it_has_printed_are_told(tmp_path):
+    code = "import os, sys; print(os.getcwd(), os.environ['A']); sys.stderr.write('é'); sys.exit(3)"
+
+    ended = await run(python(code), 60, directory=tmp_path, environment={"A": "b"})
+
+    assert ended == Ended(3, f"{tmp_path} b\n", "é")
+
+
+async def test_one_that_is_late_is_ended_with_all_that_it_has_started():
+    process = Process(python(WAITS))
+    running = await started(process)
+
+    with pytest.raises(TimeoutError, match=r"was not done after 0 s, and was ended"):
+        await process.ended(0.1)
+
+    await asyncio.to_thread(until, "all are gone", lambda: all(map(gone, running)))
+
+
+async def test_one_that_nobody_waits_for_any_more_is_ended():
+    waiting = asyncio.create_task(run(python(WAITS), 1000))
+
+    def found():
+        return [its for its in psutil.Process().children() if WAITS in its.cmdline()]
+
+    await asyncio.to_thread(until, "it is started", found)
+    running = found()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    assert all(map(gone, running))
+
+
+def test_what_cannot_be_run_is_told(tmp_path):
+    for argv, directory in (["none-of-that-name"], None), (python(""), tmp_path / "none"):
+        with pytest.raises(LaunchError, match="cannot run"):
+            Process(argv, directory=directory)
+
+
+@pytest.mark.parametrize(
+    ("ended", "error", "words"),
+    [
+        (Ended(2, "", "ranks 0: allowed\n"), InvalidRequest, "^ranks 0: allowed$"),
+        (Ended(1, "", "no MPI"), WorkbenchError, "^no MPI$"),
+        (Ended(1, "", 'Traceback (most recent call last):\n  File "secret"'), WorkbenchError, "see the server's log"),
+        (Ended(1, "", ""), WorkbenchError, "broke off .exit code 1.; see"),
+        (Ended(-9, "", "anything"), WorkbenchError, "broke off .exit code -9.; see"),
+        (Ended(0, "no JSON", ""), WorkbenchError, "no JSON"),
+    ],
+)
+def test_a_verb_that_fails_is_told_in_words(ended, error, words):
+    with pytest.raises(error, match=words) as raised:
+        answer(ended, "start")
+
+    assert type(raised.value) is error
+    assert "secret" not in str(raised.value)
+
+
+def test_a_verb_that_answers_is_understood():
+    assert answer(Ended(0, '{"a": 1}\n', "a warning"), "start") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ClusterNotFound("a"), 404),
+        (Busy("a"), 409),
+        (InvalidRequest("a"), 400),
+        (ClusterExists("a"), 400),
+        (StartTimeout("a"), 504),
+        (TimeoutError("a"), 504),
+        (HeadUnreachable("a"), 502),
+        (RecordError("a"), 502),
+        (LaunchError("a"), 502),
+    ],
+)
+def test_each_error_has_its_status(error, status):
+    assert trouble(error, 500) == (status, "a")
+
+
+def test_nothing_is_answered_with_500():
+    for error in (ValueError("secret"), OSError("secret"), HTTPError(500, "secret"), None):
+        status, words = trouble(error, 500)
+        assert status == 502
+        assert "secret" not in words
+    assert trouble(HTTPError(403, "not you"), 403) == (403, "not you")
+    assert trouble(HTTPError(405), 405) == (405, "Method Not Allowed")

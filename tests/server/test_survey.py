@@ -1,0 +1,128 @@
+"""The registry as browsers see it: the state of jobs among it, and no file read twice."""
+
+from __future__ import annotations
+
+import pytest
+from support.processes import until
+
+from workbench import registry
+from workbench.host import ProcessId
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.record import World
+from workbench.resources import Resources
+from workbench.server import clusters
+from workbench.server.clusters import Survey
+
+
+class Asked:
+    """Stands for the poller of schedulers."""
+
+    def __init__(self):
+        self.status = UNKNOWN
+        self.questions = []
+
+    def __call__(self, scheduler, job):
+        self.questions.append((scheduler, job))
+        return self.status
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def asked():
+    return Asked()
+
+
+def test_a_job_that_waits_tells_why_and_until_when(cluster, asked):
+    record = cluster("waits", scheduler="slurm", state="submitted", address=None, resources=Resources(nodes=2))
+    survey = Survey(asked)
+    before = survey.look().clusters["waits"]
+    (record.folder / "job.job").write_text("4711\n")
+
+    asked.status = JobStatus(JobState.QUEUED, "waiting for resources", start=2e9)
+    seen = survey.look()
+
+    assert (before["state"], before["jobs"], before["reason"]) == ("submitted", [], None)
+    its = seen.clusters["waits"]
+    assert asked.questions == [("slurm", "4711")]
+    assert (its["state"], its["reason"], its["expected"]) == ("queued", "waiting for resources", 2e9)
+    assert its["message"].startswith("QUEUED: waiting for resources, start expected")
+    assert (its["jobs"], its["nodes"]) == (["4711"], 2)
+    assert seen.headed == frozenset()
+    assert seen.starters == {record.process.pid: "waits"}
+
+
+def test_while_a_scheduler_says_nothing_a_cluster_is_submitted(cluster, asked):
+    record = cluster("silent", scheduler="slurm", state="submitted", address=None, message="submitted")
+    (record.folder / "job.job").write_text("4711\n")
+
+    its = Survey(asked).look().clusters["silent"]
+
+    assert (its["state"], its["message"], its["reason"]) == ("submitted", "submitted", None)
+
+
+def test_of_a_head_that_can_be_seen_nobody_asks_a_scheduler(cluster, asked):
+    cluster("here", scheduler="slurm", job="4711", worlds=(World(0, 2, "ready", 2),))
+
+    seen = Survey(asked).look()
+
+    assert asked.questions == []
+    assert seen.headed == {"here"}
+    assert seen.clusters["here"]["worlds"] == [
+        {"index": 0, "ranks": 2, "state": "ready", "up": 2, "starts": 1, "job": None}
+    ]
+
+
+def test_a_record_is_read_again_only_when_it_has_changed(cluster, asked, monkeypatch):
+    record, read = cluster("once"), []
+    survey, original = Survey(asked), registry.read
+    monkeypatch.setattr(registry, "read", lambda name: read.append(name) or original(name))
+
+    survey.look(), survey.look()
+    assert read == ["once"]
+
+    registry.write(record.replace(message="changed"))
+    assert survey.look().clusters["once"]["message"] == "changed"
+    assert read == ["once", "once"]
+
+
+def test_a_record_that_others_can_read_is_told_as_soon_as_it_is(cluster, asked):
+    record = cluster("open")
+    survey = Survey(asked)
+    assert set(survey.look().clusters) == {"open"}
+
+    (record.folder / registry.RECORD).chmod(0o644)
+    seen = survey.look()
+
+    assert (seen.clusters, [its["name"] for its in seen.broken]) == ({}, ["open"])
+    (record.folder / registry.RECORD).chmod(0o600)
+    assert set(survey.look().clusters) == {"open"}
+
+
+def test_what_has_ended_is_removed_when_its_starter_could_read_why(cluster, asked, monkeypatch):
+    cluster("ended", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}), state="failed", message="why")
+    survey = Survey(asked)
+
+    assert survey.look().clusters["ended"]["message"] == "why"
+
+    monkeypatch.setattr(clusters, "_READ", 0.0)
+    until("it is removed", lambda: survey.look().clusters == {})
+    assert registry.names() == []
+
+
+def test_a_registry_that_cannot_be_read_is_told(cluster, asked):
+    folder = cluster("hidden").folder.parent
+    survey, away = Survey(asked), folder.with_name("away")
+    folder.rename(away)
+    folder.write_text("no folder")
+
+    seen = survey.look()
+
+    assert (seen.clusters, [its["name"] for its in seen.broken]) == ({}, [""])
+    assert "a folder of yours" in seen.broken[0]["error"]
+    folder.unlink()
+    away.rename(folder)
+    assert set(survey.look().clusters) == {"hidden"}

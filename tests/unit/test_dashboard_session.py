@@ -1,0 +1,73 @@
+"""What one who looks has: pages that are turned, hidden and put away."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+from bokeh.document import Document
+from panel.io.state import set_curdoc
+
+from workbench.bench.simulated import Simulated
+from workbench.dashboard.looking import Looking
+from workbench.dashboard.session import Session
+from workbench.dashboard.store import DataStore
+
+
+@pytest.fixture
+async def session():
+    """Give a session of one who looks at a cluster that has told something."""
+    store = DataStore(Simulated(4, 1, history=20))
+    await store.refresh()
+    with set_curdoc(Document()):
+        session = Session(store, Looking(), "../dask/")
+        session._location = SimpleNamespace(search="", reload=False)
+        yield session
+    session.close()
+
+
+def in_sight(session):
+    return [page.visible for page in session.main]
+
+
+async def test_pages_that_one_has_turned_away_from_are_hidden_and_come_back(session):
+    session._looking.page = "cores"
+    session._looking.page = "communication"
+    session._looking.measure = "messages"
+    before = list(session.main)
+    assert in_sight(session) == [False, False, False, True]
+
+    session._looking.page = "overview"
+    assert in_sight(session) == [True, False, False, False]
+    session._looking.page = "communication"
+    assert in_sight(session) == [False, False, False, True]
+    session._looking.measure = "bytes"
+
+    assert in_sight(session) == [False, False, True, False]
+    assert list(session.main) == before
+
+
+async def test_dask_draws_only_while_somebody_looks(session):
+    session._looking.page = "dask"
+    frame = session._page._frame
+    assert "<iframe src='../dask/'" in frame.object
+
+    session._looking.page = "overview"
+    assert frame.object == ""
+    session._looking.page = "dask"
+    assert "<iframe " in frame.object
+
+
+async def test_pages_of_other_ranks_are_put_away_and_after_many_the_browser_begins_anew(session, monkeypatch):
+    monkeypatch.setattr("workbench.dashboard.session._PUT_AWAY", 3)
+    store = session._store
+    update = await store.source.ask(0)
+
+    told = []
+    for number in (2, 3, 4):
+        store._take(dataclasses.replace(update, layout=dataclasses.replace(update.layout, number=number)))
+        session._draw()
+        told.append((len(session.main), session._location.reload))
+
+    assert told == [(1, False), (1, False), (1, True)]

@@ -1,0 +1,23 @@
+"""The life of a process that somebody else has started, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+
+async def until_told() -> None:
+    """Wait for SIGTERM or Ctrl-C, or until whoever has started this process closes its standard input or is gone."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+
+    def read() -> None:
+        while os.read(0, 1 << 16):
+            pass
+        loop.call_soon_threadsafe(over.set)
+
+    threading.Thread(target=read, name="owner", daemon=True).start()
+    await over.wait()

@@ -1,0 +1,129 @@
+"""What all requests of the API share: who may ask, JSON in and out, and trouble in words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import responses
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import APIHandler
+from tornado import web
+
+from workbench import registry
+from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError
+from workbench.record import Record
+from workbench.server.board import Board
+from workbench.server.changes import Busy
+from workbench.server.kernels import Kernels
+
+ROOT = "workbench/api"
+"""What follows the base URL of a server."""
+
+logger = logging.getLogger("workbench.server")
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all requests share."""
+
+    board: Board
+    """What is known of clusters."""
+    kernels: Kernels
+    """The kernels of the server."""
+    root: Path
+    """The server's folder."""
+
+
+def may(action: str) -> Callable[[_Method], _Method]:
+    """Return a decorator for methods of handlers: only for who is logged in, and may do this by the authorizer."""
+
+    def decorate(method: _Method) -> _Method:
+        guarded: Any = web.authenticated(authorized(action=action)(method))
+        return cast("_Method", guarded)
+
+    return decorate
+
+
+class Handler(APIHandler):
+    """Answers a request in JSON, and tells trouble as ``message`` and ``log``, the end of a log or None."""
+
+    auth_resource = "workbench"
+
+    def initialize(self, shared: Shared) -> None:
+        """Take what all requests share."""
+        self.shared = shared
+
+    def body(self) -> dict[str, Any]:
+        """Return the object in the request's body.
+
+        Raises
+        ------
+        InvalidRequest
+            If it is something else.
+        """
+        try:
+            told = json.loads(self.request.body)
+        except ValueError as error:
+            raise InvalidRequest(f"the request's body is no JSON ({error}); send an object.") from error
+        if not isinstance(told, dict):
+            raise InvalidRequest(f"the request's body is {str(told)[:40]!r}; send an object.")
+        return told
+
+    def accept(self, told: dict[str, Any]) -> None:
+        """Answer that what was asked for has begun."""
+        self.set_status(202)
+        self.finish(told)
+
+    async def record(self, name: str) -> Record:
+        """Return the record of a cluster; raises as `workbench.registry.read`."""
+        return await asyncio.to_thread(registry.read, checked(name))
+
+    def write_error(self, status_code: int, **told: Any) -> None:
+        """Answer with the trouble in words."""
+        error = (told.get("exc_info") or (None, None))[1]
+        status, message = trouble(error, status_code)
+        first, _, log = message.partition("\n")
+        self.set_status(status)
+        self.finish({"message": first, "log": log or None})
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Log what nobody has foreseen."""
+        if not isinstance(value, web.HTTPError | WorkbenchError | TimeoutError):
+            logger.error("%s %s failed", self.request.method, self.request.path, exc_info=value)
+
+
+def checked(name: str) -> str:
+    """Return a name of a cluster that came in a URL.
+
+    Raises
+    ------
+    ClusterNotFound
+        If no cluster can have it.
+    """
+    try:
+        return registry.check_name(name)
+    except InvalidRequest as error:
+        raise ClusterNotFound(str(error)) from error
+
+
+# The first that an error is counts.
+_STATUSES = ((ClusterNotFound, 404), (Busy, 409), (InvalidRequest, 400), (TimeoutError, 504), (WorkbenchError, 502))
+
+
+def trouble(error: BaseException | None, status: int) -> tuple[int, str]:
+    """Return the status and the words for an error, or for a status that was chosen already."""
+    for kind, its in _STATUSES:
+        if isinstance(error, kind):
+            return its, str(error) or "it was not done in time"
+    if status == 500:
+        return 502, "that went wrong in a way that nobody has foreseen; see the server's log."
+    words = error.log_message if isinstance(error, web.HTTPError) else None
+    return status, words or responses.get(status, "")

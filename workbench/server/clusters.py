@@ -1,0 +1,167 @@
+"""The registry as browsers see it: looked at again and again, and read only where it has changed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from workbench import registry
+from workbench.errors import ClusterNotFound, InvalidRequest, RecordError
+from workbench.launch import queued
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.launch.poller import poller
+from workbench.record import Record, clusters_folder
+
+# Seconds: between two times that records of clusters which have ended are removed, and for their starters to read why.
+_CLEAN, _READ = 10.0, 3.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The clusters of this user."""
+
+    clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By name, as plain values."""
+    broken: list[dict[str, str]] = field(default_factory=list)
+    """Those whose record cannot be used, each ``name`` and ``error``; nameless: the registry itself."""
+    headed: frozenset[str] = frozenset()
+    """Names of those whose head can be asked."""
+    starters: dict[int, str] = field(default_factory=dict)
+    """Names of those that wait for their head, by the process of this host that has asked for them."""
+
+
+class Survey:
+    """Looks at the registry.
+
+    Parameters
+    ----------
+    asked
+        Returns what is known of a job, by its scheduler and id, without waiting for an answer.
+
+    Notes
+    -----
+    It may block, and be used from any thread.
+    """
+
+    def __init__(self, asked: Callable[[str, str], JobStatus] = poller.status) -> None:
+        self._asked = asked
+        # By name: when its files have changed, and its record or why there is none to be used.
+        self._read: dict[str, tuple[tuple[int, ...], Record | RecordError | None]] = {}
+        # By name: the record, what is known of its job, and both as plain values.
+        self._described: dict[str, tuple[Record, JobStatus, dict[str, Any]]] = {}
+        # Ids of clusters that have ended, and when that was seen first.
+        self._ended: dict[str, float] = {}
+        self._cleaned = -_CLEAN
+        self._looking = threading.Lock()
+
+    def look(self) -> Seen:
+        """Return how things stand; records of clusters that have ended are removed now and then."""
+        with self._looking:
+            return self._look_and_clean()
+
+    def _look_and_clean(self) -> Seen:
+        now = time.monotonic()
+        try:
+            seen = self._look(now)
+            if now - self._cleaned > _CLEAN and any(now - since > _READ for since in self._ended.values()):
+                self._cleaned = now
+                registry.clean()
+                seen = self._look(now)
+        except RecordError as error:
+            return Seen(broken=[{"name": "", "error": str(error)}])
+        return seen
+
+    def _look(self, now: float) -> Seen:
+        folder = str(clusters_folder())
+        self._read = {name: self._record(name, f"{folder}/{name}") for name in registry.names()}
+        clusters, broken, headed, starters, ended = {}, [], set(), {}, {}
+        self._described = {name: its for name, its in self._described.items() if name in self._read}
+        for name, (_, record) in self._read.items():
+            if isinstance(record, RecordError):
+                broken.append({"name": name, "error": str(record)})
+            elif record is not None:
+                told = self._status(record)
+                alive = record.alive()
+                if alive is False or told.over:
+                    ended[record.id] = self._ended.get(record.id, now)
+                clusters[name] = self._describe(record, told)
+                if record.state == "submitted" and record.process.is_local:
+                    starters[record.process.pid] = name
+                elif record.address is not None and alive is not False:
+                    headed.add(name)
+        self._ended = ended
+        return Seen(clusters, broken, frozenset(headed), starters)
+
+    def _record(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | RecordError | None]:
+        # The folder's, too: jobs leave receipts in it.
+        stamp = (*_stamp(folder), *_stamp(f"{folder}/{registry.RECORD}"))
+        if name in self._read and self._read[name][0] == stamp:
+            return self._read[name]
+        try:
+            return stamp, registry.read(name)
+        except RecordError as error:
+            return stamp, error
+        except (ClusterNotFound, InvalidRequest):
+            return stamp, None  # it has ended since
+
+    def _describe(self, record: Record, told: JobStatus) -> dict[str, Any]:
+        known = self._described.get(record.name)
+        if known is None or known[0] is not record or known[1] != told:
+            known = self._described[record.name] = record, told, described(record, told)
+        return known[2]
+
+    def _status(self, record: Record) -> JobStatus:
+        # A head on another host is seen by its job alone.
+        if queued.is_batch(record) and (record.state == "submitted" or record.alive() is None):
+            job = queued.job_id(record)
+            return UNKNOWN if job is None else self._asked(record.scheduler, job)
+        return UNKNOWN
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        its = os.stat(path)  # noqa: PTH116  (hundreds of them, each second)
+    except OSError:
+        return ()
+    # Records are replaced, not written into; the time of the change tells of permissions, too.
+    return its.st_ino, its.st_ctime_ns
+
+
+def described(record: Record, told: JobStatus) -> dict[str, Any]:
+    """Return a cluster as plain values.
+
+    Parameters
+    ----------
+    record
+        What its head, or its starter, tells.
+    told
+        What its scheduler tells of its job.
+    """
+    state, message = record.state, record.message
+    if state == "submitted" and told is not UNKNOWN:
+        state, message = told.state.value, queued.words(told)
+    waits = told.state is JobState.QUEUED
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": state,
+        "message": message,
+        "up": record.up,
+        "ranks": record.total,
+        "threads": record.threads,
+        "mpi": record.mpi,
+        "scheduler": record.scheduler,
+        "host": record.process.host,
+        "nodes": record.resources.nodes,
+        "jobs": queued.all_jobs(record) if queued.is_batch(record) else [],
+        "worlds": [asdict(world) for world in record.worlds],
+        "created": record.created,
+        "ends": record.ends,
+        "reason": told.reason or None if waits else None,
+        "expected": told.start if waits else None,
+        "idle_timeout": record.idle_timeout,
+    }

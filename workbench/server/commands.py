@@ -1,0 +1,59 @@
+"""The verbs of the terminal as command lines, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.server.process import Ended, Process
+
+logger = logging.getLogger("workbench.server")
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a verb runs."""
+
+    python: str = sys.executable
+    """The interpreter."""
+    directory: Path | None = None
+    """The working directory; None: the server's."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside the server's."""
+
+    def run(self, verb: str, words: Sequence[str]) -> Process:
+        """Start ``workbench VERB WORDS --json``."""
+        # -P: no file in the working directory takes the place of a module
+        argv = [self.python, "-P", "-m", "workbench", verb, "--json", *words]
+        return Process(argv, directory=self.directory, environment={**os.environ, **self.environment})
+
+
+def answer(ended: Ended, verb: str) -> dict[str, Any]:
+    """Return what a verb has answered.
+
+    Raises
+    ------
+    InvalidRequest
+        If it has refused what was asked for.
+    WorkbenchError
+        If it has failed.
+    """
+    said = ended.errors.strip()
+    if ended.code == 0:
+        try:
+            told: dict[str, Any] = json.loads(ended.out)
+        except ValueError:
+            said = f"{ended.out}\n{said}"
+        else:
+            return told
+    if ended.code in (0, 1, 2) and "Traceback (most recent call last)" not in said and said:
+        raise (InvalidRequest if ended.code == 2 else WorkbenchError)(said)
+    logger.error("`workbench %s` has ended with %d:\n%s", verb, ended.code, said)
+    raise WorkbenchError(f"`workbench {verb}` broke off (exit code {ended.code}); see the server's log.")

@@ -1,0 +1,54 @@
+"""``python -m workbench.server.form``: print what a form for a start has to know, as JSON.
+
+A process of its own: it loads dask-jobqueue, and asks schedulers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from workbench import config
+from workbench.errors import WorkbenchError
+from workbench.launch.allocation import enclosing
+from workbench.launch.choose import COMMANDS, SCHEDULERS, answers, launcher
+from workbench.launch.mpiexec import available_cores
+from workbench.server.options import Field, arguments
+from workbench.verbs.table import Argument
+
+
+def form() -> dict[str, Any]:
+    """Return schedulers, presets, fields and the cores of this host."""
+    there = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
+    wanted = config.get("scheduler")
+    default = next((name for name in COMMANDS if there[name]), "local") if wanted == "auto" else wanted
+    fields = [asdict(Field.of(argument)) | {"choices": _choices(argument)} for argument in arguments()]
+    return {
+        "schedulers": [
+            {"name": name, "there": there[name], "batch": launcher(name).batch} for name in SCHEDULERS if name != "auto"
+        ],
+        "default_scheduler": default,
+        "presets": next(field["choices"] for field in fields if field["name"] == "preset"),
+        "fields": fields,
+        "cores": available_cores(),
+    }
+
+
+def _is_inside_of_a_job() -> bool:
+    with suppress(WorkbenchError):
+        return enclosing() is not None
+    return False
+
+
+def _choices(argument: Argument) -> list[str]:
+    # a preset that cannot be read is told by the check of what is filled in
+    with suppress(WorkbenchError):
+        return list(argument.values())
+    return []
+
+
+if __name__ == "__main__":
+    json.dump(form(), sys.stdout)

@@ -1,0 +1,206 @@
+"""The requests of the API, each a handler."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.server import log_files
+from workbench.server.api import ROOT, Handler, checked, may
+from workbench.server.commands import Surroundings, answer
+from workbench.server.events import Events
+from workbench.server.options import field_of, words_of
+from workbench.server.process import run
+from workbench.verbs import actions
+
+# Seconds for a dry run, in which a scheduler may be asked, and for the form.
+_CHECK, _FORM = 180.0, 120.0
+# Options that are not those of the verb.
+_WHERE = ("kernel", "directory")
+
+
+class _WithOptions(Handler):
+    async def asked(self, options: dict[str, Any]) -> tuple[list[str], Surroundings, dict[str, str]]:
+        """Return the words for options, where they are meant to run, and what is wrong, by names."""
+        words, errors = words_of({name: value for name, value in options.items() if name not in _WHERE})
+        surroundings = Surroundings(directory=self.shared.root)
+        try:
+            surroundings = replace(surroundings, directory=_folder(self.shared.root, options.get("directory")))
+        except InvalidRequest as error:
+            errors["directory"] = str(error)
+        try:
+            if options.get("kernel") not in (None, ""):
+                its = await self.shared.kernels.get(options["kernel"])
+                surroundings = replace(surroundings, python=its.python or sys.executable, environment=its.environment)
+        except InvalidRequest as error:
+            errors["kernel"] = str(error)
+        return words, surroundings, errors
+
+
+class Clusters(_WithOptions):
+    """All clusters; a new one."""
+
+    @may("read")
+    async def get(self) -> None:
+        """Tell how they are."""
+        self.finish((await self.shared.board.state()).whole())
+
+    @may("execute")
+    async def post(self) -> None:
+        """Start one."""
+        options = self.body()
+        words, surroundings, errors = await self.asked(options)
+        if errors:
+            raise InvalidRequest(" ".join(errors.values()))
+        name = str(options["name"]) if options.get("name") else None
+        self.accept(self.shared.board.starts.begin(words, surroundings, name).told())
+
+
+class Start(Handler):
+    """A start."""
+
+    @may("write")
+    async def delete(self, key: str) -> None:
+        """Forget it; one that goes on is ended."""
+        self.shared.board.starts.dismiss(key)
+        self.set_status(204)
+        self.finish()
+
+
+class Cluster(Handler):
+    """A cluster."""
+
+    @may("write")
+    async def delete(self, name: str) -> None:
+        """Stop it."""
+        self.shared.board.changes.begin(await self.record(name), "stop")
+        self.accept({})
+
+
+class Scale(Handler):
+    """The ranks of a cluster."""
+
+    @may("write")
+    async def post(self, name: str) -> None:
+        """Have so many."""
+        ranks = self.body().get("ranks")
+        if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+            raise InvalidRequest(f"ranks {ranks!r}: allowed is a whole number from 1.")
+        self.shared.board.changes.begin(await self.record(name), "scale", [str(ranks)])
+        self.accept({})
+
+
+class Restart(Handler):
+    """The life of a cluster's ranks."""
+
+    @may("write")
+    async def post(self, name: str) -> None:
+        """Start them again."""
+        self.shared.board.changes.begin(await self.record(name), "restart")
+        self.accept({})
+
+
+class Logs(Handler):
+    """The log files of a cluster, also after its end."""
+
+    @may("read")
+    async def get(self, name: str) -> None:
+        """Tell which there are."""
+        self.finish({"files": await asyncio.to_thread(log_files.listing, checked(name))})
+
+
+class Log(Handler):
+    """A log file."""
+
+    @may("read")
+    async def get(self, name: str, file: str) -> None:
+        """Tell a part of it."""
+        begin = self.get_query_argument("from", "0")
+        try:
+            first = int(begin)
+        except ValueError:
+            raise InvalidRequest(f"from {begin!r}: allowed is a whole number, of bytes.") from None
+        self.finish(await asyncio.to_thread(log_files.part, checked(name), file, first))
+
+
+class Script(Handler):
+    """The script of a cluster's job."""
+
+    @may("read")
+    async def get(self, name: str) -> None:
+        """Tell it."""
+        self.finish({"script": await asyncio.to_thread(actions.script, await self.record(name))})
+
+
+class Form(Handler):
+    """What a form for a start has to know."""
+
+    @may("read")
+    async def get(self) -> None:
+        """Tell it."""
+        ended = await run([sys.executable, "-P", "-m", "workbench.server.form"], _FORM)
+        self.finish(answer(ended, "form") | {"directory": str(self.shared.root)})
+
+
+class Check(_WithOptions):
+    """What would come of options, without starting anything."""
+
+    @may("execute")
+    async def post(self) -> None:
+        """Tell the script, or what is wrong."""
+        words, surroundings, errors = await self.asked(self.body())
+        script = None
+        if not errors:
+            process = surroundings.run("start", ["--dry-run", *words])
+            try:
+                script = answer(await process.ended(_CHECK), "start")["script"]
+            except WorkbenchError as error:
+                errors[field_of(str(error))] = str(error)
+            finally:
+                await process.kill()
+        self.finish({"errors": errors, "script": script})
+
+
+class Kernels(Handler):
+    """The kernels that run Python."""
+
+    @may("read")
+    async def get(self) -> None:
+        """Tell which there are, and where the workbench is installed."""
+        self.finish({"kernels": [kernel.told() for kernel in await self.shared.kernels.all()]})
+
+
+def _folder(root: Path, given: Any) -> Path:
+    """Return the folder that was given, relative to the server's or inside of it."""
+    if given in (None, ""):
+        return root
+    if not isinstance(given, str) or "\0" in given:
+        raise InvalidRequest(f"directory {given!r}: allowed is the path of a folder.")
+    # Not where links lead to: they are the user's own, as in the server's list of files.
+    folder = Path(os.path.normpath(root / given))
+    if not folder.is_relative_to(root) or not folder.is_dir():
+        raise InvalidRequest(f"directory {given!r}: allowed are folders in {root}, and there is none of that name.")
+    return folder
+
+
+_NAME = rf"{ROOT}/clusters/([^/]+)"
+ROUTES: dict[str, type] = {
+    f"{ROOT}/clusters": Clusters,
+    f"{ROOT}/starts/([^/]+)": Start,
+    _NAME: Cluster,
+    f"{_NAME}/scale": Scale,
+    f"{_NAME}/restart": Restart,
+    f"{_NAME}/logs": Logs,
+    f"{_NAME}/logs/([^/]+)": Log,
+    f"{_NAME}/script": Script,
+    f"{ROOT}/form": Form,
+    f"{ROOT}/check": Check,
+    f"{ROOT}/kernels": Kernels,
+    f"{ROOT}/events": Events,
+}
+"""Handlers by what follows the base URL of a server; all take `workbench.server.api.Shared`."""

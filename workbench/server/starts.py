@@ -1,0 +1,152 @@
+"""The starts that were asked for by this server: each a process, which goes on when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.errors import ClusterNotFound, WorkbenchError
+from workbench.server.commands import Surroundings, answer
+from workbench.server.process import Process
+
+logger = logging.getLogger("workbench.server")
+
+# Seconds: a start that has come to its end well is told for so long; one that is given up may take so long to clear up.
+_TOLD, _CLEAR = 600.0, 120.0
+
+
+@dataclass
+class Start:
+    """A start."""
+
+    process: Process
+    """What does it."""
+    name: str | None
+    """Name of the cluster, once it is known."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Its own identity."""
+    state: str = "starting"
+    """``starting``, ``ready`` or ``failed``."""
+    message: str = ""
+    """How it has ended, in words."""
+    log: str = ""
+    """What tells why it has failed."""
+    since: float = field(default_factory=time.time)
+    """When it was asked for, in seconds since the epoch."""
+    over: float = 0.0
+    """When it was over."""
+    following: asyncio.Task[None] | None = None
+    """What waits for its end."""
+
+    def told(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        names = ("id", "name", "state", "message", "log", "since")
+        return {name: getattr(self, name) for name in names}
+
+
+class Starts:
+    """Knows the starts, each until it is dismissed or has been ready for a while.
+
+    Parameters
+    ----------
+    changed
+        Called when one has begun or ended.
+
+    Notes
+    -----
+    For one event loop.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._starts: dict[str, Start] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, words: Sequence[str], surroundings: Surroundings, name: str | None) -> Start:
+        """Start a cluster.
+
+        Parameters
+        ----------
+        words
+            Options, as typed.
+        surroundings
+            Where.
+        name
+            The name that was asked for.
+
+        Raises
+        ------
+        LaunchError
+            If the process of the start cannot be started.
+        """
+        start = Start(surroundings.run("start", words), name)
+        self._starts[start.id] = start
+        start.following = self._run(self._follow(start))
+        self._changed()
+        return start
+
+    def dismiss(self, key: str) -> None:
+        """Forget a start; one that goes on is ended in order.
+
+        Raises
+        ------
+        ClusterNotFound
+            If there is none with this id.
+        """
+        start = self._starts.pop(key, None)
+        if start is None:
+            raise ClusterNotFound(f"no start {key!r}: it was dismissed, or was asked for by another server.")
+        if start.state == "starting":
+            self._run(_give_up(start))
+        self._changed()
+
+    def recognise(self, starters: Mapping[int, str]) -> None:
+        """Learn the names of clusters from the processes that start them."""
+        for start in self._starts.values():
+            start.name = start.name or starters.get(start.process.pid)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return all starts as plain values, the oldest first."""
+        now = time.time()
+        self._starts = {
+            key: start for key, start in self._starts.items() if start.state != "ready" or now - start.over < _TOLD
+        }
+        return [start.told() for start in self._starts.values()]
+
+    def close(self) -> None:
+        """Let them go on by themselves."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _run(self, duty: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(duty)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _follow(self, start: Start) -> None:
+        ended = await start.process.ended()
+        if start.id not in self._starts:
+            return  # it was dismissed
+        try:
+            status = answer(ended, "start")
+        except WorkbenchError as error:
+            message, _, log = str(error).partition("\n")
+            start.state, start.message, start.log = "failed", message, log
+        else:
+            start.state, start.name, start.message = "ready", status["name"], status["message"]
+        start.over = time.time()
+        self._changed()
+
+
+async def _give_up(start: Start) -> None:
+    # As after Ctrl-C in a terminal: nothing of the cluster is left.
+    start.process.interrupt()
+    if start.following is not None and not (await asyncio.wait({start.following}, timeout=_CLEAR))[0]:
+        logger.warning("a start that was given up has not ended; `workbench list` tells what is left of it")
+        await start.process.kill()
