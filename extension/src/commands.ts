@@ -46,7 +46,9 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       palette?.addItem({ command: id, category: CATEGORY });
     }
     workbench.model.changed.connect(() => {
-      app.commands.notifyCommandChanged();
+      for (const id of Object.values(Commands).filter(its => app.commands.hasCommand(its))) {
+        app.commands.notifyCommandChanged(id);
+      }
     });
   }
 };

@@ -1,7 +1,6 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
-import { Signal } from '@lumino/signaling';
 
 import { Api } from './api';
 import { PLUGIN } from './ids';
@@ -26,29 +25,23 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
       connect: events => api.connect(events)
     });
     const settings: ISettings = { notifications: true, warnMinutes: 10, dashboardPage: 'overview' };
-    const settingsChanged = new Signal<unknown, void>(model);
     if (registry) {
-      void follow(registry, settings, settingsChanged);
+      void follow(registry, settings);
     }
     // the page comes first
     void app.restored.then(() => {
       model.start();
     });
     const trans = (translator ?? nullTranslator).load('mpi-workbench');
-    return { api, model, trans, settings, settingsChanged };
+    return { api, model, trans, settings };
   }
 };
 
-async function follow(
-  registry: ISettingRegistry,
-  settings: ISettings,
-  changed: Signal<unknown, void>
-): Promise<void> {
+async function follow(registry: ISettingRegistry, settings: ISettings): Promise<void> {
   try {
     const loaded = await registry.load(PLUGIN);
     const take = () => {
       Object.assign(settings, loaded.composite);
-      changed.emit();
     };
     loaded.changed.connect(take);
     take();

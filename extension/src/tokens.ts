@@ -1,11 +1,10 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { Token } from '@lumino/coreutils';
-import type { ISignal } from '@lumino/signaling';
 
 import type { Api } from './api';
 import type { ClustersModel } from './model/clusters';
 
-/** What a user has chosen. */
+/** What a user has chosen; always as it is now. */
 export interface ISettings {
   /** Whether clusters are spoken of in notifications. */
   notifications: boolean;
@@ -21,7 +20,6 @@ export interface IWorkbench {
   readonly model: ClustersModel;
   readonly trans: TranslationBundle;
   readonly settings: ISettings;
-  readonly settingsChanged: ISignal<unknown, void>;
 }
 
 export const IWorkbench = new Token<IWorkbench>(

@@ -122,6 +122,24 @@ test('a cluster that has ended is said to have, and its logs are read to their e
   model.dispose();
 });
 
+test('nothing more is asked for when all of an ended cluster was read', async context => {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const { logs, clusters, model } = opened();
+  clusters.clusters = [];
+  model.see(true);
+  await turn();
+  context.mock.timers.tick(1);
+  await turn();
+  assert.equal(logs.asked.length, 2);
+
+  context.mock.timers.tick(60_000);
+  await turn();
+
+  assert.equal(logs.asked.length, 2);
+  assert.equal(shown(model), 'of the head\n');
+  model.dispose();
+});
+
 test('a cluster is not said to have ended while nothing is known', () => {
   const { clusters, model } = opened();
 

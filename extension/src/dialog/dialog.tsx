@@ -1,6 +1,7 @@
 import { Dialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
+import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
 import { NewCluster } from './form';
@@ -57,6 +58,12 @@ export class NewClusterDialog extends Dialog<unknown> {
     } else {
       super.resolve(index);
     }
+  }
+
+  protected override onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    // Until there is a form, Start is disabled and cannot have the focus: without it no key would get here.
+    this.buttons[CANCEL]?.focus();
   }
 
   private async start(): Promise<void> {

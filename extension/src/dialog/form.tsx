@@ -48,6 +48,11 @@ function Fields({ form }: { form: IForm }): React.JSX.Element {
   const { first, more } = fieldsOf(form, model.values);
   const isWrong = [...more.map(its => its.name), DIRECTORY].some(name => name in model.errors);
   const [isOpen, setOpen] = React.useState(false);
+  React.useEffect(() => {
+    if (isWrong) {
+      setOpen(true);
+    }
+  }, [isWrong]);
   return (
     <>
       <div className="wb-Fields">
@@ -61,7 +66,7 @@ function Fields({ form }: { form: IForm }): React.JSX.Element {
         <Kernel />
       </div>
       <details
-        open={isOpen || isWrong}
+        open={isOpen}
         onToggle={event => {
           setOpen(event.currentTarget.open);
         }}

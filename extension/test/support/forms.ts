@@ -23,7 +23,7 @@ export function form(): IForm {
     ],
     default_scheduler: 'slurm',
     cores: 8,
-    directory: '/home/me',
+    directory: '/srv/somebody',
     fields: [
       field('ranks', 'number'),
       field('name', 'text'),
