@@ -18,6 +18,8 @@ from workbench.host import ProcessId
 from workbench.resources import Resources
 
 SCHEMA = 2
+SCHEDULERS = ("local", "here", "slurm", "pbs")
+"""What starts jobs."""
 _ID = re.compile(r"[0-9a-f]{32}")
 _T = TypeVar("_T")
 
@@ -170,6 +172,8 @@ def from_dict(values: dict[str, Any]) -> Record:
     resources = _typed(Resources, {**values["resources"], "extra": tuple(values["resources"]["extra"])})
     worlds = tuple(_typed(World, world) for world in values["worlds"])
     record = _typed(Record, {**values, "process": process, "resources": resources, "worlds": worlds})
+    if record.scheduler not in SCHEDULERS:
+        raise TypeError(f"scheduler is {record.scheduler!r}")
     if not _ID.fullmatch(record.id):
         # Folders are named after it, and removed with all that is in them.
         raise TypeError(f"id is {record.id!r}")

@@ -61,7 +61,8 @@ async def test_the_life_of_a_cluster(server):
         cluster = await done(page, "life")
         assert (cluster["error"], cluster["worlds"][0]["starts"], cluster["up"]) == (None, 2, 2)
 
-        assert await server.ask("clusters/life", "DELETE") == (202, {})
+        assert await server.ask("clusters/life/restart", "POST") == (202, {})
+        assert await server.ask("clusters/life", "DELETE") == (202, {}), "it can be stopped whatever goes on"
         await page.until(lambda: "life" not in page.clusters)
         assert (await server.ask("clusters/life/script"))[0] == 404
         assert (await server.ask("clusters/life/logs/head"))[0] == 200, "logs outlive the cluster"

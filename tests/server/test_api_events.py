@@ -127,6 +127,16 @@ async def test_a_start_goes_on_when_the_server_stops():
     assert stopped.stopped == ["goes-on"]
 
 
+async def test_a_stop_goes_on_when_the_server_stops(cluster):
+    server = start()
+    cluster("stopping", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}))
+    assert await server.ask("clusters/stopping", "DELETE") == (202, {})
+
+    end(server.process)
+
+    until("it is stopped without the server", lambda: "stopping" not in registry.names())
+
+
 def state(name):
     try:
         return registry.read(name).state

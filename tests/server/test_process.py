@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 
 import psutil
 import pytest
@@ -27,6 +28,7 @@ from workbench.server.process import Ended, Process, run
 
 # It starts one more, says which, and waits.
 WAITS = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True); p.wait()"
+TRACE = "Traceback (most recent call last):"
 
 
 def python(code):
@@ -80,12 +82,26 @@ def test_what_cannot_be_run_is_told(tmp_path):
             Process(argv, directory=directory)
 
 
+def test_variables_that_cannot_be_are_told():
+    for name, value in (("a", "b\0c"), ("a=b", "c")):
+        with pytest.raises(LaunchError, match="cannot run"):
+            Process(python(""), environment={name: value})
+
+
+def test_where_no_file_can_be_opened_that_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+
+    with pytest.raises(LaunchError, match="cannot run"):
+        Process(python(""))
+
+
 @pytest.mark.parametrize(
     ("ended", "error", "words"),
     [
         (Ended(2, "", "ranks 0: allowed\n"), InvalidRequest, "^ranks 0: allowed$"),
         (Ended(1, "", "no MPI"), WorkbenchError, "^no MPI$"),
-        (Ended(1, "", 'Traceback (most recent call last):\n  File "secret"'), WorkbenchError, "see the server's log"),
+        (Ended(1, "", f"no start\nworld-0.log:\n    {TRACE}"), WorkbenchError, r"(?s)^no start\n.*Traceback"),
+        (Ended(1, "", f"a warning\n{TRACE}\n  secret"), WorkbenchError, "see the server's log"),
         (Ended(1, "", ""), WorkbenchError, "broke off .exit code 1.; see"),
         (Ended(-9, "", "anything"), WorkbenchError, "broke off .exit code -9.; see"),
         (Ended(0, "no JSON", ""), WorkbenchError, "no JSON"),

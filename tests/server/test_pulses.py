@@ -63,6 +63,19 @@ async def test_it_ends_with_the_server(new):
     assert gone(asking)
 
 
+async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog):
+    monkeypatch.setattr(pulses, "_AGAIN", 0.0)
+    monkeypatch.setattr(pulses, "MODULE", "this")  # a poem
+    messages = asyncio.Queue()
+    its = new()
+    its.show(messages.put_nowait)
+    await asyncio.to_thread(until, "that is logged", lambda: "started again" in caplog.text)
+
+    monkeypatch.undo()
+
+    assert (await messages.get())["pulses"] == {}
+
+
 async def test_one_that_breaks_off_is_started_again(new, monkeypatch):
     monkeypatch.setattr(pulses, "_AGAIN", 0.0)
     messages = asyncio.Queue()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench import registry
 from workbench.host import ProcessId
@@ -111,6 +113,31 @@ def test_what_has_ended_is_removed_when_its_starter_could_read_why(cluster, aske
     monkeypatch.setattr(clusters, "_READ", 0.0)
     until("it is removed", lambda: survey.look().clusters == {})
     assert registry.names() == []
+
+
+def test_nobody_waits_for_schedulers_that_are_asked_before_what_has_ended_is_removed(cluster, asked, monkeypatch):
+    asking, answered, waited = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(registry, "clean", lambda: asking.set() or waited.append(answered.wait(DEADLINE)))
+    monkeypatch.setattr(clusters, "_READ", 0.0)
+    cluster("ended", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}))
+    survey = Survey(asked)
+
+    until("they are asked", lambda: survey.look() and asking.is_set())
+    assert set(survey.look().clusters) == {"ended"}
+
+    answered.set()
+    until("they have answered in time", lambda: waited == [True])
+
+
+def test_a_cluster_of_a_scheduler_that_this_version_does_not_know_hides_no_other(cluster, asked):
+    cluster("known")
+    cluster("later", scheduler="lsf")
+
+    seen = Survey(asked).look()
+
+    assert set(seen.clusters) == {"known"}
+    assert [its["name"] for its in seen.broken] == ["later"]
+    assert "scheduler is 'lsf'" in seen.broken[0]["error"]
 
 
 def test_a_registry_that_cannot_be_read_is_told(cluster, asked):

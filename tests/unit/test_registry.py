@@ -359,6 +359,7 @@ def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
         {"worlds": [{"index": 0, "ranks": "2"}]},
         {"memory": "2GB"},
         {"deadline": "soon"},
+        {"scheduler": "lsf"},
         {"id": ""},
         {"id": "../.."},
         {"unknown": 1},

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 
-from workbench import config
+from workbench import config, record
 from workbench.errors import InvalidRequest, LaunchError, did_you_mean
 from workbench.launch.interface import Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
 
-SCHEDULERS = ("auto", "local", "here", "slurm", "pbs")
+SCHEDULERS = ("auto", *record.SCHEDULERS)
 COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
 """The command by which each batch scheduler is known, in the order in which ``auto`` asks them."""
 

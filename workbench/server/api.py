@@ -71,7 +71,7 @@ class Handler(APIHandler):
         """
         try:
             told = json.loads(self.request.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"the request's body is no JSON ({error}); send an object.") from error
         if not isinstance(told, dict):
             raise InvalidRequest(f"the request's body is {str(told)[:40]!r}; send an object.")

@@ -114,9 +114,10 @@ class Board:
                 self._watching, self._fresh = None, False
 
     async def close(self) -> None:
-        """End what belongs to this server; clusters and their starts go on."""
+        """End what belongs to this server; clusters go on, and so does what was asked for: a stop above all."""
         self.starts.close()
-        await asyncio.gather(self.changes.close(), self.pulses.close())
+        self.changes.close()
+        await self.pulses.close()
 
     def _wake(self) -> None:
         self._awake.set()

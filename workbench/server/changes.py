@@ -1,4 +1,4 @@
-"""What this server is doing to clusters: one thing at a time to each."""
+"""What this server is doing to clusters: one thing at a time to each, but each can be stopped at any time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class Busy(InvalidRequest):
 
 @dataclass(frozen=True)
 class _Change:
-    busy: str | None
+    busy: str | None = None
     error: str | None = None
+    task: asyncio.Task[None] | None = None
 
 
 class Changes:
@@ -44,7 +45,6 @@ class Changes:
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
         self._changes: dict[str, _Change] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, record: Record, verb: str, words: Sequence[str] = ()) -> None:
         """Begin to change a cluster; how it ends is told by `of`.
@@ -61,43 +61,40 @@ class Changes:
         Raises
         ------
         Busy
-            If something else is being done to it.
+            If something else is being done to it, or it is to be stopped a second time.
         """
-        busy = self.of(record.id)["busy"]
-        if busy is not None:
-            raise Busy(f"cluster {record.name!r} is {busy} already; wait until that is done.")
-        self._changes[record.id] = _Change(WORDS[verb])
+        known = self._changes.get(record.id, _Change())
+        if known.task is not None:
+            if verb != "stop" or known.busy == WORDS[verb]:
+                raise Busy(f"cluster {record.name!r} is {known.busy} already; wait until that is done.")
+            known.task.cancel()  # its verb, which may wait in a queue for days, ends with the cluster
         task = asyncio.create_task(self._run(record, verb, words))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._changes[record.id] = _Change(WORDS[verb], task=task)
         self._changed()
 
     def of(self, cluster: str) -> dict[str, Any]:
         """Return what is being done to the cluster of an id, and why the last thing failed."""
-        change = self._changes.get(cluster, _Change(None))
+        change = self._changes.get(cluster, _Change())
         return {"busy": change.busy, "error": change.error}
 
     def keep(self, clusters: Collection[str]) -> None:
         """Forget what was done to clusters other than these ids; they have ended."""
         self._changes = {key: its for key, its in self._changes.items() if its.busy or key in clusters}
 
-    async def close(self) -> None:
-        """End what goes on."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    def close(self) -> None:
+        """Let what goes on do so by itself."""
+        for change in self._changes.values():
+            if change.task is not None:
+                change.task.cancel()
 
     async def _run(self, record: Record, verb: str, words: Sequence[str]) -> None:
         error = None
         try:
             process = Surroundings().run(verb, [*words, record.name])
-            try:
-                answer(await process.ended(_patience(record)), verb)
-            finally:
-                await process.kill()
+            answer(await process.ended(_patience(record)), verb)
         except (WorkbenchError, TimeoutError) as failure:
             error = str(failure)
-        self._changes[record.id] = _Change(None, error)
+        self._changes[record.id] = _Change(error=error)
         self._changed()
 
 

@@ -6,11 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from workbench import registry
-from workbench.errors import ClusterNotFound, InvalidRequest, RecordError
+from workbench.errors import ClusterNotFound, InvalidRequest, RecordError, WorkbenchError
 from workbench.launch import queued
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.poller import poller
@@ -50,30 +51,33 @@ class Survey:
     def __init__(self, asked: Callable[[str, str], JobStatus] = poller.status) -> None:
         self._asked = asked
         # By name: when its files have changed, and its record or why there is none to be used.
-        self._read: dict[str, tuple[tuple[int, ...], Record | RecordError | None]] = {}
+        self._read: dict[str, tuple[tuple[int, ...], Record | WorkbenchError | None]] = {}
         # By name: the record, what is known of its job, and both as plain values.
         self._described: dict[str, tuple[Record, JobStatus, dict[str, Any]]] = {}
         # Ids of clusters that have ended, and when that was seen first.
         self._ended: dict[str, float] = {}
         self._cleaned = -_CLEAN
+        self._cleaning: threading.Thread | None = None
         self._looking = threading.Lock()
 
     def look(self) -> Seen:
-        """Return how things stand; records of clusters that have ended are removed now and then."""
+        """Return how things stand; records of clusters that have ended are removed now and then, meanwhile."""
         with self._looking:
-            return self._look_and_clean()
-
-    def _look_and_clean(self) -> Seen:
-        now = time.monotonic()
-        try:
-            seen = self._look(now)
-            if now - self._cleaned > _CLEAN and any(now - since > _READ for since in self._ended.values()):
-                self._cleaned = now
-                registry.clean()
+            now = time.monotonic()
+            try:
                 seen = self._look(now)
-        except RecordError as error:
-            return Seen(broken=[{"name": "", "error": str(error)}])
-        return seen
+            except RecordError as error:
+                return Seen(broken=[{"name": "", "error": str(error)}])
+            if now - self._cleaned > _CLEAN and any(now - since > _READ for since in self._ended.values()):
+                self._clean(now)
+            return seen
+
+    def _clean(self, now: float) -> None:
+        # Schedulers are asked about every job whose head is elsewhere, and may take their time: nobody waits for that.
+        if self._cleaning is None or not self._cleaning.is_alive():
+            self._cleaned = now
+            self._cleaning = threading.Thread(target=_clean, name="registry-cleaner", daemon=True)
+            self._cleaning.start()
 
     def _look(self, now: float) -> Seen:
         folder = str(clusters_folder())
@@ -81,7 +85,7 @@ class Survey:
         clusters, broken, headed, starters, ended = {}, [], set(), {}, {}
         self._described = {name: its for name, its in self._described.items() if name in self._read}
         for name, (_, record) in self._read.items():
-            if isinstance(record, RecordError):
+            if isinstance(record, WorkbenchError):
                 broken.append({"name": name, "error": str(record)})
             elif record is not None:
                 told = self._status(record)
@@ -96,17 +100,18 @@ class Survey:
         self._ended = ended
         return Seen(clusters, broken, frozenset(headed), starters)
 
-    def _record(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | RecordError | None]:
+    def _record(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | WorkbenchError | None]:
         # The folder's, too: jobs leave receipts in it.
         stamp = (*_stamp(folder), *_stamp(f"{folder}/{registry.RECORD}"))
         if name in self._read and self._read[name][0] == stamp:
             return self._read[name]
         try:
-            return stamp, registry.read(name)
-        except RecordError as error:
-            return stamp, error
-        except (ClusterNotFound, InvalidRequest):
+            record = registry.read(name)
+        except ClusterNotFound:
             return stamp, None  # it has ended since
+        except (RecordError, InvalidRequest) as error:
+            return stamp, error
+        return stamp, record
 
     def _describe(self, record: Record, told: JobStatus) -> dict[str, Any]:
         known = self._described.get(record.name)
@@ -120,6 +125,11 @@ class Survey:
             job = queued.job_id(record)
             return UNKNOWN if job is None else self._asked(record.scheduler, job)
         return UNKNOWN
+
+
+def _clean() -> None:
+    with suppress(WorkbenchError, OSError):  # told by the next look
+        registry.clean()
 
 
 def _stamp(path: str) -> tuple[int, ...]:

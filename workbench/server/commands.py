@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +54,9 @@ def answer(ended: Ended, verb: str) -> dict[str, Any]:
             said = f"{ended.out}\n{said}"
         else:
             return told
-    if ended.code in (0, 1, 2) and "Traceback (most recent call last)" not in said and said:
+    # Of its own failure: one of a rank, in the end of a log, is indented.
+    broken = re.search(r"^Traceback \(most recent call last\)", said, re.MULTILINE)
+    if ended.code in (0, 1, 2) and said and not broken:
         raise (InvalidRequest if ended.code == 2 else WorkbenchError)(said)
     logger.error("`workbench %s` has ended with %d:\n%s", verb, ended.code, said)
     raise WorkbenchError(f"`workbench {verb}` broke off (exit code {ended.code}); see the server's log.")

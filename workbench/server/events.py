@@ -68,7 +68,7 @@ class Events(WebSocketHandler, JupyterHandler):
         """Hear whether somebody sees what is told."""
         try:
             visible = json.loads(message)["visible"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, RecursionError, TypeError, KeyError):
             visible = None
         match visible:
             case True:

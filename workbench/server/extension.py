@@ -51,7 +51,7 @@ class ClusterHandler(ClusterPages, JupyterHandler):
 
 
 class WorkbenchExtension(ExtensionApp):
-    """What Jupyter's server loads; what it has begun ends when the server stops, but for clusters."""
+    """What Jupyter's server loads; when it stops, clusters go on, and so does what is being done to them."""
 
     name = "workbench"
     load_other_extensions = True
@@ -69,6 +69,6 @@ class WorkbenchExtension(ExtensionApp):
         os.environ[SERVER] = f"{os.getpid()} {base}"
 
     async def stop_extension(self) -> None:
-        """End the dashboards, and what is being done to clusters; these go on, and so does a start."""
+        """End the dashboards, and look at clusters no more; these go on, and so does what is being done to them."""
         await self.board.close()
         await self.panels.close()

@@ -14,8 +14,9 @@ from typing import Any
 from workbench import config
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import enclosing
-from workbench.launch.choose import COMMANDS, SCHEDULERS, answers, launcher
+from workbench.launch.choose import COMMANDS, answers, launcher
 from workbench.launch.mpiexec import available_cores
+from workbench.record import SCHEDULERS
 from workbench.server.options import Field, arguments
 from workbench.verbs.table import Argument
 
@@ -27,9 +28,7 @@ def form() -> dict[str, Any]:
     default = next((name for name in COMMANDS if there[name]), "local") if wanted == "auto" else wanted
     fields = [asdict(Field.of(argument)) | {"choices": _choices(argument)} for argument in arguments()]
     return {
-        "schedulers": [
-            {"name": name, "there": there[name], "batch": launcher(name).batch} for name in SCHEDULERS if name != "auto"
-        ],
+        "schedulers": [{"name": name, "there": there[name], "batch": launcher(name).batch} for name in SCHEDULERS],
         "default_scheduler": default,
         "presets": next(field["choices"] for field in fields if field["name"] == "preset"),
         "fields": fields,

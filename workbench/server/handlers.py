@@ -15,7 +15,7 @@ from workbench.server.api import ROOT, Handler, checked, may
 from workbench.server.commands import Surroundings, answer
 from workbench.server.events import Events
 from workbench.server.options import field_of, words_of
-from workbench.server.process import run
+from workbench.server.process import end_of, run
 from workbench.verbs import actions
 
 # Seconds for a dry run, in which a scheduler may be asked, and for the form.
@@ -156,13 +156,11 @@ class Check(_WithOptions):
         words, surroundings, errors = await self.asked(self.body())
         script = None
         if not errors:
-            process = surroundings.run("start", ["--dry-run", *words])
             try:
-                script = answer(await process.ended(_CHECK), "start")["script"]
+                ended = await end_of(surroundings.run("start", ["--dry-run", *words]), _CHECK)
+                script = answer(ended, "start")["script"]
             except WorkbenchError as error:
                 errors[field_of(str(error))] = str(error)
-            finally:
-                await process.kill()
         self.finish({"errors": errors, "script": script})
 
 
@@ -183,7 +181,7 @@ def _folder(root: Path, given: Any) -> Path:
         raise InvalidRequest(f"directory {given!r}: allowed is the path of a folder.")
     # Not where links lead to: they are the user's own, as in the server's list of files.
     folder = Path(os.path.normpath(root / given))
-    if not folder.is_relative_to(root) or not folder.is_dir():
+    if not folder.is_relative_to(root) or not os.path.isdir(folder):  # noqa: PTH112  (it never raises)
         raise InvalidRequest(f"directory {given!r}: allowed are folders in {root}, and there is none of that name.")
     return folder
 

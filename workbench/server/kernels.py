@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -71,8 +73,8 @@ class Kernels:
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
-        # By interpreter: its folder of packages, the times of both, and the workbench's version.
-        self._known: dict[str, tuple[str, tuple[int, ...], str | None]] = {}
+        # By interpreter and its variables: its folder of packages, the times of both, and the workbench's version.
+        self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, tuple[int, ...], str | None]] = {}
 
     async def all(self) -> list[Kernel]:
         """Return all kernels that run Python."""
@@ -110,7 +112,10 @@ class Kernels:
         python = interpreter(argv)
         display_name = spec.get("display_name", name)
         if python is None:
-            hint = f"it is started by {argv[:1]}, which is no Python that is here; name the interpreter there"
+            line = shlex.join(map(str, argv))
+            hint = (
+                f"it is started by `{line}`: that names no Python that is here, or several; name one interpreter there"
+            )
             return Kernel(name, display_name, None, environment, hint=hint)
         try:
             version = await self._version(python, environment)
@@ -120,8 +125,9 @@ class Kernels:
         return Kernel(name, display_name, python, environment, version, lacking)
 
     async def _version(self, python: str, environment: Mapping[str, str]) -> str | None:
-        if python in self._known:
-            packages, times, known = self._known[python]
+        key = python, frozenset(environment.items())
+        if key in self._known:
+            packages, times, known = self._known[key]
             if _times(python, packages) == times:
                 return known
         argv = [python, "-P", "-c", _QUESTION]
@@ -131,17 +137,23 @@ class Kernels:
             last = (ended.errors.strip().splitlines() or ["it said nothing"])[-1]
             raise LaunchError(f"{last}. The workbench wants Python 3.11 or later.")
         told: tuple[str, str | None] = json.loads(ended.out)
-        self._known[python] = told[0], _times(python, told[0]), told[1]
+        self._known[key] = told[0], _times(python, told[0]), told[1]
         return told[1]
 
 
-def interpreter(argv: list[str]) -> str | None:
-    """Return the Python that a kernel's command line starts, as Jupyter finds it; None if it starts something else."""
-    first = argv[0] if argv else ""
+def interpreter(argv: Sequence[Any]) -> str | None:
+    """Return the Python that a kernel runs in, as Jupyter finds it; None if its command line does not tell."""
+    first, *more = map(str, argv or [""])
+    if any(map(_is_python, more)):
+        return None  # it starts another one, as nb_conda_kernels does
     if first in {"python", "python3", f"python3.{sys.version_info[1]}"}:
         return sys.executable
     found = shutil.which(first.replace("{prefix}", sys.prefix))
-    return found if found and Path(found).name.startswith(("python", "pypy")) else None
+    return found if found and _is_python(found) else None
+
+
+def _is_python(word: str) -> bool:
+    return re.fullmatch(r"(python|pypy)[\d.]*([dtw]|-\w+)?", Path(word).name) is not None
 
 
 def _times(*paths: str) -> tuple[int, ...]:

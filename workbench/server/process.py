@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -56,20 +56,21 @@ class Process:
         self, argv: Sequence[str], *, directory: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         self._argv = argv
-        self._out, self._errors = TemporaryFile(), TemporaryFile()  # noqa: SIM115  (closed when it has ended)
-        try:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=self._out,
-                stderr=self._errors,
-                cwd=directory,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._close()
-            raise LaunchError(f"cannot run {argv[0]}: {error}. Choose another kernel or folder.") from error
+        with ExitStack() as files:
+            try:
+                self._out, self._errors = (files.enter_context(TemporaryFile()) for _ in range(2))
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._out,
+                    stderr=self._errors,
+                    cwd=directory,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:  # the latter of variables that cannot be
+                raise LaunchError(f"cannot run {argv[0]}: {error}. Choose another kernel or folder.") from error
+            files.pop_all()  # closed when it has ended
 
     @property
     def pid(self) -> int:
@@ -126,7 +127,11 @@ async def run(
     argv: Sequence[str], deadline: float, *, directory: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Ended:
     """Run a process to its end, or until nobody waits for it any more; as `Process` and `Process.ended`."""
-    process = Process(argv, directory=directory, environment=environment)
+    return await end_of(Process(argv, directory=directory, environment=environment), deadline)
+
+
+async def end_of(process: Process, deadline: float) -> Ended:
+    """Wait for the end of a process as `Process.ended`; it is killed as soon as nobody waits for it any more."""
     try:
         return await process.ended(deadline)
     finally:

@@ -80,7 +80,10 @@ class Pulses:
 
     async def _run(self) -> None:
         while self._wanted:
-            last = await self._hand_on()
+            try:
+                last = await self._hand_on()
+            except (OSError, ValueError) as error:  # it cannot be started, or what it says is no message
+                last = str(error)
             if last is not None:
                 logger.warning("what asks heads has ended (%s); it is started again in %.0f s", last, _AGAIN)
                 await asyncio.sleep(_AGAIN)

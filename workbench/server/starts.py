@@ -149,4 +149,5 @@ async def _give_up(start: Start) -> None:
     start.process.interrupt()
     if start.following is not None and not (await asyncio.wait({start.following}, timeout=_CLEAR))[0]:
         logger.warning("a start that was given up has not ended; `workbench list` tells what is left of it")
+        start.following.cancel()
         await start.process.kill()

@@ -1,0 +1,49 @@
+"""What is being done to a cluster, as the server keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from workbench.server import changes
+from workbench.server.changes import Busy, Changes
+from workbench.server.process import Process
+
+WAITS = "import signal; signal.pause()"
+
+
+@pytest.fixture
+async def verbs(monkeypatch):
+    """Have verbs be processes that do nothing, of which all but a stop wait."""
+    made = []
+
+    class Verbs:
+        def run(self, verb, words):
+            made.append(Process([sys.executable, "-c", "print({})" if verb == "stop" else WAITS]))
+            return made[-1]
+
+    monkeypatch.setattr(changes, "Surroundings", Verbs)
+    yield
+    for process in made:
+        await process.kill()
+
+
+@pytest.mark.usefixtures("verbs")
+async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cluster):
+    news: asyncio.Queue[None] = asyncio.Queue()
+    its, record = Changes(lambda: news.put_nowait(None)), cluster("scaled")
+
+    its.begin(record, "scale", ["4"])
+    for verb in ("scale", "restart"):
+        with pytest.raises(Busy, match="is scaling already"):
+            its.begin(record, verb)
+
+    its.begin(record, "stop")
+    assert its.of(record.id)["busy"] == "stopping"
+    with pytest.raises(Busy, match="is stopping already"):
+        its.begin(record, "stop")
+    while its.of(record.id)["busy"]:
+        await news.get()
+    assert its.of(record.id)["error"] is None
