@@ -26,7 +26,7 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 # Whose tests share what is dear to start: with `pytest -n` each of these folders stays in one process, of others each
 # file. What takes longest begins, so that processes end together.
 TOGETHER = ("slurm", "mpi")
-LONGEST = (*TOGETHER, "cluster")
+LONGEST = (*TOGETHER, "browser", "cluster")
 
 _left_behind, _records = pytest.StashKey[list[str]](), pytest.StashKey[list[str]]()
 

@@ -56,11 +56,11 @@ test('what nearly everybody asks for comes first, in its order', () => {
 
   assert.deepEqual(
     first.map(its => its.name),
-    ['scheduler', 'ranks', 'walltime']
+    ['scheduler', 'name', 'ranks', 'walltime']
   );
   assert.deepEqual(
     more.map(its => its.name),
-    ['name', 'extra', 'mpi', 'protocol', 'fault_tolerant']
+    ['extra', 'mpi', 'protocol', 'fault_tolerant']
   );
 });
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser.chromium import running_chromium
 from browser.viewing import PATIENCE, Dashboard, Viewer, start
 
 
@@ -30,19 +30,8 @@ def four(dashboards: dict[int, Dashboard]) -> Dashboard:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     # not of the session: its event loop runs on in this thread, and tests of other modules have loops of their own
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        pytest.fail("tests of the dashboard need playwright: pip install 'mpi-workbench[test]'")
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
-        pytest.fail("tests of the dashboard need Chromium: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        )
+    with running_chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

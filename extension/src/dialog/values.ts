@@ -10,11 +10,11 @@ export const DIRECTORY = 'directory';
 
 const SCHEDULER = 'scheduler';
 const RANKS = 'ranks';
-// A name is given once.
-const FORGOTTEN = 'name';
+const NAME = 'name';
 // What nearly everybody asks for, in the order of the form; the kernel comes last.
 const FIRST = [
   SCHEDULER,
+  NAME,
   RANKS,
   'nodes',
   'threads',
@@ -48,7 +48,8 @@ export function initial(form: IForm, remembered: unknown): Values {
     // batch schedulers want a number of ranks; that of cores is one that every other start has
     const otherwise = kind === 'flag' ? false : name === RANKS ? String(form.cores) : '';
     const value = known.get(name);
-    const isPossible = typeof value === typeof otherwise && name !== FORGOTTEN;
+    // a name is given once
+    const isPossible = typeof value === typeof otherwise && name !== NAME;
     const isChoice = kind !== 'choice' || choices.includes(String(value));
     values[name] = isPossible && isChoice ? (value as string | boolean) : otherwise;
   }

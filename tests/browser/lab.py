@@ -1,0 +1,235 @@
+"""A JupyterLab of its own, and one who works in it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import nbformat
+import psutil
+import pytest
+from browser.viewing import Viewer
+from jupyter_core.paths import jupyter_runtime_dir
+from support.processes import DEADLINE, until
+
+from workbench import registry
+
+BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
+PANEL = "#workbench-clusters"
+# Milliseconds: JupyterLab, clusters and kernels start.
+PATIENCE = int(DEADLINE * 1000)
+# A test asks the network for nothing: neither for news, nor for another release; and nobody whether it may.
+_QUIET = [
+    "--LabApp.news_url=",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+]
+_READY = "() => window.jupyterapp?.restored.then(() => true)"
+_OPEN = """async path => {
+  const panel = await jupyterapp.commands.execute("docmanager:open", {path, factory: "Notebook"})
+  await panel.context.ready
+  await panel.sessionContext.ready
+  window.notebook = panel.content
+}"""
+_CHOOSE = "cell => { notebook.activeCellIndex = cell }"
+_RUN = """async cell => {
+  notebook.activeCellIndex = cell
+  await jupyterapp.commands.execute("notebook:run-cell")
+  return notebook.widgets[cell].model.outputs.toJSON()
+}"""
+_SOURCE = "cell => notebook.widgets[cell].model.sharedModel.source"
+
+
+@dataclass
+class Lab:
+    """A JupyterLab under a base URL, for who has the token."""
+
+    address: str
+    process: psutil.Process
+    folder: Path
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return urlsplit(self.address).port or 0
+
+    def write(self, name: str, cells: Sequence[str]) -> None:
+        """Write a notebook."""
+        # of a notebook without a kernel JupyterLab asks which one it shall have
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python"}}
+        made = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)), metadata=kernel)
+        nbformat.write(made, self.folder / name)
+
+
+@contextmanager
+def started(folder: Path, *, enabled: bool = True, port: int = 0) -> Iterator[Lab]:
+    """Start a JupyterLab in a folder, with the server extension or without, at any port unless one is given."""
+    root = folder / "root"
+    root.mkdir(exist_ok=True)
+    asking = folder / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    asking.parent.mkdir(parents=True, exist_ok=True)
+    asking.write_text('{"fetchNews": "false"}')
+    options = [
+        f"--ServerApp.jpserver_extensions={{'workbench.server': {enabled}}}",
+        f"--ServerApp.base_url={BASE}",
+        f"--ServerApp.root_dir={root}",
+        f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.port={port}",
+        "--ServerApp.allow_root=True",
+        "--LabApp.expose_app_in_browser=True",
+        f"--LabApp.workspaces_dir={folder / 'workspaces'}",
+        f"--LabApp.user_settings_dir={folder / 'settings'}",
+    ]
+    with (folder / "lab.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", "--no-browser", *options, *_QUIET], stdout=log, stderr=log
+        )
+    told = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
+    try:
+        until("JupyterLab is up", lambda: told.exists() or process.poll() is not None)
+        if process.poll() is not None:
+            pytest.fail(f"JupyterLab has ended at once: {(folder / 'lab.log').read_text()[-2000:]}")
+        lab = Lab(json.loads(told.read_text())["url"], psutil.Process(process.pid), root)
+        # it tells where before it does
+        until("JupyterLab listens", lambda: _listens(lab.port))
+        yield lab
+    finally:
+        process.terminate()
+        process.wait(DEADLINE)
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("localhost", port), DEADLINE):
+        return True
+    return False
+
+
+def workbench(*words: str) -> str:
+    """Do in a terminal what `words` say, and return what is said."""
+    command = [sys.executable, "-m", "workbench", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
+
+
+def said(outputs: Sequence[dict[str, Any]]) -> str:
+    """Return what a cell has said."""
+    return "".join(str(output.get("text", output.get("data", output))) for output in outputs)
+
+
+class Worker(Viewer):
+    """Who works in JupyterLab, with a browser of his own."""
+
+    @classmethod
+    def at(cls, lab: Lab, browser: Any) -> Self:
+        """Log in, and wait for JupyterLab."""
+        context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
+        context.set_default_timeout(PATIENCE)
+        its = cls.of(context.new_page())
+        its.page.goto(f"{lab.address}lab?token={TOKEN}")
+        its.restored()
+        return its
+
+    def restored(self) -> None:
+        """Wait until JupyterLab is there, with the tabs that it had."""
+        self.page.wait_for_function(_READY)
+
+    def do(self, command: str, **arguments: Any) -> None:
+        """Execute a command of JupyterLab; one that asks something goes on."""
+        self.page.evaluate("its => { jupyterapp.commands.execute(its[0], its[1]) }", [command, arguments])
+
+    def open_notebook(self, name: str) -> None:
+        """Open a notebook, and wait for its kernel."""
+        self.page.evaluate(_OPEN, name)
+
+    def choose_cell(self, cell: int) -> None:
+        """Make a cell the active one."""
+        self.page.evaluate(_CHOOSE, cell)
+
+    def source(self, cell: int) -> str:
+        """Return what stands in a cell."""
+        return str(self.page.evaluate(_SOURCE, cell))
+
+    def run(self, cell: int) -> str:
+        """Run a cell to its end, and return what it says."""
+        return said(self.page.evaluate(_RUN, cell))
+
+    def begin(self, cell: int) -> None:
+        """Begin to run a cell."""
+        self.page.evaluate(f"cell => {{ window.ran = ({_RUN})(cell) }}", cell)
+
+    def ended(self) -> str:
+        """Wait for the end of the cell that was begun, and return what it says."""
+        return said(self.page.evaluate("() => ran"))
+
+    def show_clusters(self) -> None:
+        """Open the panel of clusters."""
+        self.do("workbench:show")
+        self.page.locator(PANEL).wait_for()
+
+    def card(self, name: str) -> Any:
+        """Return the card of a cluster."""
+        return self.page.locator(f'{PANEL} [data-cluster="{name}"]')
+
+    def press(self, name: str, command: str) -> None:
+        """Press a button of a card."""
+        self.card(name).locator(f'[data-command="workbench:{command}"]').click()
+
+    def dialog(self) -> Any:
+        """Return the dialog that is open."""
+        return self.page.locator(".jp-Dialog")
+
+    def fill(self, **values: str) -> None:
+        """Fill in fields of the dialog for a new cluster."""
+        dialog = self.dialog()
+        dialog.locator("#wb-new-ranks").wait_for()
+        for name, value in values.items():
+            control = dialog.locator(f"#wb-new-{name}")
+            if not control.is_visible():
+                dialog.get_by_text("More options").click()
+            if control.evaluate("its => its.tagName") == "SELECT":
+                control.select_option(value)
+            else:
+                control.fill(value)
+
+    def script(self, text: str) -> None:
+        """Wait until the dialog shows the script of what is filled in, and this in it."""
+        self.dialog().locator(".wb-Script pre:not(.wb-mod-old)", has_text=text).wait_for()
+
+    def answer(self, label: str) -> None:
+        """Press a button at the foot of the dialog."""
+        self.dialog().locator(".jp-Dialog-footer").get_by_role("button", name=label).click()
+
+    def dashboard(self, name: str) -> Viewer:
+        """Return who looks at the tab with the dashboard of a cluster, once it is drawn."""
+        frame = self.page.locator(f'iframe[title="Dashboard of cluster {name}"]')
+        frame.wait_for()
+        inside = Viewer(frame.element_handle().content_frame())
+        inside.painted()
+        return inside
+
+    def faults(self) -> list[str]:
+        """Return what went wrong in what is ours; others' extensions may be in this JupyterLab, too."""
+        return [fault for fault in self.complaints if "/workbench/" in fault or "mpi-workbench" in fault]
+
+    def elsewhere(self, lab: Lab) -> list[str]:
+        """Return the addresses of other hosts that were asked for anything."""
+        return [url for url in self.requests if urlsplit(url).netloc not in ("", urlsplit(lab.address).netloc)]
+
+    def leave(self) -> None:
+        """End what he has begun, but no clusters."""
+        self.page.evaluate("() => jupyterapp.serviceManager.sessions.shutdownAll()")
+        self.page.context.close()
+
+
+def end_clusters(*names: str) -> None:
+    """End those of some clusters that there are."""
+    for name in names:
+        if name in registry.names():
+            workbench("stop", name)

@@ -1,0 +1,253 @@
+"""A cluster in JupyterLab from its start in the dialog to its end, by the buttons of its card."""
+
+from __future__ import annotations
+
+import pytest
+from browser.lab import BASE, Worker, end_clusters, started
+
+from workbench import registry, scratch
+from workbench.host import ProcessId
+from workbench.record import Record, World
+
+NAME = "from-dialog"
+TRAIN = """
+from pathlib import Path
+import warnings
+import dask.array as da
+from workbench import place
+from workbench.ml import KMeans
+X = place(da.random.default_rng(0).random((40_000, 8), chunks=(10_000, 8)), client=client)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it does not converge, for it is to go on
+    while not Path("enough").exists():
+        trained = KMeans(8, engine="mpi", random_state=0, max_iter=20, tol=0).fit(X)
+trained.cluster_centers_.shape
+"""
+NOTEBOOK = ["", "len(client.nthreads())", TRAIN, "client.close()"]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with started(tmp_path_factory.mktemp("lab")) as lab:
+        lab.write("a.ipynb", NOTEBOOK)
+        yield lab
+        end_clusters(NAME)
+
+
+@pytest.fixture(scope="module")
+def worker(lab, chromium):
+    worker = Worker.at(lab, chromium)
+    worker.show_clusters()
+    yield worker
+    worker.leave()
+
+
+@pytest.fixture(scope="module")
+def cluster(worker):
+    """Start a cluster in the dialog, and return its name when it is ready."""
+    worker.page.get_by_role("button", name="New cluster").first.click()
+    worker.fill(ranks="4", name=NAME)
+    worker.answer("Start")
+    worker.page.locator(".wb-NewCluster").wait_for(state="detached")
+    worker.card(NAME).get_by_text("4 ranks").wait_for()
+    return NAME
+
+
+@pytest.fixture(scope="module")
+def client(worker, cluster):
+    """Have a notebook whose `client` is one of the cluster, by the button of its card."""
+    worker.open_notebook("a.ipynb")
+    worker.choose_cell(0)
+    worker.press(cluster, "insert-code")
+    worker.page.wait_for_function("() => notebook.widgets[0].model.sharedModel.source.includes('client')")
+    worker.run(0)
+
+
+@pytest.fixture
+def another():
+    """Return the name of a cluster whose head is this process."""
+    worlds = (World(0, ranks=2, state="ready", up=2),)
+    record = Record("another", ranks=2, state="ready", worlds=worlds, process=ProcessId.here())
+    registry.create(record)
+    yield record.name
+    registry.remove(record)
+    scratch.remove(record.id)
+
+
+def test_the_panel_says_how_clusters_are_started_while_there_are_none(worker):
+    worker.sees("No clusters.")
+    worker.sees("workbench start 8")
+
+
+def test_a_wrong_value_is_told_beside_its_field_and_nothing_starts(worker):
+    worker.page.get_by_role("button", name="New cluster").first.click()
+    dialog = worker.dialog()
+    begin = dialog.get_by_role("button", name="Start")
+
+    worker.fill(scheduler="local", ranks="four", name=NAME)
+
+    dialog.locator("#wb-new-ranks-error").get_by_text("four").wait_for()
+    assert dialog.locator("#wb-new-ranks").get_attribute("aria-invalid") == "true"
+    assert begin.is_disabled()
+
+    worker.fill(ranks="4")
+
+    worker.script(f"workbench.head {NAME}")
+    assert dialog.locator("#wb-new-ranks-error").inner_text() == ""
+    assert begin.is_enabled()
+    worker.answer("Cancel")
+    dialog.wait_for(state="detached")
+    assert worker.card(NAME).count() == 0
+
+
+def test_a_cluster_of_the_dialog_becomes_ready_and_is_that_of_the_status_bar(worker, cluster):
+    card = worker.card(cluster)
+    card.get_by_text("ready", exact=True).wait_for()
+    assert card.get_by_role("meter").get_attribute("aria-valuetext") == "4 of 4 ranks"
+    worker.sees(f"Cluster {cluster} is ready: 4 ranks")
+    worker.page.locator(".wb-Status").get_by_text(f"{cluster} · 4 ranks").wait_for()
+    card.get_by_text("% CPU").wait_for()
+
+
+def test_a_notebook_becomes_its_client_by_a_button(worker, client):
+    assert worker.run(1) == "{'text/plain': '4'}"
+
+
+def test_a_training_in_a_notebook_is_seen_in_the_dashboard_tab(worker, lab, cluster, client):
+    worker.begin(2)
+    worker.press(cluster, "dashboard")
+
+    inside = worker.dashboard(cluster)
+    inside.sees("4 of 4")
+    inside.moves()
+    inside.turn_to("Training")
+    inside.page.get_by_text("KMeans", exact=True).first.wait_for()
+    inside.moves()
+
+    (lab.folder / "enough").touch()
+    assert worker.ended() == "{'text/plain': '(8, 8)'}"
+
+
+def test_a_number_of_ranks_that_cannot_be_is_refused_in_words(worker, cluster):
+    scale(worker, cluster, 3)
+
+    worker.card(cluster).get_by_role("alert").get_by_text("whole worlds").wait_for()
+    worker.card(cluster).get_by_text("4 ranks", exact=True).wait_for()
+
+
+def test_who_follows_a_log_sees_the_cluster_grow(worker, cluster):
+    worker.press(cluster, "logs")
+    log = worker.page.get_by_role("log")
+    log.get_by_text("4 ranks").first.wait_for()
+    assert worker.page.get_by_label("Log file").input_value() == "head"
+    before = log.inner_text()
+
+    scale(worker, cluster, 5)
+
+    worker.card(cluster).get_by_text("5 ranks", exact=True).wait_for()
+    worker.page.wait_for_function(
+        "before => document.querySelector('[role=log]').innerText.length > before", arg=len(before)
+    )
+    worker.page.get_by_label("Log file").select_option("rank-3")
+    worker.page.get_by_label("Log rank-3 of").wait_for()
+
+
+def test_a_card_that_is_dragged_into_a_notebook_leaves_its_code_there(worker, cluster, client):
+    page = worker.page
+    worker.open_notebook("a.ipynb")
+    place = page.locator(".jp-Notebook .jp-CodeCell").nth(1)
+    worker.card(cluster).get_by_role("heading").hover()
+
+    page.mouse.down()
+    box = place.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=10)
+    page.locator(".wb-Dragged").wait_for()
+    page.mouse.up()
+
+    page.wait_for_function("cells => notebook.widgets.length > cells", arg=len(NOTEBOOK))
+    assert f'MPICluster.attach("{cluster}")' in worker.source(1)
+
+
+def test_what_was_open_comes_back_with_the_page(worker, cluster, client):
+    worker.do("workbench:dashboard", name=cluster)
+    worker.dashboard(cluster)
+    with worker.page.expect_response(lambda its: "/api/workspaces/" in its.url and its.request.method == "PUT"):
+        worker.do("workbench:logs", name=cluster)
+
+    worker.page.reload()
+    worker.restored()
+
+    worker.page.get_by_label("Log rank-3 of").wait_for()
+    worker.page.get_by_role("tab", name=cluster, exact=True).click()
+    inside = worker.dashboard(cluster)
+    inside.sees("5 of 5")
+    inside.moves()
+
+
+def test_the_card_that_was_clicked_last_is_that_of_the_status_bar(worker, cluster, another):
+    status = worker.page.locator(".wb-Status")
+    worker.show_clusters()
+
+    worker.card(another).get_by_role("heading").click()
+    status.get_by_text(f"{another} · 2 ranks").wait_for()
+    assert worker.card(another).get_attribute("aria-current") == "true"
+
+    worker.card(cluster).get_by_role("heading").click()
+    status.get_by_text(f"{cluster} · 5 ranks").wait_for()
+    assert worker.card(another).get_attribute("aria-current") is None
+
+
+@pytest.mark.parametrize("theme", ["Dark", "Light"])
+def test_every_part_looks_as_jupyterlab_does(worker, cluster, client, shots, theme):
+    page = worker.page
+    worker.do("workbench:dashboard", name=cluster)
+    worker.do("apputils:change-theme", theme=f"JupyterLab {theme}")
+    page.locator(f'iframe[src*="theme={theme.lower()}"]').wait_for()
+    inside = worker.dashboard(cluster)
+    inside.sees("CPU of each rank")
+    inside.moves()
+
+    def shot(part):
+        page.screenshot(path=shots / f"extension-{part}-{theme.lower()}.png")
+
+    shot("dashboard")
+    worker.do("workbench:logs", name=cluster)
+    page.get_by_role("log").get_by_text("rank").first.wait_for()
+    shot("logs")
+    worker.do("workbench:new-cluster")
+    worker.fill(scheduler="local", ranks="none")
+    worker.dialog().locator("#wb-new-ranks-error").get_by_text("none").wait_for()
+    shot("dialog-wrong")
+    worker.fill(ranks="2")
+    worker.script(": 2 ranks of")
+    shot("dialog")
+    worker.answer("Cancel")
+    worker.dialog().wait_for(state="detached")
+
+
+def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cluster):
+    worker.show_clusters()
+    worker.press(cluster, "stop")
+    worker.dialog().get_by_text("what they hold is lost").wait_for()
+    worker.answer("Cancel")
+    worker.dialog().wait_for(state="detached")
+    assert worker.card(cluster).get_by_text("ready", exact=True).is_visible()
+
+    worker.press(cluster, "stop")
+    worker.answer("Stop")
+
+    worker.card(cluster).wait_for(state="detached")
+    worker.sees("No clusters.")
+
+
+def test_nothing_went_wrong_in_the_browser_and_nobody_else_was_asked(worker, lab):
+    assert worker.faults() == []
+    assert worker.elsewhere(lab) == []
+    assert any(f"{BASE}workbench/api/events" in url for url in worker.requests)
+
+
+def scale(worker, name, ranks):
+    """Ask for another number of ranks by the button of the card."""
+    worker.press(name, "scale")
+    worker.dialog().get_by_role("spinbutton").fill(str(ranks))
+    worker.answer("Scale")
