@@ -9,6 +9,8 @@ const ROOT = 'workbench';
 
 /** Requests to the server extension, with Jupyter's login and its XSRF token. */
 export class Api {
+  private framing?: Promise<boolean>;
+
   constructor(readonly settings: ServerConnection.ISettings = ServerConnection.makeSettings()) {}
 
   /** All clusters of this user. */
@@ -67,6 +69,20 @@ export class Api {
       throw refusal(response, text);
     }
     return (text === '' ? null : JSON.parse(text)) as T;
+  }
+
+  /** Tell whether pages of the server may be shown in frames; JupyterHub forbids it by default. */
+  async mayFrame(): Promise<boolean> {
+    this.framing ??= ServerConnection.makeRequest(this.url('api', ['clusters']), {}, this.settings)
+      .then(answer => answer.headers.get('Content-Security-Policy') ?? '')
+      .then(policy => !/frame-ancestors\s+'none'/.test(policy));
+    try {
+      return await this.framing;
+    } catch {
+      // what is the matter is told where the dashboard would be
+      this.framing = undefined;
+      return true;
+    }
   }
 
   /** Return the address of a page of a cluster, with a slash at its end. */

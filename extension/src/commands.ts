@@ -4,7 +4,8 @@ import { refreshIcon, stopIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import type { ICluster } from './contract';
-import { CATEGORY, Commands } from './ids';
+import { Commands } from './ids';
+import { isChangeable, isStoppable } from './model/allowed';
 import { failed } from './telling';
 import { IWorkbench } from './tokens';
 
@@ -27,15 +28,32 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   activate: (app: JupyterFrontEnd, workbench: IWorkbench, palette: ICommandPalette | null) => {
     const { trans } = workbench;
     const actions = [
-      { id: Commands.scale, label: trans.__('Scale Cluster …'), act: scale },
-      { id: Commands.restart, label: trans.__('Restart Ranks …'), icon: refreshIcon, act: restart },
-      { id: Commands.stop, label: trans.__('Stop Cluster …'), icon: stopIcon, act: stop }
+      {
+        id: Commands.scale,
+        label: trans.__('Scale Cluster …'),
+        act: scale,
+        isAllowed: isChangeable
+      },
+      {
+        id: Commands.restart,
+        label: trans.__('Restart Ranks …'),
+        icon: refreshIcon,
+        act: restart,
+        isAllowed: isChangeable
+      },
+      {
+        id: Commands.stop,
+        label: trans.__('Stop Cluster …'),
+        icon: stopIcon,
+        act: stop,
+        isAllowed: isStoppable
+      }
     ];
-    for (const { id, label, icon, act } of actions) {
+    for (const { id, label, icon, act, isAllowed } of actions) {
       app.commands.addCommand(id, {
         label,
         icon,
-        isEnabled: args => meant(workbench, args)?.busy === null,
+        isEnabled: args => isAllowed(meant(workbench, args)),
         execute: async args => {
           const cluster = meant(workbench, args);
           if (cluster) {
@@ -43,7 +61,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
           }
         }
       });
-      palette?.addItem({ command: id, category: CATEGORY });
+      palette?.addItem({ command: id, category: trans.__('MPI Clusters') });
     }
     workbench.model.changed.connect(() => {
       for (const id of Object.values(Commands).filter(its => app.commands.hasCommand(its))) {

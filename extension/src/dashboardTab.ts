@@ -7,11 +7,18 @@ import { dashboardIcon } from './sidebar/icons';
 /** What a tab shows. */
 export interface IShown {
   cluster: string;
+  /** Identity of the cluster; not known yet of a tab that comes back with the workspace. */
+  id: string | undefined;
   page: string;
   /** Of the dashboard, without a query. */
   url: string;
   theme: 'light' | 'dark';
   trans: TranslationBundle;
+}
+
+/** Return the address of a page of a dashboard. */
+export function addressOf(url: string, page: string, theme: IShown['theme']): string {
+  return `${url}?${new URLSearchParams({ page, theme }).toString()}`;
 }
 
 /** The dashboard of a cluster in a tab. */
@@ -71,6 +78,14 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     return this.shown.page;
   }
 
+  /** Identity of the cluster, once it is known; another one of that name loads the pages again. */
+  set of(id: string | undefined) {
+    if (id !== this.shown.id) {
+      this.shown.id = id;
+      this.load();
+    }
+  }
+
   /** The look of the pages; another one loads them again. */
   set theme(theme: 'light' | 'dark') {
     if (theme !== this.shown.theme) {
@@ -81,7 +96,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
 
   private get address(): string {
     const { url, page, theme } = this.shown;
-    return `${url}?${new URLSearchParams({ page, theme }).toString()}`;
+    return addressOf(url, page, theme);
   }
 
   private load(): void {

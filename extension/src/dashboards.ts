@@ -7,8 +7,9 @@ import {
 import { ICommandPalette, IThemeManager, WidgetTracker } from '@jupyterlab/apputils';
 
 import { meant } from './commands';
-import { DashboardTab } from './dashboardTab';
-import { CATEGORY, Commands } from './ids';
+import { addressOf, DashboardTab } from './dashboardTab';
+import { Commands } from './ids';
+import { isUp } from './model/allowed';
 import { dashboardIcon } from './sidebar/icons';
 import { IWorkbench } from './tokens';
 
@@ -27,13 +28,13 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null,
     themes: IThemeManager | null
   ) => {
-    const { api, settings, trans } = workbench;
+    const { api, model, settings, trans } = workbench;
     const tracker = new WidgetTracker<DashboardTab>({ namespace: 'workbench-dashboards' });
     const theme = () => (!themes?.theme || themes.isLight(themes.theme) ? 'light' : 'dark');
     app.commands.addCommand(Commands.dashboard, {
       label: trans.__('Open Dashboard of Cluster'),
       icon: dashboardIcon,
-      isEnabled: args => typeof args.name === 'string' || meant(workbench, args) !== undefined,
+      isEnabled: args => isUp(meant(workbench, args)),
       execute: async args => {
         // a tab that comes back with the workspace may do so before its cluster is known
         const name = typeof args.name === 'string' ? args.name : meant(workbench, args)?.name;
@@ -42,20 +43,19 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
         }
         const page = typeof args.page === 'string' ? args.page : settings.dashboardPage;
         const url = api.page('dashboard', name);
-        if (!labShell) {
+        if (!labShell || !(await api.mayFrame())) {
           // a page of Notebook 7 holds one document
-          window.open(
-            `${url}?${new URLSearchParams({ page, theme: theme() }).toString()}`,
-            '_blank'
-          );
+          window.open(addressOf(url, page, theme()), '_blank');
           return;
         }
+        const id = model.cluster(name)?.id;
         let tab = tracker.find(its => its.cluster === name && its.page === page);
         if (!tab) {
-          tab = new DashboardTab({ cluster: name, page, url, theme: theme(), trans });
+          tab = new DashboardTab({ cluster: name, id, page, url, theme: theme(), trans });
           labShell.add(tab, 'main', { type: 'MPI Cluster' });
           await tracker.add(tab);
         }
+        tab.of = id;
         labShell.activateById(tab.id);
       }
     });
@@ -64,7 +64,7 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
         tab.theme = theme();
       });
     });
-    palette?.addItem({ command: Commands.dashboard, category: CATEGORY });
+    palette?.addItem({ command: Commands.dashboard, category: trans.__('MPI Clusters') });
     void restorer?.restore(tracker, {
       command: Commands.dashboard,
       args: tab => ({ name: tab.cluster, page: tab.page }),

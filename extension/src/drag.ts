@@ -19,8 +19,14 @@ export function startDrag(cluster: ICluster, press: React.PointerEvent): void {
   const stop = () => {
     document.removeEventListener('pointermove', move, true);
     document.removeEventListener('pointerup', stop, true);
+    document.removeEventListener('pointercancel', stop, true);
   };
   const move = (event: PointerEvent) => {
+    if (event.buttons === 0) {
+      // it was let go where this page could not see it
+      stop();
+      return;
+    }
     if (Math.hypot(event.clientX - clientX, event.clientY - clientY) >= ENOUGH) {
       stop();
       void carry(cluster.name, event.clientX, event.clientY);
@@ -28,6 +34,7 @@ export function startDrag(cluster: ICluster, press: React.PointerEvent): void {
   };
   document.addEventListener('pointermove', move, true);
   document.addEventListener('pointerup', stop, true);
+  document.addEventListener('pointercancel', stop, true);
 }
 
 async function carry(name: string, clientX: number, clientY: number): Promise<void> {

@@ -15,8 +15,5 @@ export const Commands = {
 /** The folder of plugins and settings. */
 export const PLUGIN = 'mpi-workbench:plugin';
 
-/** Where commands are listed. */
-export const CATEGORY = 'MPI Clusters';
-
 /** Names in the page. */
 export const PANEL = 'workbench-clusters';

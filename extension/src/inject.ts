@@ -5,7 +5,8 @@ import { codeIcon } from '@jupyterlab/ui-components';
 
 import { clientCode } from './code';
 import { meant } from './commands';
-import { CATEGORY, Commands } from './ids';
+import { Commands } from './ids';
+import { isUp } from './model/allowed';
 import { IWorkbench } from './tokens';
 
 /** The code that connects a notebook to a cluster. */
@@ -25,7 +26,7 @@ export const injectPlugin: JupyterFrontEndPlugin<void> = {
     app.commands.addCommand(Commands.insertCode, {
       label: trans.__('Insert Code That Connects to Cluster'),
       icon: codeIcon,
-      isEnabled: args => meant(workbench, args) !== undefined,
+      isEnabled: args => isUp(meant(workbench, args)),
       execute: args => {
         const cluster = meant(workbench, args);
         const panel = notebooks?.currentWidget;
@@ -39,7 +40,7 @@ export const injectPlugin: JupyterFrontEndPlugin<void> = {
         }
       }
     });
-    palette?.addItem({ command: Commands.insertCode, category: CATEGORY });
+    palette?.addItem({ command: Commands.insertCode, category: trans.__('MPI Clusters') });
   }
 };
 

@@ -9,6 +9,8 @@ import { duration } from './words';
 
 // Seconds between two looks at the clock.
 const LOOK = 20;
+// News of one moment that are told one by one.
+const FEW = 3;
 
 /** Notifications of what somebody wants to know wherever he looks. */
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
@@ -23,11 +25,11 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
       // before the first word of the server nothing is known
       if (model.version !== '') {
         const { clusters, starts } = model;
-        const news = reporter.report(clusters, starts, model.now(), 60 * settings.warnMinutes);
+        const news = reporter
+          .report(clusters, starts, model.now(), 60 * settings.warnMinutes)
+          .filter(its => !(its.start && model.attended.has(its.start.id)));
         if (settings.notifications) {
-          news.forEach(its => {
-            tell(its, app, workbench);
-          });
+          tellAll(news, app, workbench);
         }
       }
     };
@@ -36,12 +38,28 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
+function tellAll(news: INews[], app: JupyterFrontEnd, workbench: IWorkbench): void {
+  if (news.length <= FEW) {
+    news.forEach(its => {
+      tell(its, app, workbench);
+    });
+    return;
+  }
+  const { trans } = workbench;
+  const about = new Set(news.map(its => its.cluster?.id ?? its.start?.id));
+  Notification.info(trans.__('There is news of %1 clusters', about.size), {
+    autoClose: false,
+    actions: [{ label: trans.__('Show'), callback: () => void app.commands.execute(Commands.show) }]
+  });
+}
+
 function tell(
   { kind, name, cluster, start }: INews,
   app: JupyterFrontEnd,
   workbench: IWorkbench
 ): void {
   const { model, trans } = workbench;
+  const called = name || trans.__('new cluster');
   const message = cluster?.message ?? start?.message ?? '';
   const action = (label: string, command: string) => ({
     label,
@@ -81,13 +99,13 @@ function tell(
       Notification.error(`${name}: ${cluster?.error ?? ''}`, { autoClose: false });
       break;
     case 'start-failed':
-      Notification.error(trans.__('The start of %1 has failed: %2', name, message), {
+      Notification.error(trans.__('The start of %1 has failed: %2', called, message), {
         autoClose: false,
         actions: [
           {
             label: trans.__('Log'),
             callback: () => {
-              void showLog(trans.__('The start of %1', name), start?.log ?? '', trans);
+              void showLog(trans.__('The start of %1', called), start?.log ?? '', trans);
             }
           }
         ]

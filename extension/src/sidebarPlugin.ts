@@ -5,9 +5,10 @@ import {
 } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { ILauncher } from '@jupyterlab/launcher';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { startDrag } from './drag';
-import { CATEGORY, Commands, PANEL } from './ids';
+import { Commands, PANEL } from './ids';
 import { clustersIcon } from './sidebar/icons';
 import { ClustersPanel } from './sidebar/widget';
 import { IWorkbench } from './tokens';
@@ -18,13 +19,14 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   description: 'The panel of clusters.',
   autoStart: true,
   requires: [IWorkbench],
-  optional: [ILayoutRestorer, ICommandPalette, ILauncher],
+  optional: [ILayoutRestorer, ICommandPalette, ILauncher, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     workbench: IWorkbench,
     restorer: ILayoutRestorer | null,
     palette: ICommandPalette | null,
-    launcher: ILauncher | null
+    launcher: ILauncher | null,
+    translator: ITranslator | null
   ) => {
     const { commands, shell } = app;
     const { trans } = workbench;
@@ -34,6 +36,7 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
         void commands.execute(command, args);
       },
       can: command => commands.hasCommand(command),
+      isEnabled: (command, args) => commands.isEnabled(command, args),
       drag: startDrag
     });
     panel.id = PANEL;
@@ -52,11 +55,12 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
         shell.activateById(PANEL);
       }
     });
-    palette?.addItem({ command: Commands.show, category: CATEGORY });
+    palette?.addItem({ command: Commands.show, category: trans.__('MPI Clusters') });
     launcher?.add({
       command: Commands.show,
       args: { isLauncher: true },
-      category: trans.__('Other'),
+      // a heading of Lab's own, in its words
+      category: (translator ?? nullTranslator).load('jupyterlab').__('Other'),
       rank: 20
     });
   }

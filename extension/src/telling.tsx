@@ -29,7 +29,11 @@ export function failed(what: string, trans: TranslationBundle): (error: unknown)
 export async function showLog(title: string, log: string, trans: TranslationBundle): Promise<void> {
   await showDialog({
     title,
-    body: <pre className="wb-Log">{log}</pre>,
+    body: (
+      <pre className="wb-Log" tabIndex={0}>
+        {log}
+      </pre>
+    ),
     buttons: [Dialog.okButton({ label: trans.__('Close') })]
   });
 }

@@ -27,6 +27,7 @@ test('the server hears that somebody looks as soon as there is a connection', ()
   server.socket.open();
 
   assert.deepEqual(server.socket.heard, [{ visible: true }]);
+  model.dispose();
 });
 
 test('a connection that is lost is said, and made again, and somebody still looks', async context => {

@@ -97,6 +97,21 @@ test('a start that gets ready is accepted', async () => {
   assert.equal(model.failure, null);
 });
 
+test('a start is attended until it has come to an end, or the form is closed', async () => {
+  const { server, clusters, model } = await filled();
+  const { end } = await started(model, server);
+  assert.deepEqual([...clusters.attended], ['s']);
+  clusters.tell({ starts: [start({ state: 'failed' })] });
+  await end;
+  assert.deepEqual([...clusters.attended], []);
+
+  await started(model, server);
+  clusters.tell({ starts: [start()] });
+  model.dispose();
+
+  assert.deepEqual([...clusters.attended], []);
+});
+
 test('a start whose job waits in a queue is accepted', async () => {
   const { server, clusters, model } = await filled();
 

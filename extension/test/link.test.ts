@@ -10,7 +10,6 @@ function linked(random = 1) {
   const received: string[] = [];
   const link = new Link({
     connect: server.connect,
-    opened: () => undefined,
     received: text => received.push(text),
     lost: wait => waits.push(wait),
     random: () => random
@@ -66,16 +65,55 @@ test('a connection that is opened and lost without a word does not shorten the w
   assert.deepEqual(waits, [1, 2]);
 });
 
-test('who hurries connects at once, and only once', context => {
+test('who hurries connects at once, also where a try hangs, and there is one connection', context => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
   const { server, link } = linked();
   server.socket.drop();
 
   link.hurry();
   link.hurry();
+  server.socket.open();
+  link.hurry();
   context.mock.timers.tick(30_000);
 
+  assert.deepEqual(
+    server.sockets.map(its => its.isClosed),
+    [false, true, false]
+  );
+  assert.ok(link.isOpen);
+});
+
+test('a connection that says nothing to who looks is given up', context => {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const { server, link, waits } = linked();
+  const { socket } = server;
+  socket.open();
+  link.setVisible(true);
+  context.mock.timers.tick(19_000);
+  socket.tell({ type: 'pulse', pulses: {}, time: 0 });
+  context.mock.timers.tick(19_000);
+  assert.deepEqual([link.isOpen, waits], [true, []]);
+
+  context.mock.timers.tick(1000);
+  assert.deepEqual([link.isOpen, socket.isClosed, waits], [false, true, [1]]);
+
+  context.mock.timers.tick(1000);
+  server.socket.open();
+  assert.deepEqual(server.socket.heard, [{ visible: true }]);
   assert.equal(server.sockets.length, 2);
+});
+
+test('a connection may be silent while nobody looks', context => {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const { server, link } = linked();
+  server.socket.open();
+  link.setVisible(true);
+
+  link.setVisible(false);
+  context.mock.timers.tick(60_000);
+
+  assert.ok(link.isOpen);
+  assert.equal(server.sockets.length, 1);
 });
 
 test('what an old connection still tells is not heard', context => {
@@ -95,12 +133,13 @@ test('a link that was closed is not opened again', context => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
   const { server, link } = linked();
   server.socket.open();
+  link.setVisible(true);
 
   link.close();
   server.socket.drop();
   context.mock.timers.tick(60_000);
-  link.send('a word');
+  link.setVisible(false);
 
   assert.deepEqual([server.sockets.length, server.socket.isClosed, link.isOpen], [1, true, false]);
-  assert.deepEqual(server.socket.heard, []);
+  assert.deepEqual(server.socket.heard, [{ visible: true }]);
 });

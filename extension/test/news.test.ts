@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import type { ICluster, IStart } from '../src/contract';
 import { Reporter } from '../src/model/news';
 import { cluster } from './support/fakes';
+import { start } from './support/forms';
 
 /** Return the kinds of what is told of one cluster after another. */
 function kinds(...moments: (ICluster | null)[]): string[][] {
@@ -20,8 +21,17 @@ test('a cluster that becomes ready is told, once', () => {
 });
 
 test('a cluster that comes ready is told, but not one that is there when one comes', () => {
-  assert.deepEqual(kinds(null, cluster('a')), [[], ['ready']]);
+  assert.deepEqual(kinds(null, cluster('a', { created: 1001 })), [[], ['ready']]);
   assert.deepEqual(kinds(cluster('a')), [[]]);
+});
+
+test('clusters that cannot be read for a moment are no news when they are there again', () => {
+  const soon = cluster('a', { ends: 1500 });
+
+  assert.deepEqual(kinds(soon, null, soon), [['ends'], [], []]);
+  assert.deepEqual(kinds(null, cluster('a', { created: 999 })), [[], []]);
+  const late = cluster('a', { created: 1001 });
+  assert.deepEqual(kinds(null, late, null, late), [[], ['ready'], [], []]);
 });
 
 test('the end of a job is told once, also to who comes late, but not when it is over', () => {
@@ -46,6 +56,12 @@ test('a lost rank is told, unless somebody scales, restarts or ends the cluster'
   assert.deepEqual(kinds(whole, cluster('a', { up: 0, state: 'closing' })), [[], []]);
 });
 
+test('a world that dies rank by rank is told once', () => {
+  const dying = [4, 3, 2, 1].map(up => cluster('a', { up, state: up < 4 ? 'degraded' : 'ready' }));
+
+  assert.deepEqual(kinds(...dying), [[], ['lost'], [], []]);
+});
+
 test('a world that is whole again is not told as a new cluster', () => {
   const moments = [cluster('a'), cluster('a', { up: 3, state: 'degraded' }), cluster('a')];
 
@@ -59,17 +75,56 @@ test('a failure is told, and an action that has failed with it', () => {
 });
 
 test('another cluster of the same name has news of its own', () => {
-  assert.deepEqual(kinds(cluster('a'), cluster('a', { id: 'another' })), [[], ['ready']]);
+  assert.deepEqual(kinds(cluster('a'), cluster('a', { id: 'another', created: 1001 })), [
+    [],
+    ['ready']
+  ]);
 });
 
-test('a start that fails is told once', () => {
-  const start: IStart = { id: '1', name: null, state: 'starting', message: '', log: '', since: 0 };
-  const failed: IStart = { ...start, state: 'failed' };
+/** Return the kinds and names of what is told of one list of starts after another. */
+function ofStarts(...moments: IStart[][]): string[][] {
   const reporter = new Reporter();
+  return moments.map(starts =>
+    reporter.report([], starts, 1000, 0).map(its => `${its.kind}: ${its.name}`)
+  );
+}
 
-  const told = [[], [start], [failed], [failed]].map(
-    starts => reporter.report([], starts, 0, 0).length
+test('a start that fails is told once, and without a name if it has none', () => {
+  const begun = start({ since: 900 });
+  const failed = start({ since: 900, state: 'failed' });
+
+  assert.deepEqual(ofStarts([], [begun], [failed], [], [failed]), [
+    [],
+    [],
+    ['start-failed: '],
+    [],
+    []
+  ]);
+});
+
+test('a start that has failed before one comes is not told, one that fails at once is', () => {
+  const old = start({ id: 'old', state: 'failed', since: 900 });
+  const late = start({ id: 'late', name: 'b', state: 'failed', since: 1001 });
+
+  assert.deepEqual(ofStarts([old], [old, late], [], [late]), [[], ['start-failed: b'], [], []]);
+  assert.deepEqual(ofStarts([], [old]), [[], []]);
+});
+
+test('a start that fails is not told once more of its cluster', () => {
+  const reporter = new Reporter();
+  const starting = cluster('a', { created: 1001, state: 'starting', up: 0 });
+  const begun = start({ name: 'a', since: 1001 });
+  reporter.report([starting], [begun], 1000, 0);
+
+  const news = reporter.report(
+    [{ ...starting, state: 'failed' }],
+    [{ ...begun, state: 'failed' }],
+    1000,
+    0
   );
 
-  assert.deepEqual(told, [0, 0, 1, 0]);
+  assert.deepEqual(
+    news.map(its => its.kind),
+    ['start-failed']
+  );
 });

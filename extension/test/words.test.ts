@@ -1,16 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import type { TranslationBundle } from '@jupyterlab/translation';
-
 import { clientCode } from '../src/code';
 import { bytes, duration, moodOf, stateOf } from '../src/words';
 import { cluster } from './support/fakes';
-
-const trans = {
-  __: (text: string, ...values: unknown[]) =>
-    text.replace(/%(\d)/g, (_, at: string) => String(values[Number(at) - 1]))
-} as TranslationBundle;
+import { trans } from './support/words';
 
 test('a time is told in two units at most', () => {
   const told = [-3, 0, 59.9, 60, 3599, 3600, 3 * 3600 + 5 * 60, 26 * 3600].map(its =>

@@ -24,8 +24,10 @@ class DaskPage(Page):
             self._frame.object = "<p class=note>They are not reachable from here.</p>"
         else:
             address = escape(self.desk.dask, quote=True)
+            # Some hubs let no page of a server be in a frame.
+            link = f"<a href='{address}' target='_blank' rel='noopener'>open them in a tab of their own</a>"
             frame = f"<iframe src='{address}' title='Dask' style='width:100%;height:80vh;border:0'></iframe>"
-            self._frame.object = frame
+            self._frame.object = f"{frame}<p class=note>{link}</p>"
 
     def leave(self) -> None:
         """Take the frame away, or Dask would go on drawing in it."""

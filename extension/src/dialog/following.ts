@@ -6,6 +6,8 @@ import type { ICluster, IStart } from '../contract';
 export interface IClusters {
   readonly changed: ISignal<unknown, void>;
   readonly starts: readonly IStart[];
+  /** Starts by their ids that somebody follows where he asked for them. */
+  readonly attended: Set<string>;
   cluster: (name: string) => ICluster | undefined;
 }
 
@@ -15,6 +17,7 @@ export class Following {
     private readonly clusters: IClusters,
     private readonly start: IStart
   ) {
+    clusters.attended.add(start.id);
     this.end = new Promise(resolve => {
       this.resolve = resolve;
     });
@@ -28,6 +31,7 @@ export class Following {
   /** Look no longer. */
   stop(): void {
     this.clusters.changed.disconnect(this.look);
+    this.clusters.attended.delete(this.start.id);
   }
 
   private readonly look = (): void => {

@@ -3,7 +3,7 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import { IStateDB } from '@jupyterlab/statedb';
 import { addIcon } from '@jupyterlab/ui-components';
 
-import { CATEGORY, Commands } from '../ids';
+import { Commands } from '../ids';
 import { IWorkbench } from '../tokens';
 import { sourceOf } from './contract';
 import { NewClusterDialog } from './dialog';
@@ -43,7 +43,7 @@ export const dialogPlugin: JupyterFrontEndPlugin<void> = {
     });
     palette?.addItem({
       command: Commands.newCluster,
-      category: CATEGORY,
+      category: trans.__('MPI Clusters'),
       args: { isPalette: true }
     });
   }

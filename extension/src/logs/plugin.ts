@@ -8,7 +8,7 @@ import { ICommandPalette, WidgetTracker } from '@jupyterlab/apputils';
 import { listIcon } from '@jupyterlab/ui-components';
 
 import { meant } from '../commands';
-import { CATEGORY, Commands } from '../ids';
+import { Commands } from '../ids';
 import { IWorkbench } from '../tokens';
 import { logsOf } from './contract';
 import { LogsModel } from './logsModel';
@@ -56,7 +56,7 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
         app.shell.activateById(tab.id);
       }
     });
-    palette?.addItem({ command: Commands.logs, category: CATEGORY });
+    palette?.addItem({ command: Commands.logs, category: trans.__('MPI Clusters') });
     void restorer?.restore(tracker, {
       command: Commands.logs,
       args: ({ model: { name, file } }) => ({ name, file }),

@@ -20,9 +20,6 @@ export class ClustersModel implements IDisposable {
   ) {
     this.link = new Link({
       connect: source.connect,
-      opened: () => {
-        this.sayVisible();
-      },
       received: text => {
         this.take(JSON.parse(text) as Message);
       },
@@ -57,6 +54,9 @@ export class ClustersModel implements IDisposable {
   get starts(): readonly IStart[] {
     return this._starts;
   }
+
+  /** Starts by their ids that somebody follows where he asked for them: he needs no other news of those. */
+  readonly attended = new Set<string>();
 
   /** Whether all this is new. */
   get state(): LinkState {
@@ -116,10 +116,10 @@ export class ClustersModel implements IDisposable {
   /** Return what is disposed when somebody looks no longer: pulses come only while somebody does. */
   watch(): IDisposable {
     this.viewers += 1;
-    this.sayVisible();
+    this.link.setVisible(true);
     return new DisposableDelegate(() => {
       this.viewers -= 1;
-      this.sayVisible();
+      this.link.setVisible(this.viewers > 0);
     });
   }
 
@@ -132,16 +132,6 @@ export class ClustersModel implements IDisposable {
       this._isDisposed = true;
       this.link.close();
       Signal.clearData(this);
-    }
-  }
-
-  private sayVisible(): void {
-    const visible = this.viewers > 0;
-    if (!this.link.isOpen) {
-      this.said = false;
-    } else if (visible !== this.said) {
-      this.said = visible;
-      this.link.send({ visible });
     }
   }
 
@@ -196,7 +186,6 @@ export class ClustersModel implements IDisposable {
 
   // A websocket does not say why it cannot be opened; a request does, and tells how things stand without one.
   private async ask(): Promise<void> {
-    this.said = false;
     if (this._state === 'live') {
       this.setState('reconnecting', '');
       this._changed.emit();
@@ -228,7 +217,6 @@ export class ClustersModel implements IDisposable {
   private readonly history = new History();
   private byName = new Map<string, ICluster>();
   private viewers = 0;
-  private said = false;
   // Seconds by which the server's clock is ahead of this one.
   private ahead = 0;
   private _clusters: readonly ICluster[] = [];

@@ -15,7 +15,6 @@ export interface ISocket {
 /** What a link needs. */
 export interface ILinkOptions {
   connect: (events: IEvents) => ISocket;
-  opened: () => void;
   received: (text: string) => void;
   /** Called with the seconds until the next try, when there is no connection, or none any more. */
   lost: (wait: number) => void;
@@ -25,6 +24,8 @@ export interface ILinkOptions {
 // Seconds between tries: the first, and at most.
 const FIRST = 1;
 const LAST = 30;
+// Seconds without a word after which a connection counts as lost: a server that is seen has one every two.
+const SILENCE = 20;
 
 /** A websocket that is opened again whenever it has been lost, each time after a longer while. */
 export class Link {
@@ -42,19 +43,19 @@ export class Link {
     }
   }
 
-  /** Try at once, if there is no connection and none is being made. */
+  /** Try at once, if there is no connection, instead of a try that hangs. */
   hurry(): void {
-    if (this.timer !== undefined) {
-      clearTimeout(this.timer);
-      this.timer = undefined;
+    if (!this.open && (this.socket || this.timer !== undefined)) {
+      this.close();
       this.connect();
     }
   }
 
-  /** Say something, if there is a connection. */
-  send(value: unknown): void {
-    if (this.open) {
-      this.socket?.send(JSON.stringify(value));
+  /** Tell the server whether somebody looks, now and after each new connection: while somebody does it often says a word. */
+  setVisible(visible: boolean): void {
+    if (this.visible !== visible) {
+      this.visible = visible;
+      this.sayVisible();
     }
   }
 
@@ -64,6 +65,7 @@ export class Link {
     clearTimeout(this.timer);
     this.timer = this.socket = undefined;
     this.open = false;
+    this.listen();
     socket?.close();
   }
 
@@ -74,12 +76,15 @@ export class Link {
       opened: () => {
         if (current()) {
           this.open = true;
-          this.options.opened();
+          if (this.visible) {
+            this.sayVisible();
+          }
         }
       },
       received: text => {
         if (current()) {
           this.tries = 0;
+          this.listen();
           this.options.received(text);
         }
       },
@@ -95,6 +100,7 @@ export class Link {
   private lost(): void {
     this.socket = undefined;
     this.open = false;
+    this.listen();
     // browsers that have lost one server together do not come back together
     const spread = 0.5 + (this.options.random ?? Math.random)() / 2;
     const wait = Math.min(LAST, FIRST * 2 ** this.tries) * spread;
@@ -106,8 +112,34 @@ export class Link {
     this.options.lost(wait);
   }
 
+  private sayVisible(): void {
+    if (this.open) {
+      this.socket?.send(JSON.stringify({ visible: this.visible }));
+      this.listen();
+    }
+  }
+
+  // The end of a connection is not always told: a computer slept, or a cable was drawn.
+  private listen(): void {
+    clearTimeout(this.silence);
+    this.silence =
+      this.open && this.visible
+        ? setTimeout(() => {
+            this.renew();
+          }, SILENCE * 1000)
+        : undefined;
+  }
+
+  private renew(): void {
+    const { socket } = this;
+    this.lost();
+    socket?.close();
+  }
+
   private socket: ISocket | undefined;
   private open = false;
+  private visible = false;
   private timer: ReturnType<typeof setTimeout> | undefined;
+  private silence: ReturnType<typeof setTimeout> | undefined;
   private tries = 0;
 }

@@ -3,7 +3,7 @@ import type { ICluster, IStart } from '../contract';
 /** What somebody wants to know wherever he looks. */
 export interface INews {
   kind: 'ready' | 'ends' | 'lost' | 'failed' | 'error' | 'start-failed';
-  /** Of the cluster or, if it has no name yet, of the start. */
+  /** Of the cluster; empty: it has none yet. */
   name: string;
   cluster?: ICluster;
   start?: IStart;
@@ -26,35 +26,45 @@ export class Reporter {
     now: number,
     warn: number
   ): INews[] {
+    this.began ||= now;
     const news = [
-      ...clusters.flatMap(its => this.ofCluster(its, now, warn)),
+      ...clusters.flatMap(its => this.ofCluster(its, starts, now, warn)),
       ...starts.flatMap(its => this.ofStart(its))
     ];
-    this.clusters = new Map(clusters.map(its => [its.id, its]));
-    this.starts = new Map(starts.map(its => [its.id, its]));
-    this.isFirst = false;
-    // a job's end is told once, even if clocks differ
-    this.warned = new Set([...this.warned].filter(id => this.clusters.has(id)));
+    // for good: what cannot be read for a moment is no news when it is there again
+    for (const its of clusters) {
+      this.clusters.set(its.id, its);
+    }
+    for (const its of starts) {
+      this.starts.set(its.id, its);
+    }
     return news;
   }
 
-  private ofCluster(cluster: ICluster, now: number, warn: number): INews[] {
+  private ofCluster(
+    cluster: ICluster,
+    starts: readonly IStart[],
+    now: number,
+    warn: number
+  ): INews[] {
     const kinds: INews['kind'][] = [];
-    const { id, name, state, up, ranks, ends, error } = cluster;
+    const { id, name, state, up, ranks, ends, error, created } = cluster;
     if (ends !== null && ends - now < warn && ends > now && up > 0 && !this.warned.has(id)) {
       this.warned.add(id);
       kinds.push('ends');
     }
     const before = this.clusters.get(id);
-    if (before ? before.state !== state : !this.isFirst) {
+    if (before ? before.state !== state : created > this.began) {
       if (state === 'ready' && before?.state !== 'degraded') {
         kinds.push('ready');
-      } else if (state === 'failed') {
+      } else if (state === 'failed' && !isOf(starts, cluster)) {
         kinds.push('failed');
       }
     }
     const isMeant = cluster.busy !== null || ENDING.includes(state) || state === 'failed';
-    if (before && !isMeant && before.busy === null && up < before.up && ranks === before.ranks) {
+    // a world that dies rank by rank is told once, when the first one is lost
+    const wasWhole = before?.busy === null && before.up === before.ranks && before.ranks === ranks;
+    if (wasWhole && !isMeant && up < ranks) {
       kinds.push('lost');
     }
     if (before && error !== null && error !== before.error) {
@@ -64,14 +74,21 @@ export class Reporter {
   }
 
   private ofStart(start: IStart): INews[] {
-    const isNew = start.state === 'failed' && this.starts.get(start.id)?.state !== 'failed';
-    return isNew && !this.isFirst
-      ? [{ kind: 'start-failed', name: start.name ?? start.id, start }]
+    const before = this.starts.get(start.id);
+    const isNew = before ? before.state !== 'failed' : start.since > this.began;
+    return isNew && start.state === 'failed'
+      ? [{ kind: 'start-failed', name: start.name ?? '', start }]
       : [];
   }
 
-  private isFirst = true;
-  private clusters = new Map<string, ICluster>();
-  private starts = new Map<string, IStart>();
-  private warned = new Set<string>();
+  // When the first report was.
+  private began = 0;
+  private readonly clusters = new Map<string, ICluster>();
+  private readonly starts = new Map<string, IStart>();
+  private readonly warned = new Set<string>();
+}
+
+// Whether a cluster is that of a start, which tells of its failure.
+function isOf(starts: readonly IStart[], { name, created }: ICluster): boolean {
+  return starts.some(its => its.name === name && its.since <= created);
 }

@@ -35,7 +35,11 @@ export const Card = React.memo(function Card(props: {
         }}
       >
         <span className={`wb-Dot wb-mod-${moodOf(cluster)}`} aria-hidden="true" />
-        <h3 id={title}>{cluster.name}</h3>
+        <h3 id={title}>
+          <button type="button" className="wb-Name" aria-pressed={isChosen}>
+            {cluster.name}
+          </button>
+        </h3>
         <span className="wb-State">{state}</span>
       </div>
       <Ranks cluster={cluster} />

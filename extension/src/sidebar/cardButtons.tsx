@@ -9,66 +9,56 @@ interface IButton {
   command: string;
   label: string;
   icon: () => React.JSX.Element;
-  /** Whether it can be used now. */
-  on: boolean;
 }
 
 /** What can be done with a cluster. */
 export function CardButtons({ cluster }: { cluster: ICluster }): React.JSX.Element {
-  const { trans, run, can } = useDesk();
-  const { name, up, busy, state } = cluster;
-  const isUp = up > 0 && state !== 'closing';
-  const isFree = busy === null;
+  const { trans, run, can, isEnabled } = useDesk();
+  const { name } = cluster;
   const buttons: IButton[] = [
     {
       command: Commands.insertCode,
       label: trans.__('Insert code that connects to %1', name),
-      icon: CodeIcon,
-      on: isUp
+      icon: CodeIcon
     },
     {
       command: Commands.dashboard,
       label: trans.__('Open the dashboard of %1', name),
-      icon: DashboardIcon,
-      on: isUp
+      icon: DashboardIcon
     },
     {
       command: Commands.scale,
       label: trans.__('Scale %1', name),
-      icon: ScaleIcon,
-      on: isUp && isFree
+      icon: ScaleIcon
     },
     {
       command: Commands.logs,
       label: trans.__('Show the logs of %1', name),
-      icon: LogsIcon,
-      on: true
+      icon: LogsIcon
     },
     {
       command: Commands.restart,
       label: trans.__('Restart the ranks of %1', name),
-      icon: RestartIcon,
-      on: isUp && isFree
+      icon: RestartIcon
     },
     {
       command: Commands.stop,
       label: trans.__('Stop %1', name),
-      icon: StopIcon,
-      on: busy !== 'stopping'
+      icon: StopIcon
     }
   ];
   return (
-    <div className="wb-Buttons" role="toolbar" aria-label={trans.__('What to do with %1', name)}>
+    <div className="wb-Buttons" role="group" aria-label={trans.__('What to do with %1', name)}>
       {buttons
         .filter(its => can(its.command))
-        .map(({ command, label, icon: Icon, on }) => (
+        .map(({ command, label, icon: Icon }) => (
           <button
             key={command}
             className="wb-Button"
             type="button"
             title={label}
             aria-label={label}
-            disabled={!on}
+            disabled={!isEnabled(command, { name })}
             data-command={command}
             onClick={() => {
               run(command, { name });

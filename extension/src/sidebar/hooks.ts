@@ -10,6 +10,8 @@ export interface IDesk extends IWorkbench {
   run: (command: string, args?: Record<string, string>) => void;
   /** Whether there is such a command: some are of plugins that can be disabled. */
   can: (command: string) => boolean;
+  /** Whether a command can be executed now. */
+  isEnabled: (command: string, args: Record<string, string>) => boolean;
   /** Begin to drag the code of a cluster into a notebook. */
   drag: (cluster: ICluster, event: React.PointerEvent) => void;
 }
@@ -30,6 +32,8 @@ export function useSignal(signal: ISignal<unknown, void>): void {
   const [, draw] = React.useReducer((drawn: number) => drawn + 1, 0);
   React.useEffect(() => {
     signal.connect(draw);
+    // what was told between the first draw and this
+    draw();
     return () => {
       signal.disconnect(draw);
     };

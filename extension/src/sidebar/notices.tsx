@@ -85,10 +85,14 @@ export function Nothing(): React.JSX.Element {
       <p>{trans.__('No clusters.')}</p>
       <p>
         {trans.__(
-          'A cluster is an MPI world whose ranks are Dask workers. It appears here wherever it is started: here, in a notebook by'
-        )}{' '}
-        <code>%mpicluster start 8</code> {trans.__('or in a terminal by')}{' '}
-        <code>workbench start 8</code>.
+          'A cluster is an MPI world whose ranks are Dask workers. It appears here wherever it is started.'
+        )}
+      </p>
+      <p>
+        {trans.__('In a notebook:')} <code>%mpicluster start 8</code>
+      </p>
+      <p>
+        {trans.__('In a terminal:')} <code>workbench start 8</code>
       </p>
       {can(Commands.newCluster) && (
         <button

@@ -4,19 +4,33 @@ import * as React from 'react';
 import type { ClustersModel } from '../model/clusters';
 import { stateOf } from '../words';
 
+type States = ReadonlyMap<string, string>;
+
+// Changes of one moment that are said one by one.
+const FEW = 3;
+
 /** Return what screen readers say: the clusters whose state is another one than when it was last drawn. */
 export function useSpoken(model: ClustersModel, trans: TranslationBundle): string {
-  const states = new Map(model.clusters.map(its => [its.name, stateOf(its, trans)]));
-  const known = React.useRef(states);
+  const known = React.useRef<States | null>(null);
   const said = React.useRef('');
-  const news = [...states].filter(([name, state]) => known.current.get(name) !== state);
-  const gone = [...known.current.keys()].filter(name => !states.has(name));
-  if (news.length + gone.length > 0) {
-    said.current = [
-      ...news.map(([name, state]) => trans.__('%1 is %2', name, state)),
-      ...gone.map(name => trans.__('%1 has ended', name))
-    ].join('; ');
+  // before the first word of the server nothing is known
+  if (model.version !== '') {
+    const states = new Map(model.clusters.map(its => [its.name, stateOf(its, trans)]));
+    if (known.current !== null) {
+      said.current = changesOf(known.current, states, trans) || said.current;
+    }
+    known.current = states;
   }
-  known.current = states;
   return said.current;
+}
+
+/** Return in words how clusters have changed; empty: they have not. */
+export function changesOf(before: States, now: States, trans: TranslationBundle): string {
+  const parts = [
+    ...[...now]
+      .filter(([name, state]) => before.get(name) !== state)
+      .map(([name, state]) => trans.__('%1 is %2', name, state)),
+    ...[...before.keys()].filter(name => !now.has(name)).map(name => trans.__('%1 has ended', name))
+  ];
+  return parts.length > FEW ? trans.__('%1 clusters have changed', parts.length) : parts.join('; ');
 }

@@ -11,7 +11,6 @@ export function Start({ start }: { start: IStart }): React.JSX.Element {
   const now = React.useContext(Now);
   const hasFailed = start.state === 'failed';
   const name = start.name ?? trans.__('new cluster');
-  const dismiss = hasFailed ? trans.__('Dismiss') : trans.__('Cancel');
   return (
     <li className="wb-Card wb-Start" data-state={start.state}>
       <div className="wb-Card-head">
@@ -34,12 +33,16 @@ export function Start({ start }: { start: IStart }): React.JSX.Element {
         <button
           type="button"
           className="wb-TextButton"
-          aria-label={trans.__('%1 the start of %2', dismiss, name)}
+          aria-label={
+            hasFailed
+              ? trans.__('Dismiss the start of %1', name)
+              : trans.__('Cancel the start of %1', name)
+          }
           onClick={() => {
             api.dismiss(start.id).catch(failed(trans.__('The start of %1', name), trans));
           }}
         >
-          {dismiss}
+          {hasFailed ? trans.__('Dismiss') : trans.__('Cancel')}
         </button>
       </div>
     </li>

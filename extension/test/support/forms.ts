@@ -79,6 +79,7 @@ function told<T>(value: T | Error): Promise<T> {
 export class FakeClusters implements IClusters {
   starts: IStart[] = [];
   clusters: ICluster[] = [];
+  readonly attended = new Set<string>();
   state = 'live';
   readonly changed = new Signal<this, void>(this);
 
