@@ -127,8 +127,7 @@ def test_a_source_distribution_has_the_sources_of_the_extension_and_the_bundle(s
 
 
 def test_from_a_source_distribution_nobody_needs_node(sdist, tmp_path, no_tools):
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "-xzf", sdist, "-C", tmp_path], check=True, timeout=60)
     (project,) = tmp_path.glob("mpi_workbench-*")
 
     assert requirements(project, PATH=no_tools) == []
