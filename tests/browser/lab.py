@@ -94,16 +94,23 @@ def started(folder: Path, *, enabled: bool = True, port: int = 0) -> Iterator[La
         )
     told = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
     try:
-        until("JupyterLab is up", lambda: told.exists() or process.poll() is not None)
+        until("JupyterLab is up", lambda: _url(told) or process.poll() is not None)
         if process.poll() is not None:
             pytest.fail(f"JupyterLab has ended at once: {(folder / 'lab.log').read_text()[-2000:]}")
-        lab = Lab(json.loads(told.read_text())["url"], psutil.Process(process.pid), root)
+        lab = Lab(_url(told), psutil.Process(process.pid), root)
         # it tells where before it does
         until("JupyterLab listens", lambda: _listens(lab.port))
         yield lab
     finally:
         process.terminate()
         process.wait(DEADLINE)
+
+
+def _url(told: Path) -> str:
+    # the file is there before it says anything
+    with suppress(OSError, ValueError):
+        return str(json.loads(told.read_text())["url"])
+    return ""
 
 
 def _listens(port: int) -> bool:
