@@ -55,7 +55,7 @@ def level() -> dict[str, int]:
 
 async def back_to(before: dict[str, int]) -> None:
     """Wait until this process holds what it held before."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 0.75 * DEADLINE
     while (now := level()) != before:
         if time.monotonic() > deadline:
             too_much = {what: (before[what], held) for what, held in now.items() if held != before[what]}
