@@ -127,6 +127,15 @@ def default_scheduler() -> Iterator[None]:
             dask.config.config.pop("scheduler", None)
 
 
+@pytest.fixture
+def failing_worlds() -> Iterator[None]:
+    """Have every world that is started meanwhile end at once, and say so in its log."""
+    settings = Path(os.environ["DASK_CONFIG"]) / "failing.yaml"
+    settings.write_text("workbench: {mpi: {extra-args: [--no-such-option]}}")
+    yield
+    settings.unlink()
+
+
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session have ended what they started
 def pytest_sessionfinish(session: pytest.Session) -> None:
     psutil.wait_procs(processes_of_session(), timeout=5)

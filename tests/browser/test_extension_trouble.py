@@ -33,14 +33,15 @@ def elsewhere():
     end_clusters(NAME)
 
 
+@pytest.mark.usefixtures("failing_worlds")
 def test_a_start_that_fails_tells_why_in_the_dialog_and_once_more_in_the_panel(worker, shots):
     worker.do("workbench:new-cluster")
-    worker.fill(scheduler="local", ranks="2", name="late", timeout="0.01 s")
+    worker.fill(scheduler="local", ranks="2", name="broken")
     worker.answer("Start")
 
     trouble = worker.dialog().get_by_role("alert")
-    trouble.get_by_text("cluster 'late' did not start").wait_for()
-    assert ".log" in trouble.locator("pre").inner_text()
+    trouble.get_by_text("cluster 'broken' did not start").wait_for()
+    assert "no-such-option" in trouble.locator("pre").inner_text()
     worker.dialog().locator(".jp-Dialog-footer").get_by_role("button", name="Start").and_(
         worker.page.locator(":enabled")
     ).wait_for()

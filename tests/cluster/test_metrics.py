@@ -174,7 +174,7 @@ def test_a_fit_tells_of_its_iterations(cluster, client4, engine):
     X = place(da.random.default_rng(1).random((4000, 5), chunks=(1000, 5)), client=client4)
     before = update(cluster).seq
     model = KMeans(3, engine=engine, random_state=0, tol=0.1).fit(X)
-    until("its records", lambda: _fits(cluster, before))
+    until("its records", lambda: len(_fits(cluster, before)) >= model.n_iter_)
     told = _fits(cluster, before)
     assert {its["name"] for its in told} == {"KMeans"}
     assert [its["step"] for its in told] == list(range(1, len(told) + 1))

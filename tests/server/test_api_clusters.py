@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psutil
+import pytest
 from server.listening import browser
 from support.processes import until
 
@@ -70,17 +71,19 @@ async def test_the_life_of_a_cluster(server):
         await page.until(lambda: page.start(key) is None)
 
 
+@pytest.mark.usefixtures("failing_worlds")
 async def test_a_start_that_fails_tells_why_until_it_is_dismissed(server):
     async with browser(server) as page:
         refused = await over(page, await begin(server, page, ranks=2, name="refused", mpi="intelmpi"))
-        failed = await over(page, await begin(server, page, ranks=2, name="late", timeout="0.01 s"))
+        failed = await over(page, await begin(server, page, ranks=2, name="broken"))
 
         assert refused["state"] == failed["state"] == "failed"
         assert "mpi 'intelmpi'" in refused["message"] or "Intel MPI" in refused["message"]
         assert "Traceback" not in refused["message"]
-        assert failed["message"].startswith("cluster 'late' did not start")
-        assert ".log" in failed["log"]
-        assert {"refused", "late"}.isdisjoint(page.clusters)
+        assert failed["message"].startswith("cluster 'broken' did not start")
+        assert "world-0.log" in failed["log"]
+        assert "no-such-option" in failed["log"]
+        assert {"refused", "broken"}.isdisjoint(page.clusters)
         for start in (refused, failed):
             assert (await server.ask(f"starts/{start['id']}", "DELETE"))[0] == 204
             assert (await server.ask(f"starts/{start['id']}", "DELETE"))[0] == 404
