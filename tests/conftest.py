@@ -47,6 +47,8 @@ def _isolate() -> None:
         os.environ[name] = str(folder)
     # If this run is killed, nobody ends its clusters but they themselves.
     os.environ["DASK_WORKBENCH__IDLE_TIMEOUT"] = "10 minutes"
+    # A machine that has other work may take longer than a user's patience.
+    os.environ["DASK_WORKBENCH__CONNECT_TIMEOUT"] = "40 s"
     # On a login node a start would be a job in its queue.
     os.environ["DASK_WORKBENCH__SCHEDULER"] = "local"
     os.environ[MARKER[0]] = MARKER[1]
@@ -138,7 +140,7 @@ def failing_worlds() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session have ended what they started
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    psutil.wait_procs(processes_of_session(), timeout=5)
+    psutil.wait_procs(processes_of_session(), timeout=30)
     left = processes_of_session()
     described = session.config.stash.setdefault(_left_behind, [])
     described += map(_describe, left)

@@ -40,6 +40,7 @@ __all__ = [
     "RECORD",
     "Record",
     "World",
+    "check_free",
     "check_name",
     "clean",
     "clusters_folder",
@@ -125,11 +126,34 @@ def create(record: Record) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         if error.errno not in _TAKEN:
             raise
-        raise ClusterExists(
-            f"there is a cluster named {record.name!r} already. Use it (%mpicluster attach {record.name}), "
-            f"stop it (%mpicluster stop {record.name}) or choose another --name."
-        ) from None
+        raise _exists(record.name) from None
     record.logs.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_free(name: str) -> None:
+    """Return if a new cluster can have the name, as far as that is seen without asking a scheduler.
+
+    Raises
+    ------
+    InvalidRequest
+        If none can have it; `ClusterExists` if one has. If the registry cannot be read it raises as `names`.
+    """
+    taken = check_name(name) in names()
+    try:
+        if not taken or read(name).alive() is False:
+            return
+    except ClusterNotFound:
+        return  # it has ended since
+    except RecordError:
+        pass  # whose it is cannot be told
+    raise _exists(name)
+
+
+def _exists(name: str) -> ClusterExists:
+    return ClusterExists(
+        f"there is a cluster named {name!r} already. Use it (%mpicluster attach {name}), "
+        f"stop it (%mpicluster stop {name}) or choose another --name."
+    )
 
 
 def write(record: Record) -> None:

@@ -6,7 +6,7 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { ICluster } from './contract';
 import { Commands } from './ids';
 import { isChangeable, isStoppable } from './model/allowed';
-import { failed } from './telling';
+import { failed, hint } from './telling';
 import { IWorkbench } from './tokens';
 
 /** Return the cluster that a command means: that of its argument, else the chosen one. */
@@ -26,30 +26,38 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   requires: [IWorkbench],
   optional: [ICommandPalette],
   activate: (app: JupyterFrontEnd, workbench: IWorkbench, palette: ICommandPalette | null) => {
-    const { trans } = workbench;
+    const { model, trans } = workbench;
+    const carryOut = async (request: Request, { id, name }: ICluster) => {
+      if (request && model.cluster(name)?.id !== id) {
+        // while somebody was asked; there may be another one of that name
+        hint(trans.__('Cluster %1 has ended', name));
+      } else {
+        await request?.().catch(failed(name, trans));
+      }
+    };
     const actions = [
       {
         id: Commands.scale,
         label: trans.__('Scale Cluster …'),
-        act: scale,
+        agree: scale,
         isAllowed: isChangeable
       },
       {
         id: Commands.restart,
         label: trans.__('Restart Ranks …'),
         icon: refreshIcon,
-        act: restart,
+        agree: restart,
         isAllowed: isChangeable
       },
       {
         id: Commands.stop,
         label: trans.__('Stop Cluster …'),
         icon: stopIcon,
-        act: stop,
+        agree: stop,
         isAllowed: isStoppable
       }
     ];
-    for (const { id, label, icon, act, isAllowed } of actions) {
+    for (const { id, label, icon, agree, isAllowed } of actions) {
       app.commands.addCommand(id, {
         label,
         icon,
@@ -57,13 +65,13 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         execute: async args => {
           const cluster = meant(workbench, args);
           if (cluster) {
-            await act(workbench, cluster).catch(failed(cluster.name, trans));
+            await carryOut(await agree(workbench, cluster), cluster);
           }
         }
       });
       palette?.addItem({ command: id, category: trans.__('MPI Clusters') });
     }
-    workbench.model.changed.connect(() => {
+    model.changed.connect(() => {
       for (const id of Object.values(Commands).filter(its => app.commands.hasCommand(its))) {
         app.commands.notifyCommandChanged(id);
       }
@@ -71,32 +79,40 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
-async function scale({ api, trans }: IWorkbench, { name, ranks }: ICluster): Promise<void> {
-  const answer = await InputDialog.getNumber({
+/** What somebody has agreed to; null: nothing. */
+type Request = (() => Promise<void>) | null;
+
+async function scale({ api, trans }: IWorkbench, { name, ranks }: ICluster): Promise<Request> {
+  const { button, value } = await InputDialog.getNumber({
     title: trans.__('Scale %1', name),
     label: trans.__('Ranks in total; whole MPI worlds are added or removed'),
     value: ranks,
     okLabel: trans.__('Scale')
   });
-  if (answer.button.accept && answer.value !== null && answer.value !== ranks) {
-    await api.scale(name, answer.value);
+  if (!button.accept || value === null) {
+    return null;
   }
+  if (value === ranks) {
+    hint(
+      trans._n('Cluster %2 has %1 rank already', 'Cluster %2 has %1 ranks already', ranks, name)
+    );
+    return null;
+  }
+  return () => api.scale(name, value);
 }
 
-async function restart({ api, trans }: IWorkbench, { name }: ICluster): Promise<void> {
-  const answer = await showDialog({
+async function restart({ api, trans }: IWorkbench, { name }: ICluster): Promise<Request> {
+  const { button } = await showDialog({
     title: trans.__('Restart the ranks of %1?', name),
     body: trans.__('What its ranks hold in memory is lost, and what they compute is begun anew.'),
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Restart') })]
   });
-  if (answer.button.accept) {
-    await api.restart(name);
-  }
+  return button.accept ? () => api.restart(name) : null;
 }
 
-async function stop({ api, model, trans }: IWorkbench, cluster: ICluster): Promise<void> {
+async function stop({ api, model, trans }: IWorkbench, cluster: ICluster): Promise<Request> {
   const clients = model.pulses(cluster).at(-1)?.clients ?? 0;
-  const answer = await showDialog({
+  const { button } = await showDialog({
     title: trans.__('Stop %1?', cluster.name),
     body:
       clients > 0
@@ -108,7 +124,5 @@ async function stop({ api, model, trans }: IWorkbench, cluster: ICluster): Promi
         : trans.__('Its ranks and its jobs end, and what they hold is lost.'),
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop') })]
   });
-  if (answer.button.accept) {
-    await api.stop(cluster.name);
-  }
+  return button.accept ? () => api.stop(cluster.name) : null;
 }

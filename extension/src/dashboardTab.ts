@@ -1,7 +1,15 @@
 import { MainAreaWidget } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { IFrame, launchIcon, refreshIcon, ToolbarButton } from '@jupyterlab/ui-components';
+import {
+  IFrame,
+  launchIcon,
+  refreshIcon,
+  ToolbarButton,
+  type ReactWidget
+} from '@jupyterlab/ui-components';
 
+import { endedNote } from './endedNote';
+import { Shown } from './model/shown';
 import { dashboardIcon } from './sidebar/icons';
 
 /** What a tab shows. */
@@ -14,6 +22,8 @@ export interface IShown {
   url: string;
   theme: 'light' | 'dark';
   trans: TranslationBundle;
+  /** Show the logs of the cluster; undefined: nothing does. */
+  showLogs: (() => void) | undefined;
 }
 
 /** Return the address of a page of a dashboard. */
@@ -39,7 +49,16 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
         loading: 'lazy'
       })
     });
-    const { cluster, page, trans } = shown;
+    const { cluster, id, page, trans, showLogs } = shown;
+    this.which = new Shown(id);
+    this.note = endedNote({
+      cluster,
+      trans,
+      showLogs,
+      close: () => {
+        this.close();
+      }
+    });
     this.id = `workbench-dashboard-${cluster}-${page}`;
     this.addClass('wb-DashboardTab');
     this.title.label = cluster;
@@ -67,6 +86,8 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
         }
       })
     );
+    this.contentHeader.addWidget(this.note);
+    this.note.hide();
     this.load();
   }
 
@@ -78,12 +99,15 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     return this.shown.page;
   }
 
-  /** Identity of the cluster, once it is known; another one of that name loads the pages again. */
-  set of(id: string | undefined) {
-    if (id !== this.shown.id) {
-      this.shown.id = id;
+  /** Hear which cluster has the name now, by its identity; another one than before loads the pages again. */
+  hear(id: string | undefined): void {
+    if (this.which.hear(id)) {
       this.load();
     }
+    const { isOver, wasThere } = this.which;
+    this.note.setHidden(!isOver);
+    // the last that a dashboard has shown is of use; that there is none has been said
+    this.toggleClass('wb-mod-blank', isOver && !wasThere);
   }
 
   /** The look of the pages; another one loads them again. */
@@ -98,6 +122,9 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     const { url, page, theme } = this.shown;
     return addressOf(url, page, theme);
   }
+
+  private readonly which: Shown;
+  private readonly note: ReactWidget;
 
   private load(): void {
     // the same address again loads the page again

@@ -48,16 +48,30 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
           window.open(addressOf(url, page, theme()), '_blank');
           return;
         }
-        const id = model.cluster(name)?.id;
         let tab = tracker.find(its => its.cluster === name && its.page === page);
         if (!tab) {
-          tab = new DashboardTab({ cluster: name, id, page, url, theme: theme(), trans });
+          const id = model.cluster(name)?.id;
+          const showLogs = app.commands.hasCommand(Commands.logs)
+            ? () => void app.commands.execute(Commands.logs, { name })
+            : undefined;
+          const shown = { cluster: name, id, page, url, trans, showLogs };
+          tab = new DashboardTab({ ...shown, theme: theme() });
           labShell.add(tab, 'main', { type: 'MPI Cluster' });
           await tracker.add(tab);
         }
-        tab.of = id;
+        look(tab);
         labShell.activateById(tab.id);
       }
+    });
+    // only what is known for sure is told; a cluster that is not up yet has no dashboard
+    const look = (tab: DashboardTab) => {
+      const cluster = model.cluster(tab.cluster);
+      if (isUp(cluster) || model.hasEnded(tab.cluster)) {
+        tab.hear(cluster?.id);
+      }
+    };
+    model.changed.connect(() => {
+      tracker.forEach(look);
     });
     themes?.themeChanged.connect(() => {
       tracker.forEach(tab => {

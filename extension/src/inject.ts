@@ -1,5 +1,5 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
-import { ICommandPalette, Notification } from '@jupyterlab/apputils';
+import { ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker, NotebookActions, type Notebook } from '@jupyterlab/notebook';
 import { codeIcon } from '@jupyterlab/ui-components';
 
@@ -7,6 +7,7 @@ import { clientCode } from './code';
 import { meant } from './commands';
 import { Commands } from './ids';
 import { isUp } from './model/allowed';
+import { hint } from './telling';
 import { IWorkbench } from './tokens';
 
 /** The code that connects a notebook to a cluster. */
@@ -31,9 +32,7 @@ export const injectPlugin: JupyterFrontEndPlugin<void> = {
         const cluster = meant(workbench, args);
         const panel = notebooks?.currentWidget;
         if (!panel) {
-          Notification.warning(
-            trans.__('There is no notebook to insert code into: open one, or choose its tab.')
-          );
+          hint(trans.__('There is no notebook to insert code into: open one, or choose its tab.'));
         } else if (cluster) {
           insert(panel.content, clientCode(cluster.name));
           app.shell.activateById(panel.id);

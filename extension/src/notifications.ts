@@ -3,7 +3,7 @@ import { Notification } from '@jupyterlab/apputils';
 
 import { Commands } from './ids';
 import { Reporter, type INews } from './model/news';
-import { showLog } from './telling';
+import { details } from './telling';
 import { IWorkbench } from './tokens';
 import { duration } from './words';
 
@@ -47,10 +47,15 @@ function tellAll(news: INews[], app: JupyterFrontEnd, workbench: IWorkbench): vo
   }
   const { trans } = workbench;
   const about = new Set(news.map(its => its.cluster?.id ?? its.start?.id));
-  Notification.info(trans.__('There is news of %1 clusters', about.size), {
-    autoClose: false,
-    actions: [{ label: trans.__('Show'), callback: () => void app.commands.execute(Commands.show) }]
-  });
+  Notification.info(
+    trans._n('There is news of %1 cluster', 'There is news of %1 clusters', about.size),
+    {
+      autoClose: false,
+      actions: [
+        { label: trans.__('Show'), callback: () => void app.commands.execute(Commands.show) }
+      ]
+    }
+  );
 }
 
 function tell(
@@ -65,6 +70,8 @@ function tell(
     label,
     callback: () => void app.commands.execute(command, { name })
   });
+  const wrong = (title: string, told: string, log?: string) =>
+    Notification.error(told, { autoClose: false, actions: details(title, told, trans, log) });
   switch (kind) {
     case 'ready':
       Notification.success(
@@ -84,32 +91,26 @@ function tell(
       });
       break;
     }
-    case 'lost':
-      Notification.warning(trans.__('Cluster %1 has lost ranks: %2', name, message), {
+    case 'lost': {
+      const told = trans.__('Cluster %1 has lost ranks: %2', name, message);
+      Notification.warning(told, {
         autoClose: false,
-        actions: [action(trans.__('Show'), Commands.show)]
+        actions: [...details(name, told, trans), action(trans.__('Show'), Commands.show)]
       });
       break;
+    }
     case 'failed':
-      Notification.error(trans.__('Cluster %1 has failed: %2', name, message), {
-        autoClose: false
-      });
+      wrong(name, trans.__('Cluster %1 has failed: %2', name, message));
       break;
     case 'error':
-      Notification.error(`${name}: ${cluster?.error ?? ''}`, { autoClose: false });
+      wrong(name, `${name}: ${cluster?.error ?? ''}`);
       break;
     case 'start-failed':
-      Notification.error(trans.__('The start of %1 has failed: %2', called, message), {
-        autoClose: false,
-        actions: [
-          {
-            label: trans.__('Log'),
-            callback: () => {
-              void showLog(trans.__('The start of %1', called), start?.log ?? '', trans);
-            }
-          }
-        ]
-      });
+      wrong(
+        trans.__('The start of %1', called),
+        trans.__('The start of %1 has failed: %2', called, message),
+        start?.log
+      );
       break;
   }
 }

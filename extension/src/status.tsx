@@ -53,7 +53,8 @@ function Status(props: {
     cluster.state === 'ready' && cluster.busy === null
       ? trans._n('%1 rank', '%1 ranks', cluster.up)
       : stateOf(cluster, trans),
-    ...(pulse ? [trans.__('%1 % CPU', Math.round(pulse.cpu))] : []),
+    ...(model.state === 'live' ? [] : [trans.__('no connection')]),
+    ...(pulse && model.state === 'live' ? [trans.__('%1 % CPU', Math.round(pulse.cpu))] : []),
     ...(cluster.ends === null ? [] : [trans.__('%1 left', duration(cluster.ends - now, trans))])
   ];
   return (

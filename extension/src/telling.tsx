@@ -3,37 +3,54 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { ApiError } from './apiError';
+import { Verbatim } from './verbatim';
 
-/** Return what tells the user that something has failed, and why; the end of the log is a click away. */
+// Characters of a notification that JupyterLab shows.
+const SHOWN = 140;
+// Milliseconds to read a hint.
+const READ = 8000;
+
+/** Return what tells the user that something has failed, and why. */
 export function failed(what: string, trans: TranslationBundle): (error: unknown) => void {
   return error => {
-    const message = error instanceof Error ? error.message : String(error);
+    const why = error instanceof Error ? error.message : String(error);
     const log = error instanceof ApiError ? error.log : null;
-    Notification.error(`${what}: ${message}`, {
+    const message = `${what}: ${why}`;
+    Notification.error(message, {
       autoClose: false,
-      actions: log
-        ? [
-            {
-              label: trans.__('Log'),
-              callback: () => {
-                void showLog(what, log, trans);
-              }
-            }
-          ]
-        : []
+      actions: details(what, message, trans, log ?? '')
     });
   };
 }
 
-/** Show the end of a log. */
-export async function showLog(title: string, log: string, trans: TranslationBundle): Promise<void> {
-  await showDialog({
-    title,
-    body: (
-      <pre className="wb-Log" tabIndex={0}>
-        {log}
-      </pre>
-    ),
-    buttons: [Dialog.okButton({ label: trans.__('Close') })]
-  });
+/** Tell the user why nothing happens. Lab shows what has no time of its own in its list alone. */
+export function hint(message: string): void {
+  Notification.info(message, { autoClose: READ });
+}
+
+/** Return the button of a notification behind which all of it stands, where there is more than is shown. */
+export function details(
+  title: string,
+  message: string,
+  trans: TranslationBundle,
+  log = ''
+): Notification.IAction[] {
+  if (log === '' && message.length <= SHOWN) {
+    return [];
+  }
+  const body = (
+    <div className="wb-Details">
+      <p>{message}</p>
+      {log !== '' && <Verbatim text={log} label={trans.__('The end of the log')} />}
+    </div>
+  );
+  const buttons = [Dialog.okButton({ label: trans.__('Close') })];
+  return [
+    {
+      label: trans.__('Details'),
+      callback: () => {
+        void showDialog({ title, body, buttons });
+      }
+    }
+  ];
 }

@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { ICluster } from './contract';
+import type { ClustersModel } from './model/clusters';
 
 /** What a state is like: the colour of its dot. */
 export type Mood = 'good' | 'waiting' | 'bad' | 'ending';
@@ -47,6 +48,21 @@ export function stateOf(cluster: ICluster, trans: TranslationBundle): string {
   return words[state] ?? state;
 }
 
+/** Return in a sentence why the server cannot be asked for anything; empty: it can. */
+export function hindrance(
+  { state, trouble }: Pick<ClustersModel, 'state' | 'trouble'>,
+  trans: TranslationBundle
+): string {
+  switch (state) {
+    case 'missing':
+      return trans.__('This Jupyter server does not have the server extension of the workbench.');
+    case 'refused':
+      return trans.__('The server does not let you see clusters: %1', trouble);
+    default:
+      return '';
+  }
+}
+
 /** Return some time in words: two units at most, as `1 h 05 min` or `40 s`. */
 export function duration(seconds: number, trans: TranslationBundle): string {
   const whole = Math.max(0, Math.floor(seconds));
@@ -64,12 +80,14 @@ export function duration(seconds: number, trans: TranslationBundle): string {
   return trans.__('%1 d %2 h', Math.floor(hours / 24), hours % 24);
 }
 
-/** Return a number of bytes with three digits at most, as `1.5 GB`. */
+/** Return a number of bytes with three digits, as `1.5 GiB`; so do dashboards. */
 export function bytes(count: number): string {
-  const units = ['B', 'kB', 'MB', 'GB', 'TB'];
-  const power = Math.min(units.length - 1, Math.floor(Math.log10(Math.max(1, count)) / 3));
-  const value = count / 1000 ** power;
-  return `${value < 10 && power > 0 ? value.toFixed(1) : Math.round(value)} ${units[power] ?? ''}`;
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+  const fitting = units.findIndex((_, power) => count < 1023.5 * 1024 ** power);
+  const power = fitting < 0 ? units.length - 1 : fitting;
+  const value = count / 1024 ** power;
+  const digits = value < 99.95 ? Number(value.toPrecision(3)) : Math.round(value);
+  return `${digits} ${units[power] ?? ''}`;
 }
 
 /** Return a time of day, with the day if that is another one. */

@@ -125,3 +125,24 @@ test('time is told by the clock of the server', () => {
 
   assert.ok(model.now() >= ahead);
 });
+
+test('a cluster has ended if it is not told of any more, and can be known to be', () => {
+  const { server, model } = live(cluster('a'));
+  assert.ok(!model.hasEnded('a'));
+
+  const unreadable = [{ name: 'a', error: 'no permission' }];
+  server.socket.tell({
+    type: 'changed',
+    ...NOTHING,
+    clusters: [],
+    gone: ['a'],
+    broken: unreadable
+  });
+  assert.ok(!model.hasEnded('a'));
+
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [] });
+  assert.ok(model.hasEnded('a'));
+
+  server.socket.drop();
+  assert.ok(!model.hasEnded('a'));
+});

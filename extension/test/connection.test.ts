@@ -81,6 +81,29 @@ test('an answer that comes after the websocket is of no interest', async context
   assert.deepEqual([model.state, ...names(model)], ['live', 'new']);
 });
 
+test('an answer that comes after that to a later question is of no interest', async context => {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const { server, model } = live(cluster('first'));
+  const answers: ((told: ReturnType<typeof state>) => void)[] = [];
+  server.answer = () =>
+    new Promise(resolve => {
+      answers.push(resolve);
+    });
+  server.socket.drop();
+  context.mock.timers.tick(1000);
+  server.socket.drop();
+  const [old, late] = answers;
+
+  late?.(state(cluster('new')));
+  await settled();
+  old?.(state(cluster('old')));
+  await settled();
+
+  assert.equal(answers.length, 2);
+  assert.deepEqual(names(model), ['new']);
+  model.dispose();
+});
+
 test('a server without the extension is known by its 404, one that refuses by its 403', async context => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
   for (const [status, expected] of [

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { ApiError } from '../src/apiError';
 import { LogsModel } from '../src/logs/logsModel';
 import { cluster } from './support/fakes';
 import { FakeClusters } from './support/forms';
@@ -181,5 +182,51 @@ test('trouble is told of, and over when the server answers again', async () => {
 
   logs.trouble = null;
   await until(model, () => model.trouble === '' && shown(model) !== '');
+  model.dispose();
+});
+
+const REMOVALS: [string, (logs: FakeLogs) => void][] = [
+  [
+    'the server knows no such cluster',
+    logs => {
+      logs.trouble = new ApiError(404, 'no cluster of that name');
+    }
+  ],
+  [
+    'there are no files',
+    logs => {
+      logs.texts.clear();
+    }
+  ]
+];
+
+for (const [removed, remove] of REMOVALS) {
+  test(`of an ended cluster whose logs were removed nothing more is asked: ${removed}`, async () => {
+    const { logs, clusters, model } = opened();
+    model.see(true);
+    await until(model, () => shown(model) !== '');
+    model.see(false);
+
+    remove(logs);
+    clusters.tell({ clusters: [] });
+    model.see(true);
+    await until(model, () => model.isGone);
+    const { listed } = logs;
+    await turn();
+
+    assert.equal(logs.listed, listed);
+    assert.equal(model.trouble, '');
+    assert.equal(shown(model), 'of the head\n');
+    model.dispose();
+  });
+}
+
+test('a cluster that is there and has no logs yet is asked on', async () => {
+  const { logs, model } = opened();
+  logs.texts.clear();
+  model.see(true);
+  await until(model, () => logs.listed > 1);
+
+  assert.ok(!model.isGone);
   model.dispose();
 });

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { clientCode } from '../src/code';
-import { bytes, duration, moodOf, stateOf } from '../src/words';
+import { bytes, duration, hindrance, moodOf, stateOf } from '../src/words';
 import { cluster } from './support/fakes';
 import { trans } from './support/words';
 
@@ -23,15 +23,22 @@ test('a time is told in two units at most', () => {
   ]);
 });
 
-test('bytes are told in the unit that suits them', () => {
-  assert.deepEqual([0, 999, 1500, 2_345_678, 64e9, 5e16].map(bytes), [
-    '0 B',
-    '999 B',
-    '1.5 kB',
-    '2.3 MB',
-    '64 GB',
-    '50000 TB'
-  ]);
+test('bytes are told as dashboards do', () => {
+  const sizes = [0, 1536, 512 * 2 ** 30, 1023.99 * 1024, 64e9, 3 * 2 ** 60];
+
+  const told = sizes.map(bytes);
+
+  assert.deepEqual(told, ['0 B', '1.5 KiB', '512 GiB', '1 MiB', '59.6 GiB', '3072 PiB']);
+});
+
+test('what hinders from asking the server is told, a broken connection is no hindrance', () => {
+  const told = (['live', 'connecting', 'reconnecting', 'missing', 'refused'] as const).map(state =>
+    hindrance({ state, trouble: 'no read' }, trans)
+  );
+
+  assert.deepEqual(told.slice(0, 3), ['', '', '']);
+  assert.match(told[3] ?? '', /does not have the server extension/);
+  assert.match(told[4] ?? '', /does not let you see clusters: no read/);
 });
 
 test('what this server does to a cluster is told before its state', () => {

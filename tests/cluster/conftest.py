@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from distributed import Client
+from support.spmd import be_patient
 
 from workbench import MPICluster
 from workbench.verbs import actions
@@ -24,6 +25,8 @@ def dead_records() -> Iterator[None]:
 def cluster4() -> Iterator[MPICluster]:
     """A cluster of 4 ranks that no test may harm."""
     with MPICluster(RANKS, name="shared", quiet=True) as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            client.run_on_scheduler(be_patient)
         yield cluster
 
 

@@ -60,7 +60,7 @@ def test_a_turn_that_takes_too_long_ends_the_bare_program():
         pytest.raises(LaunchError, match="was not done with its turn after 0 s"),
         turns.taking(mpi.find(), 1, PROGRAM, DEADLINE) as bare,
     ):
-        bare.take(Order("kmeans", 100_000, 1), 0.01)
+        bare.take(Order("kmeans", 100_000, 10_000), 0.01)
 
     assert set(psutil.Process().children(recursive=True)) <= set(before)
 

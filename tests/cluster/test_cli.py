@@ -100,10 +100,13 @@ def test_a_start_that_fails_shows_the_end_of_the_log_and_leaves_nothing():
     assert "broken" not in registry.names()
 
 
-def test_ctrl_c_removes_what_was_started():
+def test_ctrl_c_removes_what_was_started(tmp_path):
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\n\ndef dask_setup(worker):\n    time.sleep(600)\n")
     with subprocess.Popen(
         [sys.executable, "-m", "workbench", "start", "2", "--name", "doomed"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "DASK_DISTRIBUTED__WORKER__PRELOAD": f"['{slow}']"},
     ) as process:  # fmt: skip
         assert any(line.startswith("world starting") for line in process.stderr)
         head = registry.read("doomed").process

@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 
 import dask
+from support.processes import DEADLINE
 
 from workbench import doctor
 from workbench.launch import hello, mpi
@@ -36,7 +37,7 @@ def test_a_sound_installation_with_a_running_cluster_has_no_failure(cluster4):
 def test_examining_a_cluster_does_not_end_it(cluster4, client4):
     list(doctor.examine(cluster4.name))
 
-    assert client4.submit(sum, [1, 2]).result(timeout=20) == 3
+    assert client4.submit(sum, [1, 2]).result(DEADLINE) == 3
 
 
 def test_a_cluster_that_is_not_there_fails_the_last_check_alone(cluster4):

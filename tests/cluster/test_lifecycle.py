@@ -136,8 +136,12 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client() -> Non
         assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
 
 
-def test_a_cluster_that_starts_is_not_idle() -> None:
-    cluster = MPICluster(1, idle_timeout=0.2, quiet=True)
+def test_a_cluster_that_starts_is_not_idle(tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\n\ndef dask_setup(worker):\n    time.sleep(6)\n")
+    with dask.config.set({"distributed.worker.preload": [str(slow)]}):
+        # less than it takes to start, and time enough to hear that it has
+        cluster = MPICluster(1, idle_timeout=5, quiet=True)
     record = cluster.record
     assert record.state == "ready"
     until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
@@ -159,13 +163,13 @@ def test_a_later_world_that_does_not_start_again_is_told_by_restart(tmp_path: Pa
 
 
 def test_an_idle_cluster_ends_itself_but_not_under_a_client() -> None:
-    cluster = MPICluster(1, idle_timeout=1.0, quiet=True)
+    cluster = MPICluster(1, idle_timeout=5.0, quiet=True)
     record = cluster.record
     with Client(cluster) as client:
-        assert client.submit(_sleep, 2.5).result(DEADLINE) == 2.5
+        assert client.submit(_sleep, 7.5).result(DEADLINE) == 7.5
         assert registry.read(record.name).id == record.id
     until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
-    assert "no client and no task for 1 s" in cluster.logs()
+    assert "no client and no task for 5 s" in cluster.logs()
     cluster.close()
 
 

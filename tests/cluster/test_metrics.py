@@ -31,40 +31,55 @@ def update(cluster) -> Update:
     return cluster.sync(cluster._connection.metrics)
 
 
-def traffic(cluster, kind="mpi"):
-    """Return bytes and messages between ranks so far, when all ranks have told what they did before this was called."""
-    seq = update(cluster).seq
-    until("some more ticks", lambda: update(cluster).seq >= seq + 4)
-    table = cluster.metrics("traffic")
-    table = table[table["kind"] == kind]
-    return [table[what].to_numpy().reshape(4, 4) for what in ("bytes", "messages")]
+def traffic(cluster, client, kind="mpi"):
+    """Return bytes and messages between ranks so far, when the head has heard of all that the ranks have counted."""
+
+    def told():
+        table = cluster.metrics("traffic")
+        table = table[table["kind"] == kind]
+        return [table[what].to_numpy().reshape(4, 4) for what in ("bytes", "messages")]
+
+    def counted():
+        sums = np.zeros((2, 4, 4))
+        for rank, sent in client.run(_counted, kind).values():
+            for peer, counts in sent.items():
+                sums[:, rank, peer] = counts
+        return sums
+
+    until("all that was counted", lambda: np.array_equal(told(), counted()))
+    return told()
+
+
+def _counted(kind, dask_worker):
+    sent = _sent_by_transport() if kind == "dask" else dask_worker.activity.meter.sum().sent
+    return dask_worker.name, dict(sent)
 
 
 @FLAVOUR
 def test_what_ranks_send_by_mpi_is_shown_to_the_byte(cluster, client4):
     sizes = [10, 200, 3000, 40_000]
-    before = traffic(cluster)
+    before = traffic(cluster, client4)
     assert run_on_ranks(metered.ring, sizes, client=client4) == [4.0] * 4
-    sent, messages = (after - its for after, its in zip(traffic(cluster), before, strict=True))
+    sent, messages = (after - its for after, its in zip(traffic(cluster, client4), before, strict=True))
     expected = 8.0 * (1 - np.eye(4)) + np.roll(np.diag(sizes), 1, axis=1)
     assert np.array_equal(sent, expected)
     assert np.array_equal(messages, (1 - np.eye(4)) + np.roll(np.eye(4), 1, axis=1))
 
 
 def test_what_cells_send_is_shown_to_the_byte(cluster, client4):
-    before, _ = traffic(cluster)
+    before, _ = traffic(cluster, client4)
     cells.run("import numpy as np\ncomm.Bcast(np.zeros(1000, 'b'), root=2)", client=client4)
-    after, _ = traffic(cluster)
+    after, _ = traffic(cluster, client4)
     expected = np.zeros((4, 4))
     expected[2, [0, 1, 3]] = 1000
     assert np.array_equal(after - before, expected)
 
 
 def test_what_dask_moves_is_what_the_transport_has_counted(cluster, client4):
-    before, _ = traffic(cluster, "dask")
+    before, _ = traffic(cluster, client4, "dask")
     x = client4.submit(np.ones, 1_000_000, workers=[1], pure=False)
     assert client4.submit(np.sum, x, workers=[2]).result(DEADLINE) == 1e6
-    sent, messages = traffic(cluster, "dask")
+    sent, messages = traffic(cluster, client4, "dask")
     counted = client4.run(_sent_by_transport)
     for rank in cluster.ranks:
         for peer, (nbytes, number) in counted[rank["address"]].items():
@@ -94,7 +109,8 @@ def test_calls_and_cells_are_told_with_what_they_cost_when_they_are_over(cluster
     assert [call["cell"], cell["cell"]] == [12, 12]
     assert call["operations"] == 12
     assert call["bytes"] == 4 * 3 * 3 * 8
-    assert 3 * 3 * 0.1 < call["mpi"] < call["seconds"]
+    # three wait three times, less what they themselves come late
+    assert 0.3 < call["mpi"] < call["seconds"]
     assert 0.3 < (call["end"] - call["begin"]).total_seconds() < DEADLINE
 
 
@@ -102,21 +118,22 @@ def test_calls_and_cells_are_told_with_what_they_cost_when_they_are_over(cluster
 def test_the_operation_that_ranks_are_in_is_told_while_they_are(cluster, client4, tmp_path):
     from workbench import spmd
 
+    begin = time.time()
     future = spmd(client=client4)(metered.wait_for).submit(tmp_path / "end")
     try:
 
         def stuck():
             return [its.operation for its in update(cluster).now] == [None, "Barrier", "Barrier", "Barrier"]
 
+        def all_the_time():
+            shares = dict(zip(RANK, update(cluster).rank[-1].T, strict=True))
+            return shares["compute"][0] > 0.9 and (shares["waiting"][1:] > 0.9).all()
+
         until("the ranks to wait", stuck)
-        seq = update(cluster).seq
-        until("full ticks of that", lambda: update(cluster).seq >= seq + 4)
+        until("a full tick of that", all_the_time)
         told = update(cluster)
         assert [its.what for its in told.now] == ["wait_for"] * 4
-        assert all(0 < time.time() - its.since < DEADLINE for its in told.now)
-        shares = dict(zip(RANK, told.rank[-1].T, strict=True))
-        assert shares["compute"][0] > 0.9
-        assert (shares["waiting"][1:] > 0.9).all()
+        assert all(begin <= its.since < time.time() for its in told.now)
     finally:
         (tmp_path / "end").touch()
         future.result(DEADLINE)
@@ -125,29 +142,34 @@ def test_the_operation_that_ranks_are_in_is_told_while_they_are(cluster, client4
 
 @FLAVOUR
 def test_who_comes_late_lets_the_others_wait(cluster, client4):
-    begin = time.time()
+    begin = update(cluster).seq
     run_on_ranks(metered.come_late, 30, client=client4)
+    end = update(cluster).seq
+    until("the last ticks of it", lambda: update(cluster).seq >= end + 4)
     told = update(cluster)
-    during = told.rank[(told.times > begin + 2) & (told.times < begin + 3)]
-    compute, waiting = (
-        during[:, :, RANK.index("compute")].mean(axis=0),
-        during[:, :, RANK.index("waiting")].mean(axis=0),
-    )
-    assert compute[0] > 0.7
-    assert waiting[0] < 0.1
-    assert (waiting[1:] > 0.7).all()
+    during = told.rank[-(told.seq - begin) :]
+    compute, waiting = (np.nansum(during[:, :, RANK.index(what)], axis=0) for what in ("compute", "waiting"))
+    assert compute[0] > 2 * waiting[0]
+    assert (waiting[1:] > 2 * waiting[0]).all()
+    assert (waiting[1:] > compute[1:]).all()
     operations = cluster.metrics("operations").set_index("operation")
     assert operations.loc["Allreduce", "waiting"] > 3.0
 
 
-def test_tasks_are_computing_and_told_by_their_names(cluster, client4):
-    future = client4.submit(metered.spin, 2, workers=[3], pure=False)
-    until("its task", lambda: update(cluster).now[3].what == "task spin")
-    future.result(DEADLINE)
-    ranks = cluster.metrics("ranks")
-    assert ranks[ranks["rank"] == 3].tail(8)["compute"].max() > 0.9
-    assert ranks[ranks["rank"] == 3].tail(8)["cpu"].max() > 30
-    assert ranks.tail(4 * 8)["tasks"].max() == 1
+def test_tasks_are_computing_and_told_by_their_names(cluster, client4, tmp_path):
+    future = client4.submit(metered.spin_until, tmp_path / "end", workers=[3], pure=False)
+    try:
+
+        def computing():
+            ranks = cluster.metrics("ranks")
+            its = ranks[ranks["rank"] == 3].iloc[-1]
+            return its["compute"] > 0.9 and its["cpu"] > 10 and its["tasks"] == 1
+
+        until("its task", lambda: update(cluster).now[3].what == "task spin_until")
+        until("a full tick of it", computing)
+    finally:
+        (tmp_path / "end").touch()
+        future.result(DEADLINE)
 
 
 @FLAVOUR
@@ -157,12 +179,13 @@ def test_a_rank_that_holds_the_interpreter_is_told_by_its_neighbours(cluster, cl
     future = client4.submit(metered.hold_the_interpreter, tmp_path / "pipe", workers=[0], pure=False)
     try:
         until("its silence", lambda: update(cluster).now[0].silent > 2 * TICK)
-        seq = update(cluster).seq
-        until("a tick since", lambda: update(cluster).seq > seq)
-        told = update(cluster)
-        assert told.now[1].silent == 0
-        assert np.isfinite(told.rank[-1]).all()
-        assert told.rank[-1, 0, RANK.index("memory")] > 1e6
+
+        def told_by_another():
+            told = update(cluster)
+            its = told.now[0].silent > 2 * TICK and told.now[1].silent == 0 and np.isfinite(told.rank[-1]).all()
+            return its and told.rank[-1, 0, RANK.index("memory")] > 1e6
+
+        until("a tick since", told_by_another)
     finally:
         (tmp_path / "pipe").write_text("x")
     future.result(DEADLINE)

@@ -94,7 +94,7 @@ def test_a_large_argument_goes_by_broadcast_and_with_the_call(client4):
         gc.collect()  # of the client: what went into the call may be in a cycle
         return not any(client4.run(kept).values())
 
-    until("the ranks let go of it", released, 10)
+    until("the ranks let go of it", released)
 
 
 def test_futures_come_as_what_they_stand_for(client4):

@@ -96,7 +96,7 @@ def test_what_waits_can_be_cancelled_or_be_late_and_the_others_keep_their_order(
         Client(client4.scheduler.address, security=client4.security) as other,
         pytest.raises(CollectiveTimeout, match=r"world 0 is still busy.*timeout="),
     ):
-        run_on_ranks(total, client=other, timeout="200 ms")
+        run_on_ranks(total, client=other, timeout="2 s")
     go.touch()
 
     assert [its.result(DEADLINE)[0] for its in (calls[0], calls[2], calls[3])] == [0, 8, 12]
@@ -108,7 +108,7 @@ def test_a_client_that_closes_ends_its_calls_wherever_they_are(cluster4, client4
     with Client(cluster4) as gone:
         futures = [spmd(client=gone)(hang).submit("Recv", 1, "/never") for _ in range(3)]
         until("the first to run", lambda: all(what != "" for _, what in client4.run(doing).values()))
-    until("it to end", lambda: all(what == "" for _, what in client4.run(doing).values()), 5)
+    until("it to end", lambda: all(what == "" for _, what in client4.run(doing).values()))
     assert run_on_ranks(total, client=client4, timeout=DEADLINE) == [6] * 4
     for future in futures:
         assert future.cancelled() or isinstance(future.exception(DEADLINE), OSError | RuntimeError)

@@ -13,7 +13,7 @@ import asyncssh
 import psutil
 import pytest
 from distributed import Client
-from support.processes import gone, until
+from support.processes import DEADLINE, gone, line_of, until
 
 from workbench import MPICluster
 from workbench.errors import HeadUnreachable, InvalidRequest
@@ -67,10 +67,10 @@ def gate():
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(DEADLINE)
     yield ports[0]
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(20)
+    thread.join(DEADLINE)
 
 
 @pytest.fixture
@@ -90,7 +90,8 @@ def ssh(gate, tmp_path, monkeypatch):
 
 def tunnels(process=None):
     """Return the ssh processes below a process."""
-    return [child for child in psutil.Process(process).children(recursive=True) if child.name() == "ssh"]
+    children = psutil.Process(process).children(recursive=True)
+    return [child for child in children if "".join(line_of(child)[:1]).endswith("/ssh")]
 
 
 @pytest.mark.usefixtures("ssh")

@@ -80,8 +80,8 @@ def test_after_the_signal_running_tasks_end_and_no_others_begin(tmp_path: Path) 
 
         Event("running", client=client).set()
         assert running.result(DEADLINE) == "running"
-        assert (waiting[0].status, dependent.status) == ("pending", "pending")
         until("nothing is left", lambda: all(map(gone, processes)))
+        assert "finished" not in {future.status for future in (*waiting, dependent)}
         assert [path.name for path in tmp_path.iterdir()] == ["running"]
     assert not record.folder.exists()
     assert "ending the cluster: the scheduler asked it to end (SIGUSR1)" in (record.logs / "head.log").read_text()
@@ -122,9 +122,9 @@ def test_a_task_that_does_not_end_is_not_waited_for_longer_than_the_grace(tmp_pa
 
 
 def test_a_cluster_ends_in_order_before_its_walltime_is_up() -> None:
-    cluster = _cluster_with_walltime(24)
+    cluster = _cluster_with_walltime(45)
     processes, record = processes_of(cluster), cluster.record
-    assert record.ends == pytest.approx(time.time() + 24, abs=20)
+    assert time.time() < record.ends <= time.time() + 45
     until("nothing is left", lambda: all(map(gone, processes)))
     assert time.time() < record.ends
     log = (record.logs / "head.log").read_text()
@@ -135,7 +135,7 @@ def test_a_cluster_ends_in_order_before_its_walltime_is_up() -> None:
 
 
 def test_a_warning_comes_to_clients_a_minute_before_the_end() -> None:
-    cluster = _cluster_with_walltime(70)
+    cluster = _cluster_with_walltime(90)  # of which the start takes some
     with Client(cluster) as client:
         heard = _notices(client)
         until("a warning comes", lambda: heard)

@@ -14,7 +14,7 @@ import dask
 import psutil
 import pytest
 from distributed import Client
-from support.processes import processes_of
+from support.processes import DEADLINE, processes_of
 
 from workbench import MPICluster, certificates, registry, scratch
 
@@ -41,7 +41,7 @@ def _look_around(dask_worker: Any) -> dict[str, Any]:
         "rank": context.rank,
         "size": context.size,
         "threads": context.threads,
-        "sums": context.spmd_thread.submit(add).result(30),
+        "sums": context.spmd_thread.submit(add).result(60),
         "OMP": os.environ["OMP_NUM_THREADS"],
         "worker class": isinstance(dask_worker, distributed.Worker),
         "memory": dask_worker.memory_manager.memory_limit,
@@ -118,7 +118,7 @@ def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> Non
 def test_http_is_answered_on_unix_sockets(cluster4: MPICluster) -> None:
     for name in ("head", "rank-2"):
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(DEADLINE)
             connection.connect(str(scratch.sockets(cluster4.record.id) / f"{name}.sock"))
             connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
             answer = b"".join(iter(lambda: connection.recv(4096), b""))
@@ -162,7 +162,7 @@ def test_no_port_of_a_cluster_answers_without_a_certificate_of_it(cluster4: MPIC
 
 def _ask(ip: str, port: int, greeting: bytes) -> bytes:
     """Return what a port answers to a greeting in the clear, if anything."""
-    with socket.create_connection((_reachable(ip), port), timeout=5) as connection:
+    with socket.create_connection((_reachable(ip), port), timeout=DEADLINE) as connection:
         connection.settimeout(0.25)
         try:
             connection.sendall(greeting)
@@ -182,7 +182,7 @@ def _is_served_over_tls(ip: str, port: int, folder: Any) -> bool:
     if folder is not None:
         context.load_cert_chain(folder / certificates.CERTIFICATE, folder / certificates.KEY)
     try:
-        with socket.create_connection((_reachable(ip), port), timeout=5) as plain:
+        with socket.create_connection((_reachable(ip), port), timeout=DEADLINE) as plain:
             plain.settimeout(0.5)
             with context.wrap_socket(plain) as connection:
                 # TLS 1.3 tells a refused certificate after the handshake, with the first read.

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
-from support.processes import gone, until
+from support.processes import DEADLINE, gone, line_of, until
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
@@ -32,7 +32,7 @@ def panels_of(process: int, record: Record | None = None) -> list[psutil.Process
     # the server, a child like them, is told its name, too
     its = f"-m {FAKE}" if record is None else f"/{record.id[:8]}-"
     children = psutil.Process(process).children()
-    return [child for child in children if not gone(child) and its in " ".join(child.cmdline())]
+    return [child for child in children if not gone(child) and its in " ".join(line_of(child))]
 
 
 @dataclass
@@ -56,6 +56,8 @@ class Server:
             headers=self.headers() if headers is None else headers,
             follow_redirects=False,
             allow_nonstandard_methods=True,
+            connect_timeout=DEADLINE,
+            request_timeout=100,  # a dashboard, or a verb, may have to start first
             **more,
         )
         return await AsyncHTTPClient(force_instance=True).fetch(request, raise_error=False)
@@ -67,14 +69,14 @@ class Server:
             method=method,
             headers=headers or {"Authorization": f"token {TOKEN}"},
             body=body if body is None or isinstance(body, str) else json.dumps(body),
-            request_timeout=100,
         )
         return answer.code, json.loads(answer.body or "null")
 
     @asynccontextmanager
     async def join(self, path, *, headers=None, **more):
         """Give an open websocket of who is logged in, or with `headers` of anybody."""
-        request = HTTPRequest(f"ws://{self.host}{path}", headers=self.headers() if headers is None else headers)
+        told = self.headers() if headers is None else headers
+        request = HTTPRequest(f"ws://{self.host}{path}", headers=told, connect_timeout=100)
         socket = await websocket_connect(request, **more)
         try:
             yield socket
@@ -101,18 +103,18 @@ class Server:
         reader, writer = await asyncio.open_connection(*self.host.split(":"))
         writer.write("\r\n".join(lines).encode())
         try:
-            status = await asyncio.wait_for(reader.readline(), 30)
+            status = await asyncio.wait_for(reader.readline(), DEADLINE)
             yield int(status.split()[1]), reader
         finally:
             writer.close()
             await writer.wait_closed()
 
 
-def start() -> Server:
-    """Start a server that answers."""
+def start(patience: float | None = None) -> Server:
+    """Start a server that answers, and waits so many seconds for files, or as many as servers do."""
     (FOLDER / "inside").mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", "server.server_program", BASE, TOKEN, FAKE, str(FOLDER)],
+        [sys.executable, "-m", "server.server_program", BASE, TOKEN, FAKE, str(FOLDER), json.dumps(patience)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     told = json.loads(process.stdout.readline())

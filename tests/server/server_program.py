@@ -14,7 +14,7 @@ from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
 from traitlets.config import Config
 
-from workbench.server import panels
+from workbench.server import files, panels
 
 
 class Forbids(Authorizer):
@@ -35,8 +35,9 @@ class Loaded(RequestHandler):
         self.finish({"modules": sorted(sys.modules)})
 
 
-def main(base, token, module, folder):
+def main(base, token, module, folder, patience):
     panels.MODULE = module
+    files._PATIENCE = json.loads(patience) or files._PATIENCE
     config = Config()
     config.ServerApp.authorizer_class = Forbids
     config.ServerApp.base_url = base

@@ -10,7 +10,7 @@ import sys
 import psutil
 from server.listening import browser
 from server.running import BASE, end, log_in, start
-from support.processes import gone, kill, until
+from support.processes import gone, kill, line_of, until
 
 from workbench import registry
 from workbench.errors import ClusterNotFound
@@ -21,7 +21,7 @@ from workbench.verbs import actions
 def helpers_of(process):
     """Return the processes of a server that ask heads."""
     children = psutil.Process(process).children()
-    return [its for its in children if not gone(its) and "workbench.server.pulse" in its.cmdline()]
+    return [its for its in children if not gone(its) and "workbench.server.pulse" in line_of(its)]
 
 
 async def test_all_browsers_hear_of_clusters_that_others_start_change_and_end(server, cluster):
@@ -68,14 +68,15 @@ async def test_a_cluster_whose_head_was_killed_goes(server, cluster):
 
 async def test_heads_are_asked_by_another_process_while_somebody_looks():
     server = await log_in(start())
-    async with browser(server) as page:
+    async with browser(server) as page, browser(server) as other:
         assert helpers_of(server.process.pid) == []
 
-        await page.say(visible=True)
-        await page.until(lambda: page.heard[-1]["type"] == "pulse")
+        for each in (page, other):
+            await each.say(visible=True)
+            await each.until(lambda each=each: each.heard[-1]["type"] == "pulse")
 
         helpers = helpers_of(server.process.pid)
-        assert len(helpers) == 1
+        assert len(helpers) == 1, "one for all browsers"
     kill(server.process)
     server.process.communicate()
     until("it ends with the server", lambda: gone(helpers[0]))

@@ -12,7 +12,9 @@ import pytest
 from jupyter_core.paths import jupyter_data_dir
 from server.running import FOLDER
 
-from workbench import __version__
+from workbench import __version__, registry
+from workbench.errors import ClusterExists
+from workbench.host import ProcessId
 from workbench.server.kernels import interpreter
 from workbench.server.options import Field, arguments, field_of, words_of
 from workbench.verbs.parse import parse
@@ -131,6 +133,43 @@ async def test_the_check_tells_what_is_wrong_at_its_field(server, options, field
     code, told = await server.ask("check", "POST", options)
 
     assert (code, told["script"], list(told["errors"])) == (200, None, [field])
+
+
+async def test_the_check_tells_that_a_name_is_taken_in_the_words_of_the_start(server, cluster):
+    taken = cluster("taken")
+    cluster("over", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}))
+    (cluster("unreadable").folder / registry.RECORD).write_text("{")
+    with pytest.raises(ClusterExists) as refused:
+        registry.create(taken)
+
+    found = {name: await errors_of(server, ranks=2, name=name) for name in ("taken", "over", "unreadable", "new")}
+
+    assert found["taken"] == {"name": str(refused.value)}
+    assert found["unreadable"] == {"name": str(refused.value).replace("taken", "unreadable")}
+    assert found["over"] == found["new"] == {}, "a start replaces what has ended"
+
+
+async def test_the_check_tells_all_that_is_wrong_at_once(server, cluster):
+    cluster("taken")
+
+    found = await errors_of(server, ranks=2, memory="much", name="taken", directory="none", kernel="none")
+
+    assert found.keys() == {"memory", "name", "directory", "kernel"}
+    assert found["kernel"].startswith("kernel 'none': allowed: ")
+    assert found["memory"].startswith("memory 'much': allowed is")
+
+
+async def test_of_an_unknown_kernel_the_check_does_not_tell_what_the_environment_of_the_server_lacks(server):
+    lacking = {"ranks": 2, "mpi": "intelmpi"}
+
+    assert (await errors_of(server, **lacking)).keys() == {""}
+    assert (await errors_of(server, **lacking, kernel="none")).keys() == {"kernel"}
+
+
+async def errors_of(server, **options):
+    code, told = await server.ask("check", "POST", options)
+    assert (code, told["script"] is None) == (200, bool(told["errors"]))
+    return told["errors"]
 
 
 async def test_the_kernels_of_python_are_told_with_their_workbench(server, kernel, environment):

@@ -25,7 +25,7 @@ async def verbs(monkeypatch):
             return made[-1]
 
     monkeypatch.setattr(changes, "Surroundings", Verbs)
-    yield
+    yield made
     for process in made:
         await process.kill()
 
@@ -41,9 +41,19 @@ async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cl
             its.begin(record, verb)
 
     its.begin(record, "stop")
-    assert its.of(record.id)["busy"] == "stopping"
+    assert its.told()[record.id]["busy"] == "stopping"
     with pytest.raises(Busy, match="is stopping already"):
         its.begin(record, "stop")
-    while its.of(record.id)["busy"]:
+    while its.told()[record.id]["busy"]:
         await news.get()
-    assert its.of(record.id)["error"] is None
+    assert its.told()[record.id]["error"] is None
+
+
+async def test_what_was_asked_for_as_the_server_stops_is_done_all_the_same(verbs, cluster):
+    its = Changes(lambda: None)
+
+    its.begin(cluster("stopped"), "stop")
+    its.close()
+
+    [process] = verbs
+    assert (await process.ended()).out == "{}\n"

@@ -10,6 +10,7 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
 from server.running import BASE, TOKEN
+from support.processes import line_of
 from support.shell import ipython
 
 from workbench.errors import InvalidRequest
@@ -33,7 +34,7 @@ async def test_a_kernel_that_jupyter_starts_is_told(server):
     told = {"Authorization": f"token {TOKEN}"}
     answer = await server.get(f"{BASE}api/kernels", method="POST", body="{}", headers=told)
     kernels = [
-        child for child in psutil.Process(server.process.pid).children() if "ipykernel_launcher" in child.cmdline()
+        child for child in psutil.Process(server.process.pid).children() if "ipykernel_launcher" in line_of(child)
     ]
 
     variables = kernels[0].environ()

@@ -8,7 +8,7 @@ import tempfile
 
 import psutil
 import pytest
-from support.processes import gone, until
+from support.processes import gone, line_of, until
 from tornado.web import HTTPError
 
 from workbench.errors import (
@@ -66,7 +66,7 @@ async def test_one_that_nobody_waits_for_any_more_is_ended():
     waiting = asyncio.create_task(run(python(WAITS), 1000))
 
     def found():
-        return [its for its in psutil.Process().children() if WAITS in its.cmdline()]
+        return [its for its in psutil.Process().children() if WAITS in line_of(its)]
 
     await asyncio.to_thread(until, "it is started", found)
     running = found()
@@ -116,7 +116,13 @@ def test_a_verb_that_fails_is_told_in_words(ended, error, words):
 
 
 def test_a_verb_that_answers_is_understood():
-    assert answer(Ended(0, '{"a": 1}\n', "a warning"), "start") == {"a": 1}
+    assert answer(Ended(0, '{"a": 1}\n', "a warning"), "start", "a") == {"a": 1}
+
+
+@pytest.mark.parametrize("out", ['{"b": 1}', "[]", "null", "3", ""])
+def test_a_verb_of_another_version_is_told(out):
+    with pytest.raises(WorkbenchError, match=r"^`workbench start` has answered what this version cannot read:"):
+        answer(Ended(0, out, ""), "start", "a")
 
 
 @pytest.mark.parametrize(

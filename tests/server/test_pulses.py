@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import psutil
 import pytest
-from support.processes import gone, until
+from distributed.core import Server
+from support.processes import DEADLINE, gone, line_of, until
 
+from workbench import certificates, registry
 from workbench.server import pulses
 from workbench.server.pulses import Pulses
 
@@ -30,7 +33,7 @@ async def process():
     """Return the process that asks, as soon as it is there."""
 
     def found():
-        return next((its for its in psutil.Process().children() if pulses.MODULE in its.cmdline()), None)
+        return next((its for its in psutil.Process().children() if pulses.MODULE in line_of(its)), None)
 
     await asyncio.to_thread(until, "it is started", found)
     return found()
@@ -87,3 +90,53 @@ async def test_one_that_breaks_off_is_started_again(new, monkeypatch):
     await asyncio.to_thread(until, "it has ended", lambda: gone(asking))
 
     assert (await messages.get())["pulses"] == {}
+
+
+class Head(Server):
+    """Stands for the head of a cluster; knows by which connections it was asked for its pulse."""
+
+    def __init__(self, record, **options):
+        self.record, self.asked_by = record, set()
+        super().__init__({"workbench_status": self.status_of_cluster, "workbench_pulse": self.pulse}, **options)
+
+    def status_of_cluster(self):
+        return dataclasses.asdict(self.record)
+
+    def pulse(self, comm):
+        self.asked_by.add(comm)
+        return {"cpu": 1.0, "memory": 2, "clients": 0, "idle": None}
+
+
+@pytest.fixture
+async def head(cluster):
+    """Return the head of cluster ``asked``."""
+    record = cluster("asked")
+    certificates.make(record.folder, record.name)
+    security = certificates.security(record.folder)
+    async with Head(record, connection_args=security.get_connection_args("scheduler")) as its:
+        await its.listen("tls://127.0.0.1:0", **security.get_listen_args("scheduler"))
+        its.record = record.replace(address=its.address)
+        registry.write(its.record)
+        yield its
+
+
+async def test_for_all_who_look_a_head_is_asked_by_one_and_for_nobody_by_none(new, head):
+    its, one, other = new(idle=1000.0), asyncio.Queue(), asyncio.Queue()
+    its.follow({"asked"})
+    for viewer in (one, other):
+        its.show(viewer.put_nowait)
+
+    async with asyncio.timeout(DEADLINE):
+        while "asked" not in (message := await one.get())["pulses"]:
+            pass
+        while await other.get() is not message:
+            pass  # the same question's answer
+        [asked_by] = head.asked_by
+
+        its.hide(one.put_nowait)
+        while "asked" not in (await other.get())["pulses"]:
+            pass
+        its.hide(other.put_nowait)
+        await asyncio.to_thread(until, "it is asked no more", asked_by.closed)
+    assert head.asked_by == {asked_by}
+    assert not gone(await process()), "who looks again need not wait for it"

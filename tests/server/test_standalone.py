@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from server.running import Server, panels_of
-from support.processes import gone, until
+from support.processes import DEADLINE, gone, until
 
 from workbench import cli
-from workbench.server import proxy, standalone
+from workbench.server import pings, standalone
 
 PAGES = [
     "/workbench/dashboard/a/asked",
@@ -58,7 +58,7 @@ async def served(name):
     links = asyncio.Queue()
     serving = asyncio.create_task(standalone._serve(name, links.put_nowait))
     try:
-        link = await asyncio.wait_for(links.get(), 30)
+        link = await asyncio.wait_for(links.get(), DEADLINE)
         yield link, Site(link)
     finally:
         serving.cancel()
@@ -191,13 +191,13 @@ async def test_a_page_of_another_origin_opens_no_websocket(site):
 
 
 async def test_a_browser_that_is_gone_without_a_word_is_no_viewer_any_more(site, monkeypatch):
-    monkeypatch.setattr(proxy, "_PING", 0.1)
+    monkeypatch.setattr(pings, "_PING", 0.1)
     link, server = site
     await enter(link, server)
 
     async with server.silent("/workbench/dashboard/a/ws", headers={"Cookie": server.cookie}) as (status, reader):
         assert status == 101
-        await asyncio.wait_for(reader.read(), 30)  # to the end of the connection
+        await asyncio.wait_for(reader.read(), DEADLINE)  # to the end of the connection
 
 
 async def test_it_listens_on_loopback_alone(site):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 from support.processes import DEADLINE, until
@@ -89,6 +90,21 @@ def test_a_record_is_read_again_only_when_it_has_changed(cluster, asked, monkeyp
     registry.write(record.replace(message="changed"))
     assert survey.look().clusters["once"]["message"] == "changed"
     assert read == ["once", "once"]
+
+
+def test_a_record_that_could_not_be_read_is_read_again_though_it_has_not_changed(cluster, asked, monkeypatch):
+    cluster("away")
+    survey = Survey(asked)
+
+    def fail(path):
+        raise OSError("its file server is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(Path, "read_bytes", fail)
+        before = survey.look()
+
+    assert ([its["name"] for its in before.broken], before.clusters) == (["away"], {})
+    assert set(survey.look().clusters) == {"away"}
 
 
 def test_a_record_that_others_can_read_is_told_as_soon_as_it_is(cluster, asked):

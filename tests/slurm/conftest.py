@@ -30,7 +30,7 @@ def installed():
 def namespaces(installed):
     """What needs nodes that are hosts of their own, in a SLURM of its own, takes this."""
     probe = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "true"]
-    done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=10)
+    done = subprocess.run(probe, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         _leave_out(f"nodes cannot be hosts of their own here (it takes root): {done.stderr.strip()}")
 

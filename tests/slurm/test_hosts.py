@@ -27,7 +27,7 @@ MEGABYTES = 8
 @pytest.fixture(scope="module")
 def slurm(namespaces):
     # Time for a head to end in order when SLURM cancels its job, as it has by default.
-    with closing(Slurm(namespaces=True, cpus=4, patience=2, kill_wait=30)) as slurm, slurm.in_environment():
+    with closing(Slurm(namespaces=True, cpus=4, kill_wait=30)) as slurm, slurm.in_environment():
         yield slurm
 
 

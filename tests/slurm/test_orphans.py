@@ -13,7 +13,7 @@ from contextlib import closing
 
 import pytest
 from support.batch import Doing, command, nothing_is_left, one_job, processes_of
-from support.processes import kill, until
+from support.processes import DEADLINE, kill, until
 from support.slurm import Slurm
 
 from workbench import MPICluster, registry
@@ -24,8 +24,6 @@ from workbench.verbs import actions
 
 # The whole of it takes two minutes: `make test-long`.
 CYCLES = int(os.environ.get("WORKBENCH_CYCLES", "3"))
-# Seconds for one sbatch.
-SUBMISSION = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def starting(name, *options):
 
 def killed(process):
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(DEADLINE)
 
 
 def listed():
@@ -83,7 +81,7 @@ def test_a_start_that_is_killed_at_any_moment_leaves_no_job_that_is_not_listed(s
     moments = random.Random(4)  # noqa: S311  (the same every time)
     begin = time.monotonic()
     with starting("whole") as process:
-        assert process.wait(60) == 0
+        assert process.wait(DEADLINE) == 0
     whole = time.monotonic() - begin
     assert stop_all() == ["whole"]
     for cycle in range(CYCLES):
@@ -94,7 +92,7 @@ def test_a_start_that_is_killed_at_any_moment_leaves_no_job_that_is_not_listed(s
             process.wait(1.1 * whole * (cycle + moments.random()) / CYCLES)
         except subprocess.TimeoutExpired:
             killed(process)
-        until("its sbatch to end", lambda name=name: not submitting(name), SUBMISSION)
+        until("its sbatch to end", lambda name=name: not submitting(name))
         jobs = set(slurm.jobs())
         assert jobs <= listed()
         stop_all()
@@ -144,7 +142,7 @@ def test_a_world_with_a_job_of_its_own_does_not_outlive_the_head(slurm, end):
         slurm.run("scancel", cluster.record.job)
     else:
         kill(cluster.record.process.pid)
-    until("its jobs to end", lambda: not slurm.jobs(), 30)
+    until("its jobs to end", lambda: not slurm.jobs())
     cluster.close()
     actions.listing()
     nothing_is_left(slurm, "worlds")
@@ -181,8 +179,8 @@ def test_a_stop_while_the_job_is_being_submitted_leaves_nothing(slurm, tmp_path,
         if not alive:
             killed(process)
         stopping = Doing(stop_all)
-        assert asked.wait(10)
+        assert asked.wait(DEADLINE)
         go.touch()
         assert stopping.result() == ["slow"]
-    process.wait(30)
+    process.wait(DEADLINE)
     nothing_is_left(slurm, "slow")

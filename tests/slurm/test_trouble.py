@@ -26,7 +26,7 @@ ACCOUNT = "may not use partition closed, or there is no such account"
 
 @pytest.fixture(scope="module")
 def slurm(installed):
-    with closing(Slurm(patience=3)) as slurm, slurm.in_environment():
+    with closing(Slurm()) as slurm, slurm.in_environment():
         yield slurm
 
 

@@ -267,7 +267,7 @@ async def nobody_answers_where_nobody_listens(end: End):
     began = time.monotonic()
     with pytest.raises(OSError, match="Timed out"):
         await end.connect(f"mpi://127.0.0.1:{port}", timeout=0.2)
-    assert 0.1 < time.monotonic() - began < 10
+    assert time.monotonic() - began > 0.1
 
 
 @contract

@@ -15,7 +15,7 @@ from workbench import certificates
 from workbench.comm import traffic
 
 # For one check, all of it.
-DEADLINE = 40.0
+DEADLINE = 60.0
 
 
 class End:
@@ -63,7 +63,7 @@ Check = Callable[[End], Awaitable[None]]
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what tells nobody of itself."""
-    async with asyncio.timeout(DEADLINE / 4):
+    async with asyncio.timeout(DEADLINE / 2):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -50,6 +50,12 @@ def spin(seconds):
         pass
 
 
+def spin_until(path):
+    """Compute in Python until there is a file."""
+    while not Path(path).exists():
+        pass
+
+
 def hold_the_interpreter(pipe):
     """Wait in C code that does not let go of the interpreter, until somebody writes."""
     libc = ctypes.PyDLL(None)

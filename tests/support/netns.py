@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from support.daemons import Daemon
+from support.daemons import DEADLINE, Daemon
 
 _SWITCH = """
 set -e
@@ -131,4 +131,4 @@ def _ip(*arguments: str) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=10)
+    subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)

@@ -231,6 +231,13 @@ def _quotient(by):
     return 1 // by
 
 
+def be_patient():
+    """Have the head give ranks that a call is ended on more time than users want to wait; for `run_on_scheduler`."""
+    from workbench.head import spmd_run
+
+    spmd_run._GRACE, spmd_run._WHERE_STUCK = 10.0, 5.0
+
+
 def doing(dask_worker):
     """Return the rank and what it does in a call: an MPI operation, None in other code; "" outside of calls."""
     calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__._calls

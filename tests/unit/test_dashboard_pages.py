@@ -262,8 +262,7 @@ def test_a_pair_that_is_not_there_is_told_and_the_busiest_is_shown(pair):
     assert "the busiest pair" in told
 
 
-async def test_the_numbers_of_a_moment_that_is_paused_stay(monkeypatch):
-    monkeypatch.setattr("workbench.dashboard.session._TURNING", 0.0)
+async def test_the_numbers_of_a_moment_that_is_paused_stay():
     store = DataStore(Simulated(4, 1, history=60))
     await store.refresh()
     with set_curdoc(Document()):

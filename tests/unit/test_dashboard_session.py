@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +26,12 @@ async def session():
         session._location = SimpleNamespace(search="", reload=False)
         yield session
     session.close()
+
+
+def arrive(session):
+    """Tell, as the browser does, that it has all that it was sent, and what was sent thereupon."""
+    while not session.pace.is_free:
+        session.pace._has.value = session.pace._sent.value
 
 
 def in_sight(session):
@@ -55,6 +62,7 @@ async def test_dask_draws_only_while_somebody_looks(session):
 
     session._looking.page = "overview"
     assert frame.object == ""
+    arrive(session)
     session._looking.page = "dask"
     assert "<iframe " in frame.object
 
@@ -71,3 +79,37 @@ async def test_pages_of_other_ranks_are_put_away_and_after_many_the_browser_begi
         told.append((len(session.main), session._location.reload))
 
     assert told == [(1, False), (1, False), (1, True)]
+
+
+async def test_nothing_is_changed_on_a_page_until_the_browser_tells_that_it_has_the_page(session, monkeypatch):
+    shown = []
+    session._looking.page = "cores"
+    monkeypatch.setattr(session._page, "show", shown.append)
+    monkeypatch.setattr(session._store.source, "_clock", lambda: time.time() + 5)
+
+    await session._store.refresh()
+    session._draw()
+    assert shown == []
+
+    arrive(session)
+    assert [moment.time for moment in shown] == [session._store.at(None).time]
+    arrive(session)
+    session._draw()
+    assert len(shown) == 1, "there is nothing new"
+
+    session._looking.page = "overview"
+    session._looking.page = "cores"
+    assert len(shown) == 1, "the overview is on its way"
+    assert in_sight(session) == [False, True]
+    arrive(session)
+    assert len(shown) == 2
+
+
+async def test_a_browser_that_tells_nothing_is_sent_more_after_a_while(session, monkeypatch):
+    session._looking.page = "cores"
+    assert not session.pace.is_free
+
+    monkeypatch.setattr("workbench.dashboard.pace._PATIENCE", 0.0)
+
+    assert session.pace.is_free
+    await session.pace.free()

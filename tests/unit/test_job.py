@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.processes import until
+from support.processes import DEADLINE, until
 
 from workbench import ending, registry
 from workbench.ending import stop
@@ -59,7 +59,7 @@ def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter(
     assert heads
     # This process, which the record names until then, runs on and is no obstacle.
     stop(start.record)
-    psutil.wait_procs(heads, timeout=ending._END)
+    psutil.wait_procs(heads, timeout=DEADLINE)
     assert registry.names() == []
     assert not _heads("early")
 

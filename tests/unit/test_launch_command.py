@@ -76,7 +76,7 @@ def test_a_submission_runs_in_its_folder_and_leaves_what_it_said(tmp_path):
 
 
 def test_a_submission_that_hangs_is_ended_and_told(tmp_path):
-    with dask.config.set({"workbench.submit-timeout": "0.2 s"}), pytest.raises(SchedulerSilent, match=r"0\.2 s"):
+    with dask.config.set({"workbench.submit-timeout": "3 s"}), pytest.raises(SchedulerSilent, match=r"3 s"):
         submit(tmp_path / "job.job", "echo 17; exec sleep 100")
     assert (tmp_path / "job.job").read_text() == "17\n"
     assert settled(tmp_path / "job.job")
@@ -91,7 +91,7 @@ def test_a_submission_goes_on_without_who_asked_and_is_not_settled_until_it_ends
     assert not settled(receipt)
 
     asker.send_signal(signal.SIGKILL)
-    asker.wait(10)
+    asker.wait(60)
     assert not settled(receipt)
     gate.write_text("go\n")
 

@@ -12,6 +12,7 @@ import time
 import dask
 import psutil
 import pytest
+from support.processes import until
 
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.host import start_time
@@ -83,20 +84,12 @@ def spec(tmp_path):
     return make
 
 
-def until(condition):
-    """Return when a condition holds."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
-
-
 def until_ready(spec):
-    until(lambda: spec.log.exists() and "ready" in spec.log.read_text())
+    until("it is ready", lambda: spec.log.exists() and "ready" in spec.log.read_text())
 
 
 def until_ended(jobs, job):
-    until(lambda: not runs(jobs, job))
+    until("it has ended", lambda: not runs(jobs, job))
 
 
 # the script

@@ -31,14 +31,14 @@ def scheduler(monkeypatch):
     monkeypatch.setattr(room, "launcher", lambda _: fake)
     monkeypatch.setattr(room, "_FIRST", 0.01)
     monkeypatch.setattr(room, "_LONGEST", 0.05)
-    monkeypatch.setattr(room, "_FORGET", 0.5)
     return fake
 
 
 @pytest.fixture
-def poller(scheduler):
+def poller(scheduler, monkeypatch):
     made = room.Poller()
     yield made
+    monkeypatch.setattr(room, "_FORGET", 0.0)
     until("the thread of the poller ends", lambda: made._thread is None)
 
 
@@ -86,11 +86,17 @@ def test_questions_become_fewer_and_begin_anew_with_a_change(poller, scheduler):
         return poller._jobs["slurm", "1"].interval
 
     until("the longest", lambda: interval() == room._LONGEST)
-    scheduler.answers["1"] = RUNNING
-    until("short again", lambda: interval() < room._LONGEST / 2)
+
+    def short_after_a_change():
+        # again and again, for it is short for a moment only
+        scheduler.answers["1"] = QUEUED if poller.status("slurm", "1") is RUNNING else RUNNING
+        return interval() < room._LONGEST / 2
+
+    until("short again", short_after_a_change)
 
 
-def test_a_job_that_nobody_looks_at_any_more_is_forgotten(poller, scheduler):
+def test_a_job_that_nobody_looks_at_any_more_is_forgotten(poller, scheduler, monkeypatch):
+    monkeypatch.setattr(room, "_FORGET", 0.1)
     scheduler.answers["1"] = QUEUED
     poller.status("slurm", "1")
     until("the thread ends", lambda: poller._thread is None)

@@ -494,7 +494,7 @@ def test_a_job_that_the_queue_has_forgotten_is_looked_up_in_the_accounting(answe
         "exit 1",
         "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
         "head -c 5000 /dev/urandom",
-        "exec sleep 60",
+        "exec sleep 600",
         f"echo '99{SEPARATOR}RUNNING'",
     ],
 )
@@ -503,7 +503,7 @@ def test_what_cannot_be_told_is_unknown_and_comes_in_time(answers, body):
     begin = time.monotonic()
     with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
         assert SLURM.statuses(["99", "100"]) == {"99": UNKNOWN, "100": UNKNOWN}
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 100
 
 
 @pytest.mark.parametrize("words", ["Invalid job id specified", "Job/step already completing or completed"])

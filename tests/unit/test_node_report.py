@@ -155,7 +155,7 @@ def test_times_are_those_of_the_head_and_meetings_wait_until_its_clock_is_known(
 async def test_the_clock_of_the_head_is_that_of_the_quickest_answer():
     import asyncio
 
-    answers = iter([(0.2, 70.0), (0.0, 50.0), (0.1, 60.0), (0.2, 70.0), (0.2, 70.0)])
+    answers = iter([(0.6, 70.0), (0.0, 50.0), (0.3, 60.0), (0.6, 70.0), (0.6, 70.0)])
 
     class Scheduler:
         async def workbench_time(self):
@@ -167,7 +167,7 @@ async def test_the_clock_of_the_head_is_that_of_the_quickest_answer():
     clock = HeadClock(SimpleNamespace(scheduler=Scheduler()), is_local=False)
     assert clock.ahead is None
     assert HeadClock(SimpleNamespace(), is_local=True).ahead == 0.0
-    assert await clock._look() == pytest.approx(50.0, abs=0.05)
+    assert await clock._look() == pytest.approx(50.0, abs=0.5)
 
 
 async def test_a_head_that_does_not_answer_is_asked_again_later():
@@ -182,7 +182,7 @@ async def test_a_head_that_does_not_answer_is_asked_again_later():
 
     clock = HeadClock(SimpleNamespace(scheduler=Scheduler()), is_local=False)
     watching = asyncio.ensure_future(clock.watch())
-    await asyncio.wait_for(asked.wait(), 10)
+    await asyncio.wait_for(asked.wait(), 60)
     await asyncio.sleep(0)
     assert not watching.done()
     assert clock.ahead is None

@@ -80,24 +80,24 @@ class Thread(threading.Thread):
 
     def run(self):
         self.arrived.set()
-        json.loads("1", parse_int=lambda _: self.go_on.wait(10))
+        json.loads("1", parse_int=lambda _: self.go_on.wait(60))
 
 
 def test_a_thread_is_where_its_innermost_frame_of_user_code_is():
     thread = Thread()
     thread.start()
-    thread.arrived.wait(10)
+    thread.arrived.wait(60)
     watch = Watch()
     watch.enter("Allreduce")
     try:
-        told = whereabouts(watch, thread.ident, time.monotonic() - 5)
+        told = whereabouts(watch, thread.ident, time.monotonic() - 1000)
     finally:
         thread.go_on.set()
         thread.join()
     assert told["operation"] == "Allreduce"
     assert (told["count"], told["function"] in {"run", "<lambda>"}) == (1, True)
     assert told["place"].startswith("test_rank_watch.py:")
-    assert 0 <= told["seconds"] < 5
+    assert 0 <= told["seconds"] < 1000
     assert "test_rank_watch.py" in told["stack"]
     assert "_bootstrap" not in told["stack"]
 

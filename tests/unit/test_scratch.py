@@ -186,14 +186,15 @@ def test_segments_of_ranks_that_are_about_to_end_are_waited_for():
     os.utime(segment, (0, 0))
     maps = (
         "import mmap, sys, time; file = open(sys.argv[1], 'r+b'); held = mmap.mmap(file.fileno(), 0);"
-        "print('mapped', flush=True); time.sleep(0.3)"
+        "print('mapped', flush=True); sys.stdin.read(); time.sleep(0.3)"
     )
     words = [sys.executable, "-c", maps, str(segment), "workbench.rank", "1" * 32]
     try:
-        with subprocess.Popen(words, stdout=subprocess.PIPE) as rank:
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
             assert rank.stdout.readline() == b"mapped\n"
             scratch.remove("0" * 32)
             assert segment.exists()
+            rank.stdin.close()
             scratch.remove("1" * 32)
             assert not segment.exists()
     finally:
@@ -220,14 +221,14 @@ def test_what_killed_processes_have_left_on_a_node_goes_with_the_next_cluster_th
         left = [scratch.shared_memory(killed), scratch.sockets(killed), scratch.spill(killed)]
         used = [scratch.shared_memory(running), scratch.sockets(running), scratch.spill(running)]
         dead.kill()
-        dead.wait(10)
+        dead.wait(60)
 
         scratch.occupy(other, "world-0")
 
         assert not any(folder.exists() for folder in left)
         assert all(folder.exists() for folder in used)
         alive.stdin.close()
-        alive.wait(10)
+        alive.wait(60)
     scratch.vacate(other)
     assert not scratch.shared_memory(other, make=False).exists()
     scratch.remove(running)
@@ -241,7 +242,7 @@ def test_a_node_is_vacated_by_the_last_process_alone():
         scratch.vacate(cluster)
         assert scratch.shared_memory(cluster, make=False).exists()
         peer.stdin.close()
-        peer.wait(10)
+        peer.wait(60)
     scratch.vacate(cluster)
     assert not scratch.shared_memory(cluster, make=False).exists()
 

@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from support.processes import DEADLINE, until
 
 from workbench import host, tether
 
@@ -50,10 +50,7 @@ def start(*command):
 
 def await_end(pid):
     """Return when a process that is nobody's child any more has ended."""
-    deadline = time.monotonic() + 20
-    while host.start_time(pid) is not None:
-        assert time.monotonic() < deadline, f"process {pid} still runs"
-        time.sleep(0.005)
+    until(f"the end of process {pid}", lambda: host.start_time(pid) is None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -78,7 +75,7 @@ def test_a_child_ends_when_its_parent_is_killed(command, number):
 @pytest.mark.parametrize("program", [TIED, STUCK, WATCHED], ids=["tied", "stuck", "watched"])
 def test_a_child_whose_parent_died_before_it_was_tied_ends_at_once(program):
     with subprocess.Popen([sys.executable, "-c", program, "0"], stdout=subprocess.PIPE) as child:
-        assert child.wait(timeout=20) != 0
+        assert child.wait(DEADLINE) != 0
 
 
 def test_a_child_is_left_alone_while_its_parent_lives():
@@ -119,16 +116,13 @@ def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_
     with parent:
         parent.send_signal(number)
     await_end(child)
-    deadline = time.monotonic() + 20
-    while folder.parent.exists():
-        assert time.monotonic() < deadline, f"{folder.parent} is still there"
-        time.sleep(0.005)
+    until("the folder to be removed", lambda: not folder.parent.exists())
 
 
 @pytest.mark.parametrize(("ends", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("pass", 0)])
 def test_it_ends_as_its_command_does_and_leaves_the_folder_to_the_parent(tmp_path, ends, code):
     run = [sys.executable, tether.__file__, str(os.getpid()), str(tmp_path), sys.executable, "-c", f"import os; {ends}"]
-    assert subprocess.run(run, check=False, timeout=20).returncode == code
+    assert subprocess.run(run, check=False, timeout=DEADLINE).returncode == code
     assert tmp_path.exists()
 
 

@@ -42,6 +42,7 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
         template.add_panel("choices", session.controls.choices)
         template.add_panel("trouble", session.trouble)
         template.add_panel("main", session.main)
+        template.add_panel("pace", session.pace.view)
         # The line says so while there is no connection; whose session has gone meanwhile needs another page.
         document: Any = pn.state.curdoc
         document.js_on_event("connection_lost", CustomJS(code='document.getElementById("cut").hidden = false'))

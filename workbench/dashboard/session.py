@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from html import escape
 from typing import Any
@@ -20,6 +19,7 @@ from workbench.dashboard.looking import Looking
 from workbench.dashboard.looks import THEMES
 from workbench.dashboard.moment import Moment
 from workbench.dashboard.overview import Overview
+from workbench.dashboard.pace import Pace
 from workbench.dashboard.page import Desk, Page, Take
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.training import Training
@@ -38,8 +38,6 @@ PAGE_CLASSES: dict[str, type[Page]] = {
 # Pages that are put away for good, because other ranks have come, until the browser is told to begin anew: Bokeh's
 # side of it keeps all that was ever shown (bokeh#15289, bokeh#15290).
 _PUT_AWAY = 30
-# Seconds for a page that is turned to be on its way: a browser may hear of a change to it before it hears of the page.
-_TURNING = 0.4
 
 
 class Session:
@@ -65,25 +63,27 @@ class Session:
         self._number: int | None = None
         self._away = 0
         self._drawn: Moment | None = None
-        self._due, self._turned = False, 0.0
+        self._due = self._missed = False
         self._asking: set[asyncio.Task[None]] = set()
         self._desk_of: Callable[[], Desk] = lambda: Desk(
             looking, Cards(THEMES[looking.theme or "light"]), self._ask_pair, dask
         )
         self.controls = Controls(looking, lambda: store.at(None))
+        self.pace = Pace(self._catch_up)
         self.trouble = cards.html()
         self.main = pn.Column(sizing_mode="stretch_width", margin=0)
-        # Panel loses what changes while the browser still loads.
         self._loaded = False
-        pn.state.onload(self._load)
         looking.param.watch(self._chosen, list(looking.param.values()))
         self._draw()
+        # Panel loses what changes while the browser still loads.
+        pn.state.onload(self._load)
         # the last: of what fails before, nobody would tell the store that it has gone
         self._leave = store.listen(self._later)
 
     def close(self) -> None:
         """Look no more."""
         self._leave()
+        self.pace.close()
         for task in self._asking:
             task.cancel()
         self._page = self._drawn = None
@@ -103,6 +103,10 @@ class Session:
     def _tick(self) -> None:
         self._due = False
         self._draw()
+
+    def _catch_up(self) -> None:
+        if self._missed:
+            self._draw()
 
     def _chosen(self, *events: Any) -> None:
         self._drawn = None
@@ -124,14 +128,15 @@ class Session:
             return
         if self._looking.until is not None:
             moment = moment.copy()  # it stays on the screen, and its numbers may be asked for
+        self._missed = not self.pace.is_free
         if self._page is None or turned:
             self._turn(key, moment)
-            self._turned = time.monotonic()
-        elif time.monotonic() - self._turned < _TURNING:
-            return
-        else:
+        elif not self._missed:
             self._page.show(moment)
-        self._drawn = moment
+        if not self._missed:
+            self._drawn = moment
+        if self._loaded and (turned or not self._missed):
+            self.pace.sent()
 
     def _key(self) -> tuple[str, ...]:
         page = self._looking.page
@@ -150,7 +155,8 @@ class Session:
             self._page.view.visible = False
         if key in self._pages:
             self._page = self._pages[key]
-            self._page.show(moment)
+            if not self._missed:
+                self._page.show(moment)
             self._page.view.visible = True
         else:
             self._page = self._pages[key] = PAGE_CLASSES[key[0]](moment, self._desk_of())
@@ -168,6 +174,7 @@ class Session:
                 times, rates = await self._store.source.pair(source, target)
             except (OSError, WorkbenchError):
                 return  # the line at the top tells that the head does not answer
+            await self.pace.free()
             self._document.add_next_tick_callback(lambda: take(times, rates))
 
         task = asyncio.get_running_loop().create_task(ask())

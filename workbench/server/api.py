@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError
 from workbench.record import Record
 from workbench.server.board import Board
 from workbench.server.changes import Busy
+from workbench.server.files import Files, records
 from workbench.server.kernels import Kernels
 
 ROOT = "workbench/api"
@@ -40,6 +40,8 @@ class Shared:
     """The kernels of the server."""
     root: Path
     """The server's folder."""
+    files: Files
+    """What is in it."""
 
 
 def may(action: str) -> Callable[[_Method], _Method]:
@@ -83,8 +85,8 @@ class Handler(APIHandler):
         self.finish(told)
 
     async def record(self, name: str) -> Record:
-        """Return the record of a cluster; raises as `workbench.registry.read`."""
-        return await asyncio.to_thread(registry.read, checked(name))
+        """Return the record of a cluster; raises as `workbench.registry.read` and `Files.look`."""
+        return await records.look(registry.read, checked(name))
 
     def write_error(self, status_code: int, **told: Any) -> None:
         """Answer with the trouble in words."""

@@ -7,12 +7,13 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench import __version__
-from workbench.server.changes import Changes
-from workbench.server.clusters import Survey
+from workbench.server.changes import NOTHING, Changes
+from workbench.server.clusters import Seen, Survey
+from workbench.server.files import FilesSilent, records
 from workbench.server.pulses import Pulses
 from workbench.server.starts import Starts
 
@@ -54,7 +55,7 @@ class Board:
 
     Notes
     -----
-    For one event loop; what blocks is done in threads.
+    For one event loop; what blocks is done in a thread.
     """
 
     def __init__(self) -> None:
@@ -65,39 +66,53 @@ class Board:
         self.pulses = Pulses()
         """What the heads tell at the moment."""
         self._survey = Survey()
-        self._state = State()
-        self._looking = asyncio.Lock()
-        self._news = asyncio.Condition()
+        self._seen = Seen()
+        self.known = State()
+        """How things stood at the last look."""
+        self._news = asyncio.Event()
         self._awake = asyncio.Event()
         self._watchers = 0
         self._watching: asyncio.Task[None] | None = None
         self._fresh = False
 
     async def look(self) -> State:
-        """Return how things stand now."""
-        async with self._looking:
-            seen = await asyncio.to_thread(self._survey.look)
-            self.changes.keep({its["id"] for its in seen.clusters.values()})
-            self.starts.recognise(seen.starters)
-            self.pulses.follow(seen.headed)
-            clusters = {name: {**its, **self.changes.of(its["id"])} for name, its in seen.clusters.items()}
-            state = State(clusters, seen.broken, self.starts.told())
-            if state != self._state:
-                async with self._news:
-                    self._state = state
-                    self._news.notify_all()
-            return self._state
+        """Return how things stand now.
+
+        Raises
+        ------
+        FilesSilent
+            If the registry does not answer; that stands beside what was seen last then.
+        """
+        # What is done when the records have been read may not have been done when they were.
+        doing = self.changes.told()
+        try:
+            self._seen = seen = await records.look(self._survey.look)
+        except FilesSilent as error:
+            self._tell(replace(self._seen, broken=[{"name": "", "error": str(error)}]), doing)
+            raise
+        self.changes.keep({its["id"] for its in seen.clusters.values()})
+        self.starts.recognise(seen.starters)
+        self.pulses.follow(seen.headed)
+        return self._tell(seen, doing)
+
+    def _tell(self, seen: Seen, doing: dict[str, dict[str, Any]]) -> State:
+        clusters = {name: {**its, **doing.get(its["id"], NOTHING)} for name, its in seen.clusters.items()}
+        state = State(clusters, seen.broken, self.starts.told())
+        if state != self.known:
+            self.known = state
+            self._news.set()
+            self._news = asyncio.Event()
+        return self.known
 
     async def state(self) -> State:
-        """Return how things stand, as of the last look if the board is kept up to date and nothing was done since."""
-        known = self._fresh and not self._awake.is_set() and not self._looking.locked()
-        return self._state if known else await self.look()
+        """Return how things stand; as `look`, or as of the last one if that is fresh and nothing was done since."""
+        return self.known if self._fresh and not self._awake.is_set() else await self.look()
 
     async def news(self, known: State) -> State:
         """Return how things stand as soon as that is another state than the known one."""
-        async with self._news:
-            await self._news.wait_for(lambda: self._state is not known)
-            return self._state
+        while self.known is known:
+            await self._news.wait()
+        return self.known
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -115,6 +130,8 @@ class Board:
 
     async def close(self) -> None:
         """End what belongs to this server; clusters go on, and so does what was asked for: a stop above all."""
+        if self._watching is not None:
+            self._watching.cancel()
         self.starts.close()
         self.changes.close()
         await self.pulses.close()
@@ -125,11 +142,13 @@ class Board:
     async def _watch(self) -> None:
         while True:
             self._awake.clear()
+            self._fresh = False
             try:
                 await self.look()
                 self._fresh = True
+            except FilesSilent:
+                pass  # browsers are told, and the next look may be luckier
             except Exception:
-                # a file server that does not answer now may do so at the next look
                 logger.exception("the clusters could not be looked at")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._awake.wait(), _LOOK)

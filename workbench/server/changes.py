@@ -11,9 +11,13 @@ from workbench import config
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.record import Record
 from workbench.server.commands import Surroundings, answer
+from workbench.server.duties import Duties
+from workbench.server.process import Process
 
 WORDS = {"scale": "scaling", "restart": "restarting", "stop": "stopping"}
 """What is said while a verb runs."""
+NOTHING = {"busy": None, "error": None}
+"""What is told of a cluster that nothing was done to."""
 # Seconds for a verb beyond those that it gives itself.
 _MORE = 300.0
 
@@ -29,21 +33,11 @@ class _Change:
     task: asyncio.Task[None] | None = None
 
 
-class Changes:
-    """Runs verbs that change clusters.
-
-    Parameters
-    ----------
-    changed
-        Called when one has begun or ended.
-
-    Notes
-    -----
-    For one event loop.
-    """
+class Changes(Duties):
+    """Runs verbs that change clusters; takes what `Duties` does."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
+        super().__init__(changed)
         self._changes: dict[str, _Change] = {}
 
     def begin(self, record: Record, verb: str, words: Sequence[str] = ()) -> None:
@@ -62,35 +56,30 @@ class Changes:
         ------
         Busy
             If something else is being done to it, or it is to be stopped a second time.
+        LaunchError
+            If the process of the verb cannot be started.
         """
         known = self._changes.get(record.id, _Change())
+        if known.task is not None and (verb != "stop" or known.busy == WORDS[verb]):
+            raise Busy(f"cluster {record.name!r} is {known.busy} already; wait until that is done.")
+        process = Surroundings().run(verb, [*words, record.name])
         if known.task is not None:
-            if verb != "stop" or known.busy == WORDS[verb]:
-                raise Busy(f"cluster {record.name!r} is {known.busy} already; wait until that is done.")
             known.task.cancel()  # its verb, which may wait in a queue for days, ends with the cluster
-        task = asyncio.create_task(self._run(record, verb, words))
+        task = self._see_to(self._follow(record, verb, process))
         self._changes[record.id] = _Change(WORDS[verb], task=task)
         self._changed()
 
-    def of(self, cluster: str) -> dict[str, Any]:
-        """Return what is being done to the cluster of an id, and why the last thing failed."""
-        change = self._changes.get(cluster, _Change())
-        return {"busy": change.busy, "error": change.error}
+    def told(self) -> dict[str, dict[str, Any]]:
+        """Return what is being done to clusters, and why the last thing failed, by their ids; `NOTHING` to others."""
+        return {key: {"busy": its.busy, "error": its.error} for key, its in self._changes.items()}
 
     def keep(self, clusters: Collection[str]) -> None:
         """Forget what was done to clusters other than these ids; they have ended."""
         self._changes = {key: its for key, its in self._changes.items() if its.busy or key in clusters}
 
-    def close(self) -> None:
-        """Let what goes on do so by itself."""
-        for change in self._changes.values():
-            if change.task is not None:
-                change.task.cancel()
-
-    async def _run(self, record: Record, verb: str, words: Sequence[str]) -> None:
+    async def _follow(self, record: Record, verb: str, process: Process) -> None:
         error = None
         try:
-            process = Surroundings().run(verb, [*words, record.name])
             answer(await process.ended(_patience(record)), verb)
         except (WorkbenchError, TimeoutError) as failure:
             error = str(failure)

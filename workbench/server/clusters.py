@@ -66,7 +66,7 @@ class Survey:
             now = time.monotonic()
             try:
                 seen = self._look(now)
-            except RecordError as error:
+            except OSError as error:  # a RecordError among others
                 return Seen(broken=[{"name": "", "error": str(error)}])
             if now - self._cleaned > _CLEAN and any(now - since > _READ for since in self._ended.values()):
                 self._clean(now)
@@ -103,8 +103,10 @@ class Survey:
     def _record(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | WorkbenchError | None]:
         # The folder's, too: jobs leave receipts in it.
         stamp = (*_stamp(folder), *_stamp(f"{folder}/{registry.RECORD}"))
-        if name in self._read and self._read[name][0] == stamp:
-            return self._read[name]
+        known = self._read.get(name)
+        # What could not be read may be read now, as when a file server was away.
+        if known is not None and known[0] == stamp and not isinstance(known[1], WorkbenchError):
+            return known
         try:
             record = registry.read(name)
         except ClusterNotFound:

@@ -36,8 +36,17 @@ class Surroundings:
         return Process(argv, directory=self.directory, environment={**os.environ, **self.environment})
 
 
-def answer(ended: Ended, verb: str) -> dict[str, Any]:
+def answer(ended: Ended, verb: str, *names: str) -> dict[str, Any]:
     """Return what a verb has answered.
+
+    Parameters
+    ----------
+    ended
+        Its process.
+    verb
+        The verb.
+    names
+        What has to be in the answer; the workbench of another environment may be of another version.
 
     Raises
     ------
@@ -49,11 +58,12 @@ def answer(ended: Ended, verb: str) -> dict[str, Any]:
     said = ended.errors.strip()
     if ended.code == 0:
         try:
-            told: dict[str, Any] = json.loads(ended.out)
+            told = json.loads(ended.out)
         except ValueError:
-            said = f"{ended.out}\n{said}"
-        else:
+            told = None
+        if isinstance(told, dict) and told.keys() >= set(names):
             return told
+        said = f"`workbench {verb}` has answered what this version cannot read:\n{ended.out.strip()}\n{said}".strip()
     # Of its own failure: one of a rank, in the end of a log, is indented.
     broken = re.search(r"^Traceback \(most recent call last\)", said, re.MULTILINE)
     if ended.code in (0, 1, 2) and said and not broken:

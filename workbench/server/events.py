@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from typing import Any
 
 from jupyter_server.auth.decorator import authorized, ws_authenticated
@@ -12,14 +13,13 @@ from jupyter_server.base.handlers import JupyterHandler
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from workbench.server.api import Shared
-
-# Seconds between two questions whether a browser is there yet, and for its answer.
-_PING = 30.0
+from workbench.server.files import FilesSilent
+from workbench.server.pings import Pinging
 
 logger = logging.getLogger("workbench.server")
 
 
-class Events(WebSocketHandler, JupyterHandler):
+class Events(Pinging, JupyterHandler):
     """Tells a browser how things stand, then what changes, each as soon as the message before it is written.
 
     What it is told differs from what it was told before, so one that is slow misses nothing.
@@ -40,16 +40,6 @@ class Events(WebSocketHandler, JupyterHandler):
     def check_origin(self, origin: str = "") -> bool:
         """Tell whether a page of an origin may open it, by Jupyter's settings."""
         return JupyterHandler.check_origin(self, origin)
-
-    @property
-    def ping_interval(self) -> float:
-        """Seconds between two pings."""
-        return _PING
-
-    @property
-    def ping_timeout(self) -> float:
-        """Seconds for the answer to a ping."""
-        return _PING
 
     @ws_authenticated
     async def get(self, *_: Any, **__: Any) -> None:
@@ -87,7 +77,9 @@ class Events(WebSocketHandler, JupyterHandler):
     async def _tell(self) -> None:
         try:
             with self._board.watching():
-                state = await self._board.state()
+                with suppress(FilesSilent):  # which the board says, too
+                    await self._board.state()
+                state = self._board.known
                 await self.write_message({"type": "state", **state.whole()})
                 while True:
                     before, state = state, await self._board.news(state)

@@ -13,6 +13,7 @@ from tornado import web
 
 from workbench.server.api import Shared
 from workbench.server.board import Board
+from workbench.server.files import Files
 from workbench.server.handlers import ROUTES
 from workbench.server.kernels import Kernels
 from workbench.server.pages import ROUTE, ClusterPages
@@ -63,7 +64,8 @@ class WorkbenchExtension(ExtensionApp):
         self.handlers.append((f"/{ROUTE}", ClusterHandler, {"panels": self.panels, "base": base}))
         self.board = Board()
         server: Any = self.serverapp
-        shared = Shared(self.board, Kernels(server.kernel_spec_manager), Path(server.root_dir))
+        root = Path(server.root_dir)
+        shared = Shared(self.board, Kernels(server.kernel_spec_manager), root, Files(lambda: root))
         self.handlers.extend((f"/{route}", handler, {"shared": shared}) for route, handler in ROUTES.items())
         # Inherited by its kernels. The number tells them that it is their own server's.
         os.environ[SERVER] = f"{os.getpid()} {base}"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench import registry
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.server import log_files
 from workbench.server.api import ROOT, Handler, checked, may
 from workbench.server.commands import Surroundings, answer
 from workbench.server.events import Events
+from workbench.server.files import records
 from workbench.server.options import field_of, words_of
 from workbench.server.process import end_of, run
 from workbench.verbs import actions
@@ -28,9 +29,10 @@ class _WithOptions(Handler):
     async def asked(self, options: dict[str, Any]) -> tuple[list[str], Surroundings, dict[str, str]]:
         """Return the words for options, where they are meant to run, and what is wrong, by names."""
         words, errors = words_of({name: value for name, value in options.items() if name not in _WHERE})
-        surroundings = Surroundings(directory=self.shared.root)
+        root, files = self.shared.root, self.shared.files
+        surroundings = Surroundings(directory=root)
         try:
-            surroundings = replace(surroundings, directory=_folder(self.shared.root, options.get("directory")))
+            surroundings = replace(surroundings, directory=await files.look(_folder, root, options.get("directory")))
         except InvalidRequest as error:
             errors["directory"] = str(error)
         try:
@@ -111,7 +113,7 @@ class Logs(Handler):
     @may("read")
     async def get(self, name: str) -> None:
         """Tell which there are."""
-        self.finish({"files": await asyncio.to_thread(log_files.listing, checked(name))})
+        self.finish({"files": await records.look(log_files.listing, checked(name))})
 
 
 class Log(Handler):
@@ -125,7 +127,7 @@ class Log(Handler):
             first = int(begin)
         except ValueError:
             raise InvalidRequest(f"from {begin!r}: allowed is a whole number, of bytes.") from None
-        self.finish(await asyncio.to_thread(log_files.part, checked(name), file, first))
+        self.finish(await records.look(log_files.part, checked(name), file, first))
 
 
 class Script(Handler):
@@ -134,7 +136,7 @@ class Script(Handler):
     @may("read")
     async def get(self, name: str) -> None:
         """Tell it."""
-        self.finish({"script": await asyncio.to_thread(actions.script, await self.record(name))})
+        self.finish({"script": await records.look(actions.script, await self.record(name))})
 
 
 class Form(Handler):
@@ -144,7 +146,7 @@ class Form(Handler):
     async def get(self) -> None:
         """Tell it."""
         ended = await run([sys.executable, "-P", "-m", "workbench.server.form"], _FORM)
-        self.finish(answer(ended, "form") | {"directory": str(self.shared.root)})
+        self.finish(answer(ended, "form", "fields") | {"directory": str(self.shared.root)})
 
 
 class Check(_WithOptions):
@@ -152,16 +154,25 @@ class Check(_WithOptions):
 
     @may("execute")
     async def post(self) -> None:
-        """Tell the script, or what is wrong."""
-        words, surroundings, errors = await self.asked(self.body())
-        script = None
-        if not errors:
+        """Tell the script, or all that is wrong."""
+        options, script = self.body(), None
+        words, surroundings, errors = await self.asked(options)
+        # Without what cannot be typed it would be another cluster. Without its folder and kernel, in whose place are
+        # the server's, most of it can be judged.
+        can_be_judged = errors.keys() <= set(_WHERE)
+        try:
+            await records.look(_check_name, options.get("name"))
+        except InvalidRequest as error:
+            errors.setdefault("name", str(error))
+        if can_be_judged:
             try:
                 ended = await end_of(surroundings.run("start", ["--dry-run", *words]), _CHECK)
-                script = answer(ended, "start")["script"]
+                script = answer(ended, "start", "script")["script"]
             except WorkbenchError as error:
-                errors[field_of(str(error))] = str(error)
-        self.finish({"errors": errors, "script": script})
+                # Which MPI there is, say, is a matter of the kernel.
+                if isinstance(error, InvalidRequest) or "kernel" not in errors:
+                    errors.setdefault(field_of(str(error)), str(error))
+        self.finish({"errors": errors, "script": None if errors else script})
 
 
 class Kernels(Handler):
@@ -171,6 +182,13 @@ class Kernels(Handler):
     async def get(self) -> None:
         """Tell which there are, and where the workbench is installed."""
         self.finish({"kernels": [kernel.told() for kernel in await self.shared.kernels.all()]})
+
+
+def _check_name(given: Any) -> None:
+    if isinstance(given, str) and given:
+        registry.check_free(given)
+    else:
+        registry.names()  # the dry run would look for a free one, and hang where this does
 
 
 def _folder(root: Path, given: Any) -> Path:

@@ -18,6 +18,7 @@ from typing import Any
 from jupyter_core.utils import ensure_async
 
 from workbench.errors import InvalidRequest, LaunchError, did_you_mean
+from workbench.server.files import Files
 from workbench.server.process import run
 
 # Seconds for an interpreter to answer.
@@ -73,6 +74,7 @@ class Kernels:
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
+        self._files = Files(lambda: "an environment of a kernel")
         # By interpreter and its variables: its folder of packages, the times of both, and the workbench's version.
         self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, tuple[int, ...], str | None]] = {}
 
@@ -109,7 +111,7 @@ class Kernels:
             key: Template(str(value)).safe_substitute(os.environ) for key, value in spec.get("env", {}).items()
         }
         argv = spec.get("argv", [])
-        python = interpreter(argv)
+        python = await self._files.look(interpreter, argv)
         display_name = spec.get("display_name", name)
         if python is None:
             line = shlex.join(map(str, argv))
@@ -128,7 +130,7 @@ class Kernels:
         key = python, frozenset(environment.items())
         if key in self._known:
             packages, times, known = self._known[key]
-            if _times(python, packages) == times:
+            if await self._files.look(_times, python, packages) == times:
                 return known
         argv = [python, "-P", "-c", _QUESTION]
         ended = await run(argv, _ANSWER, environment={**os.environ, **environment})
@@ -137,7 +139,7 @@ class Kernels:
             last = (ended.errors.strip().splitlines() or ["it said nothing"])[-1]
             raise LaunchError(f"{last}. The workbench wants Python 3.11 or later.")
         told: tuple[str, str | None] = json.loads(ended.out)
-        self._known[key] = told[0], _times(python, told[0]), told[1]
+        self._known[key] = told[0], await self._files.look(_times, python, told[0]), told[1]
         return told[1]
 
 

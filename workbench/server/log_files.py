@@ -22,14 +22,13 @@ def listing(name: str) -> list[dict[str, Any]]:
         If there never was one.
     """
     try:
-        entries = sorted(os.scandir(logs.folder(name)), key=lambda entry: entry.name)
+        return [
+            {"name": entry.name.removesuffix(".log"), "size": entry.stat(follow_symlinks=False).st_size}
+            for entry in sorted(os.scandir(logs.folder(name)), key=lambda entry: entry.name)
+            if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False)
+        ]
     except FileNotFoundError:
-        return []  # it was asked for a moment ago
-    return [
-        {"name": entry.name.removesuffix(".log"), "size": entry.stat(follow_symlinks=False).st_size}
-        for entry in entries
-        if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False)
-    ]
+        return []  # it was asked for a moment ago, or is being removed
 
 
 def part(name: str, file: str, begin: int) -> dict[str, Any]:

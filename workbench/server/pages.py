@@ -6,13 +6,14 @@ What is behind them comes from the registry alone; nothing of a request is ever 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from workbench import registry
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.record import Record
+from workbench.server.files import FilesSilent, records
 from workbench.server.panels import Panels, dask_socket
 from workbench.server.proxy import Proxy, without_token
 from workbench.server.upstream import Upstream
@@ -100,7 +101,7 @@ class ClusterPages(Proxy):
             Name of the cluster, as the request has it.
         """
         try:
-            record = await asyncio.to_thread(_record, name)
+            record = await _record(name)
             prefix, of_dashboard = (f"{self._base}workbench/{each}/{record.name}/" for each in (kind, "dashboard"))
             # As it was quoted: after the base come three words, and the rest.
             rest = self.request.path.removeprefix(self._base).split("/", 3)[3:]
@@ -115,6 +116,8 @@ class ClusterPages(Proxy):
                 self.redirect(f"{place}?{query}" if query else place)
         except (ClusterNotFound, InvalidRequest) as error:
             self.tell(404, str(error))
+        except FilesSilent as error:
+            self.tell(504, str(error))
         except WorkbenchError as error:
             self.tell(502, str(error))
         except OSError as error:
@@ -123,12 +126,11 @@ class ClusterPages(Proxy):
             )
 
 
-def _record(name: str) -> Record:
-    try:
-        record = registry.read(name)
-    except ClusterNotFound:
-        return registry.running(name)  # it tells of one that has ended
-    if record.alive() is False or record.state == "failed":
-        return registry.running(name)
-    # Whether a job of another host runs would be a question to its scheduler for every picture of a page.
-    return record
+async def _record(name: str) -> Record:
+    with suppress(ClusterNotFound):
+        record = await records.look(registry.read, name)
+        # Whether a job of another host runs would be a question to its scheduler for every picture of a page.
+        if record.alive() is not False and record.state != "failed":
+            return record
+    # It tells of one that has ended; to remove its record schedulers may be asked, for whom no record waits.
+    return await asyncio.to_thread(registry.running, name)

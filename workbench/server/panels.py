@@ -19,6 +19,7 @@ from pathlib import Path
 from workbench import registry, scratch
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.record import Record
+from workbench.server.files import records
 
 MODULE = "workbench.dashboard"
 """What is run: ``python -m MODULE NAME --socket PATH --prefix PREFIX``; it ends at the end of its standard input."""
@@ -130,7 +131,7 @@ class Panels:
             raise LaunchError("the dashboard needs Panel, which is not installed here: pip install 'panel>=1.9,<1.10'")
         socket = scratch.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
         log = record.logs / "dashboard.log"
-        begin = log.stat().st_size if log.exists() else 0
+        begin = await records.look(_size, log)
         panel = _Panel(record, socket, _run(record, socket, prefix, log))
         try:
             async with asyncio.timeout(_START):
@@ -143,7 +144,7 @@ class Panels:
             await _end(panel)
             raise
         await _end(panel)
-        why = f"the dashboard of cluster {record.name!r} {how}: {await asyncio.to_thread(_told, log, begin)}"
+        why = f"the dashboard of cluster {record.name!r} {how}: {await records.look(_told, log, begin)}"
         self._failed[record.id] = time.monotonic(), why
         raise kind(why)
 
@@ -243,9 +244,13 @@ async def _end(panel: _Panel) -> None:
 async def _is_there(record: Record) -> bool:
     try:
         async with asyncio.timeout(_GLANCE):
-            return await asyncio.to_thread(registry.owns_lease, record)
+            return await records.look(registry.owns_lease, record)
     except OSError:
         return True  # the file server does not answer, in time or at all, which says nothing
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
 
 
 def _told(log: Path, begin: int) -> str:

@@ -27,6 +27,7 @@ from tornado.websocket import (
 )
 
 from workbench.errors import HeadUnreachable
+from workbench.server.pings import Pinging
 from workbench.server.upstream import Upstream
 
 ASKED = (
@@ -60,8 +61,6 @@ ANSWERED = (
 _LARGEST, _LARGEST_MESSAGE = 256 << 20, 64 << 20
 # Seconds to connect, and for a whole answer.
 _CONNECT, _ANSWER = 20.0, 600.0
-# Seconds between two questions whether a browser is there yet, and for its answer.
-_PING = 30.0
 _FAULTS = (OSError, HTTPClientError, HTTPInputError, WebSocketError, ValueError)
 
 
@@ -75,7 +74,7 @@ class _ToSocket(Resolver):
         return [(socket.AF_UNIX, str(self._path))]
 
 
-class Proxy(WebSocketHandler):
+class Proxy(Pinging):
     """A handler that can hand on its request, be it for a page or a websocket, and tells trouble in words."""
 
     _far: WebSocketClientConnection
@@ -193,16 +192,6 @@ class Proxy(WebSocketHandler):
             await WebSocketHandler.get(self)  # to the end of the connection
         finally:
             self._far.close()
-
-    @property
-    def ping_interval(self) -> float:
-        """Seconds between two pings: of a browser that is gone without a word, nothing else tells."""
-        return _PING
-
-    @property
-    def ping_timeout(self) -> float:
-        """Seconds for the answer to a ping."""
-        return _PING
 
     def check_origin(self, origin: str) -> bool:
         """Tell whether a page of an origin may open a websocket here: one of this server."""

@@ -49,7 +49,8 @@ async def _ask(name: str, heard: dict[str, Any]) -> None:
     pause = _EVERY
     while True:
         try:
-            job = await asyncio.to_thread(_job, name)
+            # Whether it runs is told by whether it answers; no scheduler has to be asked.
+            job = Job(await asyncio.to_thread(registry.read, name), renamable=False, attached=True)
             connection = HeadConnection(job)
             try:
                 await connection.open()
@@ -64,10 +65,6 @@ async def _ask(name: str, heard: dict[str, Any]) -> None:
             logging.getLogger(__name__).debug("cluster %s: %s", name, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST)
-
-
-def _job(name: str) -> Job:
-    return Job(registry.running(name), renamable=False, attached=True)
 
 
 if __name__ == "__main__":

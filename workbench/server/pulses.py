@@ -44,19 +44,23 @@ class Pulses:
         self._viewers: set[Viewer] = set()
         self._names: frozenset[str] = frozenset()
         self._process: Process | None = None
+        self._told: list[str] = []
         self._running: asyncio.Task[None] | None = None
         self._seen = 0.0
 
     def show(self, viewer: Viewer) -> None:
         """Bring pulses to a viewer."""
         self._viewers.add(viewer)
+        self._tell()
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
 
     def hide(self, viewer: Viewer) -> None:
-        """Bring no more to a viewer."""
-        self._viewers.discard(viewer)
-        self._seen = time.monotonic()
+        """Bring no more to a viewer; where there is none no head is asked."""
+        if viewer in self._viewers:
+            self._viewers.remove(viewer)
+            self._seen = time.monotonic()
+            self._tell()
 
     def follow(self, names: Collection[str]) -> None:
         """Have the heads of these clusters be asked, and no others."""
@@ -71,8 +75,10 @@ class Pulses:
             await asyncio.gather(self._running, return_exceptions=True)
 
     def _tell(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(json.dumps(sorted(self._names)).encode() + b"\n")
+        names = sorted(self._names) if self._viewers else []
+        if self._process is not None and self._process.stdin is not None and names != self._told:
+            self._process.stdin.write(json.dumps(names).encode() + b"\n")
+            self._told = names
 
     @property
     def _wanted(self) -> bool:
@@ -99,7 +105,7 @@ class Pulses:
                 limit=_LONGEST,
                 start_new_session=True,
             )
-            self._process = process
+            self._process, self._told = process, []
             try:
                 self._tell()
                 # A line every two seconds, whatever the heads say.

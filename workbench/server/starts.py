@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.server.commands import Surroundings, answer
+from workbench.server.duties import Duties
 from workbench.server.process import Process
 
 logger = logging.getLogger("workbench.server")
@@ -49,23 +50,12 @@ class Start:
         return {name: getattr(self, name) for name in names}
 
 
-class Starts:
-    """Knows the starts, each until it is dismissed or has been ready for a while.
-
-    Parameters
-    ----------
-    changed
-        Called when one has begun or ended.
-
-    Notes
-    -----
-    For one event loop.
-    """
+class Starts(Duties):
+    """Knows the starts, each until it is dismissed or has been ready for a while; takes what `Duties` does."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
+        super().__init__(changed)
         self._starts: dict[str, Start] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, words: Sequence[str], surroundings: Surroundings, name: str | None) -> Start:
         """Start a cluster.
@@ -86,7 +76,7 @@ class Starts:
         """
         start = Start(surroundings.run("start", words), name)
         self._starts[start.id] = start
-        start.following = self._run(self._follow(start))
+        start.following = self._see_to(self._follow(start))
         self._changed()
         return start
 
@@ -102,13 +92,17 @@ class Starts:
         if start is None:
             raise ClusterNotFound(f"no start {key!r}: it was dismissed, or was asked for by another server.")
         if start.state == "starting":
-            self._run(_give_up(start))
+            # As after Ctrl-C in a terminal: nothing of the cluster is left.
+            start.process.interrupt()
+            self._see_to(_await_end(start))
         self._changed()
 
     def recognise(self, starters: Mapping[int, str]) -> None:
         """Learn the names of clusters from the processes that start them."""
         for start in self._starts.values():
-            start.name = start.name or starters.get(start.process.pid)
+            # The process of one that is over may be anybody's by now.
+            if start.state == "starting" and start.name is None:
+                start.name = starters.get(start.process.pid)
 
     def told(self) -> list[dict[str, Any]]:
         """Return all starts as plain values, the oldest first."""
@@ -118,23 +112,12 @@ class Starts:
         }
         return [start.told() for start in self._starts.values()]
 
-    def close(self) -> None:
-        """Let them go on by themselves."""
-        for task in self._tasks:
-            task.cancel()
-
-    def _run(self, duty: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(duty)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _follow(self, start: Start) -> None:
         ended = await start.process.ended()
         if start.id not in self._starts:
             return  # it was dismissed
         try:
-            status = answer(ended, "start")
+            status = answer(ended, "start", "name", "message")
         except WorkbenchError as error:
             message, _, log = str(error).partition("\n")
             start.state, start.message, start.log = "failed", message, log
@@ -144,9 +127,7 @@ class Starts:
         self._changed()
 
 
-async def _give_up(start: Start) -> None:
-    # As after Ctrl-C in a terminal: nothing of the cluster is left.
-    start.process.interrupt()
+async def _await_end(start: Start) -> None:
     if start.following is not None and not (await asyncio.wait({start.following}, timeout=_CLEAR))[0]:
         logger.warning("a start that was given up has not ended; `workbench list` tells what is left of it")
         start.following.cancel()

@@ -5,6 +5,7 @@ import { addIcon } from '@jupyterlab/ui-components';
 
 import { Commands } from '../ids';
 import { IWorkbench } from '../tokens';
+import { hindrance } from '../words';
 import { sourceOf } from './contract';
 import { NewClusterDialog } from './dialog';
 import { FormModel } from './formModel';
@@ -30,6 +31,7 @@ export const dialogPlugin: JupyterFrontEndPlugin<void> = {
     app.commands.addCommand(Commands.newCluster, {
       label: trans.__('New Cluster …'),
       icon: args => (args.isPalette ? undefined : addIcon),
+      isEnabled: () => hindrance(workbench.model, trans) === '',
       execute: async () => {
         if (!isOpen) {
           isOpen = true;

@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { CopyButton } from '../copyButton';
+import { Verbatim } from '../verbatim';
 import { useDesk } from './hooks';
 import { scriptOf } from './script';
 
@@ -32,9 +33,7 @@ export function ScriptPane(): React.JSX.Element {
           {model.isChecking ? '' : trans.__('There is one when what is filled in is right.')}
         </p>
       ) : (
-        <pre className={isOld ? 'wb-mod-old' : ''} tabIndex={0} aria-label={trans.__('Job script')}>
-          {script}
-        </pre>
+        <Verbatim text={script} label={trans.__('Job script')} isOld={isOld} />
       )}
       {verdict !== '' && (
         <p className={`wb-Verdict${isOld ? ' wb-mod-old' : ''}`} role="status">

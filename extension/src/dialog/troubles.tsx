@@ -1,5 +1,6 @@
 import * as React from 'react';
 
+import { Verbatim } from '../verbatim';
 import type { IForm } from './contract';
 import { useDesk } from './hooks';
 import { DIRECTORY, fieldsOf, KERNEL } from './values';
@@ -26,11 +27,7 @@ export function Failure(): React.JSX.Element | null {
   return failure === null ? null : (
     <Trouble>
       <p>{failure.message}</p>
-      {failure.log !== '' && (
-        <pre tabIndex={0} aria-label={trans.__('The end of the log')}>
-          {failure.log}
-        </pre>
-      )}
+      {failure.log !== '' && <Verbatim text={failure.log} label={trans.__('The end of the log')} />}
     </Trouble>
   );
 }

@@ -1,8 +1,9 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
+import { ApiError } from '../apiError';
 import type { ICluster } from '../contract';
-import type { ILogSource } from './contract';
+import type { IFile, ILogSource } from './contract';
 import { namesOf, type INames } from './files';
 import { LogTail } from './tail';
 import { Turns } from './turns';
@@ -10,9 +11,9 @@ import { Turns } from './turns';
 /** What is known of clusters, as their model tells. */
 export interface IClusters {
   readonly changed: ISignal<unknown, void>;
-  /** `live`: what it tells is new. */
-  readonly state: string;
   cluster: (name: string) => ICluster | undefined;
+  /** Whether there is none of that name, and that is known. */
+  hasEnded: (name: string) => boolean;
 }
 
 /** Milliseconds between two questions for more. */
@@ -69,7 +70,12 @@ export class LogsModel implements IDisposable {
 
   /** Whether the cluster has ended. */
   get isOver(): boolean {
-    return this.clusters.state === 'live' && this.clusters.cluster(this.name) === undefined;
+    return this.clusters.hasEnded(this.name);
+  }
+
+  /** Whether it has, and its logs are there no longer. */
+  get isGone(): boolean {
+    return this._isGone && this.isOver;
   }
 
   /** Read another file. */
@@ -111,7 +117,13 @@ export class LogsModel implements IDisposable {
   private async look(): Promise<boolean> {
     try {
       if (this.isListOld) {
-        this._names = namesOf(await this.source.files());
+        const files = await this.files();
+        this._isGone = files.length === 0;
+        if (this.isGone) {
+          this._trouble = '';
+          return false;
+        }
+        this._names = namesOf(files);
         this._file ??= this._names.cluster[0] ?? this._names.ranks[0] ?? null;
         this.isListOld = this._file === null;
       }
@@ -126,6 +138,18 @@ export class LogsModel implements IDisposable {
       throw error;
     } finally {
       this.emit();
+    }
+  }
+
+  // None of a cluster that is unknown, once it has ended.
+  private async files(): Promise<IFile[]> {
+    try {
+      return await this.source.files();
+    } catch (error) {
+      if (error instanceof ApiError && error.isMissing && this.isOver) {
+        return [];
+      }
+      throw error;
     }
   }
 
@@ -172,6 +196,7 @@ export class LogsModel implements IDisposable {
   private _file: string | null;
   private _tail = new LogTail();
   private _trouble = '';
+  private _isGone = false;
   private _isFollowing = true;
   private readonly _changed = new Signal<this, void>(this);
 }

@@ -7,6 +7,7 @@ import { bytes } from '../words';
 import { matching } from './files';
 import type { LogsModel } from './logsModel';
 import { LogText } from './logText';
+import { noteOf } from './note';
 
 /** The logs of a cluster, one at a time. */
 export function Viewer(props: {
@@ -17,7 +18,8 @@ export function Viewer(props: {
   const { model, download, trans } = props;
   useSignal(model.changed);
   const [isWrapped, setWrapped] = React.useState(false);
-  const { file, tail, trouble, isFollowing, isOver } = model;
+  const { file, tail, trouble, isFollowing, isGone } = model;
+  const note = noteOf(model, trans);
   return (
     <>
       <div className="wb-Logs-bar" role="group" aria-label={trans.__('Logs of %1', model.name)}>
@@ -38,7 +40,7 @@ export function Viewer(props: {
         <button
           type="button"
           className="wb-TextButton"
-          disabled={file === null}
+          disabled={file === null || isGone}
           title={bytes(tail.size)}
           onClick={download}
         >
@@ -46,13 +48,8 @@ export function Viewer(props: {
         </button>
       </div>
       <div role="status">
-        {isOver && trouble === '' && (
-          <p className="wb-Logs-note">{trans.__('The cluster has ended; this is what it left.')}</p>
-        )}
         {trouble !== '' && <p className="wb-Logs-note wb-Error">{trouble}</p>}
-        {trouble === '' && tail.size === 0 && (
-          <p className="wb-Logs-note">{trans.__('There is nothing in it yet.')}</p>
-        )}
+        {trouble === '' && note !== '' && <p className="wb-Logs-note">{note}</p>}
       </div>
       <LogText model={model} isWrapped={isWrapped} trans={trans} />
     </>

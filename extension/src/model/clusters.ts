@@ -83,6 +83,12 @@ export class ClustersModel implements IDisposable {
     return this.byName.get(name);
   }
 
+  /** Return whether there is no cluster of a name, and that is known. */
+  hasEnded(name: string): boolean {
+    const isUnreadable = this._broken.some(its => its.name === name || its.name === '');
+    return this._state === 'live' && !this.byName.has(name) && !isUnreadable;
+  }
+
   /** Return the last pulses of a cluster. */
   pulses(cluster: ICluster): readonly IPulse[] {
     return this.history.of(cluster);
@@ -190,14 +196,18 @@ export class ClustersModel implements IDisposable {
       this.setState('reconnecting', '');
       this._changed.emit();
     }
+    // an answer that comes late tells less than the next one has told
+    this.asked += 1;
+    const { asked } = this;
+    const isLast = () => asked === this.asked && !this.isListening();
     try {
       const state = await this.source.clusters();
-      if (!this.isListening()) {
+      if (isLast()) {
         this.ahead = state.time - Date.now() / 1000;
         this.whole(state, 'reconnecting');
       }
     } catch (error) {
-      if (!this.isListening()) {
+      if (isLast()) {
         this.setState(stateAfter(error), error instanceof Error ? error.message : String(error));
         this._changed.emit();
       }
@@ -217,6 +227,8 @@ export class ClustersModel implements IDisposable {
   private readonly history = new History();
   private byName = new Map<string, ICluster>();
   private viewers = 0;
+  // Requests for all clusters.
+  private asked = 0;
   // Seconds by which the server's clock is ahead of this one.
   private ahead = 0;
   private _clusters: readonly ICluster[] = [];

@@ -58,6 +58,7 @@ export const Card = React.memo(function Card(props: {
 function Ranks({ cluster }: { cluster: ICluster }): React.JSX.Element {
   const { trans } = useDesk();
   const { up, ranks } = cluster;
+  const partly = trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks, up);
   return (
     <div className="wb-Ranks">
       <div
@@ -67,15 +68,11 @@ function Ranks({ cluster }: { cluster: ICluster }): React.JSX.Element {
         aria-valuemin={0}
         aria-valuemax={ranks}
         aria-valuenow={up}
-        aria-valuetext={trans.__('%1 of %2 ranks', up, ranks)}
+        aria-valuetext={partly}
       >
         <div style={{ width: `${ranks > 0 ? (100 * up) / ranks : 0}%` }} />
       </div>
-      <span>
-        {up === ranks
-          ? trans._n('%1 rank', '%1 ranks', ranks)
-          : trans.__('%1 of %2 ranks', up, ranks)}
-      </span>
+      <span>{up === ranks ? trans._n('%1 rank', '%1 ranks', ranks) : partly}</span>
     </div>
   );
 }

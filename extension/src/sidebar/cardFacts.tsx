@@ -38,7 +38,7 @@ function places(cluster: ICluster, trans: TranslationBundle): string[] {
     scheduler,
     ...(jobs.length > 0 ? [trans._n('job %2', 'jobs %2', jobs.length, jobs.join(', '))] : []),
     ...(nodes === null ? [] : [trans._n('%1 node', '%1 nodes', nodes)]),
-    ...(threads > 1 ? [trans.__('%1 threads a rank', threads)] : []),
+    ...(threads > 1 ? [trans._n('%1 thread a rank', '%1 threads a rank', threads)] : []),
     ...(cluster.up > 0 ? [host] : [])
   ];
 }

@@ -22,6 +22,11 @@ function Beat(props: {
   const { cluster, pulses, last } = props;
   const { trans } = useDesk();
   const cpu = Math.round(last.cpu);
+  const memory = trans.__(
+    'Memory of the ranks of %1, together: %2',
+    cluster.name,
+    bytes(last.memory)
+  );
   return (
     <>
       <div className="wb-Pulse">
@@ -30,7 +35,9 @@ function Beat(props: {
           label={trans.__('CPU of %1 in the last two minutes, now %2 %', cluster.name, cpu)}
         />
         <span>{trans.__('%1 % CPU', cpu)}</span>
-        <span>{bytes(last.memory)}</span>
+        <span role="img" title={memory} aria-label={memory}>
+          {bytes(last.memory)}
+        </span>
       </div>
       <p className={last.clients === 0 ? 'wb-Users wb-mod-orphan' : 'wb-Users'}>
         {users(cluster, last, trans)}

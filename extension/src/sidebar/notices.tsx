@@ -2,6 +2,8 @@ import * as React from 'react';
 
 import type { IBroken } from '../contract';
 import { Commands } from '../ids';
+import { Verbatim } from '../verbatim';
+import { hindrance } from '../words';
 import { useDesk } from './hooks';
 
 /** What stands above the list when what it shows is not new, or there is nothing to show. */
@@ -14,22 +16,23 @@ export function LinkNotice(): React.JSX.Element | null {
     case 'missing':
       return (
         <div className="wb-Notice" role="alert">
-          <p>
-            {trans.__('This Jupyter server does not have the server extension of the workbench.')}
-          </p>
+          <p>{hindrance(model, trans)}</p>
           <p>
             {trans.__(
               'Install mpi-workbench in the environment of the server, or enable it there, and restart the server:'
             )}
           </p>
-          <pre>jupyter server extension enable workbench.server</pre>
+          <Verbatim
+            text="jupyter server extension enable workbench.server"
+            label={trans.__('Command')}
+          />
           <Retry />
         </div>
       );
     case 'refused':
       return (
         <div className="wb-Notice" role="alert">
-          <p>{trans.__('The server does not let you see clusters: %1', model.trouble)}</p>
+          <p>{hindrance(model, trans)}</p>
           <Retry />
         </div>
       );

@@ -1,6 +1,7 @@
 import * as React from 'react';
 
 import { Commands } from '../ids';
+import { hindrance } from '../words';
 import { Card } from './card';
 import { AddIcon } from './icons';
 import { Desk, Now, useClock, useDesk, useSignal, type IDesk } from './hooks';
@@ -22,7 +23,9 @@ export function Panel({ desk }: { desk: IDesk }): React.JSX.Element {
 }
 
 function Head(): React.JSX.Element {
-  const { trans, run, can } = useDesk();
+  const { model, trans, run, can } = useDesk();
+  useSignal(model.changed);
+  const hindered = hindrance(model, trans);
   return (
     <div className="wb-Head">
       <h2>{trans.__('MPI Clusters')}</h2>
@@ -30,8 +33,9 @@ function Head(): React.JSX.Element {
         <button
           type="button"
           className="wb-Button"
-          title={trans.__('New cluster …')}
+          title={hindered || trans.__('New cluster …')}
           aria-label={trans.__('New cluster')}
+          disabled={hindered !== ''}
           onClick={() => {
             run(Commands.newCluster);
           }}

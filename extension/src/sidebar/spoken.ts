@@ -32,5 +32,7 @@ export function changesOf(before: States, now: States, trans: TranslationBundle)
       .map(([name, state]) => trans.__('%1 is %2', name, state)),
     ...[...before.keys()].filter(name => !now.has(name)).map(name => trans.__('%1 has ended', name))
   ];
-  return parts.length > FEW ? trans.__('%1 clusters have changed', parts.length) : parts.join('; ');
+  return parts.length > FEW
+    ? trans._n('%1 cluster has changed', '%1 clusters have changed', parts.length)
+    : parts.join('; ');
 }

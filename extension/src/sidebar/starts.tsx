@@ -1,9 +1,10 @@
 import * as React from 'react';
 
 import type { IStart } from '../contract';
+import { failed } from '../telling';
+import { Verbatim } from '../verbatim';
 import { duration } from '../words';
 import { Now, useDesk } from './hooks';
-import { failed } from '../telling';
 
 /** A start that has not come to its end, or has failed. */
 export function Start({ start }: { start: IStart }): React.JSX.Element {
@@ -26,7 +27,7 @@ export function Start({ start }: { start: IStart }): React.JSX.Element {
       {hasFailed && start.log !== '' && (
         <details>
           <summary>{trans.__('The end of its log')}</summary>
-          <pre tabIndex={0}>{start.log}</pre>
+          <Verbatim text={start.log} label={trans.__('The end of its log')} />
         </details>
       )}
       <div className="wb-Buttons">

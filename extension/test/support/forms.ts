@@ -84,6 +84,7 @@ export class FakeClusters implements IClusters {
   readonly changed = new Signal<this, void>(this);
 
   readonly cluster = (name: string) => this.clusters.find(its => its.name === name);
+  readonly hasEnded = (name: string) => this.state === 'live' && !this.cluster(name);
 
   tell(facts: { starts?: IStart[]; clusters?: ICluster[]; state?: string }): void {
     Object.assign(this, facts);

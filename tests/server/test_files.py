@@ -1,0 +1,72 @@
+"""Looks at files that may be on a file server which hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from workbench.server import files
+from workbench.server.files import Files, FilesSilent
+
+
+@pytest.fixture
+def hanging():
+    """Return a look that hangs until the test has ended, or the event is set."""
+    answers = threading.Event()
+    yield answers
+    answers.set()
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "files"]
+
+
+async def test_a_look_that_hangs_keeps_neither_the_event_loop_nor_who_has_asked_and_names_the_folder(
+    hanging, monkeypatch
+):
+    monkeypatch.setattr(files, "_PATIENCE", 0.1)
+
+    with pytest.raises(FilesSilent, match=r"^/the/folder has not answered for 0 s: its file server hangs"):
+        await Files(lambda: "/the/folder").look(hanging.wait)
+
+
+async def test_looks_while_one_hangs_have_no_threads_and_those_that_nobody_awaits_any_more_are_left_out(
+    hanging, monkeypatch
+):
+    monkeypatch.setattr(files, "_PATIENCE", 0.1)
+    its, late, before = Files(lambda: "it"), [], len(threads())
+
+    told = await asyncio.gather(
+        its.look(hanging.wait), *(its.look(late.append, i) for i in range(50)), return_exceptions=True
+    )
+    assert {type(each) for each in told} == {FilesSilent}
+    assert len(threads()) == before + 1
+
+    monkeypatch.undo()
+    hanging.set()
+    assert await its.look(sorted, [2, 1], reverse=True) == [2, 1]
+    assert late == []
+    assert len(threads()) == before + 1
+
+
+async def test_what_the_system_says_is_raised_as_it_is():
+    def fail():
+        raise TimeoutError("the system gives it up")
+
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="the system gives it up") as failed:
+            await Files(lambda: "it").look(fail)
+        assert type(failed.value) is TimeoutError
+
+
+async def test_who_leaves_does_not_keep_the_others():
+    its, answers = Files(lambda: "it"), threading.Event()
+    leaving, staying = asyncio.create_task(its.look(answers.wait)), asyncio.create_task(its.look(str, 3))
+    await asyncio.sleep(0)
+
+    leaving.cancel()
+    answers.set()
+
+    assert await staying == "3"

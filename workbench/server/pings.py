@@ -1,0 +1,22 @@
+"""Websockets that ask whether their browser is there yet: of one that is gone without a word nothing else tells."""
+
+from __future__ import annotations
+
+from tornado.websocket import WebSocketHandler
+
+# Seconds between two questions, and for the answer.
+_PING = 30.0
+
+
+class Pinging(WebSocketHandler):
+    """A websocket that is closed when its browser does not answer any more."""
+
+    @property
+    def ping_interval(self) -> float:
+        """Seconds between two pings."""
+        return _PING
+
+    @property
+    def ping_timeout(self) -> float:
+        """Seconds for the answer to a ping."""
+        return _PING
