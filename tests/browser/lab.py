@@ -70,28 +70,37 @@ class Lab:
 
 
 @contextmanager
-def started(folder: Path, *, enabled: bool = True, port: int = 0) -> Iterator[Lab]:
-    """Start a JupyterLab in a folder, with the server extension or without, at any port unless one is given."""
+def started(
+    folder: Path,
+    *options: str,
+    program: str = "jupyterlab",
+    base: str = BASE,
+    enabled: bool = True,
+    port: int = 0,
+) -> Iterator[Lab]:
+    """Start a JupyterLab or a Notebook in a folder, with the server extension or without, at any port by default."""
     root = folder / "root"
     root.mkdir(exist_ok=True)
     asking = folder / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     asking.parent.mkdir(parents=True, exist_ok=True)
     asking.write_text('{"fetchNews": "false"}')
-    options = [
+    command = [
+        *(sys.executable, "-m", program, "--no-browser"),
         f"--ServerApp.jpserver_extensions={{'workbench.server': {enabled}}}",
-        f"--ServerApp.base_url={BASE}",
+        f"--ServerApp.base_url={base}",
         f"--ServerApp.root_dir={root}",
         f"--IdentityProvider.token={TOKEN}",
         f"--ServerApp.port={port}",
         "--ServerApp.allow_root=True",
-        "--LabApp.expose_app_in_browser=True",
-        f"--LabApp.workspaces_dir={folder / 'workspaces'}",
-        f"--LabApp.user_settings_dir={folder / 'settings'}",
+        # the programs have this class in common
+        "--LabServerApp.expose_app_in_browser=True",
+        f"--LabServerApp.workspaces_dir={folder / 'workspaces'}",
+        f"--LabServerApp.user_settings_dir={folder / 'settings'}",
+        *_QUIET,
+        *options,
     ]
     with (folder / "lab.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", "--no-browser", *options, *_QUIET], stdout=log, stderr=log
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     told = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
     try:
         until("JupyterLab is up", lambda: _url(told) or process.poll() is not None)
@@ -134,12 +143,12 @@ class Worker(Viewer):
     """Who works in JupyterLab, with a browser of his own."""
 
     @classmethod
-    def at(cls, lab: Lab, browser: Any) -> Self:
-        """Log in, and wait for JupyterLab."""
+    def at(cls, lab: Lab, browser: Any, path: str = "lab") -> Self:
+        """Log in, and wait for JupyterLab, or for another page of the server."""
         context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
         context.set_default_timeout(PATIENCE)
         its = cls.of(context.new_page())
-        its.page.goto(f"{lab.address}lab?token={TOKEN}")
+        its.page.goto(f"{lab.address}{path}?token={TOKEN}")
         its.restored()
         return its
 
@@ -220,6 +229,14 @@ class Worker(Viewer):
         inside = Viewer(frame.element_handle().content_frame())
         inside.painted()
         return inside
+
+    def dashboard_page(self, name: str) -> Self:
+        """Press the button for the dashboard of a cluster, and return who looks at the page that it opens."""
+        with self.page.context.expect_page() as opened:
+            self.press(name, "dashboard")
+        its = self.of(opened.value)
+        its.painted()
+        return its
 
     def faults(self) -> list[str]:
         """Return what went wrong in what is ours; others' extensions may be in this JupyterLab, too."""

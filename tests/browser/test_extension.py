@@ -240,6 +240,16 @@ def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cl
     worker.sees("No clusters.")
 
 
+def test_the_tab_of_a_dashboard_says_that_its_cluster_has_ended(worker, cluster):
+    tab = worker.page.get_by_role("tab", name=cluster, exact=True)
+    tab.click()
+    worker.sees(f"Cluster {cluster} has ended.")
+
+    worker.page.get_by_role("button", name="Close this tab").click()
+
+    tab.wait_for(state="detached")
+
+
 def test_nothing_went_wrong_in_the_browser_and_nobody_else_was_asked(worker, lab):
     assert worker.faults() == []
     assert worker.elsewhere(lab) == []

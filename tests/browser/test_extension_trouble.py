@@ -96,5 +96,6 @@ def test_where_the_server_extension_is_not_enabled_the_panel_says_how_to_enable_
         worker.sees("jupyter server extension enable workbench.server")
         worker.page.get_by_role("button", name="Try now").click()
         worker.sees("does not have the server extension")
+        assert worker.page.locator(PANEL).get_by_role("button", name="New cluster").first.is_disabled()
         worker.page.screenshot(path=shots / "extension-missing.png")
         worker.leave()

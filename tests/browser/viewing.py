@@ -17,7 +17,7 @@ PREFIX = "/user/somebody/workbench/dashboard/simulated"
 # What tells which moment is shown.
 CLOCK = re.compile(r"^\d\d:\d\d:\d\d")
 # Milliseconds, on a machine that has other work.
-PATIENCE = 30_000
+PATIENCE = 60_000
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Dashboard:
     def end(self) -> int:
         self.process.stdin.close()
         self.process.stdout.close()
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE / 1000)
 
 
 def start(ranks: int, nodes: int, dask: str = "") -> Dashboard:
@@ -60,7 +60,7 @@ def start(ranks: int, nodes: int, dask: str = "") -> Dashboard:
     )
     port = process.stdout.readline()
     if not port:
-        pytest.fail(f"the dashboard has ended at once: {process.wait(10)}")
+        pytest.fail(f"the dashboard has ended at once: {process.wait(PATIENCE / 1000)}")
     return Dashboard(process, socket, int(port))
 
 

@@ -67,6 +67,7 @@ async def test_it_ends_with_the_server(new):
 
 
 async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog):
+    right = pulses.MODULE
     monkeypatch.setattr(pulses, "_AGAIN", 0.0)
     monkeypatch.setattr(pulses, "MODULE", "this")  # a poem
     messages = asyncio.Queue()
@@ -74,7 +75,7 @@ async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog
     its.show(messages.put_nowait)
     await asyncio.to_thread(until, "that is logged", lambda: "started again" in caplog.text)
 
-    monkeypatch.undo()
+    monkeypatch.setattr(pulses, "MODULE", right)
 
     assert (await messages.get())["pulses"] == {}
 

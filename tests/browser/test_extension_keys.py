@@ -1,0 +1,139 @@
+"""A cluster from its start to its end by keys alone."""
+
+from __future__ import annotations
+
+import pytest
+from browser.lab import PANEL, Worker, end_clusters, started
+from support.processes import until
+
+from workbench import registry
+
+NAME = "by-keys"
+# More than there are places for the focus in the panel or the dialog.
+ENOUGH = 40
+# Shortcuts come after the page.
+_HAS_KEYS = "() => jupyterapp.commands.keyBindings.some(its => its.command === 'workbench:show')"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with started(tmp_path_factory.mktemp("lab")) as lab:
+        yield lab
+        end_clusters(NAME)
+
+
+@pytest.fixture(scope="module")
+def worker(lab, chromium):
+    worker = Worker.at(lab, chromium)
+    worker.page.wait_for_function(_HAS_KEYS)
+    # it takes the focus when it comes, and a palette that is open by then closes
+    worker.page.locator(".jp-Launcher:focus-within").wait_for()
+    yield worker
+    worker.leave()
+
+
+@pytest.fixture
+def panel(worker):
+    """Open the panel by its keys, wherever the focus is."""
+    worker.page.keyboard.press("Control+Alt+c")
+    focused(worker.page.locator(PANEL).get_by_role("button", name="New cluster", exact=True)).wait_for()
+    return worker.page.locator(PANEL)
+
+
+@pytest.fixture(scope="module")
+def cluster(worker):
+    """Start a cluster, and return its name."""
+    keyboard, dialog = worker.page.keyboard, worker.dialog()
+    keyboard.press("Control+Alt+n")
+    focused(dialog.locator("#wb-new-scheduler")).wait_for()
+    for field, value in (("name", NAME), ("ranks", "2")):
+        go(worker, dialog.locator(f"#wb-new-{field}"))
+        keyboard.type(value)
+    worker.script(f"Cluster {NAME}: 2 ranks")
+    dialog.get_by_role("button", name="Start").and_(worker.page.locator(":enabled")).wait_for()
+    keyboard.press("Enter")
+    dialog.wait_for(state="detached")
+    return NAME
+
+
+def test_the_command_palette_opens_the_panel(worker):
+    assert worker.page.locator(PANEL).is_hidden()
+
+    worker.page.keyboard.press("Control+Shift+c")
+    focused(worker.page.locator(".lm-CommandPalette-input")).wait_for()
+    worker.page.keyboard.type("show mpi clusters")
+    worker.page.locator(".lm-CommandPalette-item.lm-mod-active", has_text="Show MPI Clusters").wait_for()
+    worker.page.keyboard.press("Enter")
+
+    worker.page.locator(PANEL).wait_for()
+
+
+def test_the_dialog_is_left_by_escape_and_nothing_starts(worker, panel):
+    worker.page.keyboard.press("Enter")
+    focused(worker.dialog().locator("#wb-new-scheduler")).wait_for()
+
+    worker.page.keyboard.press("Escape")
+
+    worker.dialog().wait_for(state="detached")
+    worker.sees("No clusters.")
+
+
+def test_a_cluster_is_started_in_the_dialog(worker, cluster):
+    worker.card(cluster).get_by_text("2 ranks", exact=True).wait_for()
+
+
+def test_a_dashboard_is_opened_and_left_again(worker, cluster, panel):
+    go(worker, button(worker, "dashboard"))
+    worker.page.keyboard.press("Enter")
+
+    worker.dashboard(cluster).sees("2 of 2")
+    worker.page.keyboard.press("Control+Alt+c")
+    focused(panel.get_by_role("button", name="New cluster", exact=True)).wait_for()
+
+
+def test_ranks_are_restarted_once_that_is_confirmed(worker, cluster, panel):
+    for answer in ("Escape", "Enter"):
+        go(worker, button(worker, "restart"))
+        worker.page.keyboard.press("Enter")
+        worker.dialog().get_by_text("begun anew").wait_for()
+        focused(worker.dialog().get_by_role("button", name="Restart")).wait_for()
+        assert registry.read(cluster).worlds[0].starts == 1
+        worker.page.keyboard.press(answer)
+        worker.dialog().wait_for(state="detached")
+
+    until("the world is another one", lambda: registry.read(cluster).worlds[0].starts == 2)
+    until("its ranks are back", lambda: registry.read(cluster).state == "ready")
+    worker.card(cluster).get_by_text("ready", exact=True).wait_for()
+    worker.card(cluster).get_by_text("2 ranks", exact=True).wait_for()
+
+
+def test_a_cluster_is_stopped_once_that_is_confirmed(worker, cluster, panel):
+    go(worker, button(worker, "stop"))
+    worker.page.keyboard.press("Enter")
+    worker.dialog().get_by_text("what they hold is lost").wait_for()
+    focused(worker.dialog().get_by_role("button", name="Stop")).wait_for()
+
+    worker.page.keyboard.press("Enter")
+
+    worker.card(cluster).wait_for(state="detached")
+    until("it has ended", lambda: cluster not in registry.names())
+    assert worker.faults() == []
+
+
+def button(worker, command):
+    """Return a button of the card, once it can be pressed."""
+    return worker.card(NAME).locator(f'[data-command="workbench:{command}"]:enabled')
+
+
+def focused(place):
+    return place.and_(place.page.locator(":focus"))
+
+
+def go(worker, place):
+    """Press Tab until a place has the focus."""
+    place.wait_for()
+    for _ in range(ENOUGH):
+        if focused(place).count():
+            return
+        worker.page.keyboard.press("Tab")
+    pytest.fail(f"Tab does not lead to {place}")

@@ -1,0 +1,72 @@
+"""Clusters in Notebook 7, where each document has a page of its own."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+from browser.lab import BASE, Worker, end_clusters, started, workbench
+
+NAME = "of-notebook"
+# Before it is ready Notebook would ask which kernel it shall run.
+_RUN = """async () => {
+  await jupyterapp.shell.currentWidget.sessionContext.ready
+  await jupyterapp.commands.execute("notebook:run-cell")
+}"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with started(tmp_path_factory.mktemp("notebook"), program="notebook") as lab:
+        lab.write("a.ipynb", [""])
+        yield lab
+        end_clusters(NAME)
+
+
+@pytest.fixture(scope="module")
+def worker(lab, chromium):
+    worker = Worker.at(lab, chromium, "notebooks/a.ipynb")
+    yield worker
+    worker.leave()
+
+
+@pytest.fixture(scope="module")
+def cluster(worker):
+    workbench("start", "2", "--name", NAME)
+    return NAME
+
+
+def test_the_panel_is_in_the_menu_of_what_is_at_the_left(worker):
+    worker.page.get_by_role("menuitem", name="View").click()
+    worker.page.get_by_text("Left Sidebar").hover()
+    worker.page.get_by_role("menuitem", name="Show MPI Clusters").click()
+
+    worker.sees("No clusters.")
+
+
+def test_a_notebook_becomes_the_client_of_a_cluster_by_a_button(worker, cluster):
+    worker.press(cluster, "insert-code")
+    worker.page.locator(".jp-CodeCell").get_by_text(f'MPICluster.attach("{cluster}")').wait_for()
+
+    worker.page.evaluate(_RUN)
+
+    worker.card(cluster).get_by_text("1 client", exact=True).wait_for()
+
+
+def test_a_dashboard_is_a_page_of_the_browser_like_any_document(worker, cluster, lab):
+    dashboard = worker.dashboard_page(cluster)
+
+    dashboard.sees("2 of 2")
+    dashboard.moves()
+    assert urlsplit(dashboard.page.url).path == f"{BASE}workbench/dashboard/{cluster}/"
+    assert dashboard.faults() == []
+    assert dashboard.elsewhere(lab) == []
+
+
+def test_logs_are_below_the_notebook(worker, cluster, lab, shots):
+    worker.press(cluster, "logs")
+
+    worker.page.get_by_role("log").get_by_text("rank").first.wait_for()
+    worker.page.screenshot(path=shots / "notebook.png")
+    assert worker.faults() == []
+    assert worker.elsewhere(lab) == []
