@@ -27,9 +27,10 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   optional: [ICommandPalette],
   activate: (app: JupyterFrontEnd, workbench: IWorkbench, palette: ICommandPalette | null) => {
     const { model, trans } = workbench;
-    const carryOut = async (request: Request, { id, name }: ICluster) => {
-      if (request && model.cluster(name)?.id !== id) {
-        // while somebody was asked; there may be another one of that name
+    const carryOut = async (request: Request, cluster: ICluster) => {
+      const { name } = cluster;
+      if (request && model.isOver(cluster)) {
+        // while somebody was asked
         hint(trans.__('Cluster %1 has ended', name));
       } else {
         await request?.().catch(failed(name, trans));

@@ -15,8 +15,6 @@ import { dashboardIcon } from './sidebar/icons';
 /** What a tab shows. */
 export interface IShown {
   cluster: string;
-  /** Identity of the cluster; not known yet of a tab that comes back with the workspace. */
-  id: string | undefined;
   page: string;
   /** Of the dashboard, without a query. */
   url: string;
@@ -49,8 +47,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
         loading: 'lazy'
       })
     });
-    const { cluster, id, page, trans, showLogs } = shown;
-    this.which = new Shown(id);
+    const { cluster, page, trans, showLogs } = shown;
     this.note = endedNote({
       cluster,
       trans,
@@ -110,11 +107,18 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     this.toggleClass('wb-mod-blank', isOver && !wasThere);
   }
 
-  /** The look of the pages; another one loads them again. */
+  /** Hear that the cluster has no dashboard yet. */
+  wait(): void {
+    this.which.wait();
+  }
+
+  /** The look of the pages; another one loads them again, unless the cluster has ended. */
   set theme(theme: 'light' | 'dark') {
     if (theme !== this.shown.theme) {
       this.shown.theme = theme;
-      this.load();
+      if (!this.which.isOver) {
+        this.load();
+      }
     }
   }
 
@@ -123,7 +127,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     return addressOf(url, page, theme);
   }
 
-  private readonly which: Shown;
+  private readonly which = new Shown();
   private readonly note: ReactWidget;
 
   private load(): void {

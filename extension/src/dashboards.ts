@@ -50,16 +50,15 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
         }
         let tab = tracker.find(its => its.cluster === name && its.page === page);
         if (!tab) {
-          const id = model.cluster(name)?.id;
           const showLogs = app.commands.hasCommand(Commands.logs)
             ? () => void app.commands.execute(Commands.logs, { name })
             : undefined;
-          const shown = { cluster: name, id, page, url, trans, showLogs };
+          const shown = { cluster: name, page, url, trans, showLogs };
           tab = new DashboardTab({ ...shown, theme: theme() });
+          look(tab);
           labShell.add(tab, 'main', { type: 'MPI Cluster' });
           await tracker.add(tab);
         }
-        look(tab);
         labShell.activateById(tab.id);
       }
     });
@@ -68,6 +67,8 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
       const cluster = model.cluster(tab.cluster);
       if (isUp(cluster) || model.hasEnded(tab.cluster)) {
         tab.hear(cluster?.id);
+      } else if (cluster) {
+        tab.wait();
       }
     };
     model.changed.connect(() => {

@@ -146,3 +146,20 @@ test('a cluster has ended if it is not told of any more, and can be known to be'
   server.socket.drop();
   assert.ok(!model.hasEnded('a'));
 });
+
+test('a cluster is over when another one has its name, and not while its record cannot be read', () => {
+  const { server, model } = live(cluster('a'));
+  const a = cluster('a');
+  assert.ok(!model.isOver(a));
+
+  const broken = [{ name: 'a', error: 'no permission' }];
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'], broken });
+  assert.ok(!model.isOver(a));
+
+  const again = cluster('a', { id: 'another' });
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [again] });
+  assert.ok(model.isOver(a));
+
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'] });
+  assert.ok(model.isOver(a));
+});

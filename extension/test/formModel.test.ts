@@ -200,6 +200,20 @@ test('a remembered kernel that was removed is forgotten', async () => {
   assert.ok(!('kernel' in (server.checked.at(-1) ?? {})));
 });
 
+test('a remembered kernel is kept, and told of, while the kernels cannot be read', async () => {
+  const { server, model } = await filled(
+    its => {
+      its.known = new ApiError(504, 'the files do not answer');
+    },
+    { kernel: 'mine' }
+  );
+
+  assert.equal(model.values.kernel, 'mine');
+  assert.equal(model.unlistedKernel, 'mine');
+  assert.equal(model.failure?.message, 'the files do not answer');
+  assert.equal(server.checked.at(-1)?.kernel, 'mine');
+});
+
 test('a check that cannot be made does not stand against a start', async () => {
   const { model } = await filled(server => {
     server.verdict = new ApiError(504, 'the scheduler does not answer');

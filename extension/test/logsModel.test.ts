@@ -4,37 +4,8 @@ import { test } from 'node:test';
 import { ApiError } from '../src/apiError';
 import { LogsModel } from '../src/logs/logsModel';
 import { cluster } from './support/fakes';
-import { FakeClusters } from './support/forms';
 import { FakeLogs } from './support/logs';
-
-function opened(file: string | null = null) {
-  const logs = new FakeLogs();
-  logs.write('rank-0', 'of the rank\n');
-  logs.write('head', 'of the head\n');
-  const clusters = new FakeClusters();
-  clusters.clusters = [cluster('mpi')];
-  const model = new LogsModel('mpi', logs, clusters, file, 1);
-  return { logs, clusters, model };
-}
-
-/** Wait until a model says that something is so. */
-async function until(model: LogsModel, isSo: () => boolean): Promise<void> {
-  await new Promise<void>(resolve => {
-    const look = () => {
-      if (isSo()) {
-        model.changed.disconnect(look);
-        resolve();
-      }
-    };
-    model.changed.connect(look);
-    look();
-  });
-}
-
-// All that a fake answers is there after it.
-const turn = () => new Promise(resolve => setImmediate(resolve));
-
-const shown = (model: LogsModel) => model.tail.text.toString();
+import { opened, shown, turn, until } from './support/opened';
 
 test('nothing is asked for before somebody sees it', () => {
   const { logs, model } = opened();
@@ -108,59 +79,6 @@ for (const [what, end] of ENDS) {
     model.dispose();
   });
 }
-
-test('a cluster that has ended is said to have, and its logs are read to their end', async () => {
-  const { logs, clusters, model } = opened();
-  model.see(true);
-  await until(model, () => shown(model) !== '');
-  assert.ok(!model.isOver);
-
-  logs.write('head', 'the last words\n');
-  clusters.tell({ clusters: [] });
-
-  assert.ok(model.isOver);
-  await until(model, () => shown(model).endsWith('the last words\n'));
-  model.dispose();
-});
-
-test('nothing more is asked for when all of an ended cluster was read', async context => {
-  context.mock.timers.enable({ apis: ['setTimeout'] });
-  const { logs, clusters, model } = opened();
-  clusters.clusters = [];
-  model.see(true);
-  await turn();
-  context.mock.timers.tick(1);
-  await turn();
-  assert.equal(logs.asked.length, 2);
-
-  context.mock.timers.tick(60_000);
-  await turn();
-
-  assert.equal(logs.asked.length, 2);
-  assert.equal(shown(model), 'of the head\n');
-  model.dispose();
-});
-
-test('a cluster is not said to have ended while nothing is known', () => {
-  const { clusters, model } = opened();
-
-  clusters.tell({ clusters: [], state: 'connecting' });
-
-  assert.ok(!model.isOver);
-  model.dispose();
-});
-
-test('another cluster of the same name begins with its own logs', async () => {
-  const { logs, clusters, model } = opened();
-  model.see(true);
-  await until(model, () => shown(model) !== '');
-
-  logs.texts.set('head', 'of another head, which has written more\n');
-  clusters.tell({ clusters: [cluster('mpi', { id: 'another' })] });
-
-  await until(model, () => shown(model) === 'of another head, which has written more\n');
-  model.dispose();
-});
 
 test('files that come later are listed when the cluster has changed', async () => {
   const { logs, clusters, model } = opened();

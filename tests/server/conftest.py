@@ -1,6 +1,9 @@
-"""A Jupyter server that all tests here share, and records of clusters that do not run."""
+"""A Jupyter server that all tests here share, records of clusters that do not run, and verbs that do nothing."""
 
 from __future__ import annotations
+
+import sys
+import threading
 
 import pytest
 from server.running import FAKE, end, log_in, start
@@ -8,7 +11,8 @@ from server.running import FAKE, end, log_in, start
 from workbench import registry, scratch
 from workbench.host import ProcessId
 from workbench.registry import Record
-from workbench.server import panels
+from workbench.server import changes, panels
+from workbench.server.process import Process
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +26,22 @@ def started():
 async def server(started):
     """Return the server for a browser that is logged in."""
     return await log_in(started)
+
+
+@pytest.fixture
+def own_registry(monkeypatch, tmp_path):
+    """Have clusters in a folder that no other test uses, and to which a link leads."""
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(link))
+
+
+@pytest.fixture
+def threads():
+    """Return what tells the threads that look at files and were not there before."""
+    before = set(threading.enumerate())
+    return lambda: [each for each in threading.enumerate() if each.name == "files" and each not in before]
 
 
 @pytest.fixture
@@ -53,3 +73,20 @@ def dask_cluster(cluster):
 def fake(monkeypatch):
     """Have dashboards that this process starts be `fake_panel`."""
     monkeypatch.setattr(panels, "MODULE", FAKE)
+
+
+@pytest.fixture
+async def verbs(monkeypatch):
+    """Have verbs be processes that do nothing, of which all but a stop wait."""
+    made = []
+
+    class Verbs:
+        def run(self, verb, words):
+            code = "print({})" if verb == "stop" else "import signal; signal.pause()"
+            made.append(Process([sys.executable, "-c", code]))
+            return made[-1]
+
+    monkeypatch.setattr(changes, "Surroundings", Verbs)
+    yield made
+    for process in made:
+        await process.kill()

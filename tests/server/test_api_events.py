@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 from server.listening import browser
 from server.running import BASE, end, log_in, start
+from server.unreadable import unreadable
 from support.processes import gone, kill, line_of, until
 
 from workbench import registry
@@ -52,6 +54,23 @@ async def test_a_browser_hears_what_has_changed_and_no_more(server, cluster):
 
         assert [its["name"] for its in page.heard[-1]["clusters"]] == ["new"]
         assert page.heard[-1].keys() == {"type", "clusters", "gone", "broken", "starts", "time"}
+
+
+@pytest.mark.usefixtures("own_registry")
+async def test_no_cluster_goes_while_the_registry_cannot_be_read(cluster):
+    server = await log_in(start())
+    cluster("there")
+    async with browser(server) as page:
+        await page.until(lambda: "there" in page.clusters)
+        with unreadable():
+            [trouble] = await page.until(lambda: page.broken)
+            code, told = await server.ask("clusters")
+        await page.until(lambda: not page.broken)
+
+        assert [each for each in page.heard if each.get("gone")] == []
+    assert (trouble["name"], "a folder of yours" in trouble["error"]) == ("", True)
+    assert (code, [its["name"] for its in told["clusters"]], told["broken"]) == (200, ["there"], [trouble])
+    end(server.process)
 
 
 async def test_a_cluster_whose_head_was_killed_goes(server, cluster):

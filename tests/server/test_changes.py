@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 import pytest
 
-from workbench.server import changes
 from workbench.server.changes import Busy, Changes
-from workbench.server.process import Process
-
-WAITS = "import signal; signal.pause()"
-
-
-@pytest.fixture
-async def verbs(monkeypatch):
-    """Have verbs be processes that do nothing, of which all but a stop wait."""
-    made = []
-
-    class Verbs:
-        def run(self, verb, words):
-            made.append(Process([sys.executable, "-c", "print({})" if verb == "stop" else WAITS]))
-            return made[-1]
-
-    monkeypatch.setattr(changes, "Surroundings", Verbs)
-    yield made
-    for process in made:
-        await process.kill()
 
 
 @pytest.mark.usefixtures("verbs")

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from support.processes import until
 
 from workbench.server import files
 from workbench.server.files import Files, FilesSilent
@@ -19,10 +20,6 @@ def hanging():
     answers.set()
 
 
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "files"]
-
-
 async def test_a_look_that_hangs_keeps_neither_the_event_loop_nor_who_has_asked_and_names_the_folder(
     hanging, monkeypatch
 ):
@@ -33,22 +30,22 @@ async def test_a_look_that_hangs_keeps_neither_the_event_loop_nor_who_has_asked_
 
 
 async def test_looks_while_one_hangs_have_no_threads_and_those_that_nobody_awaits_any_more_are_left_out(
-    hanging, monkeypatch
+    hanging, threads, monkeypatch
 ):
     monkeypatch.setattr(files, "_PATIENCE", 0.1)
-    its, late, before = Files(lambda: "it"), [], len(threads())
+    its, late = Files(lambda: "it"), []
 
     told = await asyncio.gather(
         its.look(hanging.wait), *(its.look(late.append, i) for i in range(50)), return_exceptions=True
     )
     assert {type(each) for each in told} == {FilesSilent}
-    assert len(threads()) == before + 1
+    assert len(threads()) == 1
 
     monkeypatch.undo()
     hanging.set()
     assert await its.look(sorted, [2, 1], reverse=True) == [2, 1]
     assert late == []
-    assert len(threads()) == before + 1
+    assert len(threads()) == 1
 
 
 async def test_what_the_system_says_is_raised_as_it_is():
@@ -70,3 +67,13 @@ async def test_who_leaves_does_not_keep_the_others():
     answers.set()
 
     assert await staying == "3"
+
+
+async def test_its_thread_ends_when_nobody_has_it_any_more(threads):
+    its = Files(lambda: "it")
+    assert await its.look(str, 3) == "3"
+    assert len(threads()) == 1
+
+    del its
+
+    await asyncio.to_thread(until, "it has ended", lambda: not threads())

@@ -59,6 +59,18 @@ async def test_all_viewers_of_a_cluster_share_one_dashboard(new, cluster):
     assert sockets(a) == sockets(b) == []
 
 
+async def test_a_dashboard_is_not_told_to_change_pages_in_threads(new, cluster, monkeypatch):
+    monkeypatch.setenv("PANEL_NUM_THREADS", "4")
+    shown, record = new(), cluster("a")
+    await shown.socket(record, PREFIX)
+
+    [process] = panels_of(os.getpid(), record)
+
+    told = process.environ()
+    assert "PANEL_NUM_THREADS" not in told
+    assert told.items() >= {"JUPYTER_DATA_DIR": os.environ["JUPYTER_DATA_DIR"]}.items()
+
+
 async def test_a_dashboard_that_nobody_looks_at_ends_and_a_new_viewer_gets_a_new_one(new, cluster):
     shown, record = new(idle=0.2), cluster("a")
     await shown.socket(record, PREFIX)

@@ -6,15 +6,19 @@ import threading
 from pathlib import Path
 
 import pytest
+from server.unreadable import unreadable
 from support.processes import DEADLINE, until
 
 from workbench import registry
+from workbench.errors import RecordError
 from workbench.host import ProcessId
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.record import World
 from workbench.resources import Resources
 from workbench.server import clusters
 from workbench.server.clusters import Survey
+
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 class Asked:
@@ -27,11 +31,6 @@ class Asked:
     def __call__(self, scheduler, job):
         self.questions.append((scheduler, job))
         return self.status
-
-
-@pytest.fixture(autouse=True)
-def _own_registry(monkeypatch, tmp_path):
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -156,16 +155,11 @@ def test_a_cluster_of_a_scheduler_that_this_version_does_not_know_hides_no_other
     assert "scheduler is 'lsf'" in seen.broken[0]["error"]
 
 
-def test_a_registry_that_cannot_be_read_is_told(cluster, asked):
-    folder = cluster("hidden").folder.parent
-    survey, away = Survey(asked), folder.with_name("away")
-    folder.rename(away)
-    folder.write_text("no folder")
+def test_a_registry_that_cannot_be_read_is_not_taken_for_an_empty_one(cluster, asked):
+    cluster("hidden")
+    survey = Survey(asked)
 
-    seen = survey.look()
+    with unreadable(), pytest.raises(RecordError, match="a folder of yours"):
+        survey.look()
 
-    assert (seen.clusters, [its["name"] for its in seen.broken]) == ({}, [""])
-    assert "a folder of yours" in seen.broken[0]["error"]
-    folder.unlink()
-    away.rename(folder)
     assert set(survey.look().clusters) == {"hidden"}

@@ -30,7 +30,8 @@ class Pace:
     Notes
     -----
     Panel and Bokeh send in ways of their own, so that on a machine that has other work a change to a chart may overtake
-    the chart: nothing is changed on a page that is still on its way.
+    the chart: nothing is changed on a page that is still on its way. An answer vouches for what is on the page, not for
+    the last data: Bokeh's own changes of data go out after the number.
     """
 
     def __init__(self, arrived: Callable[[], None]) -> None:

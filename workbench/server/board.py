@@ -74,6 +74,9 @@ class Board:
         self._watchers = 0
         self._watching: asyncio.Task[None] | None = None
         self._fresh = False
+        # The look that goes on, or was the last one, and the one after it.
+        self._looking: asyncio.Task[State] | None = None
+        self._next: asyncio.Task[State] | None = None
 
     async def look(self) -> State:
         """Return how things stand now.
@@ -81,15 +84,36 @@ class Board:
         Raises
         ------
         FilesSilent
-            If the registry does not answer; that stands beside what was seen last then.
+            If the registry does not answer.
+
+        Notes
+        -----
+        All who ask while a look goes on share the next one, so it does not matter how many they are. If the registry
+        does not answer, or cannot be read, that stands beside what was seen last.
         """
+        if self._next is None:
+            self._next = asyncio.create_task(self._take_turn())
+            self._next.add_done_callback(_hear)
+        return await asyncio.shield(self._next)
+
+    async def _take_turn(self) -> State:
+        try:
+            if self._looking is not None and not self._looking.done():
+                await self._looking  # if that hangs, so would this
+        finally:
+            self._looking, self._next = self._next, None
+        return await self._look()
+
+    async def _look(self) -> State:
         # What is done when the records have been read may not have been done when they were.
         doing = self.changes.told()
         try:
             self._seen = seen = await records.look(self._survey.look)
-        except FilesSilent as error:
-            self._tell(replace(self._seen, broken=[{"name": "", "error": str(error)}]), doing)
-            raise
+        except OSError as error:  # a RecordError among others
+            state = self._tell(replace(self._seen, broken=[{"name": "", "error": str(error)}]), self.changes.told())
+            if isinstance(error, FilesSilent):
+                raise
+            return state
         self.changes.keep({its["id"] for its in seen.clusters.values()})
         self.starts.recognise(seen.starters)
         self.pulses.follow(seen.headed)
@@ -130,8 +154,9 @@ class Board:
 
     async def close(self) -> None:
         """End what belongs to this server; clusters go on, and so does what was asked for: a stop above all."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._looking, self._next):
+            if task is not None:
+                task.cancel()
         self.starts.close()
         self.changes.close()
         await self.pulses.close()
@@ -151,4 +176,12 @@ class Board:
             except Exception:
                 logger.exception("the clusters could not be looked at")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._awake.wait(), _LOOK)
+                # Python 3.11's wait_for may take an end for an awakening.
+                async with asyncio.timeout(_LOOK):
+                    await self._awake.wait()
+
+
+def _hear(look: asyncio.Task[State]) -> None:
+    # Those who have asked may have left, and asyncio would complain that nobody hears why it failed.
+    if not look.cancelled():
+        look.exception()

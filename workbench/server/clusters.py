@@ -61,13 +61,16 @@ class Survey:
         self._looking = threading.Lock()
 
     def look(self) -> Seen:
-        """Return how things stand; records of clusters that have ended are removed now and then, meanwhile."""
+        """Return how things stand; records of clusters that have ended are removed now and then, meanwhile.
+
+        Raises
+        ------
+        OSError
+            If the registry cannot be read, mostly a `RecordError`.
+        """
         with self._looking:
             now = time.monotonic()
-            try:
-                seen = self._look(now)
-            except OSError as error:  # a RecordError among others
-                return Seen(broken=[{"name": "", "error": str(error)}])
+            seen = self._look(now)
             if now - self._cleaned > _CLEAN and any(now - since > _READ for since in self._ended.values()):
                 self._clean(now)
             return seen

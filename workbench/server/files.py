@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from workbench.errors import WorkbenchError
 from workbench.record import clusters_folder
@@ -18,6 +19,8 @@ _PATIENCE = 10.0
 
 _Given = ParamSpec("_Given")
 _Seen = TypeVar("_Seen")
+# What is looked at, one after the other; None ends that.
+_Line: TypeAlias = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
 class FilesSilent(WorkbenchError, TimeoutError):
@@ -35,12 +38,13 @@ class Files:
     Notes
     -----
     For the event loops of one thread. A thread of its own looks at them, and there is never a second one: those that
-    would have a look while one hangs wait in line, and leave it at their deadline. It keeps no process from ending.
+    would have a look while one hangs wait in line, and leave it at their deadline. It keeps no process from ending,
+    and ends when nobody has these files any more.
     """
 
     def __init__(self, where: Callable[[], object]) -> None:
         self._where = where
-        self._line: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._line: _Line = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     async def look(self, look: Callable[_Given, _Seen], *given: _Given.args, **options: _Given.kwargs) -> _Seen:
@@ -52,8 +56,9 @@ class Files:
             If it has not returned in time.
         """
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="files", daemon=True)
+            self._thread = threading.Thread(target=_run, args=(self._line,), name="files", daemon=True)
             self._thread.start()
+            weakref.finalize(self, self._line.put, None)
         seen: Future[_Seen] = Future()
         self._line.put((seen, partial(look, *given, **options)))
         deadline = asyncio.timeout(_PATIENCE)
@@ -68,14 +73,15 @@ class Files:
                 "What runs goes on; look again when it answers."
             ) from None
 
-    def _run(self) -> None:
-        while True:
-            seen, look = self._line.get()
-            if seen.set_running_or_notify_cancel():
-                try:
-                    seen.set_result(look())
-                except Exception as error:  # noqa: BLE001  (it is raised where it was asked for)
-                    seen.set_exception(error)
+
+def _run(line: _Line) -> None:
+    while (waiting := line.get()) is not None:
+        seen, look = waiting
+        if seen.set_running_or_notify_cancel():
+            try:
+                seen.set_result(look())
+            except Exception as error:  # noqa: BLE001  (it is raised where it was asked for)
+                seen.set_exception(error)
 
 
 records = Files(clusters_folder)

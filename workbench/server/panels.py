@@ -193,12 +193,15 @@ def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Pop
     # -P: no file in the server's folder takes the place of a module
     command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket), "--prefix", prefix]
     command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
+    # In threads, which this would bring, Panel would change pages without their locks.
+    environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"}
     with open(log, "ab", opener=_private) as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
+            env=environment,
             start_new_session=True,  # Ctrl-C in the terminal of the server asks whether it shall end
         )
 

@@ -38,7 +38,7 @@ export function Scheduler({ form, field }: { form: IForm; field: IField }): Reac
 /** The environment that the ranks run in: that of a kernel, or the server's. */
 export function Kernel(): React.JSX.Element {
   const { model, trans } = useDesk();
-  const { kernels, badKernel } = model;
+  const { kernels, badKernel, unlistedKernel } = model;
   const lacking = badKernel && (
     <>
       <p>{trans.__('The workbench is not there. Install it:')}</p>
@@ -68,6 +68,7 @@ export function Kernel(): React.JSX.Element {
           <option value="">
             {kernels === null ? trans.__('looking for kernels …') : trans.__('that of this server')}
           </option>
+          {unlistedKernel !== '' && <option value={unlistedKernel}>{unlistedKernel}</option>}
           {kernels?.map(({ name, display_name, version }) => (
             <option key={name} value={name}>
               {version === null

@@ -78,6 +78,12 @@ export class FormModel implements IDisposable {
     return this._kernels?.find(its => its.name === name && its.version === null);
   }
 
+  /** The kernel that is chosen, if it is not among those that the server has told; empty: it is. */
+  get unlistedKernel(): string {
+    const name = String(this._values[KERNEL] ?? '');
+    return this._kernels?.every(its => its.name !== name) ? name : '';
+  }
+
   /** Whether there is to be a start: nothing can be filled in meanwhile. */
   get isStarting(): boolean {
     return this._isStarting;
@@ -101,7 +107,7 @@ export class FormModel implements IDisposable {
 
   /** Ask what there is to fill in, and fill in what was remembered. */
   async load(remembered: unknown): Promise<void> {
-    const kernels = this.loadKernels();
+    const areRead = this.loadKernels();
     try {
       this._form = await this.source.form();
     } catch (error) {
@@ -112,9 +118,7 @@ export class FormModel implements IDisposable {
     this._values = initial(this._form, remembered);
     this.checks.put(optionsOf(this._form, this._values));
     this.emit();
-    await kernels;
-    const { [KERNEL]: kernel } = this._values;
-    if (kernel && !this._kernels?.some(its => its.name === kernel)) {
+    if ((await areRead) && this.unlistedKernel !== '') {
       // it was removed since it was remembered
       this.set(KERNEL, '');
     }
@@ -187,14 +191,17 @@ export class FormModel implements IDisposable {
     return false;
   }
 
-  private async loadKernels(): Promise<void> {
+  private async loadKernels(): Promise<boolean> {
+    let areRead = true;
     try {
       this._kernels = await this.source.kernels();
     } catch (error) {
+      areRead = false;
       this._kernels = [];
       this._failure = failureOf(error);
     }
     this.emit();
+    return areRead;
   }
 
   private setCheck(check: ICheck): void {

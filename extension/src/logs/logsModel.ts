@@ -3,6 +3,7 @@ import { Signal, type ISignal } from '@lumino/signaling';
 
 import { ApiError } from '../apiError';
 import type { ICluster } from '../contract';
+import { Shown } from '../model/shown';
 import type { IFile, ILogSource } from './contract';
 import { namesOf, type INames } from './files';
 import { LogTail } from './tail';
@@ -29,13 +30,13 @@ export class LogsModel implements IDisposable {
     every = EVERY
   ) {
     this._file = file;
-    this.cluster = clusters.cluster(name);
     this.turns = new Turns({
       turn: () => this.look(),
       isWanted: () => this.isSeen && this._isFollowing,
       every
     });
     clusters.changed.connect(this.onClusters);
+    this.onClusters();
   }
 
   /** Emitted when anything is new. */
@@ -167,14 +168,15 @@ export class LogsModel implements IDisposable {
   }
 
   private readonly onClusters = (): void => {
+    const { isOver } = this;
     const its = this.clusters.cluster(this.name);
-    if (its === this.cluster || (its === undefined && !this.isOver)) {
+    const isKnown = its !== undefined || isOver;
+    if (!isKnown || (its === this.cluster && isOver === this.which.isOver)) {
       return;
     }
-    const isAnother = its !== undefined && this.cluster !== undefined && its.id !== this.cluster.id;
-    this.cluster = its ?? this.cluster;
+    this.cluster = its;
     this.isListOld = true;
-    if (isAnother) {
+    if (this.which.hear(its?.id)) {
       // a name can be given again
       this.begin();
     } else {
@@ -189,6 +191,7 @@ export class LogsModel implements IDisposable {
   }
 
   private readonly turns: Turns;
+  private readonly which = new Shown();
   private cluster: ICluster | undefined;
   private isSeen = false;
   private isListOld = true;

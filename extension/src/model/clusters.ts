@@ -3,6 +3,7 @@ import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 
 import type { IBroken, IChange, ICluster, IPulse, IStart, IState, Message } from '../contract';
 import { History } from './history';
+import { kept } from './kept';
 import { Link, type IEvents, type ISocket } from './link';
 import { stateAfter, type LinkState } from './linkState';
 
@@ -89,6 +90,12 @@ export class ClustersModel implements IDisposable {
     return this._state === 'live' && !this.byName.has(name) && !isUnreadable;
   }
 
+  /** Return whether a cluster has ended, and that is known: there may be another one of its name. */
+  isOver({ id, name }: ICluster): boolean {
+    const its = this.byName.get(name);
+    return its ? its.id !== id : this.hasEnded(name);
+  }
+
   /** Return the last pulses of a cluster. */
   pulses(cluster: ICluster): readonly IPulse[] {
     return this.history.of(cluster);
@@ -155,8 +162,7 @@ export class ClustersModel implements IDisposable {
   private whole(state: IState, link: LinkState): void {
     this._version = state.version;
     this.setState(link, '');
-    const known = this.byName;
-    this.byName = new Map(state.clusters.map(its => [its.name, same(known.get(its.name), its)]));
+    this.byName = kept(this.byName, state.clusters);
     this.settle(state);
   }
 
@@ -241,8 +247,4 @@ export class ClustersModel implements IDisposable {
   private _isDisposed = false;
   private readonly _changed = new Signal<this, void>(this);
   private readonly _pulsed = new Signal<this, void>(this);
-}
-
-function same(known: ICluster | undefined, told: ICluster): ICluster {
-  return known && JSON.stringify(known) === JSON.stringify(told) ? known : told;
 }

@@ -1,8 +1,5 @@
 /** Which cluster a page shows: a name can be given again. */
 export class Shown {
-  /** @param id - Identity of the cluster; undefined: it is not known yet. */
-  constructor(private id: string | undefined) {}
-
   /** Whether the cluster has ended. */
   get isOver(): boolean {
     return this._isOver;
@@ -20,12 +17,20 @@ export class Shown {
    * @returns Whether the page is to be loaded again.
    */
   hear(id: string | undefined): boolean {
-    const isAnother = id !== this.id && this.wasThere;
+    const isAnother = this.wasThere ? id !== this.id : this.isWaiting;
     const isNew = id !== undefined && (this._isOver || isAnother);
     this._isOver = id === undefined;
     this.id = id ?? this.id;
     return isNew;
   }
 
+  /** Hear that the cluster has nothing to show yet: what the page has got instead is loaded again. */
+  wait(): void {
+    this.isWaiting = true;
+  }
+
+  // undefined: nothing of a cluster was shown yet
+  private id: string | undefined;
+  private isWaiting = false;
   private _isOver = false;
 }

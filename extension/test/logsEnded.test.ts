@@ -1,0 +1,87 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { cluster } from './support/fakes';
+import { opened, shown, turn, until } from './support/opened';
+
+test('a cluster that has ended is said to have, and its logs are read to their end', async () => {
+  const { logs, clusters, model } = opened();
+  model.see(true);
+  await until(model, () => shown(model) !== '');
+  assert.ok(!model.isOver);
+
+  logs.write('head', 'the last words\n');
+  clusters.tell({ clusters: [] });
+
+  assert.ok(model.isOver);
+  await until(model, () => shown(model).endsWith('the last words\n'));
+  model.dispose();
+});
+
+test('nothing more is asked for when all of an ended cluster was read', async context => {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const { logs, clusters, model } = opened();
+  clusters.clusters = [];
+  model.see(true);
+  await turn();
+  context.mock.timers.tick(1);
+  await turn();
+  assert.equal(logs.asked.length, 2);
+
+  context.mock.timers.tick(60_000);
+  await turn();
+
+  assert.equal(logs.asked.length, 2);
+  assert.equal(shown(model), 'of the head\n');
+  model.dispose();
+});
+
+test('a cluster is not said to have ended while nothing is known', () => {
+  const { clusters, model } = opened();
+
+  clusters.tell({ clusters: [], state: 'connecting' });
+
+  assert.ok(!model.isOver);
+  model.dispose();
+});
+
+test('another cluster of the same name begins with its own logs', async () => {
+  const { logs, clusters, model } = opened();
+  model.see(true);
+  await until(model, () => shown(model) !== '');
+
+  logs.texts.set('head', 'of another head, which has written more\n');
+  clusters.tell({ clusters: [cluster('mpi', { id: 'another' })] });
+
+  await until(model, () => shown(model) === 'of another head, which has written more\n');
+  model.dispose();
+});
+
+test('a cluster that comes after one that had ended begins with its own logs', async context => {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const { logs, clusters, model } = opened(null, { clusters: [] });
+  model.see(true);
+  await turn();
+  context.mock.timers.tick(1);
+  await turn();
+  assert.equal(shown(model), 'of the head\n');
+
+  logs.texts.set('head', 'of another head, which has written more\n');
+  clusters.tell({ clusters: [cluster('mpi')] });
+  await turn();
+
+  assert.equal(shown(model), 'of another head, which has written more\n');
+  model.dispose();
+});
+
+test('what was read before a cluster was known is not read again', async () => {
+  const { clusters, model } = opened(null, { clusters: [], state: 'connecting' });
+  model.see(true);
+  await until(model, () => shown(model) !== '');
+  const { tail } = model;
+
+  clusters.tell({ clusters: [cluster('mpi')], state: 'live' });
+
+  assert.equal(model.tail, tail);
+  model.dispose();
+});

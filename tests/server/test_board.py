@@ -1,0 +1,143 @@
+"""What is known of clusters, while it is looked at and while it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from server.unreadable import unreadable
+from support.processes import DEADLINE, kill
+
+from workbench.server import board
+from workbench.server.board import Board
+from workbench.server.clusters import Survey
+from workbench.server.files import FilesSilent
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+class Slow(Survey):
+    """Has read when it is `reading`, and says what, or fails, when it `answers`."""
+
+    def __init__(self):
+        super().__init__()
+        self.looks, self.failure = 0, None
+        self.reading, self.answers = threading.Event(), threading.Event()
+
+    def look(self):
+        seen = super().look()
+        self.looks += 1
+        self.reading.set()
+        self.answers.wait(DEADLINE)
+        if self.failure:
+            raise self.failure
+        return seen
+
+
+@pytest.fixture
+async def slow(monkeypatch):
+    """Return the survey of the boards that are made now."""
+    its = Slow()
+    monkeypatch.setattr(board, "Survey", lambda: its)
+    yield its
+    its.answers.set()
+
+
+async def test_all_who_ask_while_it_is_looked_share_the_next_look_which_none_of_them_ends(slow, cluster):
+    its = Board()
+    first = asyncio.create_task(its.look())
+    await asyncio.to_thread(slow.reading.wait, DEADLINE)
+    cluster("new")
+
+    asking = [asyncio.create_task(its.look()) for _ in range(20)]
+    await asyncio.sleep(0)
+    leaving = asking.pop()
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    slow.answers.set()
+
+    assert set((await first).clusters) == set()
+    assert {tuple(state.clusters) for state in await asyncio.gather(*asking)} == {("new",)}
+    assert slow.looks == 2
+
+
+async def test_all_who_ask_while_files_hang_hear_of_it_at_once_and_who_asks_later_when_it_is_over(slow, cluster):
+    cluster("there")
+    its = Board()
+    first = asyncio.create_task(its.look())
+    await asyncio.to_thread(slow.reading.wait, DEADLINE)
+
+    asking = [first, *(asyncio.create_task(its.look()) for _ in range(20))]
+    await asyncio.sleep(0)
+    slow.failure = FilesSilent("they hang")
+    slow.answers.set()
+
+    assert {str(told) for told in await asyncio.gather(*asking, return_exceptions=True)} == {"they hang"}
+    assert slow.looks == 1
+    slow.failure = None
+    assert set((await its.look()).clusters) == {"there"}
+
+
+@pytest.mark.usefixtures("verbs")
+async def test_while_files_hang_what_is_being_done_is_told_as_it_is_now(slow, cluster):
+    record = cluster("busy")
+    its = Board()
+    slow.answers.set()
+    await its.look()
+    slow.answers.clear()
+    slow.reading.clear()
+    hanging = asyncio.create_task(its.look())
+    await asyncio.to_thread(slow.reading.wait, DEADLINE)
+
+    its.changes.begin(record, "scale", ["4"])
+    slow.failure = FilesSilent("they hang")
+    slow.answers.set()
+    with pytest.raises(FilesSilent):
+        await hanging
+
+    assert its.known.clusters["busy"]["busy"] == "scaling"
+    await its.close()
+
+
+async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with_the_reason(verbs, cluster):
+    record = cluster("there")
+    its = Board()
+    its.changes.begin(record, "scale", ["4"])
+    [verb] = verbs
+    its._awake.clear()
+    kill(verb.pid)
+    await its._awake.wait()
+    before = await its.look()
+
+    with unreadable():
+        for _ in range(2):
+            meanwhile = await its.look()
+    after = await its.look()
+
+    assert before.clusters["there"]["error"]
+    assert before.clusters == meanwhile.clusters == after.clusters
+    [trouble] = meanwhile.broken
+    assert trouble["name"] == ""
+    assert "a folder of yours" in trouble["error"]
+    assert before.broken == after.broken == []
+
+
+async def test_of_a_registry_that_could_never_be_read_the_reason_is_told_and_no_cluster(cluster):
+    cluster("hidden")
+    with unreadable():
+        state = await Board().look()
+
+    assert (state.clusters, [its["name"] for its in state.broken]) == ({}, [""])
+
+
+async def test_who_watches_the_clusters_ends_with_the_last_browser_also_in_the_moment_of_a_change():
+    its = Board()
+    with its.watching():
+        watcher = its._watching
+        while not its._fresh:  # noqa: ASYNC110  (as soon as it waits, not a moment later)
+            await asyncio.sleep(0)
+        its._wake()
+
+    await asyncio.wait({watcher}, timeout=DEADLINE)
+    assert watcher.cancelled()
