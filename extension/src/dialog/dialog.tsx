@@ -45,6 +45,10 @@ export class NewClusterDialog extends Dialog<unknown> {
       this.node.querySelector<HTMLElement>('.jp-Dialog-body :is(select, button)')?.focus();
       return;
     }
+    if (event.type === 'focus' && event.target instanceof HTMLElement) {
+      this.keepFocus(event, event.target);
+      return;
+    }
     super.handleEvent(event);
     if (event.type === 'input') {
       // a dialog enables its buttons whenever something is typed
@@ -72,6 +76,17 @@ export class NewClusterDialog extends Dialog<unknown> {
     }
   }
 
+  // What takes the focus late, as a panel that is only now shown, would have it behind the dialog: Start, to which
+  // JupyterLab gives it then, may be disabled.
+  private keepFocus(event: Event, target: HTMLElement): void {
+    if (this.node.contains(target)) {
+      this.focused = target;
+      return;
+    }
+    event.stopPropagation();
+    (this.focused?.isConnected ? this.focused : this.buttons[CANCEL])?.focus();
+  }
+
   private get buttons(): HTMLButtonElement[] {
     return [...this.node.querySelectorAll<HTMLButtonElement>('.jp-Dialog-footer button')];
   }
@@ -88,6 +103,9 @@ export class NewClusterDialog extends Dialog<unknown> {
       target.matches('button, summary, textarea')
     );
   }
+
+  // What had the focus last.
+  private focused: HTMLElement | null = null;
 
   private readonly refresh = (): void => {
     const [cancel, start] = this.buttons;
