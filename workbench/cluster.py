@@ -71,6 +71,11 @@ class MPICluster(Cluster):
     fault_tolerant : bool
         Have the ranks of several nodes go on when one dies. It costs Open MPI its fastest networks; on one node it is
         always so, and costs nothing.
+    template : bool, optional
+        Fork the ranks of a node from one process that has imported what they need; default: the setting
+        ``workbench.template``, which is true.
+    preload : sequence of str
+        Modules that every rank has imported when it is ready.
     ssh_tunnel : str, optional
         Host, as ``ssh`` takes it, through which the head is reached.
     asynchronous : bool
@@ -127,6 +132,8 @@ class MPICluster(Cluster):
         preset: str | None = None,
         interface: str | None = None,
         fault_tolerant: bool = False,
+        template: bool | None = None,
+        preload: Sequence[str] = (),
         ssh_tunnel: str | None = None,
         asynchronous: bool = False,
         loop: Any = None,
@@ -140,7 +147,8 @@ class MPICluster(Cluster):
             ranks, name=name, scheduler=scheduler, threads=threads, memory=memory, mpi=mpi, protocol=protocol,
             timeout=timeout, idle_timeout=idle_timeout, nodes=nodes, ranks_per_node=ranks_per_node, walltime=walltime,
             queue=queue, account=account, constraint=constraint, reservation=reservation, gpus_per_rank=gpus_per_rank,
-            extra=extra, preset=preset, interface=interface, fault_tolerant=fault_tolerant,
+            extra=extra, preset=preset, interface=interface, fault_tolerant=fault_tolerant, template=template,
+            preload=preload,
         )  # fmt: skip
         record = self._job.record
         self._owner = not self._job.attached

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from workbench.host import ProcessId
 from workbench.resources import Resources
 
-SCHEMA = 2
+SCHEMA = 3
 SCHEDULERS = ("local", "here", "slurm", "pbs")
 """What starts jobs."""
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -71,6 +71,10 @@ class Record:
     """Whether other hosts have to reach head and ranks."""
     fault_tolerant: bool = False
     """Whether the ranks of several nodes have to go on when one dies, whatever that costs."""
+    template: bool = True
+    """Whether the ranks of a node are forked from one process that has imported what they need."""
+    preload: tuple[str, ...] = ()
+    """Modules that ranks have imported when they are ready."""
     directory: str = field(default_factory=os.getcwd)
     """Working directory of head and ranks."""
     idle_timeout: float = 3600.0
@@ -171,7 +175,9 @@ def from_dict(values: dict[str, Any]) -> Record:
     process = _typed(ProcessId, values["process"])
     resources = _typed(Resources, {**values["resources"], "extra": tuple(values["resources"]["extra"])})
     worlds = tuple(_typed(World, world) for world in values["worlds"])
-    record = _typed(Record, {**values, "process": process, "resources": resources, "worlds": worlds})
+    preload = tuple(values["preload"])
+    made = {"process": process, "resources": resources, "worlds": worlds, "preload": preload}
+    record = _typed(Record, {**values, **made})
     if record.scheduler not in SCHEDULERS:
         raise TypeError(f"scheduler is {record.scheduler!r}")
     if not _ID.fullmatch(record.id):

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
-import socket
 import stat
 import tempfile
 import time
 from pathlib import Path
 
 from workbench.errors import RecordError
+from workbench.fork import stub
 
 # Segments of shared memory, and the description of the node that mpiexec hands to its ranks.
 _MPICH_FILES = (("/dev/shm", "mpich_shm_*"), ("/tmp", "hydra_hwloc_xmlfile_*"))  # noqa: S108  (MPICH's, not ours)
@@ -36,17 +35,17 @@ _DYING = 2.0
 
 def sockets(cluster_id: str) -> Path:
     """Return the folder for the cluster's Unix sockets on this node, made if need be."""
-    return _private(_sockets(cluster_id, _node()))
+    return _private(_sockets(cluster_id, stub.node()))
 
 
 def spill(cluster_id: str) -> Path:
     """Return the folder for data that the cluster's ranks write to disk on this node, made if need be."""
-    return _private(_spill(cluster_id, _node()))
+    return _private(_spill(cluster_id, stub.node()))
 
 
 def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
     """Return the folder for MPI's shared memory on this node, made if need be and unless `make` is False."""
-    path = _shared_memory(cluster_id, _node())
+    path = _shared_memory(cluster_id, stub.node())
     return _private(path) if make else path
 
 
@@ -66,7 +65,7 @@ def _remove_forsaken(parent: Path, *, but: str) -> None:
         with contextlib.suppress(OSError), open(mark, "rb") as file:
             if mark.parent.name != but and time.time() - os.fstat(file.fileno()).st_mtime > _BEING_MARKED:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(mark.parent.name, _node())
+                _remove(mark.parent.name, stub.node())
 
 
 def vacate(cluster_id: str) -> None:
@@ -75,7 +74,7 @@ def vacate(cluster_id: str) -> None:
         fcntl.flock(_marks[cluster_id], fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    _remove(cluster_id, _node())
+    _remove(cluster_id, stub.node())
 
 
 def remove(cluster_id: str, *, but_shared_memory: bool = False) -> None:
@@ -154,17 +153,8 @@ def _read(path: Path) -> bytes:
         return b""  # it has ended, or is another user's
 
 
-def _node() -> str:
-    """Return what names of folders have for the name of this node."""
-    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()[:7]
-
-
 def _sockets(cluster_id: str, node: str) -> Path:
-    name = f"{cluster_id[:8]}-{node}"
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.access(runtime, os.W_OK) and len(runtime) < 60:
-        return Path(runtime) / "workbench" / name
-    return _of_user("/tmp") / name  # noqa: S108  (made 0700 and checked)
+    return Path(stub.sockets_folder(cluster_id, node))
 
 
 def _spill(cluster_id: str, node: str) -> Path:
@@ -185,14 +175,13 @@ def _of_user(base: str) -> Path:
 
 
 def _private(path: Path) -> Path:
-    for folder in (path.parent, path):
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700, parents=True)
-        status = folder.lstat()
-        # /tmp is everybody's: a folder put there by somebody else would hand them our sockets.
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise RecordError(
-                f"{folder} has to be a folder of your own with mode 700, but it is not. "
-                "Remove it, or set XDG_RUNTIME_DIR and TMPDIR to folders of yours."
-            )
+    try:
+        stub.make_private(str(path))
+    except PermissionError as error:
+        if error.errno is not None:
+            raise
+        raise RecordError(
+            f"{error} has to be a folder of your own with mode 700, but it is not. "
+            "Remove it, or set XDG_RUNTIME_DIR and TMPDIR to folders of yours."
+        ) from None
     return path

@@ -132,7 +132,7 @@ def test_singletons_are_diagnosed(tmp_path: Path) -> None:
     liar = tmp_path / "mpiexec"
     liar.write_text(
         f'#!/bin/sh\n[ "$1" = --version ] && exec {real.mpiexec} --version\n'
-        'while [ "$1" != -m ]; do shift; done\n'
+        'while [ "$1" != -I ]; do shift; done\n'
         f'{sys.executable} "$@" & {sys.executable} "$@"; wait\n'
     )
     liar.chmod(0o755)

@@ -35,10 +35,9 @@ def processes_of(cluster: MPICluster) -> list[psutil.Process]:
 
 def launcher_of(cluster: MPICluster) -> psutil.Process:
     """Return the process of ``mpiexec`` of world 0."""
-    above = psutil.Process(cluster.ranks[0]["pid"]).parents()
-    # Below the head comes its tether, and mpiexec below that.
-    tether = next(number for number, process in enumerate(above) if process.ppid() == cluster.record.process.pid)
-    return above[tether - 1]
+    children = psutil.Process(cluster.record.process.pid).children()
+    tether = min((child for child in children if "tether.py" in " ".join(line_of(child))), key=lambda its: its.pid)
+    return tether.children()[0]
 
 
 def gone(process: psutil.Process) -> bool:

@@ -8,20 +8,25 @@ import contextlib
 import gc
 import importlib
 import logging
+import os
 import resource
 import signal
+import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from workbench import certificates, network, registry, scratch, sparing
 from workbench.errors import WorkbenchError
+from workbench.fork import stub
+from workbench.fork.template import fork_template
 from workbench.head.world import WorldProcess
 from workbench.host import ProcessId
 from workbench.late_record import await_record
 from workbench.launch import mpi
 from workbench.launch.allocation import enclosing, peers
 from workbench.launch.choose import launcher
+from workbench.launch.job_spec import template_modules
 from workbench.registry import Record
 
 # Open files that are asked for: Dask allows itself half as many connections.
@@ -39,36 +44,48 @@ def main() -> int:
     signal.signal(signal.SIGUSR1, lambda *_: None)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     arguments = parser.parse_args()
-    # The import takes as long as the ranks' own, and looking for MPI waits for another process: side by side, not one
-    # after the other. mpiexec is started from this thread, since its life is tied to the thread that starts it.
-    side = ThreadPoolExecutor()
-    library, importing = side.submit(mpi.loaded_library), side.submit(_import)
-    record = await_record(arguments.name, arguments.id)
-    if record.state != "submitted":
-        return _refuse(record)
-    record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
-    try:
-        if launcher(record.scheduler).batch and (around := enclosing()):
-            # It may have waited in its queue for days: the time to be ready counts from now.
-            record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
-            # If it is killed the next job on this node removes what it leaves.
-            scratch.occupy(record.id, "world-0")
-        address = network.address(record.interface, peers=peers() if record.spread else None)
-        registry.write(record)
-        found = mpi.mpiexec_of(library.result(), record.mpi)
-        record = record.replace(mpi=str(found))
-        world = WorldProcess(record, found, index=0, ranks=record.ranks)
-        world.spawn(record.deadline - time.time())
-    except (WorkbenchError, OSError) as error:
-        return _fail(record, str(error))
-    importing.result()
-    return asyncio.run(_serve(record, world, address))
+    times = {"the head begins": time.time()}
+    # The ranks of this node are forked from here, which takes that nothing has started threads.
+    os.environ |= stub.ONE_THREAD
+    # The import takes long, and looking for MPI waits for another process: side by side, not one after the other.
+    # mpiexec is started from this thread, since its life is tied to the thread that starts it.
+    with ThreadPoolExecutor() as side:
+        library, importing = side.submit(mpi.loaded_library), side.submit(_import, "distributed")
+        record = await_record(arguments.name, arguments.id)
+        if record.state != "submitted":
+            return _refuse(record)
+        record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
+        listener = None
+        try:
+            if launcher(record.scheduler).batch and (around := enclosing()):
+                # It may have waited in its queue for days: the time to be ready counts from now.
+                record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
+                # If it is killed the next job on this node removes what it leaves.
+                scratch.occupy(record.id, "world-0")
+            address = network.address(record.interface, peers=peers() if record.spread else None)
+            registry.write(record)
+            found = mpi.mpiexec_of(library.result(), record.mpi)
+            record = record.replace(mpi=str(found))
+            if record.template:
+                listener = stub.listen(str(scratch.sockets(record.id)))
+            world = WorldProcess(record, found, index=0, ranks=record.ranks)
+            world.spawn(record.deadline - time.time())
+            times["mpiexec is started"] = time.time()
+        except (WorkbenchError, OSError) as error:
+            return _fail(record, str(error))
+        importing.result()
+    times["the head has imported Dask"] = time.time()
+    if listener is not None:
+        # Before this process has threads.
+        fork_template(socket.socket(fileno=listener.detach()), template_modules(record))
+    _import("workbench.head.head")
+    return asyncio.run(_serve(record, world, address, times))
 
 
-def _import() -> None:
+def _import(module: str) -> None:
     # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
     gc.disable()
-    importlib.import_module("workbench.head.head")
+    importlib.import_module(module)
     gc.freeze()
     gc.enable()
 
@@ -81,7 +98,7 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(record: Record, world: WorldProcess, address: str) -> int:
+async def _serve(record: Record, world: WorldProcess, address: str, times: dict[str, float]) -> int:
     import dask
 
     from workbench.head.head import Head
@@ -89,7 +106,7 @@ async def _serve(record: Record, world: WorldProcess, address: str) -> int:
 
     dask.config.set(SETTINGS | sparing.settings())
     _allow_connections()
-    return await Head(record, world, address).run()
+    return await Head(record, world, address, times=times).run()
 
 
 def _refuse(record: Record) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench import __version__, certificates, config, registry, scratch
 from workbench.errors import LaunchError, StartError, WorkbenchError
-from workbench.head import lease
+from workbench.head import lease, start_times
 from workbench.head.broadcasting import Broadcasts
 from workbench.head.cells import Cells
 from workbench.head.collectives import Collectives
@@ -53,6 +53,8 @@ class Head:
     end
         Tells when the scheduler will end the job, in seconds since the epoch, or None while it cannot; may block.
         Default: the scheduler is asked, if it ends jobs at all.
+    times
+        What this process has done since its beginning and when, in seconds since the epoch.
 
     Notes
     -----
@@ -60,9 +62,16 @@ class Head:
     """
 
     def __init__(
-        self, record: Record, world: WorldProcess, address: str, end: Callable[[], float | None] | None = None
+        self,
+        record: Record,
+        world: WorldProcess,
+        address: str,
+        end: Callable[[], float | None] | None = None,
+        *,
+        times: dict[str, float] | None = None,
     ) -> None:
         self.record = record
+        self._times = times or {}
         self.scheduler = HeadScheduler(
             http_socket=scratch.sockets(record.id) / "head.sock",
             local_directory=scratch.spill(record.id),
@@ -168,6 +177,7 @@ class Head:
         self.scheduler.add_plugin(self.collectives)
         self.scheduler.add_plugin(self.cells)
         await self.scheduler
+        self._times["the scheduler listens"] = time.time()
         self._update(address=self.scheduler.address, http=str(self.scheduler.http_socket))
 
     # -- what clients ask for ----------------------------------------------------------------------------------
@@ -278,6 +288,11 @@ class Head:
     def _joined(self, world: int, rank: int, told: dict[str, Any]) -> None:
         self.worlds.joined(world, rank, told)
         self.metrics.store.joined(world, rank, told)
+        first = self.worlds.get(0)
+        if self._times and first is not None and first.ready:
+            times = [its["times"] for its in first.present.values()]
+            logger.info("the start:\n  %s", "\n  ".join(start_times.lines(self._times, times, time.time())))
+            self._times = {}
 
     def _left(self, world: int, rank: int) -> None:
         self.worlds.left(world, rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,8 @@ def request(
     preset: str | None = None,
     interface: str | None = None,
     fault_tolerant: bool = False,
+    template: bool | None = None,
+    preload: Sequence[str] = (),
 ) -> Record:
     """Return the record of the cluster that is asked for.
 
@@ -79,6 +82,11 @@ def request(
         Network interface that head and ranks bind; None: the site's, or the one that leads to the other nodes.
     fault_tolerant
         Have the ranks of several nodes go on when one dies (ULFM).
+    template
+        Fork the ranks of a node from one process that has imported what they need; None: the setting
+        ``workbench.template``.
+    preload
+        Modules that every rank has imported when it is ready, beside those of the setting ``workbench.preload``.
 
     Raises
     ------
@@ -133,6 +141,8 @@ def request(
         local_directory=its_nodes.local_directory,
         spread=spread,
         fault_tolerant=fault_tolerant,
+        template=_template(template),
+        preload=_modules(preload),
         directory=_directory(),
         idle_timeout=_seconds("idle_timeout", idle_timeout, "idle-timeout"),
         created=now,
@@ -148,6 +158,22 @@ def is_spread(scheduler: str) -> bool:
         return False
     around = enclosing()
     return around is not None and around.leaves_this_host
+
+
+def _template(asked: bool | None) -> bool:
+    wanted = config.get("template") if asked is None else asked
+    if not isinstance(wanted, bool):
+        raise InvalidRequest(f"the setting workbench.template {wanted!r}: allowed are true and false.")
+    # Elsewhere a process that has loaded system libraries cannot be forked.
+    return wanted and sys.platform == "linux"
+
+
+def _modules(asked: Sequence[str]) -> tuple[str, ...]:
+    given = [*config.get("preload"), *((asked,) if isinstance(asked, str) else asked)]
+    for name in given:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise InvalidRequest(f"preload {name!r}: allowed is the name of a module, e.g. --preload torch.")
+    return tuple(dict.fromkeys(given))
 
 
 def _directory() -> str:

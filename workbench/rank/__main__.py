@@ -13,6 +13,7 @@ import contextlib
 import faulthandler
 import functools
 import gc
+import importlib
 import os
 import secrets
 import signal
@@ -38,8 +39,17 @@ _FINALIZE = 3.0
 _DRAIN = 1.0
 
 
-def main() -> NoReturn:
-    """Run this rank to its end."""
+def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
+    """Run this rank to its end.
+
+    Parameters
+    ----------
+    daemon
+        Pid of the launcher's daemon that has started the stub of this rank; None: the daemon has started this process.
+    began
+        When the stub began, in seconds since the epoch; None: this process has no stub.
+    """
+    times = {"begun": began, "forked": time.time()} if began else {"begun": time.time()}
     parser = argparse.ArgumentParser(prog="workbench.rank")
     parser.add_argument("name")
     parser.add_argument("id")
@@ -48,9 +58,10 @@ def main() -> NoReturn:
     parser.add_argument("--timeout", type=float, required=True, help="seconds until the world has to be ready")
     arguments = parser.parse_args()
 
-    parent = os.getppid()
-    tether.tie(parent, signal.SIGKILL)
-    tether.watch(parent)
+    if daemon is None:
+        daemon = os.getppid()
+        tether.tie(daemon, signal.SIGKILL)
+        tether.watch(daemon)
     faulthandler.enable()
     said = os.dup(2)
     # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
@@ -61,9 +72,9 @@ def main() -> NoReturn:
         scratch.occupy(record.id, f"world-{arguments.world}")
         signal.signal(signal.SIGTERM, functools.partial(_end_tidily, record))
     try:
-        finalize = _live(arguments, record)
+        finalize = _live(arguments, record, times)
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
-        _abort(error, said, record, arguments.world)
+        _abort(error, said, record, arguments.world, daemon)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
         scratch.remove(record.id, but_shared_memory=True)
@@ -80,22 +91,27 @@ def _end_tidily(record: Record, number: int, _: object) -> NoReturn:
     raise AssertionError("the signal ends this process")
 
 
-def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
+def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]) -> bool | None:
     deadline = time.monotonic() + arguments.timeout
     thread = SpmdThread()
     # MPI waits for its peers while this thread imports Dask.
     opening = thread.submit(world.open_world, arguments.ranks, arguments.world, thread)
     from workbench.rank import worker
 
+    for module in record.preload:
+        importlib.import_module(module)
     gc.freeze()
     gc.enable()
+    times["imported"] = time.time()
 
     context = opening.result(_left(deadline))
+    times["in MPI"] = time.time()
     rank_room.enter(context)
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     where = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(where, flush=True)  # noqa: T201  (this is the rank's log)
     line = thread.submit(world.share, context, _address_and_name, deadline).result(_left(deadline))
+    times["addressed"] = time.time()
     _close_input()
     address, name = line.split()
     if record.protocol == "mpi" and world.can_transport(context):
@@ -106,7 +122,7 @@ def _live(arguments: argparse.Namespace, record: Record) -> bool | None:
 
     def run() -> None:
         serving = worker.serve(
-            context, record, address, _left(deadline), registered, start=name, main_thread=main_thread
+            context, record, address, _left(deadline), registered, start=name, main_thread=main_thread, times=times
         )
         try:
             ended.set_result(asyncio.run(serving))
@@ -158,7 +174,7 @@ def _log_to(path: os.PathLike[str]) -> None:
     os.close(file)
 
 
-def _abort(error: BaseException, said: int, record: Record, index: int) -> NoReturn:
+def _abort(error: BaseException, said: int, record: Record, index: int, daemon: int) -> NoReturn:
     """End the whole world, since it was not ready yet: loudly, with the reason in its log."""
     try:
         who = f"rank {rank_room.current().rank}"
@@ -187,16 +203,16 @@ def _abort(error: BaseException, said: int, record: Record, index: int) -> NoRet
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(1)
     # Not a rank yet, so MPI knows of no loss: the daemon that started this process has to end the world.
-    if _has_a_daemon(record.process):
-        os.kill(os.getppid(), signal.SIGTERM)
+    if _is_of_the_world(daemon, record.process):
+        os.kill(daemon, signal.SIGTERM)
     os._exit(1)
 
 
-def _has_a_daemon(head: ProcessId) -> bool:
-    """Tell whether the parent belongs to the world: an orphan's is the one that ends the user's session."""
+def _is_of_the_world(daemon: int, head: ProcessId) -> bool:
+    """Return whether a process belongs to the world: the parent of an orphan is the one that ends the user's session."""
     import psutil
 
-    return not head.is_local or any(parent.pid == head.pid for parent in psutil.Process().parents())
+    return not head.is_local or any(parent.pid == head.pid for parent in psutil.Process(daemon).parents())
 
 
 def _exit(finalize: bool | None) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Any
 
 import dask
@@ -70,6 +71,7 @@ async def serve(
     *,
     start: str,
     main_thread: MainThread,
+    times: dict[str, float],
 ) -> bool | None:
     """Run the rank's worker until it is closed.
 
@@ -85,6 +87,8 @@ async def serve(
         Name of this start of the world, which no other has.
     main_thread
         What runs the cells of notebooks.
+    times
+        When this rank had come how far with its start, in seconds since the epoch.
 
     Returns
     -------
@@ -114,7 +118,7 @@ async def serve(
         http_socket=scratch.sockets(record.id) / f"rank-{name}.sock",
         local_directory=str(scratch.spill(record.id)),
         death_timeout=timeout,
-        startup_information={"workbench": lambda _: facts(context) | {"start": start}},
+        startup_information={"workbench": lambda _: facts(context) | {"start": start, "times": times}},
         metrics={"transport": lambda _: comm.summary()},
         plugins=(busy := Busy(),),
     )
@@ -134,6 +138,7 @@ async def serve(
         return calls.where() or cells.where()
 
     worker.handlers |= answering({"workbench_where": where})
+    times["serving"] = time.time()
     async with worker:
         ready.set()
         with metering(worker, context, record, start, activity):

@@ -201,9 +201,11 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     quiet
         Show no progress.
     options
-        Of `workbench.MPICluster`; None stands for its default.
+        Of `workbench.MPICluster`, ``no_template`` for ``template=False``; None stands for a default.
     """
     given = {key: value for key, value in options.items() if value is not None}
+    if given.pop("no_template", False):
+        given["template"] = False
     if dry_run:
         from workbench.preview import preview
 

@@ -116,6 +116,8 @@ VERBS = (
             Argument("--preset", "section of jobqueue.yaml with the site's settings", "PRESET", presets),
             Argument("--interface", "network interface that head and ranks bind", "INTERFACE", _interfaces),
             Argument("--fault-tolerant", "let the ranks of several nodes go on when one dies, on slower networks"),
+            Argument("--preload", "module that ranks have imported when they are ready", "MODULE", many=True),
+            Argument("--no-template", "have each rank import by itself, rather than fork it from one that has"),
             _TUNNEL,
             Argument("--threads", "threads of each rank; default: 1", "T"),
             Argument("--memory", "memory limit of each rank, as 2GB; default: an even share", "SIZE"),

@@ -1,0 +1,12 @@
+"""``python -m workbench.fork NAME ID MODULES LISTENER``: the template of a node without a head."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+from workbench.fork.template import Template, load
+
+if __name__ == "__main__":
+    MODULES, LISTENER = sys.argv[3:5]
+    Template(socket.socket(fileno=int(LISTENER)), refusal=load(MODULES)).serve()

@@ -1,0 +1,377 @@
+"""Stand in for one rank: ``mpiexec`` starts this small program, and the template of its node forks the rank.
+
+``python -I -S stub.py ID LOGS MODULES PROGRAM WORD ...`` does what ``python -m PROGRAM WORD ...`` would do. The stub hands
+over what its launcher gave it (environment, open files, limits, working directory), passes signals on, and ends as the
+rank ends. If the stub is killed, the kernel kills the rank. Where the rank cannot be forked, the stub becomes the rank.
+
+Hundreds of stubs may start at once from one file system, so the program loads nothing but modules that are part of the
+interpreter. ``socket`` and ``signal`` would take longer to load than everything else together: their C halves are enough.
+"""
+
+from __future__ import annotations
+
+import _signal as signal
+import _socket as socket
+import binascii
+import fcntl
+import marshal
+import os
+import resource
+import select
+import sys
+import time
+
+# `typing` takes longer to load than the whole program.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+SOCKET, LOCK = "template.sock", "template.lock"
+"""Where the template of a node listens, in the cluster's folder for sockets; who connects or starts it holds the lock."""
+ONE_THREAD = dict.fromkeys(
+    (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "BLIS_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+    ),
+    "1",
+)
+"""Variables with which libraries start no threads of their own: a process that has threads cannot be forked."""
+
+FORKED, REFUSED = b"F", b"R"
+"""First byte of the answer to a stub: the pid of the rank follows, or the reason."""
+
+# Seconds until the template has answered: it may have to import everything first, from a busy file system.
+_ANSWER = 120.0
+# Seconds to wait for another stub that is starting the template.
+_TURN = 10.0
+# Seconds between two looks at the parent, where the kernel does not report its end.
+_LOOK = 1.0
+_PASSED_ON = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGCONT, signal.SIGTSTP, signal.SIGWINCH,
+)  # fmt: skip
+# Variables that a process reads when it starts, and never again.
+_READ_AT_START = (b"PYTHON", b"LD_", b"LC_", b"LANG", b"MALLOC_", b"GLIBC_", b"TZ", b"DASK_", b"MPI4PY_")
+_LIBRARIES = b"LD_LIBRARY_PATH"
+_CAPABILITIES = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:")
+
+
+class Refused(Exception):  # noqa: N818  (it is no error: the rank starts without the template)
+    """The rank cannot be forked; the message is the reason."""
+
+
+def main() -> NoReturn:
+    """Have the rank forked and stand in for it, or become it."""
+    began = time.time()
+    identity, logs, modules, *words = sys.argv[1:]
+    parent = os.getppid()
+    given = _given_files()
+    try:
+        connection, life, rank = _hand_over(began, identity, logs, modules, words, parent, given)
+    except (OSError, Refused) as reason:
+        os.write(2, f"workbench: a rank starts without the template of its node: {reason}\n".encode())
+        os.execv(sys.executable, [sys.executable, "-m", *words])  # noqa: S606  (no shell is the point)
+    _close(given)
+    # What waits for the end of the rank's output must not wait for the stub.
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    _end(_stand_in(connection, life, rank, parent))
+
+
+def _given_files() -> list[int]:
+    """Return the numbers of the files that this process was given."""
+    for number in (0, 1, 2):
+        if not _is_open(number):
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    return sorted(number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number))
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False  # for instance the listing itself
+    return True
+
+
+def _close(given: list[int]) -> None:
+    for number in given[3:]:
+        os.close(number)
+
+
+def surroundings() -> dict[str, Any]:
+    """Return what a process cannot be given after its start, by the words for it.
+
+    A rank can be forked only where these are the same for the stub and the template.
+    """
+    status = [line for line in _read("/proc/self/status").splitlines() if line.startswith(_CAPABILITIES)]
+    spaces = {kind: _link(f"/proc/self/ns/{kind}") for kind in sorted(os.listdir("/proc/self/ns"))}
+    policy = _read("/proc/self/numa_maps").split(None, 2)[1:2]
+    return {
+        "interpreter": sys.executable,
+        "control group": _read("/proc/self/cgroup"),
+        "namespaces": spaces,
+        "root folder": _link("/proc/self/root"),
+        "user": (os.getresuid(), os.getresgid(), sorted(os.getgroups())),
+        "privileges": status,
+        "security label": _read("/proc/self/attr/current"),
+        "memory policy": policy,
+        "scheduling policy": os.sched_getscheduler(0),
+        "OOM score": _read("/proc/self/oom_score_adj"),
+        "variables that are read at the start": {
+            name: value
+            for name, value in os.environb.items()
+            if name.startswith(_READ_AT_START) and name != _LIBRARIES
+        },
+        # Of another way through the folders nothing comes: launchers put those of their own libraries in front.
+        "folders of libraries": sorted({
+            folder for folder in os.environb.get(_LIBRARIES, b"").split(b":")
+        }),
+    }
+
+
+def difference(stub: dict[str, Any], template: dict[str, Any]) -> str:
+    """Return what keeps a rank from being forked, by the `surroundings` of two processes; empty if nothing does."""
+    other = [what for what, value in template.items() if what != "folders of libraries" and stub.get(what) != value]
+    if not set(template["folders of libraries"]) <= set(stub["folders of libraries"]) | {b""}:
+        other.append("folders of libraries")
+    return f"the template has another {', another '.join(other)}" if other else ""
+
+
+def limits() -> dict[int, tuple[int, int]]:
+    """Return the limits of this process, by the number of the resource."""
+    return {
+        number: resource.getrlimit(number)
+        for number in {value for name, value in vars(resource).items() if name.startswith("RLIMIT_")}
+    }
+
+
+def node() -> str:
+    """Return what names of folders have for the name of this node."""
+    return f"{binascii.crc32(os.uname().nodename.encode()):08x}"
+
+
+def sockets_folder(identity: str, on: str) -> str:
+    """Return the path of the folder for a cluster's Unix sockets.
+
+    Parameters
+    ----------
+    identity
+        Id of the cluster.
+    on
+        As of `node`; ``*`` for a pattern of all nodes.
+    """
+    name = f"{identity[:8]}-{on}"
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.access(runtime, os.W_OK) and len(runtime) < 60:
+        return f"{runtime}/workbench/{name}"
+    return f"/tmp/workbench-{os.geteuid()}/{name}"  # noqa: S108  (made 0700 and checked)
+
+
+def make_private(folder: str) -> None:
+    """Make a folder and the one that it is in, or check that they are the user's alone.
+
+    Raises
+    ------
+    PermissionError
+        If one of them is somebody else's, or open to others: ``/tmp`` is everybody's.
+    """
+    for path in (os.path.dirname(folder), folder):  # noqa: PTH120  (pathlib takes long to load)
+        try:
+            os.makedirs(path, 0o700)  # noqa: PTH103
+        except FileExistsError:
+            pass
+        status = os.lstat(path)
+        if status.st_mode & 0o170077 != 0o040000 or status.st_uid != os.geteuid():
+            raise PermissionError(path)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""  # this kernel has no such thing
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _hand_over(
+    began: float, identity: str, logs: str, modules: str, words: list[str], parent: int, given: list[int]
+) -> tuple[socket.socket, socket.socket, int]:
+    """Have the template fork the rank; return the connection to the template, that to the rank, and the rank's pid.
+
+    Raises
+    ------
+    Refused, OSError
+        If the rank cannot be forked.
+    """
+    if "/task_" in _read("/proc/self/cgroup"):
+        raise Refused("each rank has a control group of its own here")
+    order = {
+        "words": words,
+        "began": began,
+        "daemon": parent,
+        "environment": dict(os.environb),
+        "umask": _umask(),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "limits": limits(),
+        "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
+        "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+        "surroundings": surroundings(),
+        "files": given,
+    }
+    folder = os.open(".", os.O_RDONLY)
+    life, its_life = socket.socketpair()
+    connection = _connect(identity, logs, modules, words, given)
+    connection.settimeout(_ANSWER)
+    text = marshal.dumps(order)
+    files = b"".join(number.to_bytes(4, sys.byteorder) for number in (folder, its_life.fileno(), *given))
+    head = len(text).to_bytes(8, "big")
+    connection.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+    connection.sendall(text)
+    its_life.close()
+    os.close(folder)
+    if connection.recv(1) != FORKED:
+        raise Refused(connection.recv(4096).decode() or "the template has ended")
+    rank = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+    connection.settimeout(None)
+    return connection, life, rank
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _connect(identity: str, logs: str, modules: str, words: list[str], given: list[int]) -> socket.socket:
+    """Return a connection to the template of this node, which is started if there is none."""
+    folder = sockets_folder(identity, node())
+    make_private(folder)
+    lock = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _TURN
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise Refused(f"{folder}/{LOCK} is locked for more than {_TURN:.0f} s") from None
+            time.sleep(0.005)
+    try:
+        return _try_to_connect(folder)
+    except (FileNotFoundError, ConnectionRefusedError):
+        _start_template(folder, logs, [*words[1:3], modules], given)
+        return _try_to_connect(folder)
+    finally:
+        os.close(lock)
+
+
+def _try_to_connect(folder: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_TURN)
+    connection.connect(f"{folder}/{SOCKET}")
+    if peer_user(connection) != os.geteuid():
+        raise Refused(f"{folder}/{SOCKET} is another user's")
+    return connection
+
+
+def peer_user(connection: Any) -> int:
+    """Return the number of the user at the other end of a Unix socket."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[4:8], sys.byteorder)
+
+
+def listen(folder: str) -> Any:
+    """Return the socket on which the template of this node listens, in the cluster's folder for sockets."""
+    path = f"{folder}/{SOCKET}"
+    try:
+        os.unlink(path)  # noqa: PTH108  (of a template that has ended)
+    except FileNotFoundError:
+        pass
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(4096)
+    return listener
+
+
+def _start_template(folder: str, logs: str, words: list[str], given: list[int]) -> None:
+    """Start the template of this node, which connections wait for from now on."""
+    listener = listen(folder)
+    log = os.open(f"{logs}/template-{node()}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    if not os.fork():
+        try:
+            # Who ends this stub with its process group must leave the template to the other ranks.
+            os.setpgid(0, 0)
+            _close(given)
+            null = os.open(os.devnull, os.O_RDONLY)
+            for number, source in ((0, null), (1, log), (2, log)):
+                os.dup2(source, number)
+            listener.set_inheritable(True)
+            command = [sys.executable, "-m", "workbench.fork", *words, str(listener.fileno())]
+            os.execve(sys.executable, command, {**os.environ, **ONE_THREAD})  # noqa: S606  (no shell is the point)
+        finally:
+            os._exit(127)
+    listener.close()
+    os.close(log)
+
+
+def _stand_in(connection: socket.socket, life: socket.socket, rank: int, parent: int) -> int:
+    """Pass signals on to the rank and return the status with which it has ended."""
+
+    def pass_on(number: int, _: object) -> None:
+        try:
+            os.killpg(rank, number)
+        except ProcessLookupError:
+            pass
+
+    for number in _PASSED_ON:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    try:
+        waiting.register(os.pidfd_open(parent), select.POLLIN)
+    except (AttributeError, OSError):
+        pass  # an old kernel
+    while True:
+        ready = dict(waiting.poll(_LOOK * 1000))
+        if life.fileno() in ready:
+            return signal.SIGKILL
+        if connection.fileno() in ready:
+            if status := connection.recv(4):
+                return int.from_bytes(status, "big")
+            # The template was killed. The rank goes on, and nobody can report how it ends.
+            waiting.unregister(connection)
+            waiting.register(life, select.POLLIN)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end(status: int) -> NoReturn:
+    """End as the rank has ended."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        # The rank has left its memory on disk if that is wanted.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()
