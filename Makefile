@@ -7,6 +7,8 @@
 
 # Module systems of clusters set these, and packages of another Python would come before those of the environment.
 unexport PYTHONPATH PYTHONHOME
+# Every process of a cluster would compile this project anew.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # Node brings its own list of certificate authorities; a site's are in the system's.
@@ -111,19 +113,9 @@ bundled := $(shell find extension/src extension/schema extension/style) $(wildca
 	extension/yarn.lock extension/.yarnrc.yml extension/build_hook.py
 
 # A stamp is newer than these exactly if its extras are installed as pyproject.toml has them now.
-.venv/.demo .venv/.lab .venv/.bench .venv/.test: .venv/.created
-.venv-mpich/.test: .venv-mpich/.created
-.venv-heat/.test: .venv-heat/.created
-.venv-peers/.bench: .venv-peers/.created
-$(installed): pyproject.toml $(bundled)
-	@echo "installing $(extras($@)) in $(@D)"
-	@$(@D)/bin/python -m pip install --quiet --quiet --editable '.[$(extras($@))]'
-	@touch $@
-
-# The stamp comes last: an environment that was left half made is made again.
-.venv/.created .venv-mpich/.created .venv-heat/.created .venv-peers/.created:
+.venv/.lab .venv/.test: $(bundled)
+$(installed): pyproject.toml
 	@'$(PYTHON)' $(suitable) || { echo '$(PYTHON) is not a Python >= 3.11 (looked for:' \
 		'$(candidates)); install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
-	@echo 'creating $(@D)'
-	@'$(PYTHON)' -m venv --clear $(@D)
+	@PYTHON='$(PYTHON)' .ci/install $(@D) $(extras($@))
 	@touch $@

@@ -138,6 +138,20 @@ def failing_worlds() -> Iterator[None]:
     settings.unlink()
 
 
+@pytest.fixture
+def hanging_worlds(tmp_path: Path) -> Iterator[None]:
+    """Have every world that is started meanwhile never come up."""
+    from workbench.launch import mpi
+
+    program = tmp_path / "mpiexec"
+    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {mpi.find().mpiexec} --version\nexec sleep 600\n')
+    program.chmod(0o755)
+    settings = Path(os.environ["DASK_CONFIG"]) / "hanging.yaml"
+    settings.write_text(f"workbench: {{mpi: {{mpiexec: {program}}}}}")
+    yield
+    settings.unlink()
+
+
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session have ended what they started
 def pytest_sessionfinish(session: pytest.Session) -> None:
     psutil.wait_procs(processes_of_session(), timeout=30)

@@ -109,10 +109,16 @@ def _world(choice: str) -> Generator[Finding, None, MPI | None]:
     if found is None:
         yield skipped("two ranks", "mpiexec")
         yield skipped("thread level", "mpiexec")
+        yield skipped("template", "mpiexec")
         return None
     hello = say_hello(found, _TIMEOUT)
     yield (greeting := two_ranks(hello, found))
-    yield skipped("thread level", "two ranks") if greeting.verdict == "failed" else thread_level(hello)
+    if greeting.verdict == "failed":
+        yield skipped("thread level", "two ranks")
+        yield skipped("template", "two ranks")
+    else:
+        yield thread_level(hello)
+        yield template(say_hello(found, _TIMEOUT, forked=True) if config.get("template") else None)
     return found
 
 
@@ -157,6 +163,30 @@ def thread_level(hello: Hello) -> Finding:
         return Finding("thread level", "ok", "MPI_THREAD_MULTIPLE")
     remedy = "Use an MPI that was built with threads; with this one make all MPI calls on the rank's SPMD thread."
     return Finding("thread level", "warning", f"MPI_THREAD_{level} only: protocol mpi falls back to tcp", remedy)
+
+
+def template(hello: Hello | None) -> Finding:
+    """Judge whether ranks can be forked from one process of their node, which two ranks have tried.
+
+    Parameters
+    ----------
+    hello
+        What they have said; None: the setting says that it is not wanted.
+    """
+    check = "template"
+    if hello is None:
+        return Finding(check, "ok", "each rank imports by itself, as workbench.template says")
+    if [world["hello"] for world in hello.worlds] == [2] and hello.code == 0:
+        if hello.worlds[0]["forked"]:
+            return Finding(check, "ok", "ranks are forked from one process of their node, so a start imports once")
+        why = next(
+            (line for line in hello.output.splitlines() if "without the template" in line), "no reason was given"
+        )
+        remedy = "A start takes longer, and nothing else. The setting workbench.template: false leaves the attempt out."
+        return Finding(check, "warning", f"ranks cannot be forked here, and each imports by itself ({why})", remedy)
+    last = (hello.output.strip().splitlines() or ["no output"])[-1]
+    detail = f"two ranks that were forked from one process did not become a world ({last})"
+    return Finding(check, "failed", detail, "Set workbench.template: false, or start clusters with --no-template.")
 
 
 def _ranks(cluster: str | None) -> int | None:

@@ -21,9 +21,15 @@ from workbench.launch import mpi
 from workbench.launch.mpiexec import has_ulfm
 
 
+@pytest.fixture(params=[True, False], ids=["forked", "by themselves"])
+def template(request: pytest.FixtureRequest) -> bool:
+    """Whether ranks are forked from a template, or import by themselves."""
+    return bool(request.param)
+
+
 @pytest.mark.mpi_flavour
-def test_the_head_takes_everything_along() -> None:
-    cluster = MPICluster(4, quiet=True)
+def test_the_head_takes_everything_along(template: bool) -> None:
+    cluster = MPICluster(4, quiet=True, template=template)
     processes, record = processes_of(cluster), cluster.record
     assert len(processes) >= 6, "head, mpiexec and four ranks"
     kill(record.process.pid)
@@ -37,8 +43,8 @@ def test_the_head_takes_everything_along() -> None:
 
 
 @pytest.mark.mpi_flavour
-def test_the_head_takes_ranks_along_that_are_stuck_in_c_code() -> None:
-    cluster = MPICluster(2, quiet=True)
+def test_the_head_takes_ranks_along_that_are_stuck_in_c_code(template: bool) -> None:
+    cluster = MPICluster(2, quiet=True, template=template)
     client = Client(cluster, set_as_default=False)
     processes = processes_of(cluster)
     stuck = client.submit(_hold_the_interpreter, workers=[1], pure=False)
@@ -61,8 +67,8 @@ def _is_in_c(pid: int) -> bool:
 
 
 @pytest.mark.mpi_flavour
-def test_a_killed_mpiexec_is_told_in_words_and_its_world_starts_again() -> None:
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+def test_a_killed_mpiexec_is_told_in_words_and_its_world_starts_again(template: bool) -> None:
+    with MPICluster(2, quiet=True, template=template) as cluster, Client(cluster) as client:
         before = {rank["pid"] for rank in cluster.ranks}
         killed = launcher_of(cluster)
         kill(killed)
@@ -76,9 +82,9 @@ def test_a_killed_mpiexec_is_told_in_words_and_its_world_starts_again() -> None:
 
 
 @pytest.mark.mpi_flavour
-def test_after_a_killed_rank_the_others_go_on_or_their_world_starts_again() -> None:
+def test_after_a_killed_rank_the_others_go_on_or_their_world_starts_again(template: bool) -> None:
     before = _leftovers()
-    with MPICluster(4, quiet=True) as cluster, Client(cluster) as client:
+    with MPICluster(4, quiet=True, template=template) as cluster, Client(cluster) as client:
         victim = cluster.ranks[2]
         others = {rank["pid"] for rank in cluster.ranks} - {victim["pid"]}
         kill(victim["pid"])
@@ -136,10 +142,10 @@ def test_a_world_that_is_lost_too_often_is_given_up_with_everything() -> None:
     assert record.name not in registry.names()
 
 
-def test_a_rank_that_a_task_ends_is_one_rank_less() -> None:
+def test_a_rank_that_a_task_ends_is_one_rank_less(template: bool) -> None:
     if not has_ulfm(mpi.find()):
         pytest.fail("this test is for the environment with Open MPI 5")
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+    with MPICluster(2, quiet=True, template=template) as cluster, Client(cluster) as client:
         future = client.submit(os._exit, 3, workers=[1], pure=False, retries=0)
         until("the loss is seen", lambda: cluster.refresh().state == "degraded")
         future.cancel()

@@ -110,7 +110,12 @@ def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> Non
     sockets = scratch.sockets(record.id)
     for folder in (record.folder, record.logs, sockets, scratch.spill(record.id), scratch.shared_memory(record.id)):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
-    assert {path.name for path in sockets.iterdir()} == {"head.sock", *(f"rank-{rank}.sock" for rank in range(4))}
+    assert {path.name for path in sockets.iterdir()} == {
+        "head.sock",
+        "template.sock",
+        "template.lock",
+        *(f"rank-{rank}.sock" for rank in range(4)),
+    }
     for path in (*sockets.iterdir(), record.folder / "key.pem", record.folder / registry.RECORD):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
 

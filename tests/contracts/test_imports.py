@@ -29,7 +29,7 @@ RULES = [
     Rule(
         "mpi4py.MPI",
         anywhere=("rank", "bench"),
-        in_functions=("comm", "native.py", "heat_arrays.py", "spmd.py", "doctor.py", "ml"),
+        in_functions=("comm", "native.py", "heat_arrays.py", "fork/hello.py", "ml"),
     ),
     Rule("panel", anywhere=("dashboard",)),
     Rule("sklearn", anywhere=("ml", "bench", "demo.py")),

@@ -59,13 +59,13 @@ def test_notebooks_are_stored_without_outputs():
     assert offences == []
 
 
-def test_no_module_is_longer_than_400_lines():
+def test_no_module_is_longer_than_600_lines():
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
         for path in tracked("workbench/*.py")
     }
 
-    assert {name: length for name, length in lengths.items() if length > 400} == {}
+    assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ async def test_a_start_that_fails_tells_why_until_it_is_dismissed(server):
         await page.until(lambda: {refused["id"], failed["id"]}.isdisjoint(its["id"] for its in page.starts))
 
 
+@pytest.mark.usefixtures("hanging_worlds")
 async def test_a_start_that_is_dismissed_before_it_is_ready_leaves_nothing(server):
     async with browser(server) as page:
         key = await begin(server, page, ranks=2, name="given-up")

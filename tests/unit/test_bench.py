@@ -28,13 +28,14 @@ def test_the_arms_take_turns_after_a_round_that_warms_up():
 
 
 def test_the_summary_is_the_ratio_of_medians():
-    rows = [{"arm": "workbench", "seconds": s} for s in (1.0, 9.0, 2.0)]
-    rows += [{"arm": "dask-mpi", "seconds": s} for s in (4.0, 1.0, 5.0)]
+    rows = [{"arm": "workbench", "seconds": s, "mb_per_rank": 10 * s} for s in (1.0, 9.0, 2.0)]
+    rows += [{"arm": "dask-mpi", "seconds": s, "mb_per_rank": 20 * s} for s in (4.0, 1.0, 5.0)]
 
     summary = startup.summarise(rows)
 
-    assert (summary["ratio"], summary["workbench"], summary["dask-mpi"]) == (0.5, 2.0, 4.0)
-    assert (summary["target"], summary["aim"]) == (1.2, 0.8)
+    assert (summary["ratio"], summary["workbench, seconds"], summary["dask-mpi, seconds"]) == (0.5, 2.0, 4.0)
+    assert (summary["workbench, MB per rank"], summary["dask-mpi, MB per rank"]) == (20.0, 80.0)
+    assert (summary["target"], summary["aim"]) == (0.75, 0.6)
 
 
 def test_a_report_is_one_json_object_with_all_rows_and_the_summary():

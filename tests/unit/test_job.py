@@ -55,8 +55,8 @@ def test_a_data_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter() -> None:
     start = Job(request(1, name="early"), renamable=False)
     start.submit()
+    until("the head runs", lambda: _heads("early"))
     heads = _heads("early")
-    assert heads
     # This process, which the record names until then, runs on and is no obstacle.
     stop(start.record)
     psutil.wait_procs(heads, timeout=DEADLINE)

@@ -17,6 +17,7 @@ import pytest
 
 from workbench import scratch
 from workbench.errors import RecordError
+from workbench.fork import stub
 
 KINDS = [scratch.sockets, scratch.spill, scratch.shared_memory]
 # the longest name of a socket that a cluster has
@@ -252,7 +253,7 @@ def test_a_node_that_is_vacated_leaves_those_alone_that_share_its_disks(monkeypa
     with dask.config.set({"temporary-directory": str(tmp_path)}):
         folders = []
         for node in ("n1", "n2"):
-            monkeypatch.setattr(scratch.socket, "gethostname", lambda node=node: node)
+            monkeypatch.setattr(stub, "node", lambda node=node: node)
             folders += [[scratch.sockets(cluster), scratch.spill(cluster)]]
         scratch.occupy(cluster, "world-0")
         scratch.vacate(cluster)

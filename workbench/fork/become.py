@@ -25,12 +25,12 @@ HEAD, TEMPLATE, RANK = b"workbench.head", b"workbench.fork", b"workbench.rank"
 """Programs in the words of processes; all have one length."""
 
 
-class Refusal(Exception):  # noqa: N818  (it is no error: the rank starts without the template)
-    """This process cannot be what its stub is; the message is the reason."""
+class Refusal(Exception):
+    """A process cannot be what its stub is; the message is the reason."""
 
 
-def become(order: dict[str, Any], files: list[int], connection: socket.socket) -> int:
-    """Be the rank of a stub, run its program, and return the exit code.
+def become(order: dict[str, Any], files: list[int], connection: socket.socket) -> None:
+    """Be the rank of a stub and run its program to the end of this process; returns if the rank cannot be forked.
 
     Parameters
     ----------
@@ -59,12 +59,16 @@ def become(order: dict[str, Any], files: list[int], connection: socket.socket) -
         _tie(life)
     except (OSError, ValueError, Refusal) as reason:
         answer.sendall(stub.REFUSED + f"{reason}".encode())
-        return 1
+        return
     _renew(order)
     rename(RANK)
     answer.sendall(stub.FORKED + os.getpid().to_bytes(4, "big"))
     answer.close()
-    return _run(order["words"], daemon=order["daemon"], began=order["began"])
+    _run(order["words"], daemon=order["daemon"], began=order["began"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not os._exit: what C libraries do at the end of a process is, for MPICH, to take leave of its launcher.
+    ctypes.CDLL(None).exit(0)
 
 
 def _take_files(numbers: Sequence[int], given: Sequence[int]) -> None:
@@ -135,9 +139,10 @@ def _renew(order: dict[str, Any]) -> None:
         cores = loaded["dask.system"].cpu_count()
         for name, module in list(loaded.items()):
             if name.startswith(("dask.", "distributed.")) and hasattr(module, "CPU_COUNT"):
-                module.CPU_COUNT = cores
+                vars(module)["CPU_COUNT"] = cores
     if "distributed.system" in loaded:
-        loaded["distributed.system"].MEMORY_LIMIT = loaded["distributed.system"].memory_limit()
+        system = loaded["distributed.system"]
+        vars(system)["MEMORY_LIMIT"] = system.memory_limit()
     # The template lets libraries of linear algebra have one thread, since it must have no more itself.
     wanted = order["environment"].get(b"OPENBLAS_NUM_THREADS", b"")
     threads = int(wanted) if wanted.isdigit() else len(order["cpus"])
@@ -161,7 +166,7 @@ def rename(program: bytes) -> None:
             ctypes.memmove(begin + at + 1, program, len(program))
 
 
-def _run(words: Sequence[str], **of_stub: Any) -> int:
+def _run(words: Sequence[str], **of_stub: Any) -> None:
     """Run a program as ``python -m`` does; its function ``main`` is given what only the stub knows."""
     name = words[0]
     spec = importlib.util.find_spec(name)
@@ -174,4 +179,3 @@ def _run(words: Sequence[str], **of_stub: Any) -> int:
     main.__dict__.update(program.__dict__ | {"__name__": "__main__"})
     sys.modules["__main__"] = main
     program.main(**of_stub)
-    return 0

@@ -1,11 +1,12 @@
 """Stand in for one rank: ``mpiexec`` starts this small program, and the template of its node forks the rank.
 
-``python -I -S stub.py ID LOGS MODULES PROGRAM WORD ...`` does what ``python -m PROGRAM WORD ...`` would do. The stub hands
-over what its launcher gave it (environment, open files, limits, working directory), passes signals on, and ends as the
-rank ends. If the stub is killed, the kernel kills the rank. Where the rank cannot be forked, the stub becomes the rank.
+``python -I -S stub.py ID LOGS MODULES PROGRAM WORD ...`` does what ``python -m PROGRAM WORD ...`` would do. The stub
+hands over what its launcher gave it (environment, open files, limits, working directory), passes signals on, and ends
+as the rank ends. If the stub is killed, the kernel kills the rank. Where the rank cannot be forked, the stub becomes
+the rank.
 
-Hundreds of stubs may start at once from one file system, so the program loads nothing but modules that are part of the
-interpreter. ``socket`` and ``signal`` would take longer to load than everything else together: their C halves are enough.
+Hundreds of stubs may start at once from one file system, so the program is one file, and loads nothing but modules of
+the interpreter. ``socket`` and ``signal`` take longer to load than everything else together: their C halves are enough.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 SOCKET, LOCK = "template.sock", "template.lock"
-"""Where the template of a node listens, in the cluster's folder for sockets; who connects or starts it holds the lock."""
+"""Where the template of a node listens, in the cluster's folder for sockets; and what is locked to connect to it."""
 ONE_THREAD = dict.fromkeys(
     (
         "OMP_NUM_THREADS",
@@ -48,8 +49,8 @@ FORKED, REFUSED = b"F", b"R"
 _ANSWER = 120.0
 # Seconds to wait for another stub that is starting the template.
 _TURN = 10.0
-# Seconds between two looks at the parent, where the kernel does not report its end.
-_LOOK = 1.0
+# Milliseconds between two looks at the parent, where the kernel does not report its end.
+_LOOK = 1000
 _PASSED_ON = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGCONT, signal.SIGTSTP, signal.SIGWINCH,
@@ -60,7 +61,7 @@ _LIBRARIES = b"LD_LIBRARY_PATH"
 _CAPABILITIES = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:")
 
 
-class Refused(Exception):  # noqa: N818  (it is no error: the rank starts without the template)
+class Refused(Exception):
     """The rank cannot be forked; the message is the reason."""
 
 
@@ -70,8 +71,9 @@ def main() -> NoReturn:
     identity, logs, modules, *words = sys.argv[1:]
     parent = os.getppid()
     given = _given_files()
+    order = {"words": words, "began": began, "daemon": parent, "files": given}
     try:
-        connection, life, rank = _hand_over(began, identity, logs, modules, words, parent, given)
+        connection, life, rank = _hand_over(order, identity, logs, modules)
     except (OSError, Refused) as reason:
         os.write(2, f"workbench: a rank starts without the template of its node: {reason}\n".encode())
         os.execv(sys.executable, [sys.executable, "-m", *words])  # noqa: S606  (no shell is the point)
@@ -124,14 +126,10 @@ def surroundings() -> dict[str, Any]:
         "scheduling policy": os.sched_getscheduler(0),
         "OOM score": _read("/proc/self/oom_score_adj"),
         "variables that are read at the start": {
-            name: value
-            for name, value in os.environb.items()
-            if name.startswith(_READ_AT_START) and name != _LIBRARIES
+            name: value for name, value in os.environb.items() if name.startswith(_READ_AT_START) and name != _LIBRARIES
         },
-        # Of another way through the folders nothing comes: launchers put those of their own libraries in front.
-        "folders of libraries": sorted({
-            folder for folder in os.environb.get(_LIBRARIES, b"").split(b":")
-        }),
+        # Launchers put those of their own libraries in front.
+        "folders of libraries": sorted(set(os.environb.get(_LIBRARIES, b"").split(b":"))),
     }
 
 
@@ -181,9 +179,9 @@ def make_private(folder: str) -> None:
     PermissionError
         If one of them is somebody else's, or open to others: ``/tmp`` is everybody's.
     """
-    for path in (os.path.dirname(folder), folder):  # noqa: PTH120  (pathlib takes long to load)
+    for path in (os.path.dirname(folder), folder):
         try:
-            os.makedirs(path, 0o700)  # noqa: PTH103
+            os.makedirs(path, 0o700)
         except FileExistsError:
             pass
         status = os.lstat(path)
@@ -201,13 +199,13 @@ def _read(path: str) -> str:
 
 def _link(path: str) -> str:
     try:
-        return os.readlink(path)  # noqa: PTH115
+        return os.readlink(path)
     except OSError:
         return ""
 
 
 def _hand_over(
-    began: float, identity: str, logs: str, modules: str, words: list[str], parent: int, given: list[int]
+    order: dict[str, Any], identity: str, logs: str, modules: str
 ) -> tuple[socket.socket, socket.socket, int]:
     """Have the template fork the rank; return the connection to the template, that to the rank, and the rank's pid.
 
@@ -218,10 +216,7 @@ def _hand_over(
     """
     if "/task_" in _read("/proc/self/cgroup"):
         raise Refused("each rank has a control group of its own here")
-    order = {
-        "words": words,
-        "began": began,
-        "daemon": parent,
+    order |= {
         "environment": dict(os.environb),
         "umask": _umask(),
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
@@ -230,14 +225,13 @@ def _hand_over(
         "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
         "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
         "surroundings": surroundings(),
-        "files": given,
     }
     folder = os.open(".", os.O_RDONLY)
     life, its_life = socket.socketpair()
-    connection = _connect(identity, logs, modules, words, given)
+    connection = _connect(identity, logs, modules, order)
     connection.settimeout(_ANSWER)
     text = marshal.dumps(order)
-    files = b"".join(number.to_bytes(4, sys.byteorder) for number in (folder, its_life.fileno(), *given))
+    files = b"".join(number.to_bytes(4, sys.byteorder) for number in (folder, its_life.fileno(), *order["files"]))
     head = len(text).to_bytes(8, "big")
     connection.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
     connection.sendall(text)
@@ -256,7 +250,7 @@ def _umask() -> int:
     return mask
 
 
-def _connect(identity: str, logs: str, modules: str, words: list[str], given: list[int]) -> socket.socket:
+def _connect(identity: str, logs: str, modules: str, order: dict[str, Any]) -> socket.socket:
     """Return a connection to the template of this node, which is started if there is none."""
     folder = sockets_folder(identity, node())
     make_private(folder)
@@ -273,7 +267,7 @@ def _connect(identity: str, logs: str, modules: str, words: list[str], given: li
     try:
         return _try_to_connect(folder)
     except (FileNotFoundError, ConnectionRefusedError):
-        _start_template(folder, logs, [*words[1:3], modules], given)
+        _start_template(folder, logs, [*order["words"][1:3], modules], order["files"])
         return _try_to_connect(folder)
     finally:
         os.close(lock)
@@ -291,18 +285,20 @@ def _try_to_connect(folder: str) -> socket.socket:
 def peer_user(connection: Any) -> int:
     """Return the number of the user at the other end of a Unix socket."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int.from_bytes(credentials[4:8], sys.byteorder)
+    user: int = int.from_bytes(credentials[4:8], sys.byteorder)
+    return user
 
 
 def listen(folder: str) -> Any:
     """Return the socket on which the template of this node listens, in the cluster's folder for sockets."""
     path = f"{folder}/{SOCKET}"
     try:
-        os.unlink(path)  # noqa: PTH108  (of a template that has ended)
+        os.unlink(path)  # of a template that has ended
     except FileNotFoundError:
         pass
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path)
+    os.chmod(path, 0o600)
     listener.listen(4096)
     return listener
 
@@ -319,18 +315,41 @@ def _start_template(folder: str, logs: str, words: list[str], given: list[int]) 
             null = os.open(os.devnull, os.O_RDONLY)
             for number, source in ((0, null), (1, log), (2, log)):
                 os.dup2(source, number)
-            listener.set_inheritable(True)
+            os.set_inheritable(listener.fileno(), True)
             command = [sys.executable, "-m", "workbench.fork", *words, str(listener.fileno())]
             os.execve(sys.executable, command, {**os.environ, **ONE_THREAD})  # noqa: S606  (no shell is the point)
-        finally:
-            os._exit(127)
+        except BaseException as error:  # noqa: BLE001  (this process must not go on as another stub)
+            os.write(2, f"workbench: the template of this node did not start: {error!r}\n".encode())
+        os._exit(127)
     listener.close()
     os.close(log)
 
 
 def _stand_in(connection: socket.socket, life: socket.socket, rank: int, parent: int) -> int:
     """Pass signals on to the rank and return the status with which it has ended."""
+    _pass_signals_on(rank)
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    pause = None
+    try:
+        waiting.register(os.pidfd_open(parent), select.POLLIN)
+    except (AttributeError, OSError):
+        pause = _LOOK  # an old kernel
+    while True:
+        ready = dict(waiting.poll(pause))
+        if life.fileno() in ready:
+            return int(signal.SIGKILL)
+        if connection.fileno() in ready:
+            if status := connection.recv(4):
+                return int.from_bytes(status, sys.byteorder)
+            # The template was killed. The rank goes on, and nobody can report how it ends.
+            waiting.unregister(connection)
+            waiting.register(life, select.POLLIN)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
 
+
+def _pass_signals_on(rank: int) -> None:
     def pass_on(number: int, _: object) -> None:
         try:
             os.killpg(rank, number)
@@ -340,24 +359,6 @@ def _stand_in(connection: socket.socket, life: socket.socket, rank: int, parent:
     for number in _PASSED_ON:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, pass_on)
-    waiting = select.poll()
-    waiting.register(connection, select.POLLIN)
-    try:
-        waiting.register(os.pidfd_open(parent), select.POLLIN)
-    except (AttributeError, OSError):
-        pass  # an old kernel
-    while True:
-        ready = dict(waiting.poll(_LOOK * 1000))
-        if life.fileno() in ready:
-            return signal.SIGKILL
-        if connection.fileno() in ready:
-            if status := connection.recv(4):
-                return int.from_bytes(status, "big")
-            # The template was killed. The rank goes on, and nobody can report how it ends.
-            waiting.unregister(connection)
-            waiting.register(life, select.POLLIN)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end(status: int) -> NoReturn:

@@ -22,9 +22,10 @@ from workbench import tether
 from workbench.fork import stub
 from workbench.fork.become import TEMPLATE, become, rename
 
-# Seconds for a stub to send its order; for the first stub to connect to a template without a head; for threads that have
-# been joined to be gone.
-_ORDER, _FIRST, _JOINED = 10.0, 10.0, 1.0
+# Seconds for a stub to send its order, and for the first stub to connect to a template without a head.
+_ORDER, _FIRST = 10.0, 10.0
+# Seconds until threads that have been joined are gone.
+_JOINED = 1.0
 # Files that one message can carry.
 _FILES = 250
 # Signals that end a whole job reach the template too. Its ranks end as their stubs do, and the template after them.
@@ -64,7 +65,7 @@ def _only_load_mpi() -> None:
 
 def threads() -> int:
     """Return the number of threads of this process, those of libraries included."""
-    return len(os.listdir("/proc/self/task"))
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def fork_template(listener: socket.socket, modules: str) -> None:
@@ -92,7 +93,7 @@ def fork_template(listener: socket.socket, modules: str) -> None:
             tether.tie(head, signal.SIGKILL)
             os.setpgid(0, 0)
             # What the head has opened is the head's: ends of pipes, and files that it has locked.
-            for number in map(int, os.listdir("/proc/self/fd")):
+            for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:
                 if number > 2 and number != listener.fileno():
                     with contextlib.suppress(OSError):  # the listing itself
                         os.close(number)
@@ -160,11 +161,10 @@ class Template:
         if stub.peer_user(connection) != os.geteuid():
             raise PermissionError("somebody else has connected")
         order, files = _receive(connection)
+        self._until = 0.0
         try:
             reason = (
-                self._refusal
-                or stub.difference(order["surroundings"], self._surroundings)
-                or self._several_threads()
+                self._refusal or stub.difference(order["surroundings"], self._surroundings) or self._several_threads()
             )
             if not reason:
                 self._fork(order, files, connection)
@@ -183,7 +183,6 @@ class Template:
         if pid := os.fork():
             self._ranks[pid] = connection
             return
-        code = 1
         try:
             # Of the template's own files the rank keeps none.
             signal.set_wakeup_fd(-1)
@@ -191,13 +190,13 @@ class Template:
                 os.close(number)
             for other in self._ranks.values():
                 other.close()
-            code = become(order, files, connection)
+            become(order, files, connection)
         except BaseException:  # noqa: BLE001  (whatever happens, there must not be two templates)
             traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(code)
+            os._exit(1)
 
     def _several_threads(self) -> str:
         return f"the template has {threads()} threads" if threads() > 1 else ""
@@ -209,7 +208,7 @@ class Template:
                 return
             if connection := self._ranks.pop(pid, None):
                 with contextlib.suppress(OSError):  # the stub was killed, and its rank with it
-                    connection.sendall(status.to_bytes(4, "big"))
+                    connection.sendall(status.to_bytes(4, sys.byteorder))
                 connection.close()
 
     def _done(self) -> bool:

@@ -15,7 +15,7 @@ _RANK_STEPS = {
 
 
 def lines(head: Mapping[str, float], ranks: Iterable[Mapping[str, float]], ready: float) -> list[str]:
-    """Return what happened when, a line each.
+    r"""Return what happened when, a line each.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def lines(head: Mapping[str, float], ranks: Iterable[Mapping[str, float]], ready
     Examples
     --------
     >>> ranks = [{"begun": 10.2, "serving": 10.8}, {"begun": 10.3, "serving": 10.7}]
-    >>> print(*lines({"the head begins": 10.0, "the scheduler listens": 10.5}, ranks, 11.0), sep="\\n")
+    >>> print(*lines({"the head begins": 10.0, "the scheduler listens": 10.5}, ranks, 11.0), sep="\n")
     0.00 s          the head begins
     0.20 to 0.30 s  ranks begin
     0.50 s          the scheduler listens
@@ -45,6 +45,8 @@ def lines(head: Mapping[str, float], ranks: Iterable[Mapping[str, float]], ready
     steps.append((ready, ready, "all ranks have registered"))
     rows = []
     for first, last, what in sorted(steps):
-        when = f"{first - begin:.2f}" if f"{first:.2f}" == f"{last:.2f}" else f"{first - begin:.2f} to {last - begin:.2f}"
+        when = (
+            f"{first - begin:.2f}" if f"{first:.2f}" == f"{last:.2f}" else f"{first - begin:.2f} to {last - begin:.2f}"
+        )
         rows.append(f"{when + ' s':<15} {what}")
     return rows

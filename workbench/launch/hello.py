@@ -7,25 +7,18 @@ import os
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench import config
+from workbench import config, scratch
+from workbench.fork import stub
 from workbench.launch.environment import scrub
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Geometry, world_command
 
-_HELLO = """
-import json
-import mpi4py
-mpi4py.rc.thread_level = "multiple"
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-total = world.allreduce(world.rank + 1)
-if world.rank == 0:
-    print(json.dumps({"hello": world.size, "total": total, "threads": MPI.Query_thread()}), flush=True)
-"""
+_MODULES = "mpi4py.MPI,workbench.fork.hello"
 
 
 @dataclass(frozen=True)
@@ -35,27 +28,36 @@ class Hello:
     code: int | None
     """Exit code of ``mpiexec``; None: it had not ended at the deadline."""
     worlds: tuple[Mapping[str, int], ...]
-    """What every rank 0 told: ``hello``, the size of its world, ``total`` of the Allreduce and level of ``threads``."""
+    """What every rank 0 told: ``hello``, the size of its world, ``total`` of the Allreduce, level of ``threads`` and
+    whether it was ``forked``."""
     output: str
     """All that was printed."""
 
 
-def say_hello(found: MPI, timeout: float) -> Hello:
+def say_hello(found: MPI, timeout: float, *, forked: bool = False) -> Hello:
     """Start two ranks just as a cluster does and let them add their ranks.
 
     Parameters
     ----------
     timeout
         Seconds until they are ended.
+    forked
+        Fork them from a template.
     """
+    identity = uuid.uuid4().hex
     # Ranks that are ended leave segments of shared memory: not there where nobody finds them.
     with tempfile.TemporaryDirectory(prefix="workbench-hello-", ignore_cleanup_errors=True) as folder:
-        return _say_hello(found, timeout, Path(folder))
+        program = ["workbench.fork.hello", "hello", identity]
+        template = ["-I", "-S", stub.__file__, identity, folder, _MODULES]
+        try:
+            return _say_hello(found, timeout, Path(folder), [*(template if forked else ["-m"]), *program])
+        finally:
+            scratch.remove(identity)
 
 
-def _say_hello(found: MPI, timeout: float, shared_memory: Path) -> Hello:
+def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[str]) -> Hello:
     geometry = Geometry.here(2, 1, shared_memory)
-    command = world_command(found, geometry, [sys.executable, "-c", _HELLO], config.get("mpi.extra-args"))
+    command = world_command(found, geometry, [sys.executable, *program], config.get("mpi.extra-args"))
     environment, _ = scrub(os.environ)
     process = subprocess.Popen(
         command.argv,

@@ -19,7 +19,6 @@ from workbench.launch.settings import dask_settings
 from workbench.launch.spread import Spread, filled, shares
 from workbench.record import Record, data_folder
 
-
 RANK_PROGRAM = "workbench.rank"
 """What ``python -m`` runs as a rank."""
 # The library of MPI first: the rest of what a rank loads is loaded by then, or takes less time.

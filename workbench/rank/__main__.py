@@ -209,7 +209,7 @@ def _abort(error: BaseException, said: int, record: Record, index: int, daemon: 
 
 
 def _is_of_the_world(daemon: int, head: ProcessId) -> bool:
-    """Return whether a process belongs to the world: the parent of an orphan is the one that ends the user's session."""
+    """Return whether a process belongs to the world: an orphan's parent is the one that ends the user's session."""
     import psutil
 
     return not head.is_local or any(parent.pid == head.pid for parent in psutil.Process(daemon).parents())

@@ -1,0 +1,119 @@
+"""Ranks of a cluster are forked from one process of their node, and are as good as others."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from distributed import Client
+from support.processes import DEADLINE, GONE_WITHIN, gone, kill, line_of, processes_of, until
+
+from workbench import MPICluster, logs
+from workbench.errors import InvalidRequest, StartError
+from workbench.verbs import actions
+
+RANK, HEAD, TEMPLATE = "workbench.rank", "workbench.head", "workbench.fork"
+# A module that remembers which process has imported it first.
+IMPORTED = "import os\nPROCESS = os.getpid()\n"
+
+
+def programs(cluster, pid):
+    """Return the programs of a process and those above it, up to the head."""
+    head = cluster.record.process.pid
+    above = [psutil.Process(pid), *psutil.Process(pid).parents()]
+    up_to_head = above[: [process.pid for process in above].index(head) + 1]
+    return [next((word for word in line_of(process) if word.startswith("workbench.")), "") for process in up_to_head]
+
+
+def imported():
+    return sys.modules["remembers"].PROCESS, os.getpid(), os.getppid()
+
+
+def draw():
+    return np.random.random()  # noqa: NPY002  (the generator that a fork would share)
+
+
+@pytest.fixture
+def remembers(tmp_path, monkeypatch):
+    (tmp_path / "remembers.py").write_text(IMPORTED)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+
+
+@pytest.mark.mpi_flavour
+def test_ranks_are_forked_from_one_process_and_so_are_those_that_come_later(remembers):
+    with MPICluster(2, preload="remembers", quiet=True) as cluster, Client(cluster) as client:
+        cluster.scale(3)
+        assert [programs(cluster, rank["pid"]) for rank in cluster.ranks] == [[RANK, TEMPLATE, HEAD]] * 3
+        told = client.run(imported).values()
+        (template,) = {process for process, _, _ in told}
+        assert {above for _, _, above in told} == {template}
+        assert len({rank for _, rank, _ in told}) == 3
+        assert len(set(client.run(draw).values())) == 3, "the numbers of one are not the others'"
+        cluster.restart()
+        assert {process for process, _, _ in client.run(imported).values()} == {template}
+        assert "without the template" not in cluster.logs()
+
+
+@pytest.mark.mpi_flavour
+def test_without_the_template_each_rank_imports_by_itself(remembers):
+    cluster = actions.start(ranks=2, no_template=True, preload=["remembers"], quiet=True)
+    with cluster, Client(cluster) as client:
+        assert all(process == rank for process, rank, _ in client.run(imported).values())
+        assert all(programs(cluster, rank["pid"])[0] == RANK for rank in cluster.ranks)
+        assert not [process for process in processes_of(cluster) if TEMPLATE in line_of(process)]
+
+
+@pytest.mark.mpi_flavour
+def test_a_template_that_is_killed_takes_no_rank_along_and_the_next_start_has_another():
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        before = client.run(os.getpid)
+        template = psutil.Process(next(iter(before.values()))).parent()
+        assert TEMPLATE in line_of(template)
+        kill(template)
+        until("the template is gone", lambda: gone(template))
+        assert client.run(os.getpid) == before
+        assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+        cluster.restart()
+        (other,) = set(client.run(os.getppid).values())
+        assert TEMPLATE in line_of(psutil.Process(other))
+        processes = [*processes_of(cluster), psutil.Process(other)]
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+
+
+def test_a_start_leaves_a_table_of_its_times(cluster4):
+    lines = (cluster4.record.logs / "head.log").read_text().splitlines()
+    told = {step for time, _, step in (line.strip().partition(" s ") for line in lines) if time[:1].isdigit()}
+    steps = {"the head begins", "mpiexec is started", "ranks begin", "ranks are forked", "ranks have initialised MPI"}
+    steps |= {"the scheduler listens", "ranks have made their workers", "all ranks have registered"}
+    assert steps <= {step.strip() for step in told}
+
+
+def test_a_module_that_cannot_be_imported_fails_the_start_in_words():
+    with pytest.raises(StartError, match=r"No module named 'no_such_module'"):
+        MPICluster(1, preload=["no_such_module"], quiet=True)
+
+
+def test_a_module_that_starts_threads_has_the_ranks_import_by_themselves():
+    with MPICluster(2, preload=["support.starts_thread"], quiet=True) as cluster, Client(cluster) as client:
+        assert all("support.starts_thread" in modules for modules in client.run(lambda: list(sys.modules)).values())
+        assert all(programs(cluster, rank["pid"])[:1] == [RANK] for rank in cluster.ranks)
+        assert "the import of support.starts_thread starts threads" in logs.of_world(cluster.record, 0).read_text()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "os;", "1"])
+def test_a_preload_that_is_no_name_of_a_module_is_refused(name):
+    with pytest.raises(InvalidRequest, match="allowed is the name of a module"):
+        MPICluster(1, preload=[name], quiet=True)
+
+
+def test_ranks_share_the_memory_of_what_was_imported(cluster4):
+    shares = []
+    for rank in cluster4.ranks:
+        rollup = Path(f"/proc/{rank['pid']}/smaps_rollup").read_text().splitlines()
+        told = {line.split()[0]: int(line.split()[1]) for line in rollup[1:]}
+        shares.append(told["Pss:"] / told["Rss:"])
+    assert max(shares) < 0.8
