@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from workbench import scratch
+from workbench import logs, scratch
 from workbench.launch import mpi
 from workbench.launch.allocation import Allocation
 from workbench.launch.choose import launcher
@@ -32,6 +32,7 @@ def preview(ranks: int | None = None, **options: Any) -> str:
         ranks=record.ranks,
         timeout=record.ready_within,
         shared_memory=scratch.shared_memory(record.id, make=False),
+        log=logs.of_world(record, 0),
         around=_expected(record),
     )
     set_here = {**command.defaults, **command.environment}

@@ -11,8 +11,8 @@ from workbench import doctor
 from workbench.launch import hello, mpi
 
 CHECKS = [
-    "interpreter", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "thread level", "cores", "addresses",
-    "records", "logs", "sockets", "schedulers", "allocation", "ssh", "versions",
+    "interpreter", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "thread level", "template",
+    "cores", "addresses", "records", "logs", "sockets", "schedulers", "allocation", "ssh", "versions",
 ]  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def fake_mpiexec(path: Path, runs: str) -> str:
     return str(path)
 
 
-def test_a_sound_installation_with_a_running_cluster_has_no_failure(cluster4):
+def test_a_sound_installation_with_a_running_cluster_has_no_failure_and_ends_nothing(cluster4, client4):
     findings = list(doctor.examine(cluster4.name))
 
     assert [finding.check for finding in findings] == CHECKS
@@ -32,11 +32,8 @@ def test_a_sound_installation_with_a_running_cluster_has_no_failure(cluster4):
     assert findings[-1].detail == "the same on the head and 4 ranks as here"
     cores = findings[CHECKS.index("cores")]
     assert (cores.verdict == "warning") == (len(os.sched_getaffinity(0)) < 4)
-
-
-def test_examining_a_cluster_does_not_end_it(cluster4, client4):
-    list(doctor.examine(cluster4.name))
-
+    template = findings[CHECKS.index("template")]
+    assert template.detail == "ranks are forked from one process of their node, so a start imports once"
     assert client4.submit(sum, [1, 2]).result(DEADLINE) == 3
 
 
@@ -50,7 +47,7 @@ def test_a_cluster_that_is_not_there_fails_the_last_check_alone(cluster4):
 
 def test_an_mpiexec_that_makes_singletons_is_diagnosed(tmp_path):
     # What remains of a foreign mpiexec: the processes start, and none knows of the others.
-    runs = 'while [ "$1" != -c ]; do python="$1"; shift; done\n"$python" "$@"; "$python" "$@"'
+    runs = 'while [ "$1" != -m ]; do python="$1"; shift; done\n"$python" "$@"; "$python" "$@"'
     with dask.config.set({"workbench.mpi.mpiexec": fake_mpiexec(tmp_path / "mpiexec", runs)}):
         findings = {finding.check: finding for finding in doctor.examine()}
 

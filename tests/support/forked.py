@@ -35,7 +35,7 @@ def _tell(*words, forked):
         "ignored": [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN],
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "interrupts": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
-        "given": [number for number in range(3, 20) if _is_given(number)],
+        "given": [number for number in range(3, 1000) if _is_given(number)],
     }
     print(json.dumps({"forked": forked, "pid": os.getpid(), "parent": os.getppid(), "facts": facts}), flush=True)
 
@@ -88,17 +88,14 @@ def _stick(*_, forked):
 
 def _catch(*names, forked):
     """Print the names of signals as they come, until all have come."""
-    left = set(names)
-
-    def come(number, _):
-        print(json.dumps(signal.Signals(number).name), flush=True)
-        left.discard(signal.Signals(number).name)
-
-    for name in names:
-        signal.signal(signal.Signals[name], come)
+    left = {signal.Signals[name] for name in names}
+    # Blocked and waited for, none can come between two waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, left)
     print(json.dumps({"forked": forked, "pid": os.getpid()}), flush=True)
     while left:
-        signal.pause()
+        number = signal.Signals(signal.sigwait(left))
+        print(json.dumps(number.name), flush=True)
+        left.discard(number)
 
 
 DEEDS = {

@@ -61,6 +61,29 @@ def test_less_than_thread_multiple_falls_back_to_tcp_and_asks_for_one_thread(lev
     assert ("falls back to tcp" in finding.detail) == (verdict == "warning")
 
 
+@pytest.mark.parametrize(
+    ("hello", "verdict", "words"),
+    [
+        (None, "ok", "each rank imports by itself, as workbench.template says"),
+        (Hello(0, ({**TOGETHER, "forked": True},), ""), "ok", "a start imports once"),
+        (
+            Hello(0, ({**TOGETHER, "forked": False},), "workbench: a rank starts without the template: why\n"),
+            "warning",
+            "each imports by itself (workbench: a rank starts without the template: why)",
+        ),
+        (Hello(1, ({**ALONE, "forked": True},) * 2, "words\nlast words\n"), "failed", "become a world (last words)"),
+        (Hello(None, (), ""), "failed", "become a world (no output)"),
+    ],
+    ids=["not wanted", "works", "cannot be", "singletons", "hang"],
+)
+def test_whether_ranks_can_be_forked_is_reported(hello, verdict, words):
+    finding = doctor.template(hello)
+
+    assert finding.verdict == verdict
+    assert words in finding.detail
+    assert ("template" in finding.remedy) == (verdict != "ok")
+
+
 def test_two_mpi_wheels_in_one_environment_are_a_warning():
     assert doctor.wheels([]).verdict == "ok"
     assert doctor.wheels(["mpich"]).verdict == "ok"

@@ -24,13 +24,13 @@ from workbench.fork import stub
 class Node:
     """One node of a cluster that is not there."""
 
-    def __init__(self, logs: Path) -> None:
-        self.id, self.logs = uuid.uuid4().hex, logs
+    def __init__(self, folder: Path) -> None:
+        self.id, self.log = uuid.uuid4().hex, folder / "log"
 
     def words(self, *deed, modules="support.forked"):
         """Return the command of a stub."""
         program = ("support.forked", "name", self.id, *deed)
-        return [sys.executable, "-I", "-S", stub.__file__, self.id, str(self.logs), modules, *program]
+        return [sys.executable, "-I", "-S", stub.__file__, self.id, str(self.log), modules, *program]
 
     def run(self, *deed, **options):
         """Return what a stub has printed and how it has ended."""

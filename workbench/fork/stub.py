@@ -1,6 +1,6 @@
 """Stand in for one rank: ``mpiexec`` starts this small program, and the template of its node forks the rank.
 
-``python -I -S stub.py ID LOGS MODULES PROGRAM WORD ...`` does what ``python -m PROGRAM WORD ...`` would do. The stub
+``python -I -S stub.py ID LOG MODULES PROGRAM WORD ...`` does what ``python -m PROGRAM WORD ...`` would do. The stub
 hands over what its launcher gave it (environment, open files, limits, working directory), passes signals on, and ends
 as the rank ends. If the stub is killed, the kernel kills the rank. Where the rank cannot be forked, the stub becomes
 the rank.
@@ -68,12 +68,12 @@ class Refused(Exception):
 def main() -> NoReturn:
     """Have the rank forked and stand in for it, or become it."""
     began = time.time()
-    identity, logs, modules, *words = sys.argv[1:]
+    identity, log, modules, *words = sys.argv[1:]
     parent = os.getppid()
     given = _given_files()
     order = {"words": words, "began": began, "daemon": parent, "files": given}
     try:
-        connection, life, rank = _hand_over(order, identity, logs, modules)
+        connection, life, rank = _hand_over(order, identity, log, modules)
     except (OSError, Refused) as reason:
         os.write(2, f"workbench: a rank starts without the template of its node: {reason}\n".encode())
         os.execv(sys.executable, [sys.executable, "-m", *words])  # noqa: S606  (no shell is the point)
@@ -205,7 +205,7 @@ def _link(path: str) -> str:
 
 
 def _hand_over(
-    order: dict[str, Any], identity: str, logs: str, modules: str
+    order: dict[str, Any], identity: str, log: str, modules: str
 ) -> tuple[socket.socket, socket.socket, int]:
     """Have the template fork the rank; return the connection to the template, that to the rank, and the rank's pid.
 
@@ -228,7 +228,7 @@ def _hand_over(
     }
     folder = os.open(".", os.O_RDONLY)
     life, its_life = socket.socketpair()
-    connection = _connect(identity, logs, modules, order)
+    connection = _connect(identity, log, modules, order)
     connection.settimeout(_ANSWER)
     text = marshal.dumps(order)
     files = b"".join(number.to_bytes(4, sys.byteorder) for number in (folder, its_life.fileno(), *order["files"]))
@@ -250,7 +250,7 @@ def _umask() -> int:
     return mask
 
 
-def _connect(identity: str, logs: str, modules: str, order: dict[str, Any]) -> socket.socket:
+def _connect(identity: str, log: str, modules: str, order: dict[str, Any]) -> socket.socket:
     """Return a connection to the template of this node, which is started if there is none."""
     folder = sockets_folder(identity, node())
     make_private(folder)
@@ -267,7 +267,7 @@ def _connect(identity: str, logs: str, modules: str, order: dict[str, Any]) -> s
     try:
         return _try_to_connect(folder)
     except (FileNotFoundError, ConnectionRefusedError):
-        _start_template(folder, logs, [*order["words"][1:3], modules], order["files"])
+        _start_template(folder, log, [*order["words"][1:3], modules], order["files"])
         return _try_to_connect(folder)
     finally:
         os.close(lock)
@@ -303,17 +303,17 @@ def listen(folder: str) -> Any:
     return listener
 
 
-def _start_template(folder: str, logs: str, words: list[str], given: list[int]) -> None:
+def _start_template(folder: str, log: str, words: list[str], given: list[int]) -> None:
     """Start the template of this node, which connections wait for from now on."""
     listener = listen(folder)
-    log = os.open(f"{logs}/template-{node()}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     if not os.fork():
         try:
             # Who ends this stub with its process group must leave the template to the other ranks.
             os.setpgid(0, 0)
             _close(given)
             null = os.open(os.devnull, os.O_RDONLY)
-            for number, source in ((0, null), (1, log), (2, log)):
+            for number, source in ((0, null), (1, output), (2, output)):
                 os.dup2(source, number)
             os.set_inheritable(listener.fileno(), True)
             command = [sys.executable, "-m", "workbench.fork", *words, str(listener.fileno())]
@@ -322,7 +322,7 @@ def _start_template(folder: str, logs: str, words: list[str], given: list[int]) 
             os.write(2, f"workbench: the template of this node did not start: {error!r}\n".encode())
         os._exit(127)
     listener.close()
-    os.close(log)
+    os.close(output)
 
 
 def _stand_in(connection: socket.socket, life: socket.socket, rank: int, parent: int) -> int:

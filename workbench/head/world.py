@@ -131,6 +131,7 @@ class WorldProcess(MPIWorld):
             ranks=self.ranks,
             timeout=timeout,
             shared_memory=self._folder(),
+            log=self.log,
             around=allocation_of(self.record),
         )
         tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(self._folder()), *command.argv]

@@ -48,7 +48,7 @@ def say_hello(found: MPI, timeout: float, *, forked: bool = False) -> Hello:
     # Ranks that are ended leave segments of shared memory: not there where nobody finds them.
     with tempfile.TemporaryDirectory(prefix="workbench-hello-", ignore_cleanup_errors=True) as folder:
         program = ["workbench.fork.hello", "hello", identity]
-        template = ["-I", "-S", stub.__file__, identity, folder, _MODULES]
+        template = ["-I", "-S", stub.__file__, identity, f"{folder}/template.log", _MODULES]
         try:
             return _say_hello(found, timeout, Path(folder), [*(template if forked else ["-m"]), *program])
         finally:

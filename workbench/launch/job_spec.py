@@ -74,6 +74,7 @@ def world_line(
     ranks: int,
     timeout: float,
     shared_memory: Path,
+    log: Path,
     around: Allocation | None = None,
 ) -> Command:
     """Return the command line that starts one world of the cluster of `record`.
@@ -88,10 +89,12 @@ def world_line(
         Seconds that its ranks give themselves to be ready.
     shared_memory
         Folder for MPI's shared memory.
+    log
+        The world's log, for what templates of other nodes print.
     around
         The allocation whose nodes the world has; None: this host alone.
     """
-    rank = [sys.executable, *_rank_program(record), record.name, record.id]
+    rank = [sys.executable, *_rank_program(record, log), record.name, record.id]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
     if around is None or not around.leaves_this_host:
         return world_command(
@@ -100,10 +103,10 @@ def world_line(
     return spread_command(found, _spread(record, ranks, shared_memory, around), rank)
 
 
-def _rank_program(record: Record) -> list[str]:
+def _rank_program(record: Record, log: Path) -> list[str]:
     if not record.template:
         return ["-m", RANK_PROGRAM]
-    return ["-I", "-S", stub.__file__, record.id, str(record.logs), template_modules(record), RANK_PROGRAM]
+    return ["-I", "-S", stub.__file__, record.id, str(log), template_modules(record), RANK_PROGRAM]
 
 
 def template_modules(record: Record) -> str:

@@ -98,14 +98,15 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     opening = thread.submit(world.open_world, arguments.ranks, arguments.world, thread)
     from workbench.rank import worker
 
-    for module in record.preload:
-        importlib.import_module(module)
     gc.freeze()
     gc.enable()
     times["imported"] = time.time()
 
     context = opening.result(_left(deadline))
     times["in MPI"] = time.time()
+    # The template has imported these, if there is one. Some use MPI when they are imported.
+    for module in record.preload:
+        importlib.import_module(module)
     rank_room.enter(context)
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     where = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
