@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.patience import DEADLINE
 
 # Unix sockets are made below it, and their paths may have 107 characters: $TMPDIR is too long at many places.
 SESSION = Path(tempfile.mkdtemp(prefix="wbtest-", dir="/tmp"))
@@ -23,10 +24,7 @@ MARKER = ("WORKBENCH_TEST_PROCESS" if "PYTEST_XDIST_WORKER" in os.environ else "
 # Helpers of multiprocessing that end with this process.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
-# Whose tests share what is dear to start: with `pytest -n` each of these folders stays in one process, of others each
-# file. What takes longest begins, so that processes end together.
-TOGETHER = ("slurm", "mpi")
-LONGEST = (*TOGETHER, "browser", "cluster")
+pytest_plugins = ["support.order", "support.evidence", "support.times"]
 
 _left_behind, _records = pytest.StashKey[list[str]](), pytest.StashKey[list[str]]()
 
@@ -92,29 +90,6 @@ def _describe(process: psutil.Process) -> str:
         return f"{process.pid}: ended meanwhile"
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    folders = {item: item.path.relative_to(config.rootpath / "tests").parts[0] for item in items}
-    for item, folder in folders.items():
-        if folder == "mpi":
-            item.add_marker("mpi_flavour")
-    items.sort(key=lambda item: [*LONGEST, folders[item]].index(folders[item]))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Scheduling(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            folder = file.split("/")[1]
-            return folder if folder in TOGETHER else file
-
-    config.option.loadscopereorder = False
-    return Scheduling(config, log)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def default_scheduler() -> Iterator[None]:
     """Clients that are closed in another order than they were made leave Dask with a default that is gone."""
@@ -154,7 +129,7 @@ def hanging_worlds(tmp_path: Path) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)  # after the fixtures of the session have ended what they started
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    psutil.wait_procs(processes_of_session(), timeout=30)
+    psutil.wait_procs(processes_of_session(), timeout=DEADLINE / 2)
     left = processes_of_session()
     described = session.config.stash.setdefault(_left_behind, [])
     described += map(_describe, left)

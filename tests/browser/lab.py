@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import nbformat
 import psutil
 import pytest
-from browser.viewing import Viewer
+from browser.viewing import PATIENCE, Viewer
 from jupyter_core.paths import jupyter_runtime_dir
 from support.processes import DEADLINE, until
 
@@ -24,8 +24,6 @@ from workbench import registry
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
 PANEL = "#workbench-clusters"
-# Milliseconds: JupyterLab, clusters and kernels start.
-PATIENCE = int(DEADLINE * 1000)
 # A test asks the network for nothing: neither for news, nor for another release; and nobody whether it may.
 _QUIET = [
     "--LabApp.news_url=",

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from support.patience import DEADLINE
 
 PREFIX = "/user/somebody/workbench/dashboard/simulated"
 # What tells which moment is shown.
 CLOCK = re.compile(r"^\d\d:\d\d:\d\d")
-# Milliseconds, on a machine that has other work.
-PATIENCE = 60_000
+# Milliseconds.
+PATIENCE = int(DEADLINE * 1000)
 
 
 @dataclass

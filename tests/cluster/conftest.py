@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from distributed import Client
+from distributed.protocol import pickle
+from support.patience import DEADLINE
 from support.spmd import be_patient
 
 from workbench import MPICluster
@@ -32,11 +37,44 @@ def cluster4() -> Iterator[MPICluster]:
 
 @pytest.fixture
 def client4(cluster4: MPICluster) -> Iterator[Client]:
-    """A client of `cluster4`; a test that loses a rank fails with the logs, and those after it get a whole world."""
+    """A client of `cluster4`."""
     with Client(cluster4) as client:
         yield client
-        if client.scheduler_info()["n_workers"] == RANKS:
-            return
-    logs = cluster4.logs()
-    cluster4.restart()
-    pytest.fail(f"a rank was lost:\n{logs}")
+
+
+@pytest.fixture(autouse=True)
+def left_clean(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that leaves anything in `cluster4` fails, and those after it get a whole world."""
+    yield
+    if "cluster4" not in request.fixturenames or not hasattr(request.node, "funcargs"):
+        return
+    cluster: MPICluster = request.getfixturevalue("cluster4")
+    deadline = time.monotonic() + DEADLINE
+    while left := _left(cluster):
+        if time.monotonic() > deadline:
+            cluster.restart()
+            pytest.fail(f"left in the cluster that all tests share: {left}")
+        # Exceptions that were expected hold the frames of the test, and these its futures.
+        gc.collect()
+        time.sleep(0.02)
+
+
+def _left(cluster: MPICluster) -> dict[str, Any]:
+    """Return what should not be in the head of a cluster that nobody uses."""
+    head: Any = cluster.scheduler_comm
+    answer = cluster.sync(head.run_function, function=pickle.dumps(_what_is_left))
+    return answer["result"] if answer["status"] == "OK" else answer
+
+
+def _what_is_left(dask_scheduler: Any) -> dict[str, Any]:
+    head = dask_scheduler.handlers["workbench_status"].__self__
+    worlds = list(head.worlds)
+    found = {
+        "tasks": [str(key) for key in dask_scheduler.tasks],
+        "worlds": [world.index for world in worlds if world.index],
+        "ranks that are gone": worlds[0].missing(),
+        "ranks that do not come back": worlds[0].broken,
+        "calls on all ranks": [*head._spmd._runs],
+        "cells": [cell.id for cell in head.cells._cells.values() if not cell.over.is_set()],
+    }
+    return {what: left for what, left in found.items() if left}

@@ -78,7 +78,7 @@ def queued_without_a_starter(slurm, name):
 
 
 def test_a_start_that_is_killed_at_any_moment_leaves_no_job_that_is_not_listed(slurm):
-    moments = random.Random(4)  # noqa: S311  (the same every time)
+    moments = random.Random(4)
     begin = time.monotonic()
     with starting("whole") as process:
         assert process.wait(DEADLINE) == 0

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-# For everything that takes a second on an idle machine.
-DEADLINE = 60.0
+from support.patience import DEADLINE
+
 # PR_SET_PDEATHSIG: it is killed if the thread that started it dies. PR_SET_CHILD_SUBREAPER: what its children leave
 # behind becomes its child, thus everything that it started stays below it. Both survive exec.
 _PREPARE = """

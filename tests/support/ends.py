@@ -11,11 +11,9 @@ from typing import Any
 
 from distributed.comm import connect, listen
 
+from support.patience import DEADLINE
 from workbench import certificates
 from workbench.comm import traffic
-
-# For one check, all of it.
-DEADLINE = 60.0
 
 
 class End:

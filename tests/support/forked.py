@@ -53,7 +53,7 @@ def _draw(*_, forked):
 
     import numpy as np
 
-    # ruff: noqa: S311, NPY002  (these are the generators that a fork would share)
+    # ruff: noqa: NPY002  (these are the generators that a fork would share)
     drawn = [random.random(), np.random.random(), multiprocessing.current_process().authkey.hex()]
     print(json.dumps({"forked": forked, "parent": os.getppid(), "drawn": drawn}), flush=True)
     sys.stdin.read()

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from support.patience import DEADLINE
 from workbench import MPICluster
 
+__all__ = ["DEADLINE", "GONE_WITHIN", "gone", "kill", "launcher_of", "line_of", "processes_of", "until"]
+
 # What a killed or ended cluster has to be gone in: the architecture promises 10 s where nothing else runs.
-GONE_WITHIN = 40.0
-# For everything that takes a few seconds on an idle machine.
-DEADLINE = 60.0
+GONE_WITHIN = DEADLINE
 
 
 def until(what: str, condition: Callable[[], object], within: float = DEADLINE) -> float:

@@ -222,6 +222,8 @@ class Cells(SchedulerPlugin):
             cell.over.set()
             if not cell.granted.done() or cell.granted.cancelled() or cell.granted.exception():
                 self._cells.pop(cell.id, None)
+            # A notebook that was interrupted does not ask how the cell has ended.
+            asyncio.get_running_loop().call_later(_REMEMBER, self._cells.pop, cell.id, None)
 
     async def _get_ready(self, cell: _Cell) -> dict[str, Any]:
         world = cell.world
