@@ -9,6 +9,8 @@ from workbench import registry, scratch
 from workbench.host import ProcessId
 from workbench.record import Record, World
 
+pytestmark = pytest.mark.in_order
+
 NAME = "from-dialog"
 TRAIN = """
 from pathlib import Path

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 from browser.lab import Worker, end_clusters, started, workbench
 
+pytestmark = pytest.mark.in_order
+
 NAME = "unframed"
 FORBID = """--ServerApp.tornado_settings={'headers': {'Content-Security-Policy': "frame-ancestors 'none'"}}"""
 

@@ -8,6 +8,8 @@ from support.processes import until
 
 from workbench import registry
 
+pytestmark = pytest.mark.in_order
+
 NAME = "by-keys"
 # More than there are places for the focus in the panel or the dialog.
 ENOUGH = 40

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 from browser.lab import BASE, Worker, end_clusters, started, workbench
 
+pytestmark = pytest.mark.in_order
+
 NAME = "of-notebook"
 # Before it is ready Notebook would ask which kernel it shall run.
 _RUN = """async () => {

@@ -13,6 +13,8 @@ import pytest
 
 from workbench import registry
 
+pytestmark = pytest.mark.in_order
+
 USE = """
 import sys
 from distributed import Client

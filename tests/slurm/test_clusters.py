@@ -28,6 +28,8 @@ from workbench import MPICluster, cli, registry
 from workbench import place as spread_out
 from workbench.launch import mpi
 
+pytestmark = pytest.mark.in_order
+
 CLI = [sys.executable, "-m", "workbench"]
 
 

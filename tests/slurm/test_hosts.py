@@ -21,6 +21,8 @@ from support.training import listening, received_by_mpi
 from workbench import MPICluster
 from workbench.verbs import actions
 
+pytestmark = pytest.mark.in_order
+
 MEGABYTES = 8
 
 

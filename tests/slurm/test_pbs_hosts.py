@@ -20,6 +20,8 @@ from support.training import received_by_mpi
 from workbench import MPICluster
 from workbench.errors import StartError
 
+pytestmark = pytest.mark.in_order
+
 MEGABYTES = 8
 # What a site's settings and a user have in front of the command: words with blanks, quotes and more than one line.
 PROLOGUE = {
