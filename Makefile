@@ -42,6 +42,7 @@ help:
 	@echo 'make test           set up, run every check and every test, on Open MPI and on MPICH'
 	@echo 'make test-long      what is too long for every day: starts on a live SLURM that are killed at 20 moments,'
 	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
+	@echo 'make test-stress    set up, run every test three times, beside four processes that keep the machine busy'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling or submit'
@@ -61,14 +62,14 @@ compiler:
 	@command -v cc >/dev/null && command -v c++ >/dev/null || { echo 'the tests build C and C++ programs, and there' \
 		'is no cc or no c++ here; install them, on Debian: apt-get install g++' >&2; exit 1; }
 
-# Many tests wait, for processes to start or to end: two at a time take two thirds of the time of one by one.
-# A test that hangs ends its process, and with it the run.
-both := -n 2 --max-worker-restart 0
-
 .PHONY: test
 test: compiler lint .venv/.test .venv-mpich/.test
-	.venv/bin/python -m pytest $(both)
-	.venv-mpich/bin/python -m pytest $(both) -m 'mpi_flavour and not heat and not long'
+	@.venv/bin/python .ci/tests.py
+
+# What a machine that has other work finds. The tests wait longer for what they wait for, and none may fail.
+.PHONY: test-stress
+test-stress: compiler .venv/.test .venv-mpich/.test
+	@WORKBENCH_TEST_PATIENCE=4 .venv/bin/python .ci/tests.py --rounds 3 --busy 4
 
 repeated := '50_times_of_50 or among_many_tasks' tests/cluster
 
