@@ -70,6 +70,8 @@ def _count_threads(*_, forked):
 def _end(how, number, *, forked):
     if how == "signal":
         os.kill(os.getpid(), int(number))
+    if how == "raise":
+        sys.exit(int(number))
     os._exit(int(number))
 
 
@@ -86,6 +88,18 @@ def _stick(*_, forked):
     ctypes.PyDLL(None).sleep(600)
 
 
+def _leave(*_, forked):
+    """Fork a process that lives on, and end when there is something to read."""
+    if not (child := os.fork()):
+        os.close(1)
+        os.close(2)
+        while True:
+            signal.pause()
+    print(json.dumps({"forked": forked, "pid": os.getpid(), "parent": os.getppid(), "child": child}), flush=True)
+    sys.stdin.readline()
+    os._exit(0)
+
+
 def _catch(*names, forked):
     """Print the names of signals as they come, until all have come."""
     left = {signal.Signals[name] for name in names}
@@ -99,7 +113,8 @@ def _catch(*names, forked):
 
 
 DEEDS = {
-    "tell": _tell, "draw": _draw, "count": _count_threads, "end": _end, "wait": _wait, "stick": _stick, "catch": _catch
+    "tell": _tell, "draw": _draw, "count": _count_threads, "end": _end, "wait": _wait, "stick": _stick, "catch": _catch,
+    "leave": _leave,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from support.processes import DEADLINE, gone, until
 from workbench import scratch
 from workbench.fork import stub
 
+MODULES = "support.forked"
+
 
 class Node:
     """One node of a cluster that is not there."""
@@ -27,14 +29,14 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.id, self.log = uuid.uuid4().hex, folder / "log"
 
-    def words(self, *deed, modules="support.forked"):
+    def words(self, *deed, modules=MODULES):
         """Return the command of a stub."""
         program = ("support.forked", "name", self.id, *deed)
         return [sys.executable, "-I", "-S", stub.__file__, self.id, str(self.log), modules, *program]
 
     def run(self, *deed, **options):
         """Return what a stub has printed and how it has ended."""
-        modules = options.pop("modules", "support.forked")
+        modules = options.pop("modules", MODULES)
         return subprocess.run(
             self.words(*deed, modules=modules), capture_output=True, text=True, timeout=DEADLINE, check=False, **options
         )
@@ -43,7 +45,7 @@ class Node:
     def started(self, *deed, **options):
         """Give a stub that runs, and what its rank has printed first."""
         process = subprocess.Popen(
-            self.words(*deed),
+            self.words(*deed, modules=options.pop("modules", MODULES)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -129,6 +131,7 @@ def test_libraries_have_the_threads_that_the_rank_is_given(node, threads):
     [
         (("exit", "0"), 0),
         (("exit", "3"), 3),
+        (("raise", "5"), 5),
         (("signal", "9"), -9),
         (("signal", "11"), -11),
         (("signal", "15"), -15),
@@ -186,6 +189,62 @@ def test_a_template_that_is_killed_takes_no_rank_along(node):
             assert json.loads(process.stdout.readline()) == "SIGUSR1"
             assert process.wait(DEADLINE) == -signal.SIGKILL, "nobody knows the code"
     until("the end of the rank", lambda: _ended(told["pid"]))
+
+
+def test_the_end_of_a_rank_is_seen_though_its_template_is_gone_and_processes_of_the_rank_are_there(node):
+    with node.started("leave") as (process, told):
+        os.kill(told["parent"], signal.SIGKILL)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(DEADLINE) == -signal.SIGKILL
+    (node.folder / stub.SOCKET).unlink()
+    until("the end of what the rank has forked", lambda: _ended(told["child"]))
+
+
+def test_a_template_that_does_not_answer_is_not_waited_for_longer_than_half_of_the_time_of_a_start(node):
+    with node.started("wait") as (_, told):
+        os.kill(told["parent"], signal.SIGSTOP)
+        with node.started("wait", "--timeout", "2") as (process, later):
+            assert not later["forked"]
+            assert "the template has not answered for 1 s" in process.stderr.readline()
+            os.kill(told["parent"], signal.SIGCONT)
+
+
+def test_a_template_keeps_no_files_of_stubs_that_have_not_sent_all(node):
+    with node.started("wait") as (_, told):
+        folder = Path(f"/proc/{told['parent']}/fd")
+        before = len([*folder.iterdir()])
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(node.folder / stub.SOCKET))
+                socket.send_fds(connection, [(100).to_bytes(8, "big")], [0, 1, 2])
+        until("the template to close them", lambda: len([*folder.iterdir()]) == before)
+
+
+def test_a_rank_that_crashes_prints_where_if_its_interpreter_was_to_do_so(node):
+    done = node.run("end", "signal", "11", env=os.environ | {"PYTHONFAULTHANDLER": "1"})
+    assert done.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.stderr
+
+
+def test_a_module_that_has_changed_is_imported_anew(node, tmp_path):
+    module = tmp_path / "changing.py"
+    module.touch()
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    with node.started("wait", modules=f"{MODULES},changing", env=env) as (_, told):
+        assert told["forked"]
+        os.utime(module, (0, 0))
+        done = node.run("tell", env=env)
+    assert not json.loads(done.stdout)["forked"]
+    assert "changing has changed since the template imported it" in done.stderr
+
+
+def test_a_module_that_draws_numbers_is_named(node, tmp_path):
+    (tmp_path / "drawing.py").write_text("import numpy as np\n\nnumbers = np.random.default_rng()\n")
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    done = node.run("tell", modules=f"{MODULES},drawing", env=env)
+    assert not json.loads(done.stdout)["forked"]
+    assert "drawing.numbers would draw the same random numbers on all ranks" in done.stderr
 
 
 def test_a_template_ends_after_its_last_rank(node):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import sys
 
-from workbench.fork.template import Template, load
+from workbench.fork.template import Template
 
 if __name__ == "__main__":
     MODULES, LISTENER = sys.argv[3:5]
-    Template(socket.socket(fileno=int(LISTENER)), refusal=load(MODULES)).serve()
+    Template.of(socket.socket(fileno=int(LISTENER)), MODULES).serve()

@@ -29,7 +29,7 @@ class Refusal(Exception):
     """A process cannot be what its stub is; the message is the reason."""
 
 
-def become(order: dict[str, Any], files: list[int], connection: socket.socket) -> None:
+def become(order: dict[str, Any], files: list[int], connection: socket.socket, handlers: Mapping[int, Any]) -> None:
     """Be the rank of a stub and run its program to the end of this process; returns if the rank cannot be forked.
 
     Parameters
@@ -40,6 +40,8 @@ def become(order: dict[str, Any], files: list[int], connection: socket.socket) -
         Its working directory, the connection that lives as long as the stub, then the files that it was given.
     connection
         To the stub, which gets the answer.
+    handlers
+        What handled those signals that the template handles itself, by their numbers.
     """
     # Above all numbers of the stub's files.
     first = max(order["files"]) + 1
@@ -55,20 +57,25 @@ def become(order: dict[str, Any], files: list[int], connection: socket.socket) -
         _take_directory(directory)
         os.umask(order["umask"])
         _take_variables(order["environment"])
-        _take_signals(order)
+        _take_signals(order, handlers)
         _tie(life)
-    except (OSError, ValueError, Refusal) as reason:
-        answer.sendall(stub.REFUSED + f"{reason}".encode())
+        _renew(order)
+    except Exception as reason:  # noqa: BLE001  (the stub can be the rank itself, whatever it is)
+        answer.sendall(stub.REFUSED + f"{str(reason) or repr(reason)}\0".encode())
         return
-    _renew(order)
     rename(RANK)
     answer.sendall(stub.FORKED + os.getpid().to_bytes(4, "big"))
+    answer.recv(1)  # from now on the stub passes signals on
     answer.close()
     _run(order["words"], daemon=order["daemon"], began=order["began"])
+    _leave(0)
+
+
+def _leave(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     # Not os._exit: what C libraries do at the end of a process is, for MPICH, to take leave of its launcher.
-    ctypes.CDLL(None).exit(0)
+    ctypes.CDLL(None).exit(status)
 
 
 def _take_files(numbers: Sequence[int], given: Sequence[int]) -> None:
@@ -103,10 +110,15 @@ def _take_variables(variables: Mapping[bytes, bytes]) -> None:
     os.environb.update(variables)
 
 
-def _take_signals(order: dict[str, Any]) -> None:
+def _take_signals(order: dict[str, Any], handlers: Mapping[int, Any]) -> None:
+    # Others that modules have installed when they were imported stay: faulthandler's are among them.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(number, signal.SIG_IGN if number in order["ignored"] else usual)
+        handler = handlers.get(number, signal.getsignal(number))
+        if number in order["ignored"]:
+            signal.signal(number, signal.SIG_IGN)
+        elif number in handlers or handler == signal.SIG_IGN:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual if handler in {None, signal.SIG_IGN} else handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, order["blocked"])
 
 
@@ -178,4 +190,10 @@ def _run(words: Sequence[str], **of_stub: Any) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(program.__dict__ | {"__name__": "__main__"})
     sys.modules["__main__"] = main
-    program.main(**of_stub)
+    try:
+        program.main(**of_stub)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)  # noqa: T201  (as the interpreter does)
+        status = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+        _leave(status)

@@ -42,11 +42,13 @@ ONE_THREAD = dict.fromkeys(
 )
 """Variables with which libraries start no threads of their own: a process that has threads cannot be forked."""
 
-FORKED, REFUSED = b"F", b"R"
-"""First byte of the answer to a stub: the pid of the rank follows, or the reason."""
+FORKED, REFUSED, ENDED = b"F", b"R", b"E"
+"""First byte of what a template sends to a stub: the pid of the rank follows, the reason and a zero, or how the rank
+has ended."""
 
-# Seconds until the template has answered: it may have to import everything first, from a busy file system.
-_ANSWER = 120.0
+# Seconds until the template has answered, which may have to import everything first, from a busy file system: half of
+# the time that the rank has for its start, and as many where the rank is given no time.
+_ANSWER = 60.0
 # Seconds to wait for another stub that is starting the template.
 _TURN = 10.0
 # Milliseconds between two looks at the parent, where the kernel does not report its end.
@@ -74,8 +76,13 @@ def main() -> NoReturn:
     order = {"words": words, "began": began, "daemon": parent, "files": given}
     try:
         connection, life, rank = _hand_over(order, identity, log, modules)
-    except (OSError, Refused) as reason:
-        os.write(2, f"workbench: a rank starts without the template of its node: {reason}\n".encode())
+    except (OSError, ValueError, Refused) as reason:
+        if os.getppid() != parent:
+            os._exit(1)  # nobody waits for this rank any more
+        try:
+            os.write(2, f"workbench: a rank starts without the template of its node: {reason}\n".encode())
+        except OSError:
+            pass
         os.execv(sys.executable, [sys.executable, "-m", *words])  # noqa: S606  (no shell is the point)
     _close(given)
     # What waits for the end of the rank's output must not wait for the stub.
@@ -186,7 +193,7 @@ def make_private(folder: str) -> None:
             pass
         status = os.lstat(path)
         if status.st_mode & 0o170077 != 0o040000 or status.st_uid != os.geteuid():
-            raise PermissionError(path)
+            raise PermissionError(f"{path} is not a folder that is yours, with mode 700: remove the folder")
 
 
 def _read(path: str) -> str:
@@ -228,20 +235,34 @@ def _hand_over(
     }
     folder = os.open(".", os.O_RDONLY)
     life, its_life = socket.socketpair()
-    connection = _connect(identity, log, modules, order)
-    connection.settimeout(_ANSWER)
+    patience = _patience(order["words"])
+    connection = _connect(identity, log, modules, order, time.monotonic() + patience)
+    connection.settimeout(patience)
     text = marshal.dumps(order)
     files = b"".join(number.to_bytes(4, sys.byteorder) for number in (folder, its_life.fileno(), *order["files"]))
     head = len(text).to_bytes(8, "big")
-    connection.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
-    connection.sendall(text)
-    its_life.close()
-    os.close(folder)
-    if connection.recv(1) != FORKED:
-        raise Refused(connection.recv(4096).decode() or "the template has ended")
+    try:
+        connection.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        connection.sendall(text)
+        its_life.close()
+        os.close(folder)
+        answer = connection.recv(1)
+        if answer == REFUSED:
+            raise Refused(connection.recv(8192).partition(b"\0")[0].decode(errors="replace"))
+    except TimeoutError:
+        raise Refused(f"the template has not answered for {patience:.0f} s") from None
+    except (ConnectionResetError, BrokenPipeError):
+        answer = b""
+    if answer != FORKED:
+        raise Refused(f"the template, or the rank that was forked, ended before it answered; {log} may say why")
     rank = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
     connection.settimeout(None)
     return connection, life, rank
+
+
+def _patience(words: list[str]) -> float:
+    """Return the seconds for an answer, after which there is time for a start without the template."""
+    return float(words[words.index("--timeout") + 1]) / 2 if "--timeout" in words else _ANSWER
 
 
 def _umask() -> int:
@@ -250,10 +271,21 @@ def _umask() -> int:
     return mask
 
 
-def _connect(identity: str, log: str, modules: str, order: dict[str, Any]) -> socket.socket:
+def _connect(identity: str, log: str, modules: str, order: dict[str, Any], until: float) -> socket.socket:
     """Return a connection to the template of this node, which is started if there is none."""
     folder = sockets_folder(identity, node())
     make_private(folder)
+    while True:
+        try:
+            return _connect_once(folder, log, modules, order)
+        except BlockingIOError:
+            # As many stubs as the kernel lets wait do so while the template imports.
+            if time.monotonic() > until:
+                raise Refused(f"too many ranks wait for {folder}/{SOCKET}") from None
+            time.sleep(0.02)
+
+
+def _connect_once(folder: str, log: str, modules: str, order: dict[str, Any]) -> socket.socket:
     lock = os.open(f"{folder}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _TURN
     while True:
@@ -328,23 +360,31 @@ def _start_template(folder: str, log: str, words: list[str], given: list[int]) -
 def _stand_in(connection: socket.socket, life: socket.socket, rank: int, parent: int) -> int:
     """Pass signals on to the rank and return the status with which it has ended."""
     _pass_signals_on(rank)
+    try:
+        connection.sendall(FORKED)  # the rank waits for this
+    except OSError:
+        pass  # it has been killed
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
-    pause = None
+    pause, end = None, life.fileno()
     try:
         waiting.register(os.pidfd_open(parent), select.POLLIN)
+        # Processes that the rank has forked keep the other end of its life.
+        end = os.pidfd_open(rank)
+    except ProcessLookupError:
+        pass  # it has ended, and the template reports how
     except (AttributeError, OSError):
         pause = _LOOK  # an old kernel
     while True:
         ready = dict(waiting.poll(pause))
-        if life.fileno() in ready:
+        if end in ready:
             return int(signal.SIGKILL)
         if connection.fileno() in ready:
-            if status := connection.recv(4):
-                return int.from_bytes(status, sys.byteorder)
+            if status := connection.recv(5):
+                return int.from_bytes(status[1:], sys.byteorder)
             # The template was killed. The rank goes on, and nobody can report how it ends.
             waiting.unregister(connection)
-            waiting.register(life, select.POLLIN)
+            waiting.register(end, select.POLLIN)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
 
