@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -58,7 +59,6 @@ def test_ranks_are_forked_from_one_process_and_so_are_those_that_come_later(reme
         assert "without the template" not in cluster.logs()
 
 
-@pytest.mark.mpi_flavour
 def test_without_the_template_each_rank_imports_by_itself(remembers):
     cluster = actions.start(ranks=2, no_template=True, preload=["remembers"], quiet=True)
     with cluster, Client(cluster) as client:
@@ -82,6 +82,16 @@ def test_a_template_that_is_killed_takes_no_rank_along_and_the_next_start_has_an
         assert TEMPLATE in line_of(psutil.Process(other))
         processes = [*processes_of(cluster), psutil.Process(other)]
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+
+
+def test_what_dask_logs_on_a_rank_is_in_the_log_of_the_rank(client4, cluster4):
+    def warn(dask_worker):
+        logging.getLogger("distributed.worker").warning("rank %s warns", dask_worker.name)
+
+    client4.run(warn)
+    for rank in range(4):
+        log = (cluster4.record.logs / f"rank-{rank}.log").read_text()
+        assert f" - distributed.worker - WARNING - rank {rank} warns\n" in log
 
 
 def test_a_start_leaves_a_table_of_its_times(cluster4):

@@ -53,16 +53,22 @@ def imports(tree: ast.AST, *, in_function: bool = False) -> list[tuple[str, bool
     return found
 
 
+@pytest.fixture(scope="module")
+def imported() -> list[tuple[Path, str, bool, int]]:
+    """Return every import of the package: the module, and what `imports` returns of it."""
+    paths = PACKAGE.rglob("*.py")
+    return [(path, *found) for path in paths for found in imports(ast.parse(path.read_text(encoding="utf-8")))]
+
+
 def is_in(path: Path, places: tuple[str, ...]) -> bool:
     return any(path.is_relative_to(PACKAGE / place) for place in places)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.module)
-def test_a_module_is_imported_only_where_its_rule_allows_it(rule):
+def test_a_module_is_imported_only_where_its_rule_allows_it(rule, imported):
     offences = [
         f"{path.relative_to(PACKAGE)}:{line} imports {name}"
-        for path in PACKAGE.rglob("*.py")
-        for name, in_function, line in imports(ast.parse(path.read_text(encoding="utf-8")))
+        for path, name, in_function, line in imported
         if f"{name}.".startswith(f"{rule.module}.")
         and not is_in(path, rule.anywhere)
         and not (in_function and is_in(path, rule.in_functions))
@@ -71,7 +77,7 @@ def test_a_module_is_imported_only_where_its_rule_allows_it(rule):
     assert offences == []
 
 
-def test_every_package_that_is_imported_is_a_declared_dependency():
+def test_every_package_that_is_imported_is_a_declared_dependency(imported):
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     used = ("demo", "lab", "bench", "heat", "peers")
@@ -82,8 +88,7 @@ def test_every_package_that_is_imported_is_a_declared_dependency():
 
     undeclared = [
         f"{path.relative_to(PACKAGE)}:{line} imports {name}"
-        for path in PACKAGE.rglob("*.py")
-        for name, _, line in imports(ast.parse(path.read_text(encoding="utf-8")))
+        for path, name, _, line in imported
         if (package := name.partition(".")[0]) not in {"workbench", *sys.stdlib_module_names}
         and declared.isdisjoint(map(canonicalize_name, distributions.get(package, [package])))
     ]

@@ -6,8 +6,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 # in pieces, for this file is tracked too
@@ -27,6 +25,25 @@ PRIVATE = re.compile(
 
 # Outputs of another machine, as it gave them.
 RECORDED = ROOT / "tests" / "data"
+
+
+# Seconds up to which a sleep is a pause between two polls, and from which on a program stands for one that hangs.
+POLL, HANGS = 0.1, 60.0
+SLEEP = re.compile(r"\bsleep[( ]\s*(?P<seconds>[\w.{}]+)")
+# Where time passes in tests, and why. A test that waits for something to happen awaits an event instead.
+PAUSES = {
+    "tests/browser/test_extension.py": "a training goes on until the test ends it, and leaves cores free meanwhile",
+    "tests/cluster/test_cells.py": "a cell must not end before it is interrupted; the objects of a cell take long",
+    "tests/cluster/test_lifecycle.py": "a cluster must not end while it starts, nor while a task runs",
+    "tests/cluster/test_profile.py": "a rank is late, and the time that the other waits for it is measured",
+    "tests/mpi/test_comm_faults.py": "frames of a connection that has ended must not be taken for those of the next",
+    "tests/support/metered.py": "a rank is late, and the time that others wait for it is measured",
+    "tests/support/spmd_left.py": "a call must not be ended while code after MPI runs",
+    "tests/support/unpacked.py": "the objects of a cell take long",
+    "tests/support/world.py": "tracebacks of a world that hangs are written, which nobody reports",
+    "tests/unit/test_node_report.py": "an answer takes time, and the clock of a node allows for it",
+    "tests/unit/test_scratch.py": "a rank must not have ended when its segments are to be removed",
+}
 
 
 def tracked(pattern: str = "*") -> list[Path]:
@@ -59,6 +76,24 @@ def test_notebooks_are_stored_without_outputs():
     assert offences == []
 
 
+def test_time_passes_in_no_other_test_than_those_that_say_why():
+    found = {
+        str(path.relative_to(ROOT))
+        for path in tracked("tests/*.py")
+        for seconds in SLEEP.findall(path.read_text(encoding="utf-8"))
+        if not seconds.startswith(("monkeypatch", "0.0")) and not _is_poll_or_hangs(seconds)
+    }
+
+    assert found - {Path(__file__).relative_to(ROOT).as_posix()} == set(PAUSES)
+
+
+def _is_poll_or_hangs(seconds: str) -> bool:
+    try:
+        return not POLL < float(seconds.rstrip("n")) < HANGS
+    except ValueError:
+        return False  # a variable
+
+
 def test_no_module_is_longer_than_600_lines():
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
@@ -68,14 +103,12 @@ def test_no_module_is_longer_than_600_lines():
     assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
-@pytest.mark.parametrize(
-    "target", ["help", "demo", "lab", "test", "test-heat", "lint", "bench-startup", "bench-transport", "clean"]
-)
-def test_make_knows_its_targets(target):
+def test_make_knows_its_targets():
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    targets = ["help", "demo", "lab", "test", "test-heat", "lint", "bench-startup", "bench-transport", "clean"]
 
     done = subprocess.run(
-        ["make", "--dry-run", target], cwd=ROOT, env=own, check=False, capture_output=True, text=True, timeout=30
+        ["make", "--dry-run", *targets], cwd=ROOT, env=own, check=False, capture_output=True, text=True, timeout=30
     )
 
     assert (done.returncode, done.stderr) == (0, "")
