@@ -1,9 +1,10 @@
-"""The address that head and ranks of a cluster bind."""
+"""The address that head and ranks of a cluster bind, and whether MPI may have another network."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError, did_you_mean
@@ -11,6 +12,8 @@ from workbench.errors import InvalidRequest, LaunchError, did_you_mean
 LOOPBACK = "127.0.0.1"
 # Connecting a datagram socket sends nothing: any port will do.
 _PORT = 9
+# Where Linux has its devices for networks other than that of sockets: InfiniBand, Omni-Path, EFA; Slingshot.
+_FABRICS = ("/sys/class/infiniband", "/sys/class/cxi", "/sys/class/cxi_user")
 
 
 def address(interface: str | None = None, *, peers: Iterable[str] | None = None) -> str:
@@ -80,3 +83,8 @@ def _resolve(name: str) -> str | None:
         return socket.gethostbyname(name)
     except OSError:
         return None
+
+
+def has_fabric() -> bool:
+    """Return whether this host has a network other than that of sockets."""
+    return any(list(Path(folder).glob("*")) for folder in _FABRICS)

@@ -75,6 +75,14 @@ def test_open_mpi_chooses_its_network_by_itself_on_several_nodes():
     assert "OMPI_MCA_btl" not in command.defaults
 
 
+def test_open_mpi_opens_nothing_for_networks_that_the_nodes_do_not_have():
+    for fault_tolerant in (False, True):
+        command = mpiexec_command(OPENMPI, changed(fabric=False, fault_tolerant=fault_tolerant), ["x"])
+        assert command.defaults["OMPI_MCA_btl"] == "^ofi"
+        assert command.variables({"OMPI_MCA_btl": "self,tcp"})["OMPI_MCA_btl"] == "self,tcp"
+    assert "OMPI_MCA_btl" not in mpiexec_command(MPICH, changed(fabric=False), ["x"]).defaults
+
+
 def test_only_ranks_that_have_to_survive_each_other_get_ulfm():
     assert "--with-ft" not in mpiexec_command(OPENMPI, SPREAD, ["x"]).argv
     tolerant = mpiexec_command(OPENMPI, changed(fault_tolerant=True), ["x"])

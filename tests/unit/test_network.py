@@ -69,3 +69,10 @@ def test_the_way_to_another_node_counts_most(monkeypatch):
     monkeypatch.setattr(network, "_towards", ways.get)
     assert network.address(peers=["gone", "n2"]) == "10.1.0.1"
     assert network.address(peers=[]) == "192.168.0.1"
+
+
+def test_a_device_of_another_network_than_that_of_sockets_is_seen(monkeypatch, tmp_path):
+    monkeypatch.setattr(network, "_FABRICS", (str(tmp_path / "none"), str(tmp_path)))
+    assert not network.has_fabric()
+    (tmp_path / "mlx5_0").mkdir()
+    assert network.has_fabric()

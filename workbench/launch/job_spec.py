@@ -17,6 +17,7 @@ from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Command, Geometry, has_ulfm, world_command
 from workbench.launch.settings import dask_settings
 from workbench.launch.spread import Spread, filled, shares
+from workbench.network import has_fabric
 from workbench.record import Record, data_folder
 
 RANK_PROGRAM = "workbench.rank"
@@ -130,6 +131,7 @@ def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation)
         session=str(shared_memory),
         agent=agent(around.scheduler),
         directory=record.directory,
+        fabric=has_fabric(),
     )
 
 

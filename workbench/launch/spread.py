@@ -51,6 +51,8 @@ class Spread:
     """Program that runs a command on another node, as ``ssh`` does; None: the MPI's own choice."""
     directory: str = "."
     """Working directory of the ranks."""
+    fabric: bool = True
+    """Whether the nodes may have a network other than that of sockets."""
 
     @property
     def per_node(self) -> int:
@@ -209,6 +211,9 @@ def _openmpi(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[
     if spread.oversubscribed:
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
     five = mpi.version >= (5,)
+    if five and not spread.fabric:
+        # Each rank opens it, closes it where there is no network for it, and sleeps for a second when it does.
+        defaults["OMPI_MCA_btl"] = "^ofi"
     if spread.interface:
         defaults["OMPI_MCA_btl_tcp_if_include"] = spread.interface
         defaults["PRTE_MCA_prte_if_include" if five else "OMPI_MCA_oob_tcp_if_include"] = spread.interface
