@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support.world import World
+from support.world import World, template
 
 from workbench import certificates
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _template():
+    with template():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -15,10 +15,9 @@ from distributed.comm import CommClosedError
 from distributed.protocol import to_serialize
 from support.ends import Check, End, until
 from support.member import back_to, level
-from support.world import World, run_program
+from support.world import World, found, run_program
 
 from workbench.comm import engine, wire
-from workbench.launch import mpi
 
 MIB = 1 << 20
 
@@ -127,7 +126,7 @@ async def a_peer_dies_in_the_midst_of_everything(end: End):
 )
 def test_survivors_go_on_when(check: Check, mortal: World):
     mortal.run(check, mortal=[1])
-    assert mortal.dead == ({1} if mpi.find().flavour == "openmpi" else set())
+    assert mortal.dead == ({1} if found().flavour == "openmpi" else set())
 
 
 LEAVING = """
@@ -139,6 +138,7 @@ from mpi4py import MPI
 from distributed.comm import connect, listen
 from distributed.protocol import to_serialize
 
+MPI.Init_thread(MPI.THREAD_MULTIPLE)
 world = MPI.COMM_WORLD
 comm.join(world.Dup(), "a world")
 dask.config.set({"workbench.comm.threshold": "1 B"})
@@ -176,6 +176,7 @@ with asyncio.Runner() as loop:
     words.append(comm.leave(50))
     peer.abort()
 os.write(1, f"{world.rank} {words}\\n".encode())
+MPI.Finalize()
 """
 
 

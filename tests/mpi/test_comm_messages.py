@@ -129,6 +129,8 @@ async def echo(comm: Any) -> None:
 
 @on_ranks
 async def test_any_message_arrives_as_by_tcp(end: End):
+    if end.rank > 1:
+        return  # what one pair draws is enough
     comms = {"tcp": await end.pair(end.plain_scheme, left=end.plain_scheme, deserialize=end.left)}
     for threshold in THRESHOLDS:
         with dask.config.set({"workbench.comm.threshold": threshold}):

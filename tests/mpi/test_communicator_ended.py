@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.world import World
-
-from workbench.launch import mpi
+from support.world import World, found
 
 if TYPE_CHECKING:
     from support.ends import End
@@ -25,17 +23,17 @@ SOON, AT_ONCE = 0.02, 20.0
 LARGE = 600_000
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def endable(request: pytest.FixtureRequest) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def endable() -> Iterator[World]:
     # its requests stay outstanding, so MPI cannot be finalised
-    world = World(request.param)
+    world = World(3)
     yield world
     world.stop(finalize=False)
 
 
 @pytest.fixture
 def mortal() -> Iterator[World]:
-    world = World(4)
+    world = World(3)
     yield world
     world.stop(finalize=False)
 
@@ -365,4 +363,4 @@ def test_a_call_that_is_ended(endable: World, check: Any) -> None:
 
 def test_survivors_of_a_dead_rank_get_a_communicator(mortal: World) -> None:
     mortal.run(survivors_of_a_dead_rank_get_a_communicator, mortal=[1])
-    assert mortal.dead == ({1} if mpi.find().flavour == "openmpi" else set())
+    assert mortal.dead == ({1} if found().flavour == "openmpi" else set())

@@ -17,7 +17,7 @@ from workbench.metrics.fields import COLLECTIVE, MAKERS, NEIGHBOURS, OPERATIONS
 if TYPE_CHECKING:
     from support.ends import End
 
-pytestmark = pytest.mark.parametrize("world", ["4"], indirect=True)
+pytestmark = pytest.mark.parametrize("world", ["4-tls"], indirect=True)
 
 
 @on_ranks

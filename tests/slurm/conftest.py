@@ -37,13 +37,15 @@ def namespaces(installed):
 
 @pytest.fixture(scope="session")
 def one_host_slurm(installed):
-    with closing(Slurm()) as slurm:
+    # Nodes have room for more than one cluster.
+    with closing(Slurm(cpus=4)) as slurm:
         yield slurm
 
 
 @pytest.fixture(scope="session")
 def many_hosts_slurm(namespaces):
-    with closing(Slurm(namespaces=True)) as slurm:
+    # Time for a head to end in order when SLURM cancels its job, as it has by default.
+    with closing(Slurm(namespaces=True, cpus=4, kill_wait=30)) as slurm:
         yield slurm
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import dask.array as da
 import nbformat
@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from support.daemons import running
 from support.nodes import numbers, places, remains, two_on_each
 from support.processes import DEADLINE, until
-from support.slurm import Slurm
+from support.slurm import NAMES
 from support.training import place, weights_by_ranks
 
 from workbench import MPICluster, cli, registry
@@ -31,13 +31,6 @@ from workbench.launch import mpi
 pytestmark = pytest.mark.in_order
 
 CLI = [sys.executable, "-m", "workbench"]
-
-
-@pytest.fixture(scope="module")
-def slurm(installed):
-    """Nodes that have room for more than one cluster."""
-    with closing(Slurm(cpus=4)) as slurm, slurm.in_environment():
-        yield slurm
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +54,11 @@ def test_a_job_says_when_it_ends(slurm, ending):
 
 
 def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, capsys):
-    cluster = MPICluster(8, nodes=4, scheduler="slurm", quiet=True)
+    cluster = MPICluster(4, nodes=4, scheduler="slurm", quiet=True)
     with cluster, Client(cluster) as client:
         assert cluster.record.state == "ready"
-        assert [rank["name"] for rank in cluster.ranks] == list(range(8))
-        assert places(cluster, client) == two_on_each(8)
+        assert [rank["name"] for rank in cluster.ranks] == list(range(4))
+        assert places(cluster, client) == [(rank, rank, 4, NAMES[rank]) for rank in range(4)]
 
         generator = np.random.default_rng(4)
         X = generator.normal(size=(800, 3))
@@ -77,15 +70,15 @@ def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, capsys):
         batch = slurm.run("scontrol", "write", "batch_script", *numbers(cluster.record), "-")
         assert batch.rstrip("\n") == cluster.script().rstrip("\n")
 
-        cluster.scale(12)
-        assert [rank["name"] for rank in cluster.ranks][8:] == ["w1.0", "w1.1", "w1.2", "w1.3"]
+        cluster.scale(6)
+        assert [rank["name"] for rank in cluster.ranks][4:] == ["w1.0", "w1.1"]
         jobs = numbers(cluster.record)
         assert len(jobs) == 2
         assert jobs <= set(slurm.jobs())
-        kept = client.submit(place, workers=["w1.3"], allow_other_workers=True, pure=False)
-        assert kept.result(DEADLINE)[:3] == (3, 3, 4)
-        cluster.scale(8)
-        assert kept.result(DEADLINE)[:3] == (3, 3, 4)
+        kept = client.submit(place, workers=["w1.1"], allow_other_workers=True, pure=False)
+        assert kept.result(DEADLINE)[:3] == (1, 1, 2)
+        cluster.scale(4)
+        assert kept.result(DEADLINE)[:3] == (1, 1, 2)
         assert len(jobs & set(slurm.jobs())) == 1
 
         # Dask's own client would try to come back.
@@ -98,8 +91,8 @@ def test_a_cluster_lives_on_four_nodes_from_start_to_stop(slurm, capsys):
 def test_a_cluster_of_pbs_jobs_starts_grows_and_ends(slurm):
     with MPICluster(4, nodes=2, scheduler="pbs", quiet=True) as cluster, Client(cluster) as client:
         assert places(cluster, client) == two_on_each(4)
-        cluster.scale(8)
-        assert len(cluster.ranks) == 8
+        cluster.scale(6)
+        assert len(cluster.ranks) == 6
         jobs = numbers(cluster.record)
         assert len(jobs) == 2
     until("all of it to be gone", lambda: remains(slurm, cluster.record, jobs) == [])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import subprocess
 import sys
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -15,10 +15,11 @@ from distributed import Client
 from support.daemons import running
 from support.nodes import numbers, places, remains, two_on_each
 from support.processes import DEADLINE, until
-from support.slurm import NAMES, Slurm
+from support.slurm import NAMES
 from support.training import listening, received_by_mpi
 
 from workbench import MPICluster
+from workbench.network import has_fabric
 from workbench.verbs import actions
 
 pytestmark = pytest.mark.in_order
@@ -27,10 +28,8 @@ MEGABYTES = 8
 
 
 @pytest.fixture(scope="module")
-def slurm(namespaces):
-    # Time for a head to end in order when SLURM cancels its job, as it has by default.
-    with closing(Slurm(namespaces=True, cpus=4, kill_wait=30)) as slurm, slurm.in_environment():
-        yield slurm
+def slurm(slurm_hosts):
+    return slurm_hosts
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +91,8 @@ def test_stop_leaves_nothing_on_any_host(slurm, cluster):
     assert files_on_nodes(slurm, cluster.record) == []
 
 
-def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_nothing(slurm):
+@pytest.mark.parametrize("noticed", ["by the user who runs SLURM", pytest.param("by SLURM", marks=pytest.mark.long)])
+def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_nothing(slurm, noticed):
     clusters = [
         MPICluster(2, nodes=2, scheduler="slurm", extra=[f"--nodelist={nodes}"], name=name, quiet=True)
         for name, nodes in (("dying", "n1,n2"), ("cut-off", "n3,n4"))
@@ -100,6 +100,8 @@ def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_not
     slurm.kill_node("n2")
     slurm.network.cut_off("n4")
     try:
+        if noticed != "by SLURM":  # which takes three times as long as its parts wait for each other
+            slurm.run("scontrol", "update", "NodeName=n2,n4", "State=DOWN", "Reason=test")
         # Whichever comes first: srun waits for SLURM to find the node dead, mpiexec finds its own daemon dead.
         lost = r"rank 1 of world 0 \(pid \d+ on n2\) is gone; its world ends with it|world 0 was lost"
         until("the loss is told", lambda: re.search(lost, clusters[0].logs()))
@@ -120,8 +122,16 @@ def test_a_node_that_dies_or_is_cut_off_ends_its_cluster_in_words_and_leaves_not
         assert files_on_nodes(slurm, cluster.record) == []
 
 
-def test_a_job_that_is_cancelled_from_outside_leaves_nothing_either(slurm):
-    with MPICluster(4, nodes=2, scheduler="slurm", name="cancelled", quiet=True) as cluster:
+@pytest.mark.parametrize("template", [True, False])
+def test_a_job_that_is_cancelled_from_outside_leaves_nothing_however_its_ranks_were_started(slurm, template):
+    started = MPICluster(2, nodes=2, scheduler="slurm", template=template, name="cancelled", quiet=True)
+    with started as cluster:
+        assert ("ranks are forked" in cluster.logs()) == template
+        assert "starts without the template" not in cluster.logs()
+        with Client(cluster) as client:
+            # Whatever opens the components for other networks sleeps for a second.
+            told = client.run(lambda: os.environ.get("OMPI_MCA_btl"))  # noqa: SIM112
+        assert set(told.values()) == {None if has_fabric() else "^ofi"}
         slurm.run("scancel", cluster.record.job)
         until("its record is gone", lambda: not cluster.record.folder.exists())
         until("its job is over", lambda: slurm.state(cluster.record.job) == "CANCELLED")

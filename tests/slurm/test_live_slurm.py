@@ -50,12 +50,6 @@ def test_gpus_are_counted(slurm):
         slurm.submit("true", "--gres=gpu:3")
 
 
-def test_two_at_a_time_know_nothing_of_each_other(slurm, another):
-    job = another.submit("sleep 600", "--partition=small")
-    assert job in another.jobs()
-    assert not slurm.jobs()
-
-
 @pytest.mark.long
 def test_what_a_killed_node_ran_ends_and_the_node_comes_back(another):
     job = another.submit("sleep 4711 & setsid sleep 4711 & wait", "--nodelist=n2", "--no-requeue")
@@ -68,19 +62,21 @@ def test_what_a_killed_node_ran_ends_and_the_node_comes_back(another):
     another.wait_up("n2")
 
 
-def test_a_controller_that_is_away_forgets_nothing(another):
-    job = another.submit("true", "--partition=down")
-    another.stop_controller()
+def test_a_controller_that_is_away_forgets_nothing(slurm):
+    job = slurm.submit("true", "--partition=down")
+    slurm.stop_controller()
     with pytest.raises(Trouble, match="DOWN"):
-        another.run("scontrol", "ping")
-    another.start_controller()
-    another.wait_up()
-    assert another.jobs() == [job]
-    another.freeze_controller()
+        slurm.run("scontrol", "ping")
+    slurm.start_controller()
+    slurm.wait_up()
+    assert slurm.jobs() == [job]
+    slurm.freeze_controller()
     with pytest.raises(subprocess.TimeoutExpired):
-        another.run("scontrol", "ping", within=0.5)
-    another.start_controller()
-    assert another.jobs() == [job]
+        slurm.run("scontrol", "ping", within=0.5)
+    slurm.start_controller()
+    assert slurm.jobs() == [job]
+    slurm.run("scancel", job)
+    until("the job to be gone", lambda: not slurm.jobs())
 
 
 @pytest.mark.long
@@ -91,10 +87,12 @@ def test_a_job_that_has_ended_is_forgotten_after_the_age_that_was_asked_for(anot
     until("it to be forgotten", lambda: another.state(job) is None)
 
 
-def test_a_closed_one_leaves_nothing(installed):
-    slurm = Slurm()
-    with closing(slurm):
-        slurm.submit("sleep 4712", "--nodes=4")
+def test_two_at_a_time_know_nothing_of_each_other_and_a_closed_one_leaves_nothing(slurm):
+    another = Slurm()
+    with closing(another):
+        job = another.submit("sleep 4712", "--nodes=4")
         until("it to run", lambda: running("4712"))
-    assert not slurm.folder.exists()
+        assert another.jobs() == [job]
+        assert not slurm.jobs()
+    assert not another.folder.exists()
     assert not running("4712")

@@ -23,7 +23,7 @@ from workbench.launch.poller import poller
 from workbench.verbs import actions
 
 # The whole of it takes two minutes: `make test-long`.
-CYCLES = int(os.environ.get("WORKBENCH_CYCLES", "3"))
+CYCLES = int(os.environ.get("WORKBENCH_CYCLES", "2"))
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,8 @@ PROLOGUE = {
     "PYTHONPATH": os.environ["PYTHONPATH"],
     "DASK_WORKBENCH__IDLE_TIMEOUT": "10 minutes",
     "OF_THE_USER": "a b; 'c'\nd=$HOME",
+    # This host has fewer cores than its nodes say.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 TOLD = ("JUPYTER_DATA_DIR", "DASK_CONFIG", "OMP_NUM_THREADS", *PROLOGUE)
 
@@ -114,14 +116,14 @@ def test_a_rank_that_fails_on_another_node_is_told_and_leaves_nothing(pbs, tmp_p
     path = f"export PYTHONPATH={shlex.quote(str(tmp_path))}"
     settings = {"jobqueue.pbs.job-script-prologue": [path], "distributed.worker.http.routes": ["licences"]}
     with dask.config.set(settings), pytest.raises(StartError, match="failed while starting") as caught:
-        MPICluster(4, nodes=2, scheduler="pbs", name="failing", quiet=True)
+        MPICluster(2, nodes=2, scheduler="pbs", name="failing", quiet=True)
     assert "RuntimeError: no licence on n2" in str(caught.value)
     until("its job is over", lambda: pbs.jobs() == [])
     assert running("failing") == []
 
 
 def test_a_job_that_is_cancelled_from_outside_leaves_nothing(pbs):
-    with MPICluster(4, nodes=2, scheduler="pbs", name="cancelled", quiet=True) as cluster:
+    with MPICluster(2, nodes=2, scheduler="pbs", name="cancelled", quiet=True) as cluster:
         subprocess.run(["qdel", cluster.record.job], check=True, timeout=DEADLINE)
         until("its record is gone", lambda: not cluster.record.folder.exists())
         until("its job is over", lambda: pbs.jobs() == [])
@@ -130,7 +132,9 @@ def test_a_job_that_is_cancelled_from_outside_leaves_nothing(pbs):
 
 
 def test_a_head_that_is_killed_takes_the_ranks_of_all_nodes_along(pbs):
-    with MPICluster(4, nodes=2, scheduler="pbs", name="beheaded", quiet=True):
+    cluster = MPICluster(2, nodes=2, scheduler="pbs", name="beheaded", quiet=True)
+    # What the end of the cluster asks the head, it asks for that long.
+    with dask.config.set({"workbench.connect-timeout": "1 s"}), cluster:
         (head,) = [process for process in running("beheaded") if "workbench.head" in process.cmdline()]
         head.kill()
         until("its job is over", lambda: pbs.jobs() == [])

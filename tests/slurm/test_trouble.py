@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import closing
 
 import dask
 import pytest
 from support.batch import command, nothing_is_left, one_job, starting
 from support.daemons import Trouble
 from support.processes import until
-from support.slurm import Slurm
 
 from workbench import MPICluster, registry
 from workbench.ending import stop
@@ -22,12 +20,6 @@ NAME = "troubled"
 HELD = ["--hold"]
 NONSENSE = "printf '\\377\\000 Guru Meditation #8200\\n'"
 ACCOUNT = "may not use partition closed, or there is no such account"
-
-
-@pytest.fixture(scope="module")
-def slurm(installed):
-    with closing(Slurm()) as slurm, slurm.in_environment():
-        yield slurm
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +62,7 @@ def stuck(folder):
         ({"queue": "closed", "account": "phisics"}, "--account 'phisics' " + ACCOUNT),
         ({"queue": "short", "walltime": "01:00:00"}, "partition short allows at most 00:05:00"),
         ({"nodes": 5, "ranks": 5}, "5 nodes cannot be had: partition debug has 4 nodes"),
-        ({"nodes": 9, "ranks": 9}, "9 ranks (1 thread each) on 9 nodes do not fit: partition debug has 4 nodes"),
+        ({"nodes": 17, "ranks": 17}, "17 ranks (1 thread each) on 17 nodes do not fit: partition debug has 4 nodes"),
         ({"memory": "100 GiB"}, "2 ranks (1 thread, 100.00 GiB each) on 1 node do not fit: partition debug has"),
         ({"constraint": "od"}, "--constraint 'od'; did you mean 'odd'?"),
         ({"reservation": "nix"}, "--reservation 'nix' is none of yours"),
@@ -153,8 +145,8 @@ def test_while_the_scheduler_is_away_a_job_is_neither_forgotten_nor_given_up(slu
     finally:
         slurm.start_controller()
     slurm.wait_up()
-    slurm.run("scontrol", "release", job)
-    start.result().close()
+    slurm.run("scancel", job)
+    assert failure(start) == f"cluster '{NAME}' did not start: its job {job} has ended: CANCELLED"
 
 
 def test_sbatch_answers_garbage(tmp_path):
@@ -162,12 +154,13 @@ def test_sbatch_answers_garbage(tmp_path):
         assert "Guru Meditation #8200" in refused(JobRejected)
 
 
-def test_a_cluster_comes_up_although_squeue_answers_garbage(tmp_path):
+def test_a_cluster_comes_up_although_squeue_answers_garbage_and_its_job_is_killed(slurm, tmp_path):
     with command(tmp_path, "squeue", NONSENSE):
         cluster = MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True)
         status = actions.status(cluster.record)
-    with cluster:
-        assert (status.state, status.up) == ("ready", 2)
+    assert (status.state, status.up) == ("ready", 2)
+    slurm.run("scancel", "--full", "--signal=KILL", cluster.record.job)
+    has_ended(slurm, cluster)
 
 
 def test_a_job_that_somebody_cancels_in_the_queue(slurm):
@@ -184,18 +177,21 @@ def test_a_job_that_is_held_says_so_and_comes_when_it_is_released(slurm):
     assert (status.state, status.jobs) == ("queued", [job])
     assert status.message == "QUEUED: held by the user: scontrol release lets it go"
     slurm.run("scontrol", "release", job)
-    with start.result() as cluster:
-        assert cluster.record.job == job
+    cluster = start.result()
+    assert cluster.record.job == job
+    slurm.run("scancel", "--full", "--signal=TERM", job)
+    has_ended(slurm, cluster)
 
 
-@pytest.mark.parametrize("end", ["TERM", "KILL", pytest.param("TIMEOUT", marks=pytest.mark.long)])
-def test_a_job_that_is_ended_while_it_runs(slurm, end):
+@pytest.mark.long
+def test_a_job_whose_time_is_up_while_it_runs(slurm):
     cluster = MPICluster(2, name=NAME, scheduler="slurm", nodes=1, quiet=True)
-    job = cluster.record.job
-    if end == "TIMEOUT":
-        slurm.run("scontrol", "update", f"JobId={job}", "EndTime=now")
-    else:
-        slurm.run("scancel", "--full", f"--signal={end}", job)
+    slurm.run("scontrol", "update", f"JobId={cluster.record.job}", "EndTime=now")
+    has_ended(slurm, cluster)
+
+
+def has_ended(slurm, cluster):
+    """Wait until a job has ended, and see that nothing of its cluster is known."""
     until("the job to end", lambda: not slurm.jobs())
     with pytest.raises(HeadUnreachable, match=r"has ended|does not answer any more"):
         cluster.refresh()

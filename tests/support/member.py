@@ -1,6 +1,6 @@
 """A rank of a world that is there for tests: it runs the checks that it is told to, one after the other.
 
-Started by `support.world`, as ``python -m support.member SOCKET RANKS [FOLDER]``.
+Started by `support.world`, as ``python -m support.member NAME ID SOCKET RANKS FOLDER``.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def _load(file: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    # Modules are not garbage, and `level` would look for some among them each time.
+    gc.collect()
+    gc.freeze()
     return module
 
 
@@ -117,11 +120,13 @@ class Member:
         return None
 
 
-def main(path: str, ranks: str, folder: str = "") -> None:
+def main(**_: Any) -> None:
+    _, _, _, path, ranks, folder = sys.argv
+    gc.enable()  # the template has none
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2)
     thread = SpmdThread()
-    context = thread.submit(world.open_world, int(ranks), 0, thread).result(60)
+    context = thread.submit(world.open_world, int(ranks), 0, thread).result(DEADLINE)
     comm.join(context.transport, path)
     there = socket.socket(socket.AF_UNIX)
     there.connect(path)
@@ -129,16 +134,16 @@ def main(path: str, ranks: str, folder: str = "") -> None:
     connection.send(context.rank)
     with contextlib.suppress(EOFError):
         finalize = asyncio.run(Member(context, Path(folder) if folder else None, connection).serve())
-        if not comm.leave(10):
+        if not comm.leave(DEADLINE / 2):
             raise RuntimeError("transfers are outstanding")
         if finalize:
             from mpi4py import MPI
 
-            thread.submit(MPI.Finalize).result(30)
+            thread.submit(MPI.Finalize).result(DEADLINE / 2)
             # Where a process leaves out what C does at its end, the mpiexec of MPICH often says that one was killed.
             return
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-# The tests of each of these folders stay in one process: they share one SLURM, or the worlds of one size.
-TOGETHER = ("slurm", "mpi")
+# The tests of each of these folders stay in one process: they share a SLURM, the worlds of one size, a JupyterLab.
+TOGETHER = ("slurm", "mpi", "browser")
 # What takes longest begins, so that the processes end together.
-LONGEST = (*TOGETHER, "browser", "cluster")
+LONGEST = (*TOGETHER, "cluster")
 _SEED = "WORKBENCH_TEST_SEED"
 
 

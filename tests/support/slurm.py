@@ -192,6 +192,8 @@ class Slurm:
                 patch.delenv(name)
             for name, value in self.environment.items():
                 patch.setenv(name, value)
+            # This host has fewer cores than its nodes say.
+            patch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
             yield
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from support.patience import FACTOR
 from workbench import run_on_ranks, spmd
 
 # Items from which ranks meet before they exchange them.
@@ -137,12 +139,14 @@ def loop(comm, which):
     comm.Barrier()
 
 
-def in_c(comm, which, pipe):
-    """Wait in C code on one rank for somebody who writes, where nothing can end it; the next one fails."""
-    comm.Barrier()
+def in_c(comm, which, folder):
+    """Wait in C code on one rank for somebody who writes, where nothing can end it; then the next one fails."""
+    begun = folder / "begun"
     if comm.rank == which:
-        pipe.read_text()
+        # One call from before the next rank fails until the end: between two it could be ended.
+        ctypes.CDLL(None).system(f"touch '{begun}'; cat '{folder / 'pipe'}'".encode())
     if comm.rank == (which + 1) % comm.size:
+        wait_for(begun)
         raise ValueError("while another is in C")
     comm.Barrier()
 
@@ -235,7 +239,14 @@ def be_patient():
     """Have the head give ranks that a call is ended on more time than users want to wait; for `run_on_scheduler`."""
     from workbench.head import spmd_run
 
-    spmd_run._GRACE, spmd_run._WHERE_STUCK = 10.0, 5.0
+    spmd_run._GRACE = spmd_run._WHERE_STUCK = 5.0 * FACTOR
+
+
+def be_impatient():
+    """Have the head not wait for ranks that cannot come back; `be_patient` is to follow."""
+    from workbench.head import spmd_run
+
+    spmd_run._GRACE = 0.1
 
 
 def doing(dask_worker):

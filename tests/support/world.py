@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -11,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from typing import Any
 import pytest
 
 from support.ends import DEADLINE, Check
+from workbench import scratch
+from workbench.fork import stub
 from workbench.launch import mpi
 from workbench.launch.environment import scrub
 from workbench.launch.mpiexec import Geometry, world_command
@@ -27,11 +31,36 @@ from workbench.launch.mpiexec import Geometry, world_command
 HANGS = DEADLINE + 20
 
 
+# Forked from one template, ranks do not import all this each by itself. What loads MPI comes first.
+_MODULES = "mpi4py.MPI,support.member,support.program,workbench.rank.communicators,pytest,hypothesis.extra.numpy"
+_ID = uuid.uuid4().hex
+
+found = functools.cache(mpi.find)
+"""Return the MPI of this environment."""
+
+
+def _stub(program: str, words: Sequence[str]) -> list[str]:
+    log = Path(os.environ["XDG_RUNTIME_DIR"]) / "template.log"
+    return [sys.executable, "-I", "-S", stub.__file__, _ID, str(log), _MODULES, program, "tests", _ID, *words]
+
+
+@contextlib.contextmanager
+def template() -> Iterator[None]:
+    """Keep the template meanwhile, which ends with its last rank, by a rank that waits."""
+    command, environment = _stub("support.program", ["import sys; sys.stdin.read()"]), scrub(os.environ)[0]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        yield
+        _, errors = process.communicate(timeout=DEADLINE)
+    # Where there may be no template ranks are started without. One that starts threads would be of no use anywhere.
+    assert b"the import of" not in errors, errors
+    scratch.remove(_ID)
+
+
 def start(
-    ranks: int, command: Sequence[str], variables: Mapping[str, str] | None = None, **options: Any
+    ranks: int, program: str, words: Sequence[str], variables: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[str]:
-    """Start a command on every rank of a new world, with more variables; options as for `subprocess.Popen`."""
-    line = world_command(mpi.find(), Geometry.here(ranks, 1), [sys.executable, *command])
+    """Start a module of `support` on every rank of a new world, with more variables; options as for `Popen`."""
+    line = world_command(found(), Geometry.here(ranks, 1), _stub(program, words))
     environment, _ = scrub(os.environ)
     environment = line.variables(environment) | dict(variables or {})
     return subprocess.Popen(line.argv, env=environment, text=True, stdin=subprocess.DEVNULL, **options)
@@ -39,7 +68,8 @@ def start(
 
 def run_program(ranks: int, program: str, deadline: float) -> list[str]:
     """Run a program on every rank of a new world, and return the lines that they print, sorted."""
-    with start(ranks, ["-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with start(ranks, "support.program", [program], **pipes) as process:
         try:
             out, errors = process.communicate(timeout=deadline)
         except subprocess.TimeoutExpired:
@@ -81,12 +111,12 @@ class World:
         self._folder = Path(tempfile.mkdtemp(prefix="wb-", dir="/tmp"))
         self._folders.append(self._folder)
         path = str(self._folder / "socket")
-        command = ["-m", "support.member", path, str(self._ranks), str(self._certificates or "")]
+        words = [path, str(self._ranks), str(self._certificates or "")]
         with socket.socket(socket.AF_UNIX) as door, open(self._folder / "stderr", "w", encoding="utf-8") as errors:
             door.bind(path)
             door.listen(self._ranks)
             door.settimeout(DEADLINE)
-            self._process = start(self._ranks, command, self._variables, stdout=errors, stderr=errors)
+            self._process = start(self._ranks, "support.member", words, self._variables, stdout=errors, stderr=errors)
             for _ in range(self._ranks):
                 connection = Connection(door.accept()[0].detach())
                 self._connections[connection.recv()] = connection

@@ -109,7 +109,7 @@ def test_any_number_of_parts_finds_the_same(solver, number, centred, make):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("condition", [10.0, 1e4, 1e8, 1e13])
+@pytest.mark.parametrize("condition", [10.0, 1e8, 1e13])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_no_singular_value_is_farther_off_than_the_bound(solver, condition, dtype):
     X = of_singular_values(np.geomspace(condition, 1, 40)).astype(dtype)

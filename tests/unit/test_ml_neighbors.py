@@ -48,7 +48,7 @@ def test_scikit_learn_accepts_it(estimator, check):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 def test_it_finds_what_scikit_learn_finds(number, dtype, form):
-    X, queries = rows(3000, dtype=dtype), rows(600, dtype=dtype, seed=2)
+    X, queries = rows(2000, dtype=dtype), rows(300, dtype=dtype, seed=2)
     theirs = neighbors.NearestNeighbors(n_neighbors=number, algorithm="brute").fit(form(X))
     ours = NearestNeighbors(number).fit(form(X))
 
@@ -91,7 +91,7 @@ def test_metrics_are_those_of_scikit_learn(metric, options, number):
 @pytest.mark.parametrize("wanted", [1, 7, 60])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_number_of_parts_changes_nothing(number, wanted, dtype):
-    X, queries = rows(1500, away=50, dtype=dtype), rows(300, away=50, dtype=dtype, seed=2)
+    X, queries = rows(600, away=50, dtype=dtype), rows(300, away=50, dtype=dtype, seed=2)
     whole = find(parts_of(X, 1), Search(queries, wanted, "euclidean", {}))
     found = find(parts_of(X, number), Search(queries, wanted, "euclidean", {}))
 
