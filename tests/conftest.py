@@ -24,7 +24,7 @@ MARKER = ("WORKBENCH_TEST_PROCESS" if "PYTEST_XDIST_WORKER" in os.environ else "
 # Helpers of multiprocessing that end with this process.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
-pytest_plugins = ["support.order", "support.evidence", "support.times"]
+pytest_plugins = ["support.order", "support.evidence", "support.times", "browser.evidence"]
 
 _left_behind, _records = pytest.StashKey[list[str]](), pytest.StashKey[list[str]]()
 

@@ -1,49 +1,56 @@
-"""A headless Chromium, and dashboards of simulated clusters to look at."""
+"""A headless Chromium, a JupyterLab, and dashboards of simulated clusters, which all tests here share."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from browser.chromium import running_chromium
-from browser.viewing import PATIENCE, Dashboard, Viewer, start
+from browser.evidence import folder
+from browser.lab import Lab
+from browser.viewing import Dashboard, Viewer, start
 
 
-@pytest.fixture(scope="session")
-def dashboards() -> Iterator[dict[int, Dashboard]]:
-    """Return dashboards by their number of ranks."""
-    # what stands for Dask's pages is anything that is there
-    started = {4: start(4, 1), 512: start(512, 32, dask="static/extensions/panel/images/favicon.ico")}
-    yield started
-    for dashboard in started.values():
-        dashboard.end()
-
-
-@pytest.fixture
-def four(dashboards: dict[int, Dashboard]) -> Dashboard:
-    return dashboards[4]
-
-
-@pytest.fixture(scope="module")
+# The scope is the folder, not the session: Playwright's event loop runs on in this thread, and tests of other folders
+# have loops of their own.
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
-    # not of the session: its event loop runs on in this thread, and tests of other modules have loops of their own
     with running_chromium() as browser:
         yield browser
 
 
+@pytest.fixture(scope="package")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Return a JupyterLab with the server extension and no clusters; who starts some ends them."""
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    yield lab
+    lab.end()
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Dashboard]:
+    """Return the dashboard of 4 ranks on one node."""
+    dashboard = start(4, 1)
+    yield dashboard
+    dashboard.end()
+
+
 @pytest.fixture
 def viewer(chromium: Any) -> Iterator[Viewer]:
-    context = chromium.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
-    context.set_default_timeout(PATIENCE)
-    yield Viewer.of(context.new_page())
-    context.close()
+    viewer = Viewer.alone(chromium)
+    yield viewer
+    viewer.page.context.close()
 
 
 @pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("WORKBENCH_SHOTS", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def shot() -> Callable[..., None]:
+    """Return what keeps a picture of a page where somebody has asked for pictures."""
+
+    def take(page: Any, name: str, **how: Any) -> None:
+        if "WORKBENCH_SHOTS" in os.environ:
+            page.screenshot(path=folder() / f"{name}.png", **how)
+
+    return take

@@ -6,20 +6,20 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import nbformat
 import psutil
 import pytest
-from browser.viewing import PATIENCE, Viewer
 from jupyter_core.paths import jupyter_runtime_dir
 from support.processes import DEADLINE, until
 
+from browser.viewing import Viewer
 from workbench import registry
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
@@ -46,18 +46,59 @@ _RUN = """async cell => {
 _SOURCE = "cell => notebook.widgets[cell].model.sharedModel.source"
 
 
-@dataclass
 class Lab:
-    """A JupyterLab under a base URL, for who has the token."""
+    """A JupyterLab under a base URL, for who has the token; it serves the pages of Notebook, too."""
 
-    address: str
-    process: psutil.Process
-    folder: Path
+    def __init__(self, folder: Path, *options: str, base: str = BASE) -> None:
+        self.folder = folder / "root"
+        self.folder.mkdir()
+        self._log = folder / "lab.log"
+        asking = folder / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+        asking.parent.mkdir(parents=True)
+        asking.write_text('{"fetchNews": "false"}')
+        self._command = [
+            *(sys.executable, "-m", "jupyterlab", "--no-browser"),
+            f"--ServerApp.base_url={base}",
+            f"--ServerApp.root_dir={self.folder}",
+            f"--IdentityProvider.token={TOKEN}",
+            "--ServerApp.jpserver_extensions={'workbench.server': True}",
+            "--ServerApp.allow_root=True",
+            # JupyterLab and Notebook have this class in common
+            "--LabServerApp.expose_app_in_browser=True",
+            f"--LabServerApp.workspaces_dir={folder / 'workspaces'}",
+            f"--LabServerApp.user_settings_dir={folder / 'settings'}",
+            *_QUIET,
+            *options,
+        ]
+        self.address = ""
+        self.start()
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Where it listens; before the first start any port is good."""
         return urlsplit(self.address).port or 0
+
+    def start(self) -> None:
+        """Start it, at the port that it had."""
+        with self._log.open("a") as log:
+            command = [*self._command, f"--ServerApp.port={self.port}"]
+            self.process = psutil.Popen(command, stdout=log, stderr=log)
+        told = Path(jupyter_runtime_dir()) / f"jpserver-{self.process.pid}.json"
+        try:
+            until("JupyterLab is up", lambda: _url(told) or self.process.poll() is not None)
+            if self.process.poll() is not None:
+                pytest.fail(f"JupyterLab has ended at once: {self._log.read_text()[-2000:]}")
+            self.address = _url(told)
+            # it tells where before it does
+            until("JupyterLab listens", lambda: _listens(self.port))
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.wait(DEADLINE)
 
     def write(self, name: str, cells: Sequence[str]) -> None:
         """Write a notebook."""
@@ -65,52 +106,6 @@ class Lab:
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python"}}
         made = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)), metadata=kernel)
         nbformat.write(made, self.folder / name)
-
-
-@contextmanager
-def started(
-    folder: Path,
-    *options: str,
-    program: str = "jupyterlab",
-    base: str = BASE,
-    enabled: bool = True,
-    port: int = 0,
-) -> Iterator[Lab]:
-    """Start a JupyterLab or a Notebook in a folder, with the server extension or without, at any port by default."""
-    root = folder / "root"
-    root.mkdir(exist_ok=True)
-    asking = folder / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-    asking.parent.mkdir(parents=True, exist_ok=True)
-    asking.write_text('{"fetchNews": "false"}')
-    command = [
-        *(sys.executable, "-m", program, "--no-browser"),
-        f"--ServerApp.jpserver_extensions={{'workbench.server': {enabled}}}",
-        f"--ServerApp.base_url={base}",
-        f"--ServerApp.root_dir={root}",
-        f"--IdentityProvider.token={TOKEN}",
-        f"--ServerApp.port={port}",
-        "--ServerApp.allow_root=True",
-        # the programs have this class in common
-        "--LabServerApp.expose_app_in_browser=True",
-        f"--LabServerApp.workspaces_dir={folder / 'workspaces'}",
-        f"--LabServerApp.user_settings_dir={folder / 'settings'}",
-        *_QUIET,
-        *options,
-    ]
-    with (folder / "lab.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    told = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
-    try:
-        until("JupyterLab is up", lambda: _url(told) or process.poll() is not None)
-        if process.poll() is not None:
-            pytest.fail(f"JupyterLab has ended at once: {(folder / 'lab.log').read_text()[-2000:]}")
-        lab = Lab(_url(told), psutil.Process(process.pid), root)
-        # it tells where before it does
-        until("JupyterLab listens", lambda: _listens(lab.port))
-        yield lab
-    finally:
-        process.terminate()
-        process.wait(DEADLINE)
 
 
 def _url(told: Path) -> str:
@@ -141,12 +136,15 @@ class Worker(Viewer):
     """Who works in JupyterLab, with a browser of his own."""
 
     @classmethod
-    def at(cls, lab: Lab, browser: Any, path: str = "lab") -> Self:
-        """Log in, and wait for JupyterLab, or for another page of the server."""
-        context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
-        context.set_default_timeout(PATIENCE)
-        its = cls.of(context.new_page())
-        its.page.goto(f"{lab.address}{path}?token={TOKEN}")
+    def at(cls, lab: Lab, browser: Any, path: str = "", prepare: Callable[[Any], None] = lambda _: None) -> Self:
+        """Log in, and wait for JupyterLab as it is on the first visit, or for another page of the server.
+
+        `prepare` is given the page of the browser before that.
+        """
+        its = cls.alone(browser)
+        prepare(its.page)
+        # tabs are kept by workspace
+        its.page.goto(f"{lab.address}{path or f'lab/workspaces/{uuid4().hex}'}?token={TOKEN}")
         its.restored()
         return its
 

@@ -1,3 +1,5 @@
+"""The dashboard of simulated clusters: every page, and what it remembers."""
+
 from __future__ import annotations
 
 import re
@@ -5,7 +7,8 @@ import stat
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browser.viewing import PREFIX, start
+
+from browser.viewing import PREFIX, Viewer, start
 
 PAGES = {
     "Overview": ("Worth a look", "CPU of each rank", "Where time goes", "Memory of each"),
@@ -16,16 +19,6 @@ PAGES = {
     "Dask": ("Dask's own pages",),
 }
 FIGURES = "[...Bokeh.documents[0]._all_models.values()].filter(its => its.type == 'Figure').length"
-FRAMES = """() => new Promise(told => {
-  let frames = 0
-  const begin = performance.now()
-  const frame = () => {
-    frames += 1
-    const seconds = (performance.now() - begin) / 1000
-    seconds < 0.5 ? requestAnimationFrame(frame) : told(frames / seconds)
-  }
-  requestAnimationFrame(frame)
-})"""
 
 
 def address_tells(viewer, told):
@@ -36,140 +29,113 @@ def address_tells(viewer, told):
     )
 
 
-def walk(dashboard, viewer, theme, shots):
-    """Turn to one page after the other, and yield its title when it is there."""
-    viewer.open(dashboard.address(f"theme={theme}"))
-    for title, headings in PAGES.items():
-        viewer.turn_to(title)
-        for heading in headings:
-            viewer.sees(heading)
-        viewer.painted()
-        yield title
-        viewer.page.screenshot(path=shots / f"{title.lower()}-{theme}.png", full_page=True)
+def show(viewer, title, shot, theme):
+    """Turn to a page, and wait until it is there."""
+    viewer.turn_to(title)
+    for heading in PAGES[title]:
+        viewer.sees(heading)
+    viewer.painted()
+    shot(viewer.page, f"{theme}-{title.lower()}", full_page=True)
 
+
+def assert_nothing_went_wrong(viewer, dashboard):
     assert viewer.complaints == []
     elsewhere = [url for url in viewer.requests if urlsplit(url).netloc not in ("", f"127.0.0.1:{dashboard.port}")]
     assert elsewhere == []
 
 
-@pytest.mark.parametrize("ranks", [4, 512])
-def test_every_page_shows_numbers_that_move_and_asks_nobody_else_for_anything(
-    dashboards, viewer, shots, record_property, ranks
-):
-    for title in walk(dashboards[ranks], viewer, "light", shots / str(ranks)):
+def test_every_page_of_512_ranks_moves_asks_nobody_else_for_anything_and_says_when_it_is_cut_off(viewer, shot):
+    # what stands for Dask's pages is anything that is there
+    page = "static/extensions/panel/images/favicon.ico"
+    dashboard = start(512, 32, dask=page)
+    viewer.open(dashboard.address("theme=light"))
+
+    for title in [title for title in PAGES if title != "Dask"]:
+        show(viewer, title, shot, "light")
         viewer.moves()
-        record_property(f"frames a second, {ranks} ranks, {title}", round(viewer.page.evaluate(FRAMES), 1))
-
-
-@pytest.mark.parametrize("ranks", [4, 512])
-def test_every_page_is_there_in_the_dark_too(dashboards, viewer, shots, ranks):
-    for _ in walk(dashboards[ranks], viewer, "dark", shots / str(ranks)):
-        viewer.sees("Live")
-
-
-def test_who_turns_pages_all_day_does_not_gather_them(four, viewer):
-    viewer.open(four.address())
-    figures = []
-    for _ in range(3):
-        for title in ("Communication", "Cores", "Waiting", "Overview"):
-            viewer.turn_to(title)
-            viewer.sees(PAGES[title][0])
-            viewer.painted()
-        figures.append(viewer.page.evaluate(FIGURES))
-
-    assert 0 < figures[0] == figures[1] == figures[2]
-
-
-def test_an_address_tells_what_is_looked_at(four, viewer):
-    viewer.open(four.address("page=communication&kind=mpi&pair=0,1"))
-
-    viewer.sees("From rank 0 to rank 1")
-    viewer.sees("Bytes in the last ten seconds, MPI")
-    viewer.page.get_by_text("Messages", exact=True).click()
-    viewer.sees("Messages in the last ten seconds, MPI")
-
-    address_tells(viewer, {"page": "communication", "kind": "mpi", "pair": "0,1", "measure": "messages"})
-
-
-def test_a_field_of_the_matrix_that_is_clicked_shows_its_pair(four, viewer):
-    viewer.open(four.address("page=communication"))
-    viewer.sees("the busiest pair")
-    matrix = viewer.page.locator(".bk-CartesianFrame").first
-    box = matrix.bounding_box()
-
-    viewer.page.mouse.click(box["x"] + 0.875 * box["width"], box["y"] + 0.375 * box["height"])
-
-    viewer.sees("From rank 1 to rank 3")
-    address_tells(viewer, {"page": "communication", "pair": "1,3"})
-
-
-def test_who_pauses_sees_one_moment_until_going_on(four, viewer):
-    viewer.open(four.address())
-    viewer.moves()
-
-    viewer.page.get_by_text("Paused", exact=True).click()
-    viewer.sees("ago")
-    moment = viewer.clock()[:8]
-    viewer.page.get_by_text(re.compile(rf"^{moment}, [1-9]\d* s ago")).wait_for()
-    viewer.page.wait_for_function("() => new URLSearchParams(location.search).has('until')")
-
-    viewer.open(viewer.page.url)
-    assert viewer.clock()[:8] == moment
-    viewer.page.get_by_text("Live", exact=True).click()
-    address_tells(viewer, {})
-    viewer.moves()
-
-
-def test_the_numbers_of_a_chart_are_saved_as_a_table(four, viewer):
-    viewer.open(four.address())
-    chart = viewer.page.locator(".bk-CartesianFrame").nth(1).bounding_box()
-    viewer.page.mouse.move(chart["x"] + chart["width"] / 2, chart["y"] + chart["height"] / 2)
-
-    with viewer.page.expect_download() as download:
-        viewer.page.locator(".bk-Toolbar").nth(1).get_by_title("Save as CSV").click()
-
-    lines = download.value.path().read_text().splitlines()
-    assert lines[0] == "rank,compute,mpi,waiting,idle"
-    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2", "3"]
-
-
-def test_dasks_own_pages_are_embedded(dashboards, viewer):
-    page = f"{PREFIX}/static/extensions/panel/images/favicon.ico"
-
-    with viewer.page.expect_event("framenavigated", lambda frame: urlsplit(frame.url).path == page):
-        viewer.open(dashboards[512].address("page=dask"))
-
+    with viewer.page.expect_event("framenavigated", lambda frame: urlsplit(frame.url).path == f"{PREFIX}/{page}"):
+        show(viewer, "Dask", shot, "light")
     viewer.page.locator("iframe").wait_for()
 
+    assert_nothing_went_wrong(viewer, dashboard)
+    assert not viewer.page.get_by_text("not connected any more").is_visible()
+    assert stat.S_IMODE(dashboard.socket.stat().st_mode) == 0o600, "it is for this user alone"
 
-def test_where_dasks_own_pages_are_out_of_reach_that_is_said(four, viewer):
-    viewer.open(four.address("page=dask"))
+    assert dashboard.end() == 0
 
-    viewer.sees("not reachable from here")
+    viewer.sees("This page is not connected any more: reload it.")
+    assert not dashboard.socket.exists()
 
 
-def test_who_has_chosen_no_theme_gets_that_of_the_system(four, viewer):
+def test_who_has_chosen_no_theme_sees_every_page_in_that_of_the_system_and_turning_pages_does_not_gather_them(
+    four, viewer, shot
+):
     viewer.page.emulate_media(color_scheme="dark")
     viewer.open(four.address())
+    for title in PAGES:
+        show(viewer, title, shot, "dark")
+        viewer.sees("Live")
+    viewer.sees("not reachable from here")
+
+    figures = []
+    for title in ("Overview", "Communication", "Overview"):
+        show(viewer, title, shot, "dark")
+        figures.append(viewer.page.evaluate(FIGURES))
+    assert 0 < figures[0] == figures[2]
+    assert_nothing_went_wrong(viewer, four)
 
     viewer.page.get_by_role("button", name="Light").click()
     viewer.page.get_by_role("button", name="Dark").wait_for()
     address_tells(viewer, {"theme": "light"})
 
 
-def test_a_page_that_is_cut_off_says_so(viewer):
-    dashboard = start(2, 1)
-    viewer.open(dashboard.address())
-    assert not viewer.page.get_by_text("not connected any more").is_visible()
+def test_an_address_tells_what_is_looked_at_also_the_pair_of_a_field_that_is_clicked(four, viewer):
+    viewer.open(four.address("page=communication&kind=mpi&pair=0,1"))
+    viewer.sees("From rank 0 to rank 1")
+    viewer.sees("Bytes in the last ten seconds, MPI")
 
-    assert dashboard.end() == 0
+    box = viewer.page.locator(".bk-CartesianFrame").first.bounding_box()
+    viewer.page.mouse.click(box["x"] + 0.875 * box["width"], box["y"] + 0.375 * box["height"])
+    viewer.sees("From rank 1 to rank 3")
+    address_tells(viewer, {"page": "communication", "kind": "mpi", "pair": "1,3"})
 
-    viewer.sees("This page is not connected any more: reload it.")
+    viewer.page.get_by_text("Messages", exact=True).click()
+    viewer.sees("Messages in the last ten seconds, MPI")
+    address_tells(viewer, {"page": "communication", "kind": "mpi", "pair": "1,3", "measure": "messages"})
 
 
-def test_the_socket_is_for_this_user_alone_and_gone_in_the_end():
-    dashboard = start(2, 1)
+@pytest.fixture(scope="module")
+def overview(four, chromium):
+    """Return who looks at the first page."""
+    overview = Viewer.alone(chromium)
+    overview.open(four.address())
+    yield overview
+    overview.page.context.close()
 
-    assert stat.S_IMODE(dashboard.socket.stat().st_mode) == 0o600
-    assert dashboard.end() == 0
-    assert not dashboard.socket.exists()
+
+def test_who_pauses_sees_one_moment_until_going_on(overview):
+    overview.moves()
+
+    overview.page.get_by_text("Paused", exact=True).click()
+    overview.sees("ago")
+    moment = overview.clock()[:8]
+    overview.page.get_by_text(re.compile(rf"^{moment}, [1-9]\d* s ago")).wait_for()
+    overview.page.wait_for_function("() => new URLSearchParams(location.search).has('until')")
+
+    overview.open(overview.page.url)
+    assert overview.clock()[:8] == moment
+    overview.page.get_by_text("Live", exact=True).click()
+    address_tells(overview, {})
+    overview.moves()
+
+
+def test_the_numbers_of_a_chart_are_saved_as_a_table(overview):
+    chart = overview.page.locator(".bk-CartesianFrame").nth(1).bounding_box()
+    overview.page.mouse.move(chart["x"] + chart["width"] / 2, chart["y"] + chart["height"] / 2)
+
+    with overview.page.expect_download() as download:
+        overview.page.locator(".bk-Toolbar").nth(1).get_by_title("Save as CSV").click()
+
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0] == "rank,compute,mpi,waiting,idle"
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2", "3"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from browser.lab import BASE, Worker, end_clusters, started
 
+from browser.lab import BASE, Worker, end_clusters
 from workbench import registry, scratch
 from workbench.host import ProcessId
 from workbench.record import Record, World
@@ -12,35 +12,32 @@ from workbench.record import Record, World
 pytestmark = pytest.mark.in_order
 
 NAME = "from-dialog"
+# The ranks are not to take all cores from the browser.
 TRAIN = """
 from pathlib import Path
+import time
 import warnings
 import dask.array as da
 from workbench import place
 from workbench.ml import KMeans
-X = place(da.random.default_rng(0).random((40_000, 8), chunks=(10_000, 8)), client=client)
+X = place(da.random.default_rng(0).random((2_000, 8), chunks=(1_000, 8)), world=0, client=client)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it does not converge, for it is to go on
     while not Path("enough").exists():
-        trained = KMeans(8, engine="mpi", random_state=0, max_iter=20, tol=0).fit(X)
+        trained = KMeans(8, engine="mpi", random_state=0, max_iter=5, tol=0).fit(X)
+        time.sleep(0.5)
 trained.cluster_centers_.shape
 """
-NOTEBOOK = ["", "len(client.nthreads())", TRAIN, "client.close()"]
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("lab")) as lab:
-        lab.write("a.ipynb", NOTEBOOK)
-        yield lab
-        end_clusters(NAME)
+NOTEBOOK = ["", "len(client.nthreads())", TRAIN, "'the last cell'"]
 
 
 @pytest.fixture(scope="module")
 def worker(lab, chromium):
+    lab.write("extension.ipynb", NOTEBOOK)
     worker = Worker.at(lab, chromium)
     worker.show_clusters()
     yield worker
+    end_clusters(NAME)
     worker.leave()
 
 
@@ -48,17 +45,17 @@ def worker(lab, chromium):
 def cluster(worker):
     """Start a cluster in the dialog, and return its name when it is ready."""
     worker.page.get_by_role("button", name="New cluster").first.click()
-    worker.fill(ranks="4", name=NAME)
+    worker.fill(ranks="2", name=NAME)
     worker.answer("Start")
     worker.page.locator(".wb-NewCluster").wait_for(state="detached")
-    worker.card(NAME).get_by_text("4 ranks").wait_for()
+    worker.card(NAME).get_by_text("2 ranks").wait_for()
     return NAME
 
 
 @pytest.fixture(scope="module")
 def client(worker, cluster):
     """Have a notebook whose `client` is one of the cluster, by the button of its card."""
-    worker.open_notebook("a.ipynb")
+    worker.open_notebook("extension.ipynb")
     worker.choose_cell(0)
     worker.press(cluster, "insert-code")
     worker.page.wait_for_function("() => notebook.widgets[0].model.sharedModel.source.includes('client')")
@@ -86,13 +83,13 @@ def test_a_wrong_value_is_told_beside_its_field_and_nothing_starts(worker):
     dialog = worker.dialog()
     begin = dialog.get_by_role("button", name="Start")
 
-    worker.fill(scheduler="local", ranks="four", name=NAME)
+    worker.fill(scheduler="local", ranks="two", name=NAME)
 
-    dialog.locator("#wb-new-ranks-error").get_by_text("four").wait_for()
+    dialog.locator("#wb-new-ranks-error").get_by_text("two").wait_for()
     assert dialog.locator("#wb-new-ranks").get_attribute("aria-invalid") == "true"
     assert begin.is_disabled()
 
-    worker.fill(ranks="4")
+    worker.fill(ranks="2")
 
     worker.script(f"workbench.head {NAME}")
     assert dialog.locator("#wb-new-ranks-error").inner_text() == ""
@@ -105,59 +102,20 @@ def test_a_wrong_value_is_told_beside_its_field_and_nothing_starts(worker):
 def test_a_cluster_of_the_dialog_becomes_ready_and_is_that_of_the_status_bar(worker, cluster):
     card = worker.card(cluster)
     card.get_by_text("ready", exact=True).wait_for()
-    assert card.get_by_role("meter").get_attribute("aria-valuetext") == "4 of 4 ranks"
-    worker.sees(f"Cluster {cluster} is ready: 4 ranks")
-    worker.page.locator(".wb-Status").get_by_text(f"{cluster} · 4 ranks").wait_for()
+    assert card.get_by_role("meter").get_attribute("aria-valuetext") == "2 of 2 ranks"
+    worker.sees(f"Cluster {cluster} is ready: 2 ranks")
+    worker.page.locator(".wb-Status").get_by_text(f"{cluster} · 2 ranks").wait_for()
     card.get_by_text("% CPU").wait_for()
 
 
 def test_a_notebook_becomes_its_client_by_a_button(worker, client):
-    assert worker.run(1) == "{'text/plain': '4'}"
-
-
-def test_a_training_in_a_notebook_is_seen_in_the_dashboard_tab(worker, lab, cluster, client):
-    worker.begin(2)
-    worker.press(cluster, "dashboard")
-
-    inside = worker.dashboard(cluster)
-    inside.sees("4 of 4")
-    inside.moves()
-    inside.turn_to("Training")
-    inside.page.get_by_text("KMeans", exact=True).first.wait_for()
-    inside.moves()
-
-    (lab.folder / "enough").touch()
-    assert worker.ended() == "{'text/plain': '(8, 8)'}"
-
-
-def test_a_number_of_ranks_that_cannot_be_is_refused_in_words(worker, cluster):
-    scale(worker, cluster, 3)
-
-    worker.card(cluster).get_by_role("alert").get_by_text("whole worlds").wait_for()
-    worker.card(cluster).get_by_text("4 ranks", exact=True).wait_for()
-
-
-def test_who_follows_a_log_sees_the_cluster_grow(worker, cluster):
-    worker.press(cluster, "logs")
-    log = worker.page.get_by_role("log")
-    log.get_by_text("4 ranks").first.wait_for()
-    assert worker.page.get_by_label("Log file").input_value() == "head"
-    before = log.inner_text()
-
-    scale(worker, cluster, 5)
-
-    worker.card(cluster).get_by_text("5 ranks", exact=True).wait_for()
-    worker.page.wait_for_function(
-        "before => document.querySelector('[role=log]').innerText.length > before", arg=len(before)
-    )
-    worker.page.get_by_label("Log file").select_option("rank-3")
-    worker.page.get_by_label("Log rank-3 of").wait_for()
+    assert worker.run(1) == "{'text/plain': '2'}"
 
 
 def test_a_card_that_is_dragged_into_a_notebook_leaves_its_code_there(worker, cluster, client):
     page = worker.page
-    worker.open_notebook("a.ipynb")
-    place = page.locator(".jp-Notebook .jp-CodeCell").nth(1)
+    worker.open_notebook("extension.ipynb")
+    place = page.locator(".jp-Notebook .jp-CodeCell").nth(3)
     worker.card(cluster).get_by_role("heading").hover()
 
     page.mouse.down()
@@ -167,23 +125,31 @@ def test_a_card_that_is_dragged_into_a_notebook_leaves_its_code_there(worker, cl
     page.mouse.up()
 
     page.wait_for_function("cells => notebook.widgets.length > cells", arg=len(NOTEBOOK))
-    assert f'MPICluster.attach("{cluster}")' in worker.source(1)
+    assert f'MPICluster.attach("{cluster}")' in worker.source(3)
 
 
-def test_what_was_open_comes_back_with_the_page(worker, cluster, client):
-    worker.do("workbench:dashboard", name=cluster)
-    worker.dashboard(cluster)
-    with worker.page.expect_response(lambda its: "/api/workspaces/" in its.url and its.request.method == "PUT"):
-        worker.do("workbench:logs", name=cluster)
+def test_a_number_of_ranks_that_cannot_be_is_refused_in_words(worker, cluster):
+    scale(worker, cluster, 1)
 
-    worker.page.reload()
-    worker.restored()
+    worker.card(cluster).get_by_role("alert").get_by_text("whole worlds").wait_for()
+    worker.card(cluster).get_by_text("2 ranks", exact=True).wait_for()
 
-    worker.page.get_by_label("Log rank-3 of").wait_for()
-    worker.page.get_by_role("tab", name=cluster, exact=True).click()
-    inside = worker.dashboard(cluster)
-    inside.sees("5 of 5")
-    inside.moves()
+
+def test_who_follows_a_log_sees_the_cluster_grow(worker, cluster):
+    worker.press(cluster, "logs")
+    log = worker.page.get_by_role("log")
+    log.get_by_text("2 ranks").first.wait_for()
+    assert worker.page.get_by_label("Log file").input_value() == "head"
+    before = log.inner_text()
+
+    scale(worker, cluster, 3)
+
+    worker.card(cluster).get_by_text("3 ranks", exact=True).wait_for()
+    worker.page.wait_for_function(
+        "before => document.querySelector('[role=log]').innerText.length > before", arg=len(before)
+    )
+    worker.page.get_by_label("Log file").select_option("rank-1")
+    worker.page.get_by_label("Log rank-1 of").wait_for()
 
 
 def test_the_card_that_was_clicked_last_is_that_of_the_status_bar(worker, cluster, another):
@@ -195,36 +161,69 @@ def test_the_card_that_was_clicked_last_is_that_of_the_status_bar(worker, cluste
     assert worker.card(another).get_attribute("aria-current") == "true"
 
     worker.card(cluster).get_by_role("heading").click()
-    status.get_by_text(f"{cluster} · 5 ranks").wait_for()
+    status.get_by_text(f"{cluster} · {ranks_of(cluster)} ranks").wait_for()
     assert worker.card(another).get_attribute("aria-current") is None
 
 
-@pytest.mark.parametrize("theme", ["Dark", "Light"])
-def test_every_part_looks_as_jupyterlab_does(worker, cluster, client, shots, theme):
-    page = worker.page
-    worker.do("workbench:dashboard", name=cluster)
-    worker.do("apputils:change-theme", theme=f"JupyterLab {theme}")
-    page.locator(f'iframe[src*="theme={theme.lower()}"]').wait_for()
+def test_a_training_in_a_notebook_is_seen_in_the_dashboard_tab(worker, lab, cluster, client):
+    worker.begin(2)
+    worker.press(cluster, "dashboard")
+
     inside = worker.dashboard(cluster)
-    inside.sees("CPU of each rank")
+    inside.sees(f"{ranks_of(cluster)} of {ranks_of(cluster)}")
+    inside.turn_to("Training")
+    inside.page.get_by_text("KMeans", exact=True).first.wait_for()
     inside.moves()
 
-    def shot(part):
-        page.screenshot(path=shots / f"extension-{part}-{theme.lower()}.png")
+    (lab.folder / "enough").touch()
+    assert worker.ended() == "{'text/plain': '(8, 8)'}"
 
-    shot("dashboard")
+
+def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
+    page = worker.page
+    worker.do("workbench:dashboard", name=cluster)
+    worker.dashboard(cluster)
+    worker.do("apputils:change-theme", theme="JupyterLab Dark")
+    page.locator('iframe[src*="theme=dark"]').wait_for()
+    inside = worker.dashboard(cluster)
+    inside.sees("CPU of each rank")
+    shot(page, "extension-dashboard")
     worker.do("workbench:logs", name=cluster)
     page.get_by_role("log").get_by_text("rank").first.wait_for()
-    shot("logs")
+    shot(page, "extension-logs")
     worker.do("workbench:new-cluster")
     worker.fill(scheduler="local", ranks="none")
     worker.dialog().locator("#wb-new-ranks-error").get_by_text("none").wait_for()
-    shot("dialog-wrong")
+    shot(page, "extension-dialog-wrong")
     worker.fill(ranks="2")
     worker.script(": 2 ranks of")
-    shot("dialog")
+    shot(page, "extension-dialog")
     worker.answer("Cancel")
     worker.dialog().wait_for(state="detached")
+
+    worker.do("apputils:change-theme", theme="JupyterLab Light")
+    page.locator('iframe[src*="theme=light"]').wait_for(state="attached")
+
+
+def test_what_was_open_comes_back_with_the_page(worker, cluster):
+    def is_kept(request):
+        parts = (f'"current":"workbench-logs:{cluster}"', '"file":"rank-1"')
+        return request.method == "PUT" and all(part in request.post_data for part in parts)
+
+    worker.do("workbench:dashboard", name=cluster)
+    worker.dashboard(cluster)
+    with worker.page.expect_response(lambda its: is_kept(its.request)):
+        worker.do("workbench:logs", name=cluster)
+        worker.page.get_by_label("Log file").select_option("rank-1")
+
+    worker.page.reload()
+    worker.restored()
+
+    worker.page.get_by_label("Log rank-1 of").wait_for()
+    worker.page.get_by_role("tab", name=cluster, exact=True).click()
+    inside = worker.dashboard(cluster)
+    inside.sees(f"{ranks_of(cluster)} of {ranks_of(cluster)}")
+    inside.moves()
 
 
 def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cluster):
@@ -256,6 +255,11 @@ def test_nothing_went_wrong_in_the_browser_and_nobody_else_was_asked(worker, lab
     assert worker.faults() == []
     assert worker.elsewhere(lab) == []
     assert any(f"{BASE}workbench/api/events" in url for url in worker.requests)
+
+
+def ranks_of(name):
+    """Return how many ranks a cluster has now."""
+    return sum(world.ranks for world in registry.read(name).worlds)
 
 
 def scale(worker, name, ranks):

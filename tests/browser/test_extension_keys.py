@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from browser.lab import PANEL, Worker, end_clusters, started
 from support.processes import until
 
+from browser.lab import PANEL, Worker, end_clusters
 from workbench import registry
 
 pytestmark = pytest.mark.in_order
@@ -18,19 +18,13 @@ _HAS_KEYS = "() => jupyterapp.commands.keyBindings.some(its => its.command === '
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("lab")) as lab:
-        yield lab
-        end_clusters(NAME)
-
-
-@pytest.fixture(scope="module")
 def worker(lab, chromium):
     worker = Worker.at(lab, chromium)
     worker.page.wait_for_function(_HAS_KEYS)
     # it takes the focus when it comes, and a palette that is open by then closes
     worker.page.locator(".jp-Launcher:focus-within").wait_for()
     yield worker
+    end_clusters(NAME)
     worker.leave()
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 import pytest
-from browser.lab import BASE, Worker, end_clusters, started, workbench
+
+from browser.lab import BASE, Worker, end_clusters, workbench
 
 pytestmark = pytest.mark.in_order
 
@@ -18,17 +19,11 @@ _RUN = """async () => {
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    with started(tmp_path_factory.mktemp("notebook"), program="notebook") as lab:
-        lab.write("a.ipynb", [""])
-        yield lab
-        end_clusters(NAME)
-
-
-@pytest.fixture(scope="module")
 def worker(lab, chromium):
-    worker = Worker.at(lab, chromium, "notebooks/a.ipynb")
+    lab.write("notebook.ipynb", [""])
+    worker = Worker.at(lab, chromium, "notebooks/notebook.ipynb")
     yield worker
+    end_clusters(NAME)
     worker.leave()
 
 
@@ -65,10 +60,10 @@ def test_a_dashboard_is_a_page_of_the_browser_like_any_document(worker, cluster,
     assert dashboard.elsewhere(lab) == []
 
 
-def test_logs_are_below_the_notebook(worker, cluster, lab, shots):
+def test_logs_are_below_the_notebook(worker, cluster, lab, shot):
     worker.press(cluster, "logs")
 
     worker.page.get_by_role("log").get_by_text("rank").first.wait_for()
-    worker.page.screenshot(path=shots / "notebook.png")
+    shot(worker.page, "notebook")
     assert worker.faults() == []
     assert worker.elsewhere(lab) == []

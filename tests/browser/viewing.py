@@ -65,6 +65,10 @@ def start(ranks: int, nodes: int, dask: str = "") -> Dashboard:
     return Dashboard(process, socket, int(port))
 
 
+# All that were made by `Viewer.of`, also of pages that are closed.
+viewers: list[Viewer] = []
+
+
 @dataclass
 class Viewer:
     """A page of the browser, and what went wrong in it."""
@@ -74,9 +78,17 @@ class Viewer:
     requests: list[str] = field(default_factory=list)
 
     @classmethod
+    def alone(cls, browser: Any) -> Self:
+        """Return one with a page of a browser that knows nothing of other pages."""
+        context = browser.new_context(viewport={"width": 1400, "height": 900}, accept_downloads=True)
+        context.set_default_timeout(PATIENCE)
+        return cls.of(context.new_page())
+
+    @classmethod
     def of(cls, page: Any) -> Self:
         """Return one who looks at a page of the browser, and who hears what goes wrong in it from now on."""
         made = cls(page)
+        viewers.append(made)
         page.on(
             "console",
             lambda said: said.type == "error" and made.complaints.append(f"{said.text} ({said.location['url']})"),

@@ -92,8 +92,10 @@ def test_a_wheel_has_the_whole_extension_once_and_is_smaller_than_1_mb(wheel):
 
 
 def test_pip_installs_a_wheel_that_is_enabled_in_jupyterlab_and_its_server(wheel, tmp_path, no_tools):
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-warn-script-location"]
-    subprocess.run([*pip, f"--prefix={tmp_path}", str(wheel)], check=True, timeout=120)
+    # not --prefix alone: pip would uninstall the editable project of this environment
+    options = ["--ignore-installed", "--no-deps", "--no-index", "--no-warn-script-location", f"--prefix={tmp_path}"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", *options]
+    subprocess.run([*pip, str(wheel)], check=True, timeout=120)
     packages = sysconfig.get_path("purelib", vars={"base": str(tmp_path), "platbase": str(tmp_path)})
     environment = {
         **os.environ,

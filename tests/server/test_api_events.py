@@ -7,23 +7,13 @@ import json
 import subprocess
 import sys
 
-import psutil
 import pytest
 from server.listening import browser
 from server.running import BASE, end, log_in, start
 from server.unreadable import unreadable
-from support.processes import gone, kill, line_of, until
 
 from workbench import registry
-from workbench.errors import ClusterNotFound
 from workbench.host import ProcessId
-from workbench.verbs import actions
-
-
-def helpers_of(process):
-    """Return the processes of a server that ask heads."""
-    children = psutil.Process(process).children()
-    return [its for its in children if not gone(its) and "workbench.server.pulse" in line_of(its)]
 
 
 async def test_all_browsers_hear_of_clusters_that_others_start_change_and_end(server, cluster):
@@ -85,22 +75,6 @@ async def test_a_cluster_whose_head_was_killed_goes(server, cluster):
         await page.until(lambda: "killed" not in page.clusters)
 
 
-async def test_heads_are_asked_by_another_process_while_somebody_looks():
-    server = await log_in(start())
-    async with browser(server) as page, browser(server) as other:
-        assert helpers_of(server.process.pid) == []
-
-        for each in (page, other):
-            await each.say(visible=True)
-            await each.until(lambda each=each: each.heard[-1]["type"] == "pulse")
-
-        helpers = helpers_of(server.process.pid)
-        assert len(helpers) == 1, "one for all browsers"
-    kill(server.process)
-    server.process.communicate()
-    until("it ends with the server", lambda: gone(helpers[0]))
-
-
 async def test_who_looks_away_hears_of_no_pulses(server, cluster):
     async with browser(server) as page, browser(server) as other:
         for each in (page, other):
@@ -133,32 +107,3 @@ async def test_the_server_loads_neither_dask_nor_mpi_nor_panel_for_any_of_it(ser
 
     heavy = {"distributed", "mpi4py", "panel", "dask_jobqueue", "bokeh", "pandas"}
     assert heavy & set(json.loads(answer.body)["modules"]) == set()
-
-
-async def test_a_start_goes_on_when_the_server_stops():
-    server = start()
-    code, told = await server.ask("clusters", "POST", {"ranks": 1, "name": "goes-on"})
-    assert (code, told["name"]) == (202, "goes-on")
-
-    end(server.process)
-
-    until("it is ready without the server", lambda: state("goes-on") == "ready")
-    stopped = actions.stop(actions.targets("goes-on", everything=False))
-    assert stopped.stopped == ["goes-on"]
-
-
-async def test_a_stop_goes_on_when_the_server_stops(cluster):
-    server = start()
-    cluster("stopping", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}))
-    assert await server.ask("clusters/stopping", "DELETE") == (202, {})
-
-    end(server.process)
-
-    until("it is stopped without the server", lambda: "stopping" not in registry.names())
-
-
-def state(name):
-    try:
-        return registry.read(name).state
-    except ClusterNotFound:
-        return None

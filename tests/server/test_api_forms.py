@@ -12,9 +12,10 @@ import pytest
 from jupyter_core.paths import jupyter_data_dir
 from server.running import FOLDER
 
-from workbench import __version__, registry
-from workbench.errors import ClusterExists
+from workbench import __version__, cli, registry
+from workbench.errors import ClusterExists, InvalidRequest
 from workbench.host import ProcessId
+from workbench.server.handlers import _folder
 from workbench.server.kernels import interpreter
 from workbench.server.options import Field, arguments, field_of, words_of
 from workbench.verbs.parse import parse
@@ -129,10 +130,12 @@ async def test_the_check_shows_the_script_and_starts_nothing(server):
         ({"ranks": 2, "scheduler": "local", "gpus_per_rank": "x"}, "gpus_per_rank"),
     ],
 )
-async def test_the_check_tells_what_is_wrong_at_its_field(server, options, field):
-    code, told = await server.ask("check", "POST", options)
+def test_what_the_start_says_is_told_at_the_field_that_is_wrong(options, field, capsys):
+    words, errors = words_of(options)
 
-    assert (code, told["script"], list(told["errors"])) == (200, None, [field])
+    assert errors == {}
+    assert cli.main(["start", *words, "--dry-run", "--json"]) == 2
+    assert field_of(capsys.readouterr().err.strip()) == field
 
 
 async def test_the_check_tells_that_a_name_is_taken_in_the_words_of_the_start(server, cluster):
@@ -218,7 +221,8 @@ async def test_a_kernel_without_the_workbench_starts_nothing_and_says_how_to_ins
 async def test_a_cluster_is_started_by_the_python_of_its_kernel_with_its_variables(server, kernel, environment):
     # another environment that has what this one has
     packages = next(environment.parent.parent.glob("lib/python*/site-packages"))
-    (packages / "same.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    lead = packages / "same.pth"
+    lead.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     variables = {"DASK_WORKBENCH__SCHEDULER": "nowhere", "LD_LIBRARY_PATH": f"{sys.prefix}/lib:${{LD_LIBRARY_PATH}}"}
     kernel("other", [str(environment), "-m", "ipykernel_launcher"], **variables)
 
@@ -228,17 +232,25 @@ async def test_a_cluster_is_started_by_the_python_of_its_kernel_with_its_variabl
     assert (await kernels(server))["other"]["version"] == __version__, "installing it there is seen"
     assert "nowhere" in refused["errors"]["scheduler"]
     assert f"exec {environment} -m workbench.head" in told["script"]
+    lead.unlink()
 
 
-async def test_a_folder_of_the_server_can_be_chosen_and_no_other(server):
-    async def errors(directory):
-        _, told = await server.ask("check", "POST", {"ranks": 1, "directory": directory})
-        return list(told["errors"])
+async def test_the_check_tells_of_a_folder_that_cannot_be_chosen(server):
+    _, inside = await server.ask("check", "POST", {"ranks": 1, "directory": "inside"})
+    _, outside = await server.ask("check", "POST", {"ranks": 1, "directory": ".."})
 
-    for directory in ("inside", f"{FOLDER}/inside", "inside/..", ""):
-        assert await errors(directory) == []
-    for directory in ("..", "inside/../..", "/", "none", "a\0b"):
-        assert await errors(directory) == ["directory"]
+    assert (inside["errors"].keys(), outside["errors"].keys()) == (set(), {"directory"})
+
+
+def test_a_folder_of_the_server_can_be_chosen_and_no_other(tmp_path):
+    root = tmp_path / "root"
+    (root / "inside").mkdir(parents=True)
+
+    for given in ("inside", str(root / "inside"), "inside/..", "", None):
+        assert _folder(root, given) in (root, root / "inside")
+    for given in ("..", "inside/../..", "/", "none", "a\0b", 3):
+        with pytest.raises(InvalidRequest, match="allowed"):
+            _folder(root, given)
 
 
 def test_a_kernel_that_is_started_by_python_is_started_by_that_of_the_server():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import signal
 import stat
 import threading
 from contextlib import nullcontext
 
 import pytest
-from server.running import BASE, TOKEN, end, panels_of, start
+from server.running import panels_of
 from support.processes import gone, kill, until
 
 from workbench import registry, scratch
@@ -224,16 +223,3 @@ async def test_without_panel_it_is_told_what_to_install(cluster, monkeypatch):
 
     with pytest.raises(LaunchError, match=r"not installed here: pip install 'panel>="):
         await Panels().socket(cluster("a"), PREFIX)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_server_that_is_gone_leaves_no_dashboard(cluster, number):
-    record = cluster("a")
-    server = start()
-    answer = await server.get(f"{BASE}workbench/dashboard/a/asked", headers={"Authorization": f"token {TOKEN}"})
-    [process] = panels_of(server.process.pid, record)
-    assert answer.code == 200
-
-    await asyncio.to_thread(end, server.process, number)
-
-    await awaited("the dashboard is gone", lambda: gone(process))

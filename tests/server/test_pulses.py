@@ -56,16 +56,6 @@ async def test_it_ends_when_nobody_looks_and_begins_again_when_somebody_does(new
     assert (await messages.get())["type"] == "pulse"
 
 
-async def test_it_ends_with_the_server(new):
-    its = new()
-    its.show(lambda _: None)
-    asking = await process()
-
-    await its.close()
-
-    assert gone(asking)
-
-
 async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog):
     right = pulses.MODULE
     monkeypatch.setattr(pulses, "_AGAIN", 0.0)
@@ -80,7 +70,7 @@ async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog
     assert (await messages.get())["pulses"] == {}
 
 
-async def test_one_that_breaks_off_is_started_again(new, monkeypatch):
+async def test_one_that_breaks_off_is_started_again_and_ends_with_the_server(new, monkeypatch):
     monkeypatch.setattr(pulses, "_AGAIN", 0.0)
     messages = asyncio.Queue()
     its = new()
@@ -89,8 +79,11 @@ async def test_one_that_breaks_off_is_started_again(new, monkeypatch):
 
     asking.kill()
     await asyncio.to_thread(until, "it has ended", lambda: gone(asking))
-
     assert (await messages.get())["pulses"] == {}
+
+    asking = await process()
+    await its.close()
+    assert gone(asking)
 
 
 class Head(Server):

@@ -1,23 +1,29 @@
-"""A cluster through a live SLURM, by the JupyterLab extension in a browser."""
+"""A cluster through a live SLURM, by the JupyterLab extension in a browser, as under a hub: no page may be framed."""
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 from browser.chromium import running_chromium
-from browser.lab import Worker, end_clusters, started
+from browser.lab import Lab, Worker, end_clusters
 from support.processes import until
 
+pytestmark = pytest.mark.in_order
+
 NAME = "lab-slurm"
+FORBID = """--ServerApp.tornado_settings={'headers': {'Content-Security-Policy': "frame-ancestors 'none'"}}"""
 
 
-@pytest.fixture
-def lab(slurm, tmp_path):
-    with started(tmp_path) as lab:
-        yield lab
-        end_clusters(NAME)
+@pytest.fixture(scope="module")
+def lab(slurm, tmp_path_factory):
+    lab = Lab(tmp_path_factory.mktemp("lab"), FORBID, base="/")
+    yield lab
+    end_clusters(NAME)
+    lab.end()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker(lab):
     with running_chromium() as chromium:
         worker = Worker.at(lab, chromium)
@@ -26,36 +32,64 @@ def worker(lab):
         worker.leave()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def before(slurm):
-    """Return a job that has all nodes."""
+    """Submit a job that has all nodes."""
     job = slurm.submit("sleep 4711", "--nodes=4", "--exclusive")
     yield job
     if job in slurm.jobs():
         slurm.run("scancel", job)
 
 
-def test_a_cluster_of_the_dialog_waits_in_the_queue_says_why_and_starts(slurm, worker, before):
+@pytest.fixture(scope="module")
+def job(slurm, worker, before):
+    """Start a cluster in the dialog, and return its job."""
     worker.do("workbench:new-cluster")
-    worker.fill(scheduler="slurm", ranks="4", nodes="2", walltime="20 minutes", name=NAME)
+    worker.fill(scheduler="slurm", ranks="2", nodes="2", walltime="20 minutes", name=NAME)
     worker.script("#SBATCH --nodes=2")
     worker.dialog().locator(".wb-Verdict", has_text="slurm says: would").wait_for()
-
     worker.answer("Start")
-
     worker.dialog().wait_for(state="detached")
-    card = worker.card(NAME)
-    card.get_by_text("waits: ").wait_for()
-    card.get_by_text("queued", exact=True).wait_for()
+    worker.card(NAME).get_by_text("queued", exact=True).wait_for()
     (job,) = set(slurm.jobs()) - {before}
-    card.get_by_text(f"slurm · job {job} · 2 nodes").wait_for()
+    return job
 
+
+@pytest.fixture(scope="module")
+def running(slurm, worker, before, job):
+    """Let the cluster have its nodes, and return its card."""
     slurm.run("scancel", before)
+    card = worker.card(NAME)
+    card.get_by_text("2 ranks", exact=True).wait_for()
+    return card
 
-    card.get_by_text("4 ranks", exact=True).wait_for()
-    card.get_by_text("of walltime left").wait_for()
+
+def test_a_cluster_of_the_dialog_waits_in_the_queue_and_says_why(worker, job):
+    worker.card(NAME).get_by_text("waits: ").wait_for()
+    worker.card(NAME).get_by_text(f"slurm · job {job} · 2 nodes").wait_for()
+
+
+def test_it_starts_as_soon_as_there_are_nodes_and_tells_what_is_left_of_its_walltime(running):
+    running.get_by_text("of walltime left").wait_for()
+
+
+def test_where_frames_are_forbidden_a_dashboard_is_a_page_of_the_browser_and_lives(worker, lab, running):
+    dashboard = worker.dashboard_page(NAME)
+
+    dashboard.sees("2 of 2")
+    dashboard.moves()
+    # without a base URL, for JupyterLab is at the root of this server
+    assert urlsplit(dashboard.page.url).path == f"/workbench/dashboard/{NAME}/"
+    assert worker.page.locator("iframe").count() == 0
+    assert dashboard.faults() == []
+    assert worker.elsewhere(lab) + dashboard.elsewhere(lab) == []
+    dashboard.page.close()
+
+
+def test_a_cluster_that_is_stopped_is_gone_from_the_panel_and_from_the_queue(slurm, worker, job, running):
     worker.press(NAME, "stop")
     worker.answer("Stop")
-    card.wait_for(state="detached")
+
+    running.wait_for(state="detached")
     until("the job has ended", lambda: job not in slurm.jobs())
     assert worker.faults() == []
