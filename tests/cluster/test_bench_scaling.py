@@ -31,7 +31,7 @@ def test_scaling_measures_both_kinds_on_every_arm():
 
 
 def test_no_rank_holds_more_than_its_block_and_the_work_space_that_is_stated():
-    rows = 64 * MIB // Order("kmeans", 1, 1).nbytes
+    rows = 24 * MIB // Order("kmeans", 1, 1).nbytes
     with arms.bare_world(mpi.find(), 2) as bare, MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
         grown = {model: arms.Arms(client, bare, Order(model, rows, 2)).growth() for model in arms.MODELS}
 

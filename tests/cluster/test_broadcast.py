@@ -21,6 +21,7 @@ from workbench.placing.rows import is_aligned
 
 # Bytes that no rank can send while another does not take them.
 LARGE = np.arange(12_000_000.0)
+SOME = LARGE[:1_000_000]
 VALUES = {
     "nothing": None,
     "a number": 7,
@@ -55,13 +56,13 @@ def kept(client):
 
 @pytest.mark.mpi_flavour
 def test_the_object_is_on_every_rank_aligned_writable_and_goes_with_its_future(client4):
-    future = broadcast(client4, LARGE)
+    future = broadcast(client4, SOME)
 
     assert len(client4.who_has(future)[future.key]) == 4
     assert future.done()
-    assert list(client4.run(holds_range, future.key, len(LARGE)).values()) == [True] * 4
+    assert list(client4.run(holds_range, future.key, len(SOME)).values()) == [True] * 4
     tasks = client4.map(lambda _, x: (is_aligned(x), x.flags.writeable, len(x)), range(8), x=future, pure=False)
-    assert client4.gather(tasks) == [(True, True, len(LARGE))] * 8
+    assert client4.gather(tasks) == [(True, True, len(SOME))] * 8
 
     del tasks, future
     until("the ranks let go of it", lambda: not kept(client4))
@@ -188,7 +189,7 @@ def test_a_rank_that_hangs_or_dies_in_the_middle_ends_the_call_on_all():
     with MPICluster(3, quiet=True) as cluster, Client(cluster) as client:
         client.run(hold, 2)
         with pytest.raises(CollectiveTimeout, match="do not answer: 2"):
-            broadcast(client, LARGE[:1_000_000], timeout=5)  # in which the others come
+            broadcast(client, SOME, timeout=5)  # in which the others come
         with pytest.raises(CollectiveFailed, match=r"rank 2 does not come back from a broadcast.*restart"):
             broadcast(client, 7)
         client.run(let_go, 2)
@@ -227,8 +228,8 @@ def test_rank_0_dies_before_it_has_the_object():
 def test_it_reaches_all_ranks_of_all_worlds():
     with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
         cluster.scale(3)
-        future = broadcast(client, LARGE)
+        future = broadcast(client, SOME)
         assert len(client.who_has(future)[future.key]) == 3
         cluster.scale(2)
         assert len(client.who_has(future)[future.key]) == 2
-        assert np.array_equal(future.result(), LARGE)
+        assert np.array_equal(future.result(), SOME)

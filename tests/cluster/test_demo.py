@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from matplotlib import pyplot as plt
 
 from workbench import demo, registry
 from workbench.errors import WorkbenchError
@@ -37,20 +39,40 @@ def cells(tmp_path, monkeypatch):
     return write
 
 
-def test_the_demo_agrees_with_scikit_learn_on_two_ranks(capsys):
-    clusters, main = registry.names(), sys.modules["__main__"]
+@pytest.mark.long
+def test_the_demo_predicts_delays_of_all_flights():
     result = demo.run(2, quiet=True)
     assert (result.ranks, result.rows, result.positives) == (2, 327_346, 77_630)
     assert 0.705 < result.auc < 0.715
     assert 0.764 < result.accuracy < 0.770
     assert abs(result.auc - result.auc_sklearn) <= demo.TOLERANCE
     assert result.line().startswith("demo ok: ranks=2 rows=327346 positives=77630 accuracy=0.76")
+
+
+@pytest.mark.usefixtures("few_flights")
+def test_the_demo_agrees_with_scikit_learn_on_two_ranks(capsys, monkeypatch):
+    clusters, main, figures, close = registry.names(), sys.modules["__main__"], [], plt.close
+    monkeypatch.setattr(plt, "close", lambda which: close(figures.extend(plt.get_fignums()) or which))
+    result = demo.run(2)
+    assert (result.ranks, result.rows, result.positives) == (2, 20_449, 4_859)
+    assert abs(result.auc - result.auc_sklearn) <= demo.TOLERANCE
+    assert result.line().startswith("demo ok: ranks=2 rows=20449 positives=4859 accuracy=0.7")
     assert registry.names() == clusters
     assert sys.modules["__main__"] is main
-    assert capsys.readouterr() == ("", "")
+    assert len(figures) == 3
+
+    printed, errors = capsys.readouterr()
+    assert "Warning" not in printed + errors
+    assert [line[:10] for line in printed.splitlines() if line.startswith("rank ")] == ["rank 0 of ", "rank 1 of "]
+    assert "21,049 flights in 12 files; 20,449 of them arrived" in printed
+    assert "20,449 rows of 39 features, 4,859 of them late (23.8%)" in printed
+    accuracy, baseline, auc = map(float, re.search(r"accuracy (\S+)% \(.*: (\S+)%\), AUC (\S+)", printed).groups())
+    assert accuracy == pytest.approx(100 * result.accuracy, abs=0.06)
+    assert baseline < accuracy
+    assert auc == pytest.approx(result.auc, abs=0.001)
 
 
-def test_a_cell_that_fails_shows_its_traceback_and_leaves_no_cluster_behind(cells, tmp_path):
+def test_a_cell_that_fails_shows_its_traceback_and_leaves_no_cluster_behind(cells, tmp_path, capsys):
     pids = tmp_path / "pids"
     cells(
         "ranks, mpi = 4, 'auto'",
@@ -66,6 +88,7 @@ def test_a_cell_that_fails_shows_its_traceback_and_leaves_no_cluster_behind(cell
     ) as error:
         demo.run(2, quiet=True)
     assert str(error.value).rstrip().endswith("ZeroDivisionError: division by zero")
+    assert capsys.readouterr() == ("", ""), "nor does a start show anything"
     assert registry.names() == clusters
     pids = json.loads(pids.read_text())
     assert len(pids) == 2

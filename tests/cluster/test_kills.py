@@ -28,32 +28,23 @@ def template(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.mark.mpi_flavour
-def test_the_head_takes_everything_along(template: bool) -> None:
-    cluster = MPICluster(4, quiet=True, template=template)
+def test_the_head_takes_everything_along_and_ranks_that_are_stuck_in_c_code(template: bool) -> None:
+    cluster = MPICluster(2, quiet=True, template=template)
+    client = Client(cluster, set_as_default=False)
     processes, record = processes_of(cluster), cluster.record
-    assert len(processes) >= 6, "head, mpiexec and four ranks"
+    assert len(processes) >= 4, "head, mpiexec and two ranks"
+    stuck = client.submit(_hold_the_interpreter, workers=[1], pure=False)
+    until("rank 1 is stuck", lambda: _is_in_c(cluster.ranks[1]["pid"]))
     kill(record.process.pid)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    stuck.release()
+    client.close(timeout=1)
     with pytest.raises(HeadUnreachable, match=r"has ended. Its logs are in"):
         cluster.refresh()
     cluster.close()
     assert record.name not in registry.names()
     assert not list(scratch.sockets("probe").parent.glob(record.id[:8] + "*"))
     scratch.remove("probe")
-
-
-@pytest.mark.mpi_flavour
-def test_the_head_takes_ranks_along_that_are_stuck_in_c_code(template: bool) -> None:
-    cluster = MPICluster(2, quiet=True, template=template)
-    client = Client(cluster, set_as_default=False)
-    processes = processes_of(cluster)
-    stuck = client.submit(_hold_the_interpreter, workers=[1], pure=False)
-    until("rank 1 is stuck", lambda: _is_in_c(cluster.ranks[1]["pid"]))
-    kill(cluster.record.process.pid)
-    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    stuck.release()
-    client.close(timeout=1)
-    cluster.close()
 
 
 def _hold_the_interpreter() -> None:
@@ -67,60 +58,57 @@ def _is_in_c(pid: int) -> bool:
 
 
 @pytest.mark.mpi_flavour
-def test_a_killed_mpiexec_is_told_in_words_and_its_world_starts_again(template: bool) -> None:
+def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_world_starts_again(
+    template: bool,
+) -> None:
     with MPICluster(2, quiet=True, template=template) as cluster, Client(cluster) as client:
-        before = {rank["pid"] for rank in cluster.ranks}
-        killed = launcher_of(cluster)
-        kill(killed)
-        until("the world is there again", lambda: _ready_again(cluster, starts=2))
-        after = set(client.run(os.getpid).values())
-        assert len(after) == 2
-        assert not before & after
-        assert "world 0 was lost: mpiexec ended with signal 9 (SIGKILL)" in cluster.logs()
-        assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
-    assert not list(Path(tempfile.gettempdir()).glob(f"*.{killed.pid}")), "the session folder of mpiexec"
-
-
-@pytest.mark.mpi_flavour
-def test_after_a_killed_rank_the_others_go_on_or_their_world_starts_again(template: bool) -> None:
-    before = _leftovers()
-    with MPICluster(4, quiet=True, template=template) as cluster, Client(cluster) as client:
-        victim = cluster.ranks[2]
+        victim = cluster.ranks[1]
         others = {rank["pid"] for rank in cluster.ranks} - {victim["pid"]}
+        starts, shared = cluster.record.worlds[0].starts, _shared_memory(cluster)
+        assert shared, "ranks of one node share memory"
         kill(victim["pid"])
         if has_ulfm(mpi.find()):
             until("the loss is seen", lambda: cluster.refresh().state == "degraded")
             assert set(client.run(os.getpid).values()) == others
-            lost = f"rank 2 of world 0 (pid {victim['pid']} on {victim['host']}) is gone; 3 of 4 go on"
+            lost = f"rank 1 of world 0 (pid {victim['pid']} on {victim['host']}) is gone; 1 of 2 go on"
             assert cluster.record.message == lost
             cluster.restart()
             assert cluster.refresh().state == "ready"
+            _end_rank_by_a_task(cluster, client)
         else:
-            until("the world is there again", lambda: _ready_again(cluster, starts=2))
-            assert f"rank 2 of world 0 (pid {victim['pid']}" in cluster.logs()
-        assert len(client.run(os.getpid)) == 4
+            until("the world is there again", lambda: _ready_again(cluster, starts + 1))
+            assert f"rank 1 of world 0 (pid {victim['pid']}" in cluster.logs()
+            assert len(client.run(os.getpid)) == 2
+
+        starts = cluster.refresh().worlds[0].starts
+        old = set(client.run(os.getpid).values())
+        killed = launcher_of(cluster)
+        shared |= _shared_memory(cluster)
+        kill(killed)
+        until("the world is there again", lambda: _ready_again(cluster, starts + 1))
+        new = set(client.run(os.getpid).values())
+        assert len(new) == 2
+        assert not old & new
+        assert "world 0 was lost: mpiexec ended with signal 9 (SIGKILL)" in cluster.logs()
         assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
-    until("nothing is left", lambda: not _leftovers() - before)
+    assert not list(Path(tempfile.gettempdir()).glob(f"*.{killed.pid}")), "the session folder of mpiexec"
+    until("nothing is left", lambda: not any(path.exists() for path in shared))
 
 
-def _leftovers() -> set[str]:
-    """Return the names of what MPIs keep in shared memory and temporary folders, and no process uses.
-
-    Worlds of tests that run at the same time keep theirs.
-    """
-    folders = [Path("/dev/shm"), Path("/tmp")]  # noqa: S108  (where MPIs put them)
-    kinds = ("sm_segment", "vader", "mpich_shm", "ompi", "prte", "hydra")
-    kept = {path.name for folder in folders for path in folder.iterdir() if path.name.startswith(kinds)}
-    running = {process.name for process in Path("/proc").glob("[0-9]*")}
-    mapped = "".join(map(_maps, Path("/proc").glob("[0-9]*")))
-    return {name for name in kept if name.rpartition(".")[2] not in running and name not in mapped}
+def _end_rank_by_a_task(cluster: MPICluster, client: Client) -> None:
+    """Have a task end rank 1; the others go on."""
+    future = client.submit(os._exit, 3, workers=[1], pure=False, retries=0)
+    until("the loss is seen", lambda: cluster.refresh().state == "degraded")
+    future.cancel()
+    assert len(client.run(os.getpid)) == 1
+    assert client.submit(sum, [1, 2], workers=[0]).result(DEADLINE) == 3
 
 
-def _maps(process: Path) -> str:
-    try:
-        return (process / "maps").read_text()
-    except OSError:
-        return ""  # it has ended, or is another user's
+def _shared_memory(cluster: MPICluster) -> set[Path]:
+    """Return the files that ranks of a cluster share as memory; worlds of other tests have theirs beside them."""
+    maps = "".join(Path(f"/proc/{rank['pid']}/maps").read_text() for rank in cluster.ranks)
+    paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/")}
+    return {Path(path) for path in paths if path.startswith(("/dev/shm/", "/tmp/"))}  # noqa: S108
 
 
 def _ready_again(cluster: MPICluster, starts: int) -> bool:
@@ -140,16 +128,6 @@ def test_a_world_that_is_lost_too_often_is_given_up_with_everything() -> None:
         MPICluster.attach(record.name)
     cluster.close()
     assert record.name not in registry.names()
-
-
-def test_a_rank_that_a_task_ends_is_one_rank_less(template: bool) -> None:
-    if not has_ulfm(mpi.find()):
-        pytest.fail("this test is for the environment with Open MPI 5")
-    with MPICluster(2, quiet=True, template=template) as cluster, Client(cluster) as client:
-        future = client.submit(os._exit, 3, workers=[1], pure=False, retries=0)
-        until("the loss is seen", lambda: cluster.refresh().state == "degraded")
-        future.cancel()
-        assert client.submit(sum, [1, 2], workers=[0]).result(DEADLINE) == 3
 
 
 def test_a_retired_rank_ends_alone() -> None:
@@ -173,7 +151,7 @@ def _ended(pid: int) -> bool:
 START = """
 import sys
 from workbench import MPICluster
-cluster = MPICluster(2, name=sys.argv[1], quiet=True)
+cluster = MPICluster(1, name=sys.argv[1], quiet=True)
 print("up", flush=True)
 input()
 """
@@ -196,7 +174,7 @@ def test_a_cluster_outlives_its_kernel_and_is_found_again(number: signal.Signals
     assert "orphan" in registry.names()
     assert registry.read("orphan").alive()
     with MPICluster.attach("orphan") as cluster, Client(cluster) as client:
-        assert len(client.run(os.getpid)) == 2
+        assert len(client.run(os.getpid)) == 1
         cluster.close(shutdown=True)
     assert "orphan" not in registry.names()
 

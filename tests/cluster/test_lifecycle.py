@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
     assert not any(p.name.startswith(record.id[:8]) for p in scratch.shared_memory("probe").parent.iterdir())
     scratch.remove("probe")
     assert "rank 1 of 2" in (record.logs / "rank-1.log").read_text()
+    with pytest.raises(ClusterNotFound, match=r"has ended, and its script with it. Its logs are in"):
+        cluster.script()
 
 
 def test_another_process_attaches_and_leaves_the_cluster_running(cluster4: MPICluster) -> None:
@@ -57,12 +60,19 @@ def test_two_clients_work_at_once(cluster4: MPICluster) -> None:
         assert slow.result(DEADLINE) == 2
 
 
-def test_two_clusters_run_side_by_side(cluster4: MPICluster, client4: Client) -> None:
-    with MPICluster(2, quiet=True) as other, Client(other, set_as_default=False) as client:
+def test_two_clusters_run_side_by_side_and_one_ends_in_order_on_sigint(cluster4: MPICluster, client4: Client) -> None:
+    other = MPICluster(2, quiet=True)
+    with Client(other, set_as_default=False) as client:
         assert len(client.run(os.getpid)) == 2
         assert len(client4.run(os.getpid)) == 4
         assert {cluster4.name, other.name} <= set(registry.names())
         assert other.record.address != cluster4.record.address
+    processes, record = processes_of(other), other.record
+    os.kill(record.process.pid, signal.SIGINT)
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    assert not record.folder.exists()
+    other.close()
+    assert cluster4.refresh().state == "ready"
 
 
 def test_a_second_cluster_of_one_name_is_refused_and_the_first_unharmed(cluster4: MPICluster) -> None:
@@ -73,7 +83,7 @@ def test_a_second_cluster_of_one_name_is_refused_and_the_first_unharmed(cluster4
 
 async def test_a_cluster_is_used_with_async_with() -> None:
     async with (
-        MPICluster(2, asynchronous=True, quiet=True) as cluster,
+        MPICluster(1, asynchronous=True, quiet=True) as cluster,
         Client(cluster, asynchronous=True) as client,
     ):
         assert await client.submit(sum, [1, 2]) == 3
@@ -94,10 +104,32 @@ def test_a_detached_cluster_goes_on_and_an_attached_one_can_end_it() -> None:
         MPICluster.attach(name)
 
 
-def test_scale_adds_and_removes_whole_worlds_and_keeps_results() -> None:
-    with MPICluster(1, quiet=True) as cluster, Client(cluster) as client:
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """While this file exists, later worlds of `growing` do not start."""
+    return tmp_path_factory.mktemp("broken") / "broken"
+
+
+@pytest.fixture(scope="module")
+def growing(broken: Path) -> Iterator[MPICluster]:
+    """A cluster of 1 rank that gets more worlds: each test removes those that it has added."""
+    preload = broken.with_name("preload.py")
+    preload.write_text(
+        "import os\n\ndef dask_setup(worker):\n"
+        f"    if worker.name != 0 and os.path.exists({str(broken)!r}):\n        os.kill(os.getpid(), 9)\n"
+    )
+    with dask.config.set({"distributed.worker.preload": [str(preload)]}):
+        cluster = MPICluster(1, quiet=True)
+    with cluster:
+        yield cluster
+
+
+def test_scale_adds_and_removes_whole_worlds_and_keeps_results(growing: MPICluster) -> None:
+    cluster = growing
+    with Client(cluster) as client:
         cluster.scale(3)
-        assert [rank["name"] for rank in cluster.ranks] == [0, "w1.0", "w1.1"]
+        index = cluster.ranks[1]["world"]
+        assert [rank["name"] for rank in cluster.ranks] == [0, f"w{index}.0", f"w{index}.1"]
 
         def place() -> tuple[int, int, int]:
             import workbench.rank
@@ -105,8 +137,8 @@ def test_scale_adds_and_removes_whole_worlds_and_keeps_results() -> None:
             context = workbench.rank.current()
             return context.world, context.rank, context.size
 
-        assert sorted(client.run(place).values()) == [(0, 0, 1), (1, 0, 2), (1, 1, 2)]
-        kept = client.submit(lambda: 7, workers=["w1.1"], allow_other_workers=True, pure=False)
+        assert sorted(client.run(place).values()) == [(0, 0, 1), (index, 0, 2), (index, 1, 2)]
+        kept = client.submit(lambda: 7, workers=[f"w{index}.1"], allow_other_workers=True, pure=False)
         kept.result(DEADLINE)
         with pytest.raises(InvalidRequest, match=r"scale\(2\).*1 \+ 2 ranks.*Possible are 1, 3 or more"):
             cluster.scale(2)
@@ -121,8 +153,9 @@ def test_scale_adds_and_removes_whole_worlds_and_keeps_results() -> None:
             cluster.adapt(minimum=1, maximum=2)
 
 
-def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client() -> None:
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_client_shutdown_ends_it() -> None:
+    cluster = MPICluster(2, quiet=True)
+    with Client(cluster) as client:
         head, first = cluster.record.process, {rank["pid"] for rank in cluster.ranks}
         cluster.restart()
         second = {rank["pid"] for rank in cluster.ranks}
@@ -134,39 +167,32 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client() -> Non
         assert not second & third
         assert cluster.refresh().process == head
         assert client.submit(sum, [1, 2]).result(DEADLINE) == 3
+        processes = processes_of(cluster)
+        client.shutdown()
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    cluster.close()
+    assert not cluster.record.folder.exists()
 
 
-def test_a_cluster_that_starts_is_not_idle(tmp_path: Path) -> None:
+def test_a_later_world_that_does_not_start_again_is_told_by_restart(growing: MPICluster, broken: Path) -> None:
+    growing.scale(2)
+    broken.touch()
+    with pytest.raises(StartError, match=r"world (\d) did not start again and is given up; see .*world-\1\.log"):
+        growing.restart()
+    broken.unlink()
+    assert [world.state for world in growing.refresh().worlds] == ["ready"]
+
+
+def test_an_idle_cluster_ends_itself_but_neither_while_it_starts_nor_under_a_client(tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
-    slow.write_text("import time\n\ndef dask_setup(worker):\n    time.sleep(6)\n")
+    slow.write_text("import time\n\ndef dask_setup(worker):\n    time.sleep(5.5)\n")
     with dask.config.set({"distributed.worker.preload": [str(slow)]}):
         # less than it takes to start, and time enough to hear that it has
-        cluster = MPICluster(1, idle_timeout=5, quiet=True)
+        cluster = MPICluster(1, idle_timeout=5.0, quiet=True)
     record = cluster.record
     assert record.state == "ready"
-    until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
-    cluster.close()
-
-
-def test_a_later_world_that_does_not_start_again_is_told_by_restart(tmp_path: Path) -> None:
-    broken, preload = tmp_path / "broken", tmp_path / "preload.py"
-    preload.write_text(
-        "import os\n\ndef dask_setup(worker):\n"
-        f"    if worker.name == 'w1.0' and os.path.exists({str(broken)!r}):\n        os.kill(os.getpid(), 9)\n"
-    )
-    with dask.config.set({"distributed.worker.preload": [str(preload)]}), MPICluster(1, quiet=True) as cluster:
-        cluster.scale(2)
-        broken.touch()
-        with pytest.raises(StartError, match=r"world 1 did not start again and is given up; see .*world-1\.log"):
-            cluster.restart()
-        assert [world.state for world in cluster.refresh().worlds] == ["ready"]
-
-
-def test_an_idle_cluster_ends_itself_but_not_under_a_client() -> None:
-    cluster = MPICluster(1, idle_timeout=5.0, quiet=True)
-    record = cluster.record
     with Client(cluster) as client:
-        assert client.submit(_sleep, 7.5).result(DEADLINE) == 7.5
+        assert client.submit(_sleep, 5.5).result(DEADLINE) == 5.5
         assert registry.read(record.name).id == record.id
     until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
     assert "no client and no task for 5 s" in cluster.logs()
@@ -180,22 +206,10 @@ def _sleep(seconds: float) -> float:
     return seconds
 
 
-def test_client_shutdown_ends_the_whole_cluster() -> None:
-    cluster = MPICluster(1, quiet=True)
-    processes = processes_of(cluster)
-    client = Client(cluster, set_as_default=False)
-    client.shutdown()
-    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    client.close()
-    cluster.close()
-    assert not cluster.record.folder.exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_head_ends_in_order_on_a_signal(number: signal.Signals) -> None:
+def test_a_head_ends_in_order_on_sigterm() -> None:
     cluster = MPICluster(1, quiet=True)
     processes, record = processes_of(cluster), cluster.record
-    os.kill(record.process.pid, number)
+    os.kill(record.process.pid, signal.SIGTERM)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert not record.folder.exists()
     cluster.close()
@@ -207,13 +221,6 @@ def test_script_is_what_was_run_whichever_python_asks(cluster4: MPICluster, monk
     assert "KEY" not in submitted
     monkeypatch.setattr(sys, "executable", "/another/python")
     assert cluster4.script() == submitted
-
-
-def test_the_script_of_a_cluster_that_has_ended_is_refused_in_words() -> None:
-    with MPICluster(1, quiet=True) as cluster:
-        pass
-    with pytest.raises(ClusterNotFound, match=r"has ended, and its script with it. Its logs are in"):
-        cluster.script()
 
 
 def test_logs_are_told_by_rank_and_a_wrong_rank_is_named(cluster4: MPICluster) -> None:
@@ -272,9 +279,9 @@ def test_a_record_that_belongs_to_another_cluster_ends_this_one() -> None:
     shutil.rmtree(record.folder)
 
 
-def test_two_clients_that_ask_for_one_size_at_once_get_one_world() -> None:
-    with MPICluster(1, quiet=True) as cluster, MPICluster.attach(cluster.name) as other:
-        with ThreadPoolExecutor(2) as threads:
-            for asked in [threads.submit(cluster.scale, 2), threads.submit(other.scale, 2)]:
-                asked.result(DEADLINE)
-        assert [world.ranks for world in cluster.refresh().worlds] == [1, 1]
+def test_two_clients_that_ask_for_one_size_at_once_get_one_world(growing: MPICluster) -> None:
+    with MPICluster.attach(growing.name, quiet=True) as other, ThreadPoolExecutor(2) as threads:
+        for asked in [threads.submit(growing.scale, 2), threads.submit(other.scale, 2)]:
+            asked.result(DEADLINE)
+        assert [world.ranks for world in growing.refresh().worlds] == [1, 1]
+    growing.scale(1)

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
+from support.patience import DEADLINE
 
 from workbench import registry
 from workbench.ending import stop
@@ -43,7 +44,9 @@ CELLS = {
 def cells(tmp_path_factory):
     """The outputs of each cell, by its name, in a registry that nobody else uses."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS.values()])
-    kernel = NotebookClient(notebook, timeout=100, startup_timeout=60, kernel_name="python3", allow_errors=True)
+    kernel = NotebookClient(
+        notebook, timeout=100, startup_timeout=round(DEADLINE), kernel_name="python3", allow_errors=True
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("jupyter")))
         try:
@@ -155,19 +158,29 @@ class Kernel:
                 return printed
 
 
+@pytest.fixture(scope="module")
+def bare_kernel(tmp_path_factory):
+    """A kernel in which no cluster runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("jupyter")))
+        manager, client = start_new_kernel(kernel_name="python3", startup_timeout=DEADLINE)
+        try:
+            kernel = Kernel(client)
+            assert kernel.run("%load_ext workbench") == ""
+            yield kernel
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+            actions.stop(actions.targets(None, everything=True))
+
+
 @pytest.fixture
-def kernel(monkeypatch, tmp_path):
+def kernel(bare_kernel, monkeypatch, request):
     """A kernel whose `cluster` has two ranks, and is kept with its `client` by another name as well."""
-    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
-    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=60)
-    try:
-        kernel = Kernel(client)
-        assert kernel.run("%load_ext workbench\n%mpicluster start 2 --name mine\nkept = cluster, client") == ""
-        yield kernel
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-        actions.stop(actions.targets(None, everything=True))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", bare_kernel.run("import os; print(os.environ['JUPYTER_DATA_DIR'])").strip())
+    assert bare_kernel.run("%mpicluster start 2 --name mine\nkept = cluster, client") == ""
+    yield bare_kernel
+    bare_kernel.run("%mpicluster stop --all")
 
 
 def _kill_the_head(record):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -94,7 +96,6 @@ def _sent_by_transport():
     return by_transport()
 
 
-@FLAVOUR
 def test_calls_and_cells_are_told_with_what_they_cost_when_they_are_over(cluster, client4, monkeypatch):
     monkeypatch.setattr("workbench.notebook.cell_number", lambda: 12)
     run_on_ranks(metered.come_late, 3, client=client4)
@@ -143,7 +144,7 @@ def test_the_operation_that_ranks_are_in_is_told_while_they_are(cluster, client4
 @FLAVOUR
 def test_who_comes_late_lets_the_others_wait(cluster, client4):
     begin = update(cluster).seq
-    run_on_ranks(metered.come_late, 30, client=client4)
+    run_on_ranks(metered.come_late, 10, client=client4)
     end = update(cluster).seq
     until("the last ticks of it", lambda: update(cluster).seq >= end + 4)
     told = update(cluster)
@@ -153,7 +154,7 @@ def test_who_comes_late_lets_the_others_wait(cluster, client4):
     assert (waiting[1:] > 2 * waiting[0]).all()
     assert (waiting[1:] > compute[1:]).all()
     operations = cluster.metrics("operations").set_index("operation")
-    assert operations.loc["Allreduce", "waiting"] > 3.0
+    assert operations.loc["Allreduce", "waiting"] > 1.0
 
 
 def test_tasks_are_computing_and_told_by_their_names(cluster, client4, tmp_path):
@@ -172,7 +173,6 @@ def test_tasks_are_computing_and_told_by_their_names(cluster, client4, tmp_path)
         future.result(DEADLINE)
 
 
-@FLAVOUR
 def test_a_rank_that_holds_the_interpreter_is_told_by_its_neighbours(cluster, client4, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     # rank 0 is the one that tells for its node
@@ -182,8 +182,9 @@ def test_a_rank_that_holds_the_interpreter_is_told_by_its_neighbours(cluster, cl
 
         def told_by_another():
             told = update(cluster)
-            its = told.now[0].silent > 2 * TICK and told.now[1].silent == 0 and np.isfinite(told.rank[-1]).all()
-            return its and told.rank[-1, 0, RANK.index("memory")] > 1e6
+            its = told.rank[-1, 0]
+            silent = told.now[0].silent > 2 * TICK and told.now[1].silent == 0
+            return silent and np.isfinite(its).all() and its[RANK.index("memory")] > 1e6
 
         until("a tick since", told_by_another)
     finally:
@@ -212,7 +213,6 @@ def _fits(cluster, since):
     return cluster.sync(ask)
 
 
-@FLAVOUR
 def test_trainings_of_users_tell_from_everywhere(cluster, client4):
     before = update(cluster).seq
     report(1, loss=2.0)
@@ -248,8 +248,16 @@ def test_the_head_stops_and_its_metrics_are_told_to_be_out_of_reach():
     from workbench.errors import HeadUnreachable
 
     cluster = MPICluster(1, quiet=True)
-    kill(cluster.record.process.pid)
-    with pytest.raises(HeadUnreachable, match=r"has ended|not connected|does not answer"):
+    head = cluster.record.process
+    os.kill(head.pid, signal.SIGSTOP)
+    with (
+        dask.config.set({"workbench.connect-timeout": "0.5 s"}),
+        pytest.raises(HeadUnreachable, match="does not answer"),
+    ):
+        cluster.metrics()
+    kill(head.pid)
+    until("the head is gone", lambda: head.alive() is False)
+    with pytest.raises(HeadUnreachable, match="has ended"):
         cluster.metrics()
     cluster.close()
 

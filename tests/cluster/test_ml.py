@@ -36,6 +36,7 @@ WEIGHT = RANDOM.uniform(0.1, 2.0, size=ROWS)
 # Takes seconds to fit: long enough to interfere.
 MANY = RANDOM.normal(size=(50_000, FEATURES))
 BOTH = pytest.mark.parametrize("engine", ["mpi", "dask"])
+MPI_ON_EVERY_FLAVOUR = pytest.mark.parametrize("engine", [pytest.param("mpi", marks=pytest.mark.mpi_flavour), "dask"])
 
 
 def as_dask(*arrays):
@@ -52,8 +53,7 @@ def ranks(comm):
     return comm.rank
 
 
-@BOTH
-@pytest.mark.mpi_flavour
+@MPI_ON_EVERY_FLAVOUR
 def test_logistic_regression_finds_the_weights_of_scikit_learn(client4, engine):
     theirs = LocalLogisticRegression(tol=1e-8, class_weight="balanced").fit(X, Y, WEIGHT)
     lazy = as_dask(X, Y, WEIGHT)
@@ -67,8 +67,7 @@ def test_logistic_regression_finds_the_weights_of_scikit_learn(client4, engine):
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
 
 
-@BOTH
-@pytest.mark.mpi_flavour
+@MPI_ON_EVERY_FLAVOUR
 def test_k_means_finds_the_centres_of_scikit_learn(client4, engine):
     theirs = LocalKMeans(4, init=X[:4], n_init=1).fit(X)
     (lazy,) = as_dask(X)
@@ -133,7 +132,7 @@ def test_auto_says_what_it_has_chosen(client4):
 
 
 def test_on_a_cluster_without_mpi_auto_is_dask():
-    with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+    with LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster, Client(cluster):
         ours = KMeans(4, init=X[:4]).fit(as_dask(X)[0])
 
     assert ours.engine_ == "dask"
@@ -187,7 +186,7 @@ def test_ctrl_c_ends_a_fit_and_the_next_one_works(client4, engine):
 
     placed = place(X)
     with pytest.raises(KeyboardInterrupt):
-        KMeans(200, init=MANY[:200], tol=0, engine=engine, callback=interrupt).fit(place(MANY))
+        KMeans(50, init=MANY[:50], tol=0, engine=engine, callback=interrupt).fit(place(MANY))
     assert works(client4)
     assert KMeans(4, init=X[:4], engine=engine).fit(placed).engine_ == engine
 
@@ -319,34 +318,26 @@ def test_rows_of_another_width_are_refused(client4):
         model.predict(as_dask(X[:, :4])[0])
 
 
-@pytest.mark.parametrize("engine", ["mpi", "dask"])
-def test_a_rank_that_dies_in_a_fit_is_told(engine):
+@BOTH
+def test_a_rank_and_a_head_that_die_in_a_fit_are_told(engine):
     with MPICluster(2, name="mortal", quiet=True) as cluster, Client(cluster) as client:
-        placed = place(MANY, client=client)
-        victim = cluster.ranks[1]["pid"]
 
-        def kill(record):
-            if record["iteration"] == 2:
-                os.kill(victim, signal.SIGKILL)
+        def fit_and_kill(pid):
+            def kill(record):
+                if record["iteration"] == 2:
+                    os.kill(pid, signal.SIGKILL)
+
+            placed = place(MANY, client=client)
+            KMeans(50, init=MANY[:50], tol=0, engine=engine, callback=kill).fit(placed)
 
         with pytest.raises(RankLost):
-            KMeans(200, init=MANY[:200], tol=0, engine=engine, callback=kill).fit(placed)
-
-
-@pytest.mark.parametrize("engine", ["mpi", "dask"])
-def test_a_head_that_dies_in_a_fit_is_told(engine):
-    with MPICluster(2, name="beheaded", quiet=True) as cluster, Client(cluster) as client:
-        placed = place(MANY, client=client)
-
-        def kill(record):
-            if record["iteration"] == 2:
-                os.kill(cluster.record.process.pid, signal.SIGKILL)
-
+            fit_and_kill(cluster.ranks[1]["pid"])
+        cluster.restart()
         with pytest.raises(HeadUnreachable, match="the head of the cluster was lost during"):
-            KMeans(200, init=MANY[:200], tol=0, engine=engine, callback=kill).fit(placed)
+            fit_and_kill(cluster.record.process.pid)
     # Which takes the record of a dead head away.
     actions.listing()
-    assert "beheaded" not in registry.names()
+    assert "mortal" not in registry.names()
 
 
 def test_a_client_that_is_not_the_default_fits_by_dask(cluster4):

@@ -47,8 +47,7 @@ def arrays():
     return da.from_array(FLIGHTS.to_numpy(dtype=object), chunks=(300, 2)), da.from_array(LATE.to_numpy(), chunks=300)
 
 
-@BOTH
-@pytest.mark.mpi_flavour
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=pytest.mark.mpi_flavour), "dask"])
 @pytest.mark.parametrize(
     "given",
     [

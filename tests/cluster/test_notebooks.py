@@ -1,7 +1,11 @@
-"""The notebooks as a user runs them: in a kernel of their own, from the first cell to the last."""
+"""The notebooks as a user runs them: in a kernel of their own, from the first cell to the last.
+
+Every day one of them runs so, on few flights; the cells of the first are those of the demo.
+"""
 
 from __future__ import annotations
 
+import ast
 import faulthandler
 import re
 from pathlib import Path
@@ -9,7 +13,9 @@ from pathlib import Path
 import matplotlib as mpl
 import nbformat
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
+from support.patience import DEADLINE
 
 from workbench import registry
 from workbench.ending import stop
@@ -19,9 +25,9 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 START_HERE = FOLDER / "01_start_here.ipynb"
 FROM_MPI_TO_DASK = FOLDER / "02_from_mpi_to_dask.ipynb"
 SPMD_AND_C = FOLDER / "03_spmd_and_c.ipynb"
+FEATURE_ENGINEERING = FOLDER / "04_feature_engineering_to_training.ipynb"
 # Seconds that a cell may take.
 CELL = 100
-FEATURE_ENGINEERING = FOLDER / "04_feature_engineering_to_training.ipynb"
 
 
 def code_cells(notebook):
@@ -40,17 +46,20 @@ def text(notebook):
     return "".join(output.text for output in outputs(notebook, "stream"))
 
 
-def execute(path):
+def execute(path, ranks=4):
     """Yield a notebook with its outputs, and the clusters there were before."""
     before = registry.names()
     notebook = nbformat.read(path, as_version=4)
+    parameters = code_cells(notebook)[0]
+    assert parameters.source.startswith("ranks = 4 ")
+    parameters.source = parameters.source.replace("4", str(ranks), 1)
     resources = {"metadata": {"path": str(path.parent)}}
 
     def begin(**_):
         # That of pytest is meant for a whole test: on a busy machine too short for all cells.
         faulthandler.dump_traceback_later(2 * CELL, exit=True)
 
-    options = {"timeout": CELL, "startup_timeout": 60, "kernel_name": "python3", "resources": resources}
+    options = {"timeout": CELL, "startup_timeout": round(DEADLINE), "kernel_name": "python3", "resources": resources}
     try:
         NotebookClient(notebook, on_cell_start=begin, **options).execute()
         yield notebook, before
@@ -102,6 +111,42 @@ def test_a_notebook_has_its_parameters_first_and_stops_last(path):
     assert tags[-1] == ["stop"]
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_code_of_a_notebook_is_python_and_what_it_imports_exists(path):
+    cells = code_cells(nbformat.read(path, as_version=4))
+    # With all flights it is too long for every day, but a name that is gone shows here.
+    body = [node for cell in cells for node in ast.parse(TransformerManager().transform_cell(cell.source)).body]
+    imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert len(imports) > 5
+    exec(compile(ast.Module(imports, type_ignores=[]), path.name, "exec"), {})  # noqa: S102
+
+
+def agrees(notebook, before, ranks):
+    """Check what is so of the second notebook, however many flights there are."""
+    printed = text(notebook)
+    for rank in range(ranks):
+        assert re.search(rf"rank {rank} has rows \S+ to \S+", printed)
+    apart = re.findall(r"ms per iteration, centres within (\S+) of those by MPI", printed)
+    assert len(apart) == 3
+    assert max(map(float, apart)) < 1e-12
+    assert len(figures(notebook)) == 1
+    assert "Warning" not in printed
+    assert registry.names() == before
+    return printed
+
+
+@pytest.mark.usefixtures("few_flights")
+def test_the_twins_of_the_second_notebook_come_to_the_same_numbers_on_few_flights():
+    for notebook, before in execute(FROM_MPI_TO_DASK, ranks=2):
+        printed = agrees(notebook, before, ranks=2)
+        late, of, by_mpi = re.search(r"(\S+) of (\S+) flights were late; MPI has counted (\S+)", printed).groups()
+        assert late == by_mpi
+        assert of == "20,449"
+        (dask, mpi) = re.findall(r"^(?:dask|mpi) +\S+ +(\d+) ", printed, re.MULTILINE)
+        assert dask == mpi
+
+
+@pytest.mark.long
 def test_the_first_notebook_runs_on_four_ranks_and_predicts_delays(printed):
     assert [line for line in printed.splitlines() if line.startswith("rank ")] == [
         line for rank in range(4) for line in printed.splitlines() if line.startswith(f"rank {rank} of 4 on ")
@@ -115,18 +160,22 @@ def test_the_first_notebook_runs_on_four_ranks_and_predicts_delays(printed):
     assert 0.705 < auc < 0.715
 
 
+@pytest.mark.long
 def test_the_first_notebook_shows_three_figures(executed):
     assert len(figures(executed[0])) == 3
 
 
+@pytest.mark.long
 def test_the_first_notebook_warns_of_nothing(printed):
     assert "Warning" not in printed
 
 
+@pytest.mark.long
 def test_the_first_notebook_stops_its_cluster(executed):
     assert registry.names() == executed[1]
 
 
+@pytest.mark.long
 def test_the_spmd_notebook_finds_the_weights_of_dask_and_of_scikit_learn(printed_spmd):
     assert "327,346 flights of 30 features; rows on each rank: (81837, 81837, 81836, 81836)" in printed_spmd
     rounds, loss = re.search(r"(\d+) rounds in \S+ s, loss (\S+)", printed_spmd).groups()
@@ -139,6 +188,7 @@ def test_the_spmd_notebook_finds_the_weights_of_dask_and_of_scikit_learn(printed
     assert float(from_judge) < 1e-3
 
 
+@pytest.mark.long
 def test_the_spmd_notebook_shows_the_list_of_ranks_and_the_dask_array_of_blocks(executed_spmd, printed_spmd):
     assert re.findall(r"^rank (\d): (\S+) flights, \S+% late", printed_spmd, re.MULTILINE) == [
         ("0", "81,837"), ("1", "81,837"), ("2", "81,836"), ("3", "81,836"),
@@ -147,6 +197,7 @@ def test_the_spmd_notebook_shows_the_list_of_ranks_and_the_dask_array_of_blocks(
     assert any("dask.array" in data["text/plain"] and "(327346,)" in data["text/plain"] for data in shown)
 
 
+@pytest.mark.long
 def test_the_spmd_notebook_shows_the_error_of_one_rank_and_goes_on(executed_spmd, printed_spmd):
     (error,) = outputs(executed_spmd[0], "error")
     assert error.ename == "ValueError"
@@ -155,6 +206,7 @@ def test_the_spmd_notebook_shows_the_error_of_one_rank_and_goes_on(executed_spmd
     assert "the worst flight in a bitter frost came 8.1 hours late" in printed_spmd
 
 
+@pytest.mark.long
 def test_the_spmd_notebook_runs_cells_on_every_rank(executed_spmd, printed_spmd):
     for rank in range(4):
         assert re.search(rf"rank {rank}: \S+ of 81,83[67] flights late, here on rank {rank} of 4", printed_spmd)
@@ -163,6 +215,7 @@ def test_the_spmd_notebook_runs_cells_on_every_rank(executed_spmd, printed_spmd)
     assert sum(map(float, shares)) == pytest.approx(100, abs=0.3)
 
 
+@pytest.mark.long
 def test_the_spmd_notebook_computes_in_c_where_the_blocks_lie_what_numpy_does(printed_spmd):
     assert len(re.findall(r"rank \d: C got the block at 0x\w+, where Dask holds it", printed_spmd)) == 4
     means, covariances = re.search(r"means differ by (\S+) at most, covariances by (\S+) ", printed_spmd).groups()
@@ -170,6 +223,7 @@ def test_the_spmd_notebook_computes_in_c_where_the_blocks_lie_what_numpy_does(pr
     assert float(covariances) < 1e-6
 
 
+@pytest.mark.long
 def test_the_spmd_notebook_shows_three_figures_warns_of_nothing_and_stops_its_cluster(executed_spmd, printed_spmd):
     notebook, before = executed_spmd
     assert len(figures(notebook)) == 3
@@ -177,21 +231,14 @@ def test_the_spmd_notebook_shows_three_figures_warns_of_nothing_and_stops_its_cl
     assert registry.names() == before
 
 
+@pytest.mark.long
 def test_the_twins_of_the_second_notebook_come_to_the_same_numbers():
     for notebook, before in execute(FROM_MPI_TO_DASK):
-        printed = text(notebook)
-        for rank in range(4):
-            assert re.search(rf"rank {rank} has rows \S+ to \S+", printed)
+        printed = agrees(notebook, before, ranks=4)
         assert "77,630 of 327,346 flights were late; MPI has counted 77,630" in printed
-        apart = re.findall(r"ms per iteration, centres within (\S+) of those by MPI", printed)
-        assert len(apart) == 3
-        assert max(map(float, apart)) < 1e-12
         assert "21 iterations on the engine 'mpi'" in printed
         assert re.search(r"^dask +\S+ +21 ", printed, re.MULTILINE)
         assert re.search(r"^mpi +\S+ +21 ", printed, re.MULTILINE)
-        assert len(figures(notebook)) == 1
-        assert "Warning" not in printed
-        assert registry.names() == before
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +259,7 @@ def lines_of(notebook, name):
     return table.splitlines()
 
 
+@pytest.mark.long
 def test_the_feature_notebook_splits_by_date_and_places_both_sides(printed_features):
     assert "336,776 flights in 12 files" in printed_features
     assert "327,346 flights arrived, 23.7% of them late" in printed_features
@@ -219,6 +267,7 @@ def test_the_feature_notebook_splits_by_date_and_places_both_sides(printed_featu
     assert "rows on each rank: (61185, 61184, 61184, 61184) and (20653, 20652, 20652, 20652)" in printed_features
 
 
+@pytest.mark.long
 def test_the_feature_notebook_makes_features_in_one_pass_and_predicts_the_last_quarter(printed_features):
     assert "18 columns have become 49 features, by the engine 'dask'" in printed_features
     assert "backlog_6.0, backlog_7.0, route, slot, tailnum" in printed_features
@@ -227,6 +276,7 @@ def test_the_feature_notebook_makes_features_in_one_pass_and_predicts_the_last_q
     assert float(loss) == pytest.approx(0.4708, abs=1e-3)
 
 
+@pytest.mark.long
 def test_the_feature_notebook_finds_that_random_folds_flatter(printed_features):
     assert "27 fits of 24,476 flights" in printed_features
     assert "best: 8 buckets and C = 0.01" in printed_features
@@ -236,6 +286,7 @@ def test_the_feature_notebook_finds_that_random_folds_flatter(printed_features):
     assert at_random > forward + 0.005 > last
 
 
+@pytest.mark.long
 def test_the_feature_notebook_comes_to_the_same_models_on_both_engines(executed_features, printed_features):
     (dask, mpi) = re.findall(r"^(?:dask|mpi) +\S+ +(\d+) +(\S+) +(\S+)$", printed_features, re.MULTILINE)
     assert dask == mpi
@@ -244,6 +295,7 @@ def test_the_feature_notebook_comes_to_the_same_models_on_both_engines(executed_
     assert float(re.search(r"chances by dask and by mpi differ by (\S+) at most", printed_features)[1]) < 1e-6
 
 
+@pytest.mark.long
 def test_the_feature_notebook_compares_four_models_as_it_says_in_words(executed_features):
     lines = lines_of(executed_features[0], "kinds")
     found = {match[1]: float(match[2]) for line in lines if (match := re.match(r"(.+?)  +\d\d +(0\.\d+) ", line))}
@@ -254,6 +306,7 @@ def test_the_feature_notebook_compares_four_models_as_it_says_in_words(executed_
     assert kinds < means + 0.001
 
 
+@pytest.mark.long
 def test_the_feature_notebook_shows_four_figures_warns_of_nothing_and_stops_its_cluster(
     executed_features, printed_features
 ):

@@ -38,19 +38,19 @@ def test_calls_bytes_and_times_of_each_rank_are_those_of_the_block(client):
     run_on_ranks(metered.ring, [7] * 4, client=client)
     with Profile(client) as its:
         run_on_ranks(metered.ring, [10, 200, 3000, 40_000], client=client)
-        run_on_ranks(metered.come_late, 20, client=client)
+        run_on_ranks(metered.come_late, 8, client=client)
     frame = its.frame
 
     assert frame[["world", "rank"]].to_numpy().tolist() == [[0, rank] for rank in range(4)]
-    assert frame["bytes"].tolist() == [size + 21 * 24 for size in (10, 200, 3000, 40_000)]
-    assert frame["messages"].tolist() == [1 + 21 * 3] * 4
+    assert frame["bytes"].tolist() == [size + 9 * 24 for size in (10, 200, 3000, 40_000)]
+    assert frame["messages"].tolist() == [1 + 9 * 3] * 4
     operations = frame.operations.set_index("operation")
-    assert operations["calls"].to_dict() == {"Allreduce": 84, "Sendrecv": 4}
-    assert operations["bytes"].to_dict() == {"Allreduce": 84 * 24, "Sendrecv": 43_210}
-    # rank 0 is late by two seconds in all, and the others wait for it, unless they are late themselves
-    assert (frame["mpi"][1:] > 1.0).all()
-    assert (frame["seconds"] > 2.0).all()
-    assert frame["compute"][0] > 1.9
+    assert operations["calls"].to_dict() == {"Allreduce": 36, "Sendrecv": 4}
+    assert operations["bytes"].to_dict() == {"Allreduce": 36 * 24, "Sendrecv": 43_210}
+    # rank 0 is late by 0.8 seconds in all, and the others wait for it, unless they are late themselves
+    assert (frame["mpi"][1:] > 0.4).all()
+    assert (frame["seconds"] > 0.8).all()
+    assert frame["compute"][0] > 0.75
     assert (frame["top_operation"][1:] == "Allreduce").all()
     assert frame["mpi_percent"][1] == pytest.approx(100 * frame["mpi"][1] / frame["seconds"][1])
     assert operations["percent"].sum() == pytest.approx(100)
@@ -58,13 +58,13 @@ def test_calls_bytes_and_times_of_each_rank_are_those_of_the_block(client):
 
 
 @pytest.mark.mpi_flavour
-@pytest.mark.parametrize(("times", "seconds"), [(1, 3.0), (40, 0.1)])
+@pytest.mark.parametrize(("times", "seconds"), [(1, 1.0), (10, 0.1)])
 def test_ranks_wait_for_one_that_comes_late_and_it_waits_for_none(client, times, seconds):
     def coarsest():
         return max(client.run(lambda dask_worker: dask_worker.activity.meter.total.mask).values())
 
     until("no call to be left out for many short ones before it", lambda: coarsest() == 0)
-    run_on_ranks(metered.let_wait, 1, 2.0, client=client)  # before it, and not yet heard of
+    run_on_ranks(metered.let_wait, 1, 0.5, client=client)  # before it, and not yet heard of
     with Profile(client) as its:
         run_on_ranks(metered.let_wait, times, seconds, client=client)
     frame = its.frame
@@ -78,7 +78,7 @@ def test_ranks_wait_for_one_that_comes_late_and_it_waits_for_none(client, times,
 def test_who_waits_for_a_message_waits_in_the_operation_that_does_nothing_else(client):
     def exchange(comm):
         if comm.rank == 1:
-            time.sleep(2)
+            time.sleep(1)
             comm.Send(np.ones(1), 0)
         elif comm.rank == 0:
             comm.Irecv(np.zeros(1), 1).Wait()
@@ -86,12 +86,11 @@ def test_who_waits_for_a_message_waits_in_the_operation_that_does_nothing_else(c
     with Profile(client) as its:
         run_on_ranks(exchange, client=client)
 
-    assert its.frame["waiting"][0] > 1.0
+    assert its.frame["waiting"][0] > 0.5
     assert its.frame["waiting"][0] <= its.frame["mpi"][0]
-    assert (its.frame["waiting"][1:] < 1.0).all()
+    assert (its.frame["waiting"][1:] < 0.5).all()
 
 
-@pytest.mark.mpi_flavour
 def test_call_sites_are_lines_of_the_code_of_the_user(client):
     def exchange(comm):
         comm.sendrecv(comm.rank, (comm.rank + 1) % comm.size)

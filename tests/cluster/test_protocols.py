@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import dask.array as da
 import numpy as np
@@ -43,35 +42,44 @@ def _exchange(client: Client) -> None:
     assert client.gather(sums) == [(BLOCK / 8 * number, 0, True) for number in range(len(workers))]
 
 
-@pytest.fixture
-def client2(request: pytest.FixtureRequest) -> Iterator[Client]:
-    with MPICluster(2, quiet=True, **request.param) as cluster, Client(cluster) as client:
-        yield client
-
-
 @pytest.mark.mpi_flavour
-@pytest.mark.parametrize("client2", [{}], indirect=True)
-def test_blocks_go_between_ranks_by_mpi(client2: Client) -> None:
-    assert _addresses(client2) == {"mpi"}
-    _exchange(client2)
-    assert set(client2.run(_by_mpi).values()) == {BLOCK}
+def test_blocks_go_between_ranks_by_mpi(client4: Client) -> None:
+    assert _addresses(client4) == {"mpi"}
+    before = client4.run(_by_mpi)
+    _exchange(client4)
+    assert {rank: received - before[rank] for rank, received in client4.run(_by_mpi).items()} == dict.fromkeys(
+        before, BLOCK
+    )
 
 
-@pytest.mark.parametrize("client2", [{"protocol": "tcp"}], indirect=True)
-def test_with_protocol_tcp_everything_goes_through_encrypted_sockets(client2: Client) -> None:
-    assert _addresses(client2) == {"tls"}
-    workers = list(client2.scheduler_info(n_workers=-1)["workers"])
-    block = client2.submit(np.ones, BLOCK // 8, workers=workers[:1])
-    assert client2.submit(np.sum, block, workers=workers[1:]).result() == BLOCK / 8
-    assert set(client2.run(_by_mpi).values()) == {0}
-
-
-def test_an_mpi_without_threads_leaves_blocks_on_the_sockets_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPI4PY_RC_THREAD_LEVEL", "serialized")
-    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+def test_with_protocol_tcp_everything_goes_through_encrypted_sockets() -> None:
+    with MPICluster(2, protocol="tcp", quiet=True) as cluster, Client(cluster) as client:
         assert _addresses(client) == {"tls"}
-        why = "MPI_THREAD_SERIALIZED only, so blocks go through sockets"
+        workers = list(client.scheduler_info(n_workers=-1)["workers"])
+        block = client.submit(np.ones, BLOCK // 8, workers=workers[:1])
+        assert client.submit(np.sum, block, workers=workers[1:]).result() == BLOCK / 8
+        assert set(client.run(_by_mpi).values()) == {0}
+
+
+def test_an_mpi_without_threads_is_used_from_one_and_leaves_blocks_on_the_sockets_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MPI4PY_RC_THREAD_LEVEL", "funneled")
+    with MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+        assert {rank["threads"] for rank in cluster.ranks} == {"funneled"}
+        assert _addresses(client) == {"tls"}
+        why = "MPI_THREAD_FUNNELED only, so blocks go through sockets"
         until("the head says why", lambda: why in cluster.refresh().message)
+        assert sorted(client.run(_add_ranks).values()) == [1, 1]
+
+
+async def _add_ranks() -> int:
+    import asyncio
+
+    from workbench import rank
+
+    context = rank.current()
+    return await asyncio.wrap_future(context.spmd_thread.submit(context.spmd.allreduce, context.rank))
 
 
 def test_a_notebook_that_asks_ranks_directly_gets_aligned_writable_blocks_and_loads_no_mpi(client4: Client) -> None:

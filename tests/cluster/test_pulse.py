@@ -27,7 +27,6 @@ def pulse(cluster):
     return cluster.sync(cluster.scheduler_comm.workbench_pulse)
 
 
-@pytest.mark.mpi_flavour
 def test_the_head_tells_what_its_ranks_use_and_who_uses_them(unused):
     until("all ranks have told", lambda: pulse(unused)["memory"] > 2 * 10e6)
     with Client(unused):

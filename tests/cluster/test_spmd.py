@@ -58,7 +58,6 @@ def test_blocks_come_as_they_lie_there_contiguous_and_aligned(client4):
     assert run_on_ranks(total, X, result="root") == TABLE.sum()
 
 
-@pytest.mark.mpi_flavour
 def test_what_is_written_to_a_block_stays_in_it(client4):
     X = place(np.zeros((8, 2)))
 
@@ -134,7 +133,6 @@ def test_arrays_that_ranks_make_become_one(client4, shape, dtype):
     np.testing.assert_array_equal(da.flip(made, 0).compute(), expected[::-1])
 
 
-@pytest.mark.mpi_flavour
 def test_made_blocks_stay_on_their_ranks_and_go_into_the_next_call_uncopied(client4):
     X = place(TABLE)
     made = run_on_ranks(lambda comm, X: (X.T[::-1] + comm.rank).T, X, result="blocks")
@@ -175,7 +173,6 @@ def test_a_block_that_is_returned_as_it_came_is_not_copied_and_a_part_of_it_is(c
     assert same.sum().compute() == TABLE.sum()
 
 
-@pytest.mark.mpi_flavour
 def test_frames_and_series_go_there_and_come_back(client4):
     frame = place(FRAME)
 
@@ -232,7 +229,6 @@ def test_a_part_of_the_ranks_has_a_communicator_of_its_own(client4):
     assert run_on_ranks(lambda comm, *_: place_of(comm), X, made) == [(0, 1, 0)]
 
 
-@pytest.mark.mpi_flavour
 def test_a_decorated_function_is_called_without_the_communicator(client4):
     X = place(TABLE)
     assert decorated_total(X) == [TABLE.sum()] * 4

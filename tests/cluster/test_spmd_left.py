@@ -11,7 +11,9 @@ import pytest
 from distributed import Client, Event
 from support import spmd_left as functions
 from support import unpacked
+from support.patience import FACTOR
 from support.processes import DEADLINE, until
+from support.spmd import be_impatient, be_patient
 
 from workbench import run_on_ranks, spmd
 from workbench.calling.call import Call
@@ -130,7 +132,6 @@ def test_what_a_call_does_to_its_communicator_does_not_reach_the_next(client4, w
     assert run_on_ranks(functions.survives, client=client4, timeout=DEADLINE) == [True] * 4
 
 
-@pytest.mark.mpi_flavour
 @pytest.mark.parametrize(("way", "words"), [("leave", "SystemExit: no licence"), ("stop", "StopIteration")])
 def test_an_argument_that_cannot_be_unpacked_is_told_and_costs_nothing(client4, way, words):
     pids = client4.run(os.getpid)
@@ -140,16 +141,25 @@ def test_an_argument_that_cannot_be_unpacked_is_told_and_costs_nothing(client4, 
     assert client4.run(os.getpid) == pids
 
 
-@pytest.mark.mpi_flavour
 def test_code_that_runs_before_or_after_the_function_is_ended_too(client4, tmp_path):
     before, after = tmp_path / "before", tmp_path / "after"
-    with pytest.raises(CollectiveTimeout, match="had not begun"):
-        run_on_ranks(unpacked.size, unpacked.Does(unpacked.loop, before), client=client4, timeout=4)
-    assert before.exists()
-    with pytest.raises(CollectiveTimeout, match=r"was ended\. Allow more"):
-        run_on_ranks(unpacked.slow_to_pack, after, client=client4, timeout=4)
-    assert after.exists()
+    late = ended_by_its_time(client4, before, unpacked.size, unpacked.Does(unpacked.loop, before))
+    assert "had not begun" in late
+    late = ended_by_its_time(client4, after, unpacked.slow_to_pack, after)
+    assert "was ended. Allow more" in late
     assert works(client4)
+
+
+def ended_by_its_time(client, begun, function, argument):
+    """Make a call that never ends, with more and more time until its code has begun; return what is told of it."""
+    seconds = 0.25
+    while seconds < DEADLINE:
+        with pytest.raises(CollectiveTimeout) as caught:
+            run_on_ranks(function, argument, client=client, timeout=seconds)
+        if begun.exists():
+            return str(caught.value)
+        seconds *= 2
+    pytest.fail(f"{function} has not begun")
 
 
 @pytest.mark.mpi_flavour
@@ -160,11 +170,16 @@ def test_who_asks_for_input_is_told_that_there_is_none(client4):
     assert works(client4)
 
 
-@pytest.mark.mpi_flavour
 def test_a_rank_that_sleeps_in_c_is_in_nobodys_way(client4, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CollectiveTimeout, match=r"ranks 0-3 are in user code at .*, and cannot be ended from outside"):
-        run_on_ranks(functions.sleep_in_c, tmp_path / "pipe", client=client4, timeout=4)
+    client4.run_on_scheduler(be_impatient)
+    try:
+        with pytest.raises(
+            CollectiveTimeout, match=r"ranks 0-3 are in user code at .*, and cannot be ended from outside"
+        ):
+            run_on_ranks(functions.sleep_in_c, tmp_path / "pipe", client=client4, timeout=2 * FACTOR)  # to begin in
+    finally:
+        client4.run_on_scheduler(be_patient)
     assert list(client4.run(functions.traced).values()) == [4950] * 4
     (tmp_path / "pipe").write_text("wake up")
     until("all ranks are back", lambda: not any(client4.run(functions.running).values()))

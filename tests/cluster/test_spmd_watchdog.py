@@ -36,11 +36,11 @@ def first_words(capsys, go, patience, *call, **options) -> Iterator[str]:
 
 def test_who_waits_is_told_where_the_ranks_are_after_the_time_that_is_set(client4, tmp_path, capsys):
     go = tmp_path / "go"
-    with first_words(capsys, go, "2 s", hang, "Allreduce", 3, str(go), client=client4) as words:
+    with first_words(capsys, go, "1 s", hang, "Allreduce", 3, str(go), client=client4) as words:
         [seconds] = re.findall(
             r"^hang: ranks 0-2 are in Allreduce for ([0-9.]+) s; rank 3 is in user code at spmd", words
         )
-        assert float(seconds) >= 2
+        assert float(seconds) >= 1
 
 
 def test_a_rank_whose_c_code_lets_nobody_else_run_is_named(client4, tmp_path, capsys):
@@ -51,5 +51,5 @@ def test_a_rank_whose_c_code_lets_nobody_else_run_is_named(client4, tmp_path, ca
         comm.Barrier()
 
     go = tmp_path / "go"
-    with first_words(capsys, go, "1 s", hold, str(go), client=client4) as words:
+    with first_words(capsys, go, "0.4 s", hold, str(go), client=client4) as words:
         assert re.match(r"^hold: ranks 0-2 are in Barrier for .*; rank 3 does not answer$", words)

@@ -34,6 +34,14 @@ def imported():
     return sys.modules["remembers"].PROCESS, os.getpid(), os.getppid()
 
 
+def own_part(told):
+    """Return which part of the memory of a rank is its own; of what it shares with others, its share."""
+    _, rank, _ = told
+    rollup = Path(f"/proc/{rank}/smaps_rollup").read_text().splitlines()
+    kib = {line.split()[0]: int(line.split()[1]) for line in rollup[1:]}
+    return kib["Pss:"] / kib["Rss:"]
+
+
 def draw():
     return np.random.random()  # noqa: NPY002  (the generator that a fork would share)
 
@@ -53,6 +61,7 @@ def test_ranks_are_forked_from_one_process_and_so_are_those_that_come_later(reme
         (template,) = {process for process, _, _ in told}
         assert {above for _, _, above in told} == {template}
         assert len({rank for _, rank, _ in told}) == 3
+        assert max(map(own_part, told)) < 0.8, "what was imported is in the memory of all at once"
         assert len(set(client.run(draw).values())) == 3, "the numbers of one are not the others'"
         cluster.restart()
         assert {process for process, _, _ in client.run(imported).values()} == {template}
@@ -118,12 +127,3 @@ def test_a_module_that_starts_threads_has_the_ranks_import_by_themselves():
 def test_a_preload_that_is_no_name_of_a_module_is_refused(name):
     with pytest.raises(InvalidRequest, match="allowed is the name of a module"):
         MPICluster(1, preload=[name], quiet=True)
-
-
-def test_ranks_share_the_memory_of_what_was_imported(cluster4):
-    shares = []
-    for rank in cluster4.ranks:
-        rollup = Path(f"/proc/{rank['pid']}/smaps_rollup").read_text().splitlines()
-        told = {line.split()[0]: int(line.split()[1]) for line in rollup[1:]}
-        shares.append(told["Pss:"] / told["Rss:"])
-    assert max(shares) < 0.8

@@ -13,5 +13,3 @@ FACTOR = float(os.environ.get("WORKBENCH_TEST_PATIENCE", "1"))
 
 DEADLINE = 60.0 * FACTOR
 """Seconds until a test gives up to wait for anything."""
-HANG = 2 * DEADLINE
-"""Seconds after which a test that still runs prints where its threads are, and ends the run."""
