@@ -180,5 +180,5 @@ def _private(path: Path) -> Path:
     except PermissionError as error:
         if error.errno is not None:
             raise
-        raise RecordError(f"{error}, or set XDG_RUNTIME_DIR and TMPDIR to folders of yours.") from None
+        raise RecordError(f"{error}. Remove it, or set XDG_RUNTIME_DIR and TMPDIR to folders of yours.") from None
     return path

@@ -144,7 +144,7 @@ def test_the_operation_that_ranks_are_in_is_told_while_they_are(cluster, client4
 @FLAVOUR
 def test_who_comes_late_lets_the_others_wait(cluster, client4):
     begin = update(cluster).seq
-    run_on_ranks(metered.come_late, 10, client=client4)
+    run_on_ranks(metered.come_late, 20, client=client4)  # the share of waiting is learned in the first half of them
     end = update(cluster).seq
     until("the last ticks of it", lambda: update(cluster).seq >= end + 4)
     told = update(cluster)
@@ -153,8 +153,11 @@ def test_who_comes_late_lets_the_others_wait(cluster, client4):
     assert compute[0] > 2 * waiting[0]
     assert (waiting[1:] > 2 * waiting[0]).all()
     assert (waiting[1:] > compute[1:]).all()
-    operations = cluster.metrics("operations").set_index("operation")
-    assert operations.loc["Allreduce", "waiting"] > 1.0
+
+    def waited():
+        return cluster.metrics("operations").set_index("operation").loc["Allreduce", "waiting"]
+
+    until("all ranks have reported when they met", lambda: waited() > 1.0)
 
 
 def test_tasks_are_computing_and_told_by_their_names(cluster, client4, tmp_path):

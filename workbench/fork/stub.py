@@ -193,7 +193,7 @@ def make_private(folder: str) -> None:
             pass
         status = os.lstat(path)
         if status.st_mode & 0o170077 != 0o040000 or status.st_uid != os.geteuid():
-            raise PermissionError(f"{path} has to be a folder of your own with mode 700, but it is not: remove it")
+            raise PermissionError(f"{path} has to be a folder of your own with mode 700, but it is not")
 
 
 def _read(path: str) -> str:
