@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import time
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
+
+from support.patience import DEADLINE
 
 # Lines of each log, of each kind, that are shown, and clusters.
 _LINES, _RANKS, _CLUSTERS = 25, 4, 3
@@ -28,6 +32,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()
     if report.failed:
         report.sections += list(logs(item.stash.get(_began, time.time())))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Have a hang in what follows a failure end the run too: pytest has stopped its watch, for a debugger."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        stderr = node.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(2 * DEADLINE, exit=True, file=stderr)
 
 
 def logs(since: float) -> Iterator[tuple[str, str]]:
