@@ -107,8 +107,8 @@ def _end_rank_by_a_task(cluster: MPICluster, client: Client) -> None:
 def _shared_memory(cluster: MPICluster) -> set[Path]:
     """Return the files that ranks of a cluster share as memory; worlds of other tests have theirs beside them."""
     maps = "".join(Path(f"/proc/{rank['pid']}/maps").read_text() for rank in cluster.ranks)
-    paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/")}
-    return {Path(path) for path in paths if path.startswith(("/dev/shm/", "/tmp/"))}  # noqa: S108
+    mapped = [line.split(maxsplit=5) for line in maps.splitlines() if " rw-s " in line]
+    return {Path(path) for *_, path in mapped if Path(path).is_file()}
 
 
 def _ready_again(cluster: MPICluster, starts: int) -> bool:
