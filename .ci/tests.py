@@ -56,7 +56,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=1, help="how often")
     options.add_argument("--busy", type=int, default=0, help="processes that do nothing but keep a core busy meanwhile")
-    options.add_argument("--processes", type=int, default=2, help="in which tests run at a time")
+    options.add_argument("--processes", type=int, default=3, help="in which tests run at a time")
     options.add_argument("files", nargs="*", help="or tests of files, as pytest names them")
     given = options.parse_args()
     outcomes: Counter[str] = Counter()

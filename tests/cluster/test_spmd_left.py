@@ -74,15 +74,15 @@ def test_an_order_to_cancel_that_is_faster_than_the_call_counts(client4):
     call = Call.__new__(Call)
     call._request = asked
     call._cancel()
-    until("the order is heard", lambda: client4.run_on_scheduler(heard))
+    until("the order is heard", lambda: client4.run_on_scheduler(heard, asked.call))
     with pytest.raises(CollectiveFailed, match="ranks was cancelled"):
         Call(asked).result()
     assert works(client4)
 
 
-def heard(dask_scheduler):
-    """Tell whether the head has heard an order to cancel a call that it does not know."""
-    return bool(dask_scheduler.stream_handlers["workbench_spmd_cancel"].__self__._cancelled)
+def heard(call, dask_scheduler):
+    """Return whether the head has received an order to cancel a call that it does not know; orders stay for a while."""
+    return call in dask_scheduler.stream_handlers["workbench_spmd_cancel"].__self__._cancelled
 
 
 def test_masked_arrays_are_no_blocks(client4):
