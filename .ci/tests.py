@@ -74,6 +74,8 @@ def main() -> int:
                 seconds.update({(environment, test): taken for test, taken in found["seconds"].items()})
                 if status and not (given.files and status == NO_TESTS):
                     broken.append(f"round {round_} in {environment}: pytest ended with status {status}")
+    if outcomes["skipped"] and "WORKBENCH_REQUIRE_SLURM" in os.environ:
+        broken.append(f"{outcomes['skipped']} tests were skipped, here where all have to run; -ra above says why")
     print(f"\nthe {SLOWEST} slowest tests, seconds in all:")
     for (environment, test), taken in seconds.most_common(SLOWEST):
         print(f"{taken:7.1f} {environment} {test}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import random
@@ -29,6 +30,7 @@ def _tell(*words, forked):
         "directory": str(Path.cwd()),
         "path": sys.path[0],
         "umask": os.umask(0),
+        "collects garbage": gc.isenabled(),
         "nice": os.nice(0),
         "cpus": sorted(os.sched_getaffinity(0)),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE),

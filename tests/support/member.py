@@ -122,7 +122,6 @@ class Member:
 
 def main(**_: Any) -> None:
     _, _, _, path, ranks, folder = sys.argv
-    gc.enable()  # the template has none
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2)
     thread = SpmdThread()

@@ -179,6 +179,21 @@ def test_a_stub_ends_with_its_parent(node):
     until("the end of its child", lambda: _ended(told["child"]))
 
 
+ALONE = """
+import os, socket, subprocess
+from workbench.fork import stub
+parent = subprocess.Popen(["true"])
+parent.wait()
+(connection, template), (life, rank) = socket.socketpair(), socket.socketpair()
+stub._stand_in(connection, life, os.getpid(), parent.pid)
+"""
+
+
+def test_a_stub_whose_parent_has_ended_before_the_rank_was_there_ends_too():
+    done = subprocess.run([sys.executable, "-c", ALONE], timeout=DEADLINE, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
 def test_a_template_that_is_killed_takes_no_rank_along(node):
     with node.started("catch", "SIGUSR1") as (process, told):
         os.kill(psutil.Process(told["pid"]).ppid(), signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import importlib
 import importlib.util
 import os
@@ -141,6 +142,7 @@ def _tie(life: int) -> None:
 def _renew(order: dict[str, Any]) -> None:
     """Make what a process has of its own, and was made when modules were imported."""
     loaded = sys.modules
+    gc.enable()  # the template has none
     if "numpy.random" in loaded:
         # Each rank would draw the same numbers. Python's own generator sees to that by itself.
         loaded["numpy.random"].seed()
@@ -193,7 +195,6 @@ def _run(words: Sequence[str], **of_stub: Any) -> None:
     try:
         program.main(**of_stub)
     except SystemExit as end:
-        if end.code is not None and not isinstance(end.code, int):
+        if isinstance(end.code, str):
             print(end.code, file=sys.stderr)  # noqa: T201  (as the interpreter does)
-        status = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
-        _leave(status)
+        _leave(1 if isinstance(end.code, str) else end.code or 0)

@@ -369,12 +369,13 @@ def _stand_in(connection: socket.socket, life: socket.socket, rank: int, parent:
     pause, end = None, life.fileno()
     try:
         waiting.register(os.pidfd_open(parent), select.POLLIN)
+    except (AttributeError, OSError):
+        pause = _LOOK  # an old kernel, or the parent has ended
+    try:
         # Processes that the rank has forked keep the other end of its life.
         end = os.pidfd_open(rank)
-    except ProcessLookupError:
-        pass  # it has ended, and the template reports how
     except (AttributeError, OSError):
-        pause = _LOOK  # an old kernel
+        pass  # an old kernel, or the rank has ended, and the template reports how
     while True:
         ready = dict(waiting.poll(pause))
         if end in ready:
