@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -208,21 +208,15 @@ class Template:
             self._reap()
             for file in [file for file in ready if file in self._silent]:
                 waiting.unregister(file)
-                self._guarded(self._take, self._silent.pop(file)[0])
+                connection, _ = self._silent.pop(file)
+                with _surviving(connection.close):
+                    self._take(connection)
             for file in [file for file, (_, until) in self._silent.items() if time.monotonic() > until]:
                 waiting.unregister(file)
                 self._silent.pop(file)[0].close()
             if self._listener.fileno() in ready:
-                self._guarded(self._accept, waiting)
-
-    @staticmethod
-    def _guarded(do: Callable[[Any], None], what: Any) -> None:
-        try:
-            do(what)
-        except Exception:  # noqa: BLE001  (one stub must not take the others' template)
-            traceback.print_exc()
-            if isinstance(what, socket.socket):
-                what.close()
+                with _surviving():
+                    self._accept(waiting)
 
     def _accept(self, waiting: select.poll) -> None:
         try:
@@ -313,6 +307,16 @@ class Template:
         except FileNotFoundError:
             pass  # the folder has been removed
         return True
+
+
+@contextlib.contextmanager
+def _surviving(on_error: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Print what fails for one stub: the other stubs still need the template."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001  (whatever a stub sends)
+        traceback.print_exc()
+        on_error()
 
 
 def _written(name: str) -> int:
