@@ -15,6 +15,7 @@ from pathlib import Path
 import dask
 import pytest
 from distributed import Client
+from support.patience import FACTOR
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
 from workbench import MPICluster, registry, scratch
@@ -185,17 +186,18 @@ def test_a_later_world_that_does_not_start_again_is_told_by_restart(growing: MPI
 
 def test_an_idle_cluster_ends_itself_but_neither_while_it_starts_nor_under_a_client(tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
-    slow.write_text("import time\n\ndef dask_setup(worker):\n    time.sleep(5.5)\n")
+    # Less than the start and a task take, and time enough to notice that the start is over.
+    idle = 5.0 * FACTOR
+    slow.write_text(f"import time\n\ndef dask_setup(worker):\n    time.sleep({1.1 * idle})\n")
     with dask.config.set({"distributed.worker.preload": [str(slow)]}):
-        # less than it takes to start, and time enough to hear that it has
-        cluster = MPICluster(1, idle_timeout=5.0, quiet=True)
+        cluster = MPICluster(1, idle_timeout=idle, quiet=True)
     record = cluster.record
     assert record.state == "ready"
     with Client(cluster) as client:
-        assert client.submit(_sleep, 5.5).result(DEADLINE) == 5.5
+        assert client.submit(_sleep, 1.1 * idle).result(DEADLINE) == 1.1 * idle
         assert registry.read(record.name).id == record.id
     until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
-    assert "no client and no task for 5 s" in cluster.logs()
+    assert f"no client and no task for {idle:g} s" in cluster.logs()
     cluster.close()
 
 
