@@ -5,8 +5,13 @@ from __future__ import annotations
 import dask
 import pytest
 from distributed import Client, LocalCluster
+from hypothesis import HealthCheck, settings
 
 from workbench.head.pinned import guard
+
+# A machine that has other work needs longer for an example than Hypothesis allows.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 SETTINGS = {
     # run by hand, so that tests know when

@@ -199,7 +199,7 @@ def _little_to_search_for_garbage():
 
 
 @pytest.mark.usefixtures("_little_to_search_for_garbage")
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(STEPS)
 def test_no_slab_is_used_again_while_anything_can_see_it(steps):
     holder = Holder()
@@ -389,7 +389,6 @@ def test_threads_take_and_drop_at_once_and_never_see_each_other():
     assert statistics.idle <= pool.limit
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 300_000), st.booleans()), max_size=40), st.integers(0, 500_000))
 def test_what_is_idle_never_exceeds_the_limit_and_every_byte_is_accounted_for(takes, limit):
     pool = Pool(limit)

@@ -9,7 +9,7 @@ import re
 
 import pytest
 from distributed import protocol
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import errors
@@ -82,6 +82,5 @@ def test_nothing_allowed_is_said_so():
 
 
 @given(st.one_of(st.text(), st.integers(), st.none(), st.binary(), st.lists(st.text())))
-@settings(deadline=None)
 def test_any_value_gets_a_hint(value):
     assert "allowed: start, stop" in did_you_mean(value, ("start", "stop"))

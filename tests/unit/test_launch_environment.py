@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.launch.environment import scrub
@@ -61,7 +61,6 @@ def test_what_was_removed_is_listed_in_order_and_the_rest_keeps_its():
 
 
 @given(st.dictionaries(st.sampled_from([*IDENTITY, *SETTINGS]) | st.text(), st.text()))
-@settings(deadline=None)
 def test_each_variable_is_kept_unchanged_or_listed(environment):
     before = dict(environment)
     kept, removed = scrub(environment)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dask
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import InvalidRequest, LaunchError, MPIMismatch, MPINotFound
@@ -100,7 +100,6 @@ def test_rubbish_is_of_no_mpi(output, tmp_path):
     | st.from_regex(r"\((Open MPI|OpenRTE)\) [v\d.]*")
     | st.from_regex("HYDRA build details: Version: [.0-9]*")
 )
-@settings(deadline=None)
 def test_any_text_is_a_version_or_none(text):
     found = parse_mpiexec_version(text)
     assert found is None or (found[0] in room.FLAVOURS and len(found[1]) >= 1)

@@ -11,7 +11,7 @@ import dask
 import numpy as np
 import pytest
 import yaml
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from workbench import registry
@@ -83,7 +83,6 @@ def test_whole_numbers_are_taken_in_any_form(value, number):
 
 
 @given(ANYTHING)
-@settings(deadline=None)
 def test_any_number_of_ranks_is_a_whole_number_or_refused(value):
     try:
         number = room._count("ranks", value)
@@ -149,7 +148,6 @@ def test_times_that_are_not_given_are_those_of_the_settings():
 
 
 @given(ANYTHING)
-@settings(deadline=None)
 def test_any_memory_and_any_time_is_above_zero_or_refused(value):
     for make in (lambda given: room._bytes(given, here=True), lambda given: room.config.time_span("timeout", given)):
         try:

@@ -88,7 +88,7 @@ def test_rows_of_all_kinds_of_collections_meet_on_the_same_rank(client):
     assert client.gather(map_blocks(meet, X, y, z, w)) == [True] * 4
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.lists(st.integers(1, 30), min_size=4, max_size=8),
     st.integers(1, 40),

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 import dask
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import until
 
@@ -123,7 +123,6 @@ def test_any_other_name_is_refused_with_what_is_allowed(name):
 
 
 @given(st.text(max_size=50))
-@settings(deadline=None)
 def test_no_name_leads_out_of_the_registry(name):
     try:
         registry.check_name(name)
@@ -343,7 +342,6 @@ def test_a_corrupt_record_is_told_with_its_path_and_what_to_do(content):
 
 
 @given(st.integers(0, len(WHOLE) - 1))
-@settings(deadline=None)
 def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
     with pytest.raises(ValueError, match="line"):
         registry._parse(WHOLE[:cut].encode(), "a")

@@ -1,0 +1,52 @@
+"""The dashboard as it is served: on a socket of its own, a page for each browser that comes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import stat
+
+import pytest
+from support.patience import DEADLINE
+
+from workbench import scratch
+from workbench.bench.simulated import Simulated
+from workbench.dashboard.serving import serving
+from workbench.errors import InvalidRequest
+
+
+@pytest.fixture
+def socket():
+    """Return a path that is short enough for a socket."""
+    yield scratch.sockets("serving-tests") / "dashboard.sock"
+    scratch.remove("serving-tests")
+
+
+async def get(path, socket):
+    reader, writer = await asyncio.open_unix_connection(str(socket))
+    writer.write(f"GET {path} HTTP/1.0\r\nHost: dashboard\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), DEADLINE)
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
+
+
+async def test_a_browser_gets_the_page_of_the_cluster_in_its_theme_while_the_dashboard_is_served(socket):
+    async with serving(Simulated(4, 1, history=5), "training", socket, prefix="/proxied"):
+        assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+        light, dark = await get("/proxied/", socket), await get("/proxied/?theme=dark", socket)
+
+    assert not socket.exists()
+    for page, scheme in ((light, "light"), (dark, "dark")):
+        assert page.startswith("HTTP/1.1 200")
+        assert "<title>training: ranks live</title>" in page
+        assert re.findall(r"color-scheme: (\w+);", page) == [scheme]
+
+
+async def test_a_path_that_cannot_be_a_socket_is_refused(tmp_path):
+    there = tmp_path / "there"
+    there.touch()
+    for path, reason in ((there, "there is something already"), (tmp_path / ("long" * 30), "may have 107 bytes")):
+        with pytest.raises(InvalidRequest, match=reason):
+            async with serving(Simulated(4, 1), "training", path):
+                pass
