@@ -15,6 +15,7 @@ from workbench import bench
 from workbench.bench import apps, broadcast, collectives, idle, plotting, spmd, startup, transport
 from workbench.bench.report import Report, above_zero, alternate, machine, order, positive
 from workbench.bench.sizes import sizes, words
+from workbench.errors import LaunchError
 from workbench.launch.mpi import MPI
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/opt/bin/mpiexec")
@@ -79,6 +80,32 @@ def test_the_reference_may_share_cores_as_our_own_ranks_may(monkeypatch):
     assert environment["PRTE_MCA_rmaps_default_mapping_policy"] == ":oversubscribe"
     assert environment["OMP_NUM_THREADS"] == "1"
     assert "OMPI_COMM_WORLD_RANK" not in environment
+
+
+def test_a_start_is_not_measured_without_its_reference(monkeypatch):
+    monkeypatch.setattr(startup, "find_spec", lambda _: None)
+    with pytest.raises(LaunchError, match="dask-mpi, the reference, is not installed"):
+        startup.run(argparse.Namespace(pairs=1, ranks=1))
+
+
+def test_a_reference_that_ends_before_it_is_up_is_reported_with_its_last_words(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("no such option: --scheduler-file")
+    with (
+        subprocess.Popen([sys.executable, "-c", ""]) as ended,
+        pytest.raises(LaunchError, match=r"dask-mpi did not start(.|\n)*no such option: --scheduler-file"),
+    ):
+        startup._await_file(tmp_path / "scheduler.json", ended, log)
+
+
+def test_the_memory_of_a_process_is_counted_with_that_of_its_children():
+    waits = "import sys; taken = b'x' * 32_000_000; print(flush=True); sys.stdin.read()"
+    alone = startup._memory(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        assert startup._memory(child.pid) > 32
+        assert startup._memory(os.getpid()) > alone + 16  # this process shares some of its own with the child
+        child.stdin.close()
 
 
 def test_a_bench_that_does_not_exist_is_refused_with_the_closest_one(capsys):

@@ -10,6 +10,7 @@ import pytest
 from support.patience import DEADLINE
 
 from workbench import scratch
+from workbench.bench import simulated_dashboard
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.serving import serving
 from workbench.errors import InvalidRequest
@@ -22,8 +23,10 @@ def socket():
     scratch.remove("serving-tests")
 
 
-async def get(path, socket):
-    reader, writer = await asyncio.open_unix_connection(str(socket))
+async def get(path, at):
+    """Return what is served under a path, on a socket or on a port of this host."""
+    opened = asyncio.open_connection("127.0.0.1", at) if isinstance(at, int) else asyncio.open_unix_connection(str(at))
+    reader, writer = await opened
     writer.write(f"GET {path} HTTP/1.0\r\nHost: dashboard\r\n\r\n".encode())
     answer = await asyncio.wait_for(reader.read(), DEADLINE)
     writer.close()
@@ -50,3 +53,18 @@ async def test_a_path_that_cannot_be_a_socket_is_refused(tmp_path):
         with pytest.raises(InvalidRequest, match=reason):
             async with serving(Simulated(4, 1), "training", path):
                 pass
+
+
+async def test_a_port_leads_to_the_simulated_dashboard_that_is_measured(socket, monkeypatch):
+    over, printed = asyncio.Event(), asyncio.Queue()
+    monkeypatch.setattr(simulated_dashboard, "until_told", over.wait)
+    monkeypatch.setattr("builtins.print", lambda port, **_: printed.put_nowait(port))
+    serves = asyncio.create_task(simulated_dashboard.main(4, 1, str(socket)))
+
+    async with asyncio.timeout(DEADLINE):
+        page = await get("/", await printed.get())
+        over.set()
+        await serves
+
+    assert "<title>simulated: ranks live</title>" in page
+    assert not socket.exists()

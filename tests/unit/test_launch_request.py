@@ -18,6 +18,7 @@ from workbench import registry
 from workbench.errors import ClusterExists, InvalidRequest
 from workbench.launch import request as room
 from workbench.launch.job_spec import job_spec
+from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import available_cores
 from workbench.launch.request import request
 from workbench.launch.settings import dask_settings, write_dask_settings
@@ -244,3 +245,43 @@ def test_who_starts_the_ranks_is_checked_ahead_of_any_queue():
         pytest.raises(InvalidRequest, match="auto, srun, mpiex"),
     ):
         request(2, name="a")
+
+
+# the template, and other things that are a matter of where the start is made
+
+
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_a_setting_of_the_template_that_is_neither_true_nor_false_is_refused(value):
+    with (
+        dask.config.set({"workbench.template": value}),
+        pytest.raises(InvalidRequest, match=r"workbench\.template .*: allowed are true and false"),
+    ):
+        request(1)
+
+
+@pytest.mark.parametrize("value", ["two words", "os.", "", "4"])
+def test_a_preload_that_is_no_name_of_a_module_is_refused(value):
+    with pytest.raises(InvalidRequest, match="allowed is the name of a module"):
+        request(1, preload=[value])
+
+
+def test_modules_of_the_settings_are_preloaded_ahead_of_those_that_are_asked_for_each_once():
+    with dask.config.set({"workbench.preload": ["scipy.linalg", "numpy"]}):
+        assert request(1, preload="scipy.linalg").preload == ("scipy.linalg", "numpy")
+        assert request(1, preload=["sklearn", "numpy"]).preload == ("scipy.linalg", "numpy", "sklearn")
+
+
+def test_ranks_that_should_go_on_without_a_dead_one_are_refused_where_the_mpi_cannot_do_that(monkeypatch):
+    monkeypatch.setattr(room.mpi_choice, "check_choice", lambda mpi: mpi)
+    monkeypatch.setattr(room.mpi_choice, "find", lambda _: MPI("mpich", (5, 0, 2), "", "mpiexec"))
+    with pytest.raises(InvalidRequest, match=r"ranks of MPICH 5\.0\.2 cannot go on when one of them dies"):
+        request(1, fault_tolerant=True)
+
+
+def test_a_start_from_a_working_directory_that_is_gone_is_refused(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(InvalidRequest, match="the working directory of this process has been removed"):
+        request(1)
