@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import sys
+from types import SimpleNamespace
 
+import pytest
+from support.patience import DEADLINE
+
+from workbench.comm import engine
 from workbench.comm.engine import Transfer
 
 
@@ -37,3 +43,29 @@ def test_a_transfer_tells_once_that_mpi_has_done_with_it_and_whether_it_failed(e
     assert transfer.step()
     assert transfer.step()
     assert told == [error]
+
+
+async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(Exception=RuntimeError))
+    monkeypatch.setattr(engine, "_ABANDON", 0.0)
+    monkeypatch.setattr(engine, "_SELDOM_AT_ALL", 0.01)
+    request, over = Request(), asyncio.Event()
+    transfer = Transfer(
+        lambda *_: request,
+        [(memoryview(bytearray(8)), 0)],
+        window=1,
+        is_receive=False,
+        peer_is_gone=lambda: True,
+        when_over=lambda _: over.set(),
+    )
+    its = engine.engine()
+    its.start(transfer)
+    if waiter := transfer.waiter():
+        await asyncio.wait_for(waiter, DEADLINE)
+    assert its.outstanding == [transfer]
+
+    request.cancelled = True  # stands for the arrival
+
+    await asyncio.wait_for(over.wait(), DEADLINE)
+    assert its.outstanding == []
+    assert its._next is None
