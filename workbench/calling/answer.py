@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.calling.request import Request
-from workbench.errors import CollectiveFailed
+from workbench.errors import CollectiveFailed, PlacementError
 from workbench.placing import made, pinning, source
 from workbench.placing.made import Made
 from workbench.placing.pinning import Pin
@@ -55,7 +56,13 @@ def _collections(client: Client, blocks: Sequence[Sequence[Made]], addresses: Se
     in_memory: Any = "memory"
     # Before anything can fail: with the futures go the blocks.
     futures: list[list[Future[Any]]] = [[Future(its.key, client, state=in_memory) for its in rank] for rank in blocks]
-    made.fit(blocks)
+    try:
+        made.fit(blocks)
+    except PlacementError:
+        # The traceback holds the futures for as long as somebody holds the traceback.
+        for future in itertools.chain(*futures):
+            future.release()
+        raise
     collections = []
     for which, first in enumerate(blocks[0]):
         graph = {}
