@@ -43,7 +43,7 @@ _SOON, _SELDOM = 0.001, 0.02
 _SETTLED, _CALLS, _MOST_CALLS = 4.0, 20_000, 1000
 # Seconds until a send to a peer whose socket has ended is given up, and between two tests of it from then on: a peer
 # that was only slow receives it yet.
-_ABANDON, _SELDOM_AT_ALL = 30.0, 1.0
+_ABANDON, _RARELY = 30.0, 1.0
 
 Post = Callable[[memoryview, int], "MPI.Request"]
 
@@ -244,7 +244,7 @@ class Engine:
             self._next = None
         if not self._active:
             if self._abandoned:
-                self._next = self._loop.call_later(_SELDOM_AT_ALL, self._poll)
+                self._next = self._loop.call_later(_RARELY, self._poll)
             return
         now = time.monotonic()
         delay = min(_delay(transfer, now) for transfer in self._active)

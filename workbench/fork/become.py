@@ -195,6 +195,9 @@ def _run(words: Sequence[str], **of_stub: Any) -> None:
     try:
         program.main(**of_stub)
     except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)  # noqa: T201  (as the interpreter does)
-        _leave(1 if isinstance(end.code, str) else end.code or 0)
+        # As the interpreter does: a number is the status, anything else is a reason.
+        status = 0 if end.code is None else end.code
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)  # noqa: T201
+            status = 1
+        _leave(status)
