@@ -74,6 +74,8 @@ def _end(how, number, *, forked):
         os.kill(os.getpid(), int(number))
     if how == "raise":
         sys.exit(int(number))
+    if how == "reason":
+        sys.exit([number])  # type: ignore[arg-type]  # whatever is no number is a reason
     os._exit(int(number))
 
 
