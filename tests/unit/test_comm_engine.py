@@ -48,7 +48,7 @@ def test_a_transfer_tells_once_that_mpi_has_done_with_it_and_whether_it_failed(e
 async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(Exception=RuntimeError))
     monkeypatch.setattr(engine, "_ABANDON", 0.0)
-    monkeypatch.setattr(engine, "_SELDOM_AT_ALL", 0.01)
+    monkeypatch.setattr(engine, "_RARELY", 0.01)
     request, over = Request(), asyncio.Event()
     transfer = Transfer(
         lambda *_: request,
