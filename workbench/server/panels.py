@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench import registry, scratch
+from workbench.dashboard import PREFIX
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.record import Record
 from workbench.server.files import records
 
 MODULE = "workbench.dashboard"
-"""What is run: ``python -m MODULE NAME --socket PATH --prefix PREFIX``; it ends at the end of its standard input."""
+"""What is run: ``python -m MODULE NAME --socket PATH``; it ends at the end of its standard input."""
 # Seconds: without a viewer, between two looks, for a start, between two tries to connect, for an orderly end.
 _IDLE, _LOOK, _START, _TRY, _END = 300.0, 5.0, 60.0, 0.05, 5.0
 # Seconds for a look at a file, which may be on a file server.
@@ -191,10 +192,10 @@ def dask_socket(socket: Path) -> Path:
 
 def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Popen[bytes]:
     # -P: no file in the server's folder takes the place of a module
-    command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket), "--prefix", prefix]
+    command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket)]
     command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
     # In threads, which this would bring, Panel would change pages without their locks.
-    environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"}
+    environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"} | {PREFIX: prefix}
     with open(log, "ab", opener=_private) as output:
         return subprocess.Popen(
             command,
