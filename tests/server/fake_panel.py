@@ -96,7 +96,7 @@ async def main():
         parser.add_argument(option, required=True)
     told = parser.parse_args()
     if told.name.startswith("broken"):
-        sys.exit("the first word of its log\nno such thing: the last word of its log")
+        sys.exit("the first \x1bword of its log\nno such thing: the last word of its log")
     # Dask knows nothing of the browser's prefix
     for path, prefix in ((told.dask_socket, "/"), (told.socket, os.environ[PREFIX])):
         if not (path == told.dask_socket and told.name.startswith("mute")):

@@ -222,7 +222,7 @@ async def test_a_start_that_failed_a_moment_ago_is_told_with_its_log_and_not_tri
         told.append(str(failed.value))
 
     assert told[0] == told[1] == told[2]
-    assert told[0].endswith("\n\nthe first word of its log\nno such thing: the last word of its log")
+    assert told[0].endswith("\n\nthe first \\x1bword of its log\nno such thing: the last word of its log")
     assert (record.logs / "dashboard.log").read_text().count("no such thing") == 1
     assert (await shown.socket(cluster("another"), PREFIX)).exists()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from workbench import registry, scratch
 from workbench.dashboard import PREFIX
 from workbench.errors import LaunchError, StartError, StartTimeout
+from workbench.printable import printable
 from workbench.record import Record
 from workbench.server.files import records
 
@@ -259,7 +260,7 @@ def _size(log: Path) -> int:
 
 def _told(log: Path, begin: int) -> str:
     """Return the last line of a log from there on, what to do, and the end of the log."""
-    text = log.read_bytes()[begin:].decode(errors="replace")
+    text = printable(log.read_bytes()[begin:].decode(errors="replace"))
     lines = [line.rstrip() for line in text.split("\n") if line.strip()][-_TAIL:] or ["it said nothing"]
     what = f"{lines[-1].strip()}. Its log is {log}. Reload this page in {_REMEMBERED:.0f} s: then it is tried again."
     return "\n".join([what, "", *lines]) if len(lines) > 1 else what
