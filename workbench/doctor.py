@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, config, network, registry, scheduler_checks, scratch
-from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.errors import InvalidRequest, RecordError, WorkbenchError
 from workbench.finding import Finding, failure, skipped
 from workbench.launch.hello import Hello, say_hello
 from workbench.launch.mpi import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
+from workbench.private import check_closed
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -248,7 +249,12 @@ def addresses() -> Finding:
 def folders() -> Iterator[Finding]:
     """Look at the folders that guard the clusters' keys, and at those that a cluster makes on a node."""
     for check, folder in (("records", registry.clusters_folder()), ("logs", registry.logs_folder())):
-        yield private_folder(check, folder)
+        try:
+            check_closed(folder.parent)
+        except RecordError as error:
+            yield failure(check, error)
+        else:
+            yield private_folder(check, folder)
     identity = uuid.uuid4().hex
     for check, make, remedy in _NODE_FOLDERS:
         try:

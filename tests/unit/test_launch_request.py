@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 import time
 from decimal import Decimal
@@ -229,6 +230,7 @@ def test_a_job_has_the_dask_settings_of_this_process_but_what_only_it_can_hold()
         {"workbench.keep-logs": 3, "test.nested.function": print, "test.nested.number": 1, "test.nested.pair": (1, 2)}
     ):
         write_dask_settings(record)
+    assert stat.S_IMODE(dask_settings(record).stat().st_mode) == 0o600
     written = yaml.safe_load(dask_settings(record).read_text(encoding="utf-8"))
     assert written["workbench"]["keep-logs"] == 3
     assert written["test"] == {"nested": {"number": 1, "pair": [1, 2]}}

@@ -160,15 +160,38 @@ def test_names_are_those_of_clusters_alone(root):
 # creating
 
 
-def test_folders_and_record_are_private_whatever_the_umask():
+def test_folders_and_record_are_private_whatever_the_umask(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "share" / "jupyter"))
     before = os.umask(0)
     try:
         record = cluster()
     finally:
         os.umask(before)
-    folders = [registry.clusters_folder(), registry.logs_folder(), record.folder, record.logs]
-    assert [mode(folder) for folder in folders] == [0o700] * 4
+    folders = [*record.folder.relative_to(tmp_path).parents][:-1]
+    assert [mode(tmp_path / folder) for folder in folders] == [0o700] * 4
+    assert [mode(folder) for folder in (registry.logs_folder(), record.folder, record.logs)] == [0o700] * 3
     assert mode(record.folder / registry.RECORD) == 0o600
+
+
+@pytest.mark.parametrize("open_mode", [0o777, 0o722, 0o702, 0o775])
+def test_a_folder_in_which_others_can_put_theirs_in_the_place_of_the_records_is_refused(open_mode):
+    record = cluster()
+    root = registry.clusters_folder().parent
+    root.chmod(open_mode)
+    uses = (registry.names, registry.clean, registry.free_name, lambda: registry.read("a"), lambda: cluster("b"))
+    for use in uses:
+        with pytest.raises(RecordError, match=r"can be changed by other users \(mode 7.., allowed 700\).* chmod 700"):
+            use()
+    root.chmod(0o700)
+    assert registry.read("a") == record
+
+
+def test_a_folder_of_another_user_around_the_records_is_refused(monkeypatch):
+    cluster()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(RecordError, match=r"workbench belongs to user .* set JUPYTER_DATA_DIR"):
+        registry.names()
 
 
 def test_a_record_is_read_as_it_was_written():

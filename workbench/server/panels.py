@@ -20,6 +20,7 @@ from workbench import registry, scratch
 from workbench.dashboard import PREFIX
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.printable import printable
+from workbench.private import opener
 from workbench.record import Record
 from workbench.server.files import records
 
@@ -197,7 +198,7 @@ def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Pop
     command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
     # In threads, which this would bring, Panel would change pages without their locks.
     environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"} | {PREFIX: prefix}
-    with open(log, "ab", opener=_private) as output:
+    with open(log, "ab", opener=opener) as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -206,10 +207,6 @@ def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Pop
             env=environment,
             start_new_session=True,  # Ctrl-C in the terminal of the server asks whether it shall end
         )
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 async def _ready(panel: _Panel) -> bool:
