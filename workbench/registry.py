@@ -60,6 +60,8 @@ __all__ = [
 
 RECORD = "record.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+# What a record that was damaged is read with.
+_DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
 # What a system says of a folder that cannot be moved to a name since there is something.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
@@ -226,7 +228,7 @@ def read(name: str) -> Record:
         ) from error
     try:
         return _parse(content, name)
-    except (ValueError, TypeError, KeyError) as error:
+    except _DAMAGED as error:
         raise RecordError(
             f"the record of cluster {name!r} cannot be read ({error}): {path}. "
             "It was written by another version, or damaged: remove its folder if the cluster is gone "
@@ -349,7 +351,7 @@ def owns_lease(record: Record) -> bool:
         return False
     try:
         return bool(json.loads(content)["id"] == record.id)
-    except (ValueError, TypeError, KeyError):
+    except _DAMAGED:
         # Damaged, but nobody else's: the head writes it anew with its next change.
         return True
 

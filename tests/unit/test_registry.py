@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import until
 
-from workbench import late_record, registry
+from workbench import cluster_html, late_record, registry
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.host import ProcessId
 from workbench.late_record import await_record
@@ -33,6 +33,12 @@ HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)
 ELSEWHERE = dataclasses.replace(GONE, host="login2", machine="another")
 WHOLE = json.dumps(dataclasses.asdict(Record(name="a", ranks=2, process=HERE, id="0" * 32, created=0.0)))
+NUMBERS = st.integers() | st.floats() | st.sampled_from([1e300, 10**300, 2**63, -1, 1e12])
+ODD = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
+)
 
 CREATE = """
 import sys
@@ -355,7 +361,21 @@ def test_an_unknown_name_gets_the_closest_one():
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "null", "7", '"a"', b"\xff\xfe\x00", b"\x80", "{}", '{"schema": 1}', '{"schema": 1, "name": "a"}'],
+    [
+        "",
+        "{",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "[]",
+        "null",
+        "7",
+        '"a"',
+        b"\xff\xfe\x00",
+        b"\x80",
+        "{}",
+        '{"schema": 1}',
+        '{"schema": 1, "name": "a"}',
+    ],
 )
 def test_a_corrupt_record_is_told_with_its_path_and_what_to_do(content):
     record = cluster()
@@ -387,6 +407,16 @@ def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
         {"id": ""},
         {"id": "../.."},
         {"unknown": 1},
+        {"created": 1e300},
+        {"created": float("nan")},
+        {"created": -1},
+        {"ends": float("inf")},
+        {"ends": 1e12},
+        {"ranks": -1},
+        {"threads": 10**300},
+        {"message": "\ud800"},
+        {"preload": [[]]},
+        {"resources": {"extra": [3]}},
     ],
 )
 def test_a_record_of_wrong_values_is_corrupt(fields):
@@ -394,6 +424,18 @@ def test_a_record_of_wrong_values_is_corrupt(fields):
     put(record, changed(record, **fields))
     with pytest.raises(RecordError, match="cannot be read"):
         registry.read("a")
+
+
+@given(st.sampled_from(sorted(json.loads(WHOLE))), ODD)
+def test_a_record_with_any_value_in_any_place_can_be_shown_or_is_corrupt(field, value):
+    text = json.dumps(json.loads(WHOLE) | {field: value}).encode()
+    try:
+        record = registry._parse(text, "a")
+    except registry._DAMAGED:
+        return
+    shown = cluster_html.html(record, [], "running") + cluster_html.text(record, 1, "running")
+    assert shown.encode()
+    assert record.logs.parent == registry.logs_folder()
 
 
 def test_whole_numbers_are_times_too():
@@ -604,6 +646,13 @@ def test_the_lease_is_lost_to_another_cluster_of_the_name():
     shutil.rmtree(record.folder)
     cluster()
     assert not registry.owns_lease(record)
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, "null"])
+def test_the_lease_is_not_lost_by_a_record_that_is_damaged(content):
+    record = cluster()
+    put(record, content)
+    assert registry.owns_lease(record)
 
 
 def test_the_lease_is_lost_to_another_owner(monkeypatch):
