@@ -13,6 +13,9 @@ from typing import Any
 
 from workbench.errors import InvalidRequest
 
+# Seconds: not much longer can one wait for a lock.
+_LONGEST = 1e9
+
 
 @cache
 def _register_defaults() -> dict[str, Any]:
@@ -92,13 +95,15 @@ def time_span(what: str, given: Any) -> float:
     Raises
     ------
     InvalidRequest
-        If it is no time above zero.
+        If it is no time above zero, or longer than any that clocks and waits can count.
     """
     from dask.utils import parse_timedelta
 
     number = above_zero(given, parse_timedelta)
     if number is None:
         raise InvalidRequest(f"{what} {given!r}: allowed is a time above zero, in seconds or as '5 minutes'.")
+    if number > _LONGEST:
+        raise InvalidRequest(f"{what} {given!r}: allowed are times up to {_LONGEST:.0e} seconds, which are 31 years.")
     return number
 
 

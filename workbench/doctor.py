@@ -10,17 +10,19 @@ import platform
 import socket
 import stat
 import sys
+import uuid
 from collections.abc import Generator, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, config, network, registry, scheduler_checks, scratch
-from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.errors import InvalidRequest, RecordError, WorkbenchError
 from workbench.finding import Finding, failure, skipped
 from workbench.launch.hello import Hello, say_hello
 from workbench.launch.mpi import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
+from workbench.private import check_closed
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -29,8 +31,12 @@ __all__ = ["Finding", "examine"]
 
 # Seconds for two ranks to say hello, and for all ranks of a cluster to tell their versions.
 _TIMEOUT = 60.0
-# The longest path that the address of a Unix socket holds.
-_SOCKET_PATH = 107
+# What a cluster makes on a node: for what, how, and what helps where it cannot be made.
+_NODE_FOLDERS = (
+    ("sockets", scratch.sockets, "Set XDG_RUNTIME_DIR to a folder of yours with a short path, or have /tmp repaired."),
+    ("spilled data", scratch.spill, "Set TMPDIR, or temporary-directory of Dask, to a folder that you can write."),
+    ("shared memory", scratch.shared_memory, "Free some of /dev/shm; without it, set TMPDIR to a folder of yours."),
+)
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 _PACKAGES = ("dask", "distributed", "mpi4py", "numpy")
 
@@ -241,22 +247,23 @@ def addresses() -> Finding:
 
 
 def folders() -> Iterator[Finding]:
-    """Look at the folders that guard the clusters' keys, and at the one for sockets."""
+    """Look at the folders that guard the clusters' keys, and at those that a cluster makes on a node."""
     for check, folder in (("records", registry.clusters_folder()), ("logs", registry.logs_folder())):
-        yield private_folder(check, folder)
-    name = f"doctor-{os.getpid()}"
-    try:
-        folder = scratch.sockets(name)
-    except (OSError, WorkbenchError) as error:
-        yield failure("sockets", error)
-        return
-    folder.rmdir()
-    longest = len(str(folder.with_name("x" * 16) / f"rank-w99.{10**5}.sock"))
-    if longest > _SOCKET_PATH:
-        detail = f"paths below {folder.parent} would have {longest} characters, allowed are {_SOCKET_PATH}"
-        yield Finding("sockets", "failed", detail, "Set XDG_RUNTIME_DIR to a folder with a shorter path.")
-    else:
-        yield Finding("sockets", "ok", f"{folder.parent} is yours alone")
+        try:
+            check_closed(folder.parent)
+        except RecordError as error:
+            yield failure(check, error)
+        else:
+            yield private_folder(check, folder)
+    identity = uuid.uuid4().hex
+    for check, make, remedy in _NODE_FOLDERS:
+        try:
+            folder = make(identity)
+            folder.rmdir()
+        except (OSError, WorkbenchError) as error:
+            yield Finding(check, "failed", f"a cluster cannot make its folder: {error}", remedy)
+        else:
+            yield Finding(check, "ok", f"each cluster makes a folder in {folder.parent} that is yours alone")
 
 
 def private_folder(check: str, folder: Path) -> Finding:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from workbench import registry
 from workbench.errors import ClusterNotFound, InvalidRequest, did_you_mean
+from workbench.printable import printable
 from workbench.registry import Record
 
 _KINDS = ("head", "job", "world", "rank")
@@ -32,7 +33,7 @@ def folder(name: str) -> Path:
 
 
 def read(path: Path, rank: int | str | None = None) -> str:
-    """Return the logs in a folder as one text.
+    """Return the logs in a folder as one text, `printable`.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ def of_world(record: Record, index: int) -> Path:
 
 
 def tail(record: Record, lines: int = 15) -> str:
-    """Return the end of the log that most likely tells why a cluster failed, under its path.
+    """Return the end of the log that most likely tells why a cluster failed, `printable`, under its path.
 
     Notes
     -----
@@ -84,7 +85,7 @@ def tail(record: Record, lines: int = 15) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return printable(path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:
         return ""
 

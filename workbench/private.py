@@ -1,4 +1,4 @@
-"""Folders and files that guard keys have to be the user's alone."""
+"""Folders and files that guard keys have to be the user's alone, whatever the umask."""
 
 from __future__ import annotations
 
@@ -7,6 +7,42 @@ import stat
 from pathlib import Path
 
 from workbench.errors import RecordError
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone."""
+    if not folder.exists():
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def opener(path: str, flags: int) -> int:
+    """Open a file as ``open`` does that has this ``opener``: one that is made is this user's alone."""
+    return os.open(path, flags, 0o600)
+
+
+def check_closed(folder: Path) -> None:
+    """Return if `folder` belongs to this user and nobody else can change what is in it, or if there is none.
+
+    Raises
+    ------
+    RecordError
+        If it is not so: others could put a folder of theirs in the place of one that guards keys.
+    """
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return
+    if status.st_uid != os.geteuid():
+        raise RecordError(
+            f"{folder} belongs to user {status.st_uid}, not to you ({os.geteuid()}), and is needed for records of "
+            "clusters. Remove it, or set JUPYTER_DATA_DIR to a folder of yours."
+        )
+    if stat.S_IMODE(status.st_mode) & 0o022:
+        raise RecordError(
+            f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and what "
+            f"guards the clusters' keys is in it. Close it with: chmod 700 '{folder}'"
+        )
 
 
 def check_private(path: Path) -> None:

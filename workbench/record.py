@@ -21,6 +21,9 @@ SCHEMA = 3
 SCHEDULERS = ("local", "here", "slurm", "pbs")
 """What starts jobs."""
 _ID = re.compile(r"[0-9a-f]{32}")
+# Of times, in seconds: of the year 5138. And of other numbers.
+_LATEST, _LARGEST = 1e11, 2**63
+_TIMES = (float, float | None)
 _T = TypeVar("_T")
 
 
@@ -169,13 +172,16 @@ def from_dict(values: dict[str, Any]) -> Record:
 
     Raises
     ------
-    TypeError, KeyError
-        If it made them of something else.
+    TypeError, KeyError, ValueError
+        If it made them of something else, or a number or a text in them cannot be shown.
     """
     process = _typed(ProcessId, values["process"])
     resources = _typed(Resources, {**values["resources"], "extra": tuple(values["resources"]["extra"])})
     worlds = tuple(_typed(World, world) for world in values["worlds"])
     preload = tuple(values["preload"])
+    for word in (*resources.extra, *preload):
+        if not isinstance(word, str):
+            raise TypeError(f"{word!r} is among the texts")
     made = {"process": process, "resources": resources, "worlds": worlds, "preload": preload}
     record = _typed(Record, {**values, **made})
     if record.scheduler not in SCHEDULERS:
@@ -196,4 +202,8 @@ def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
         allowed = tuple if typing.get_origin(hint) is tuple else int | float if hint is float else hint
         if not isinstance(value := getattr(made, name), allowed):
             raise TypeError(f"{name} is {value!r}")
+        if isinstance(value, str):
+            value.encode()  # raises ValueError for half a character
+        elif isinstance(value, int | float) and not 0 <= value <= (_LATEST if hint in _TIMES else _LARGEST):
+            raise ValueError(f"{name} is {value!r}")
     return made

@@ -33,7 +33,7 @@ from workbench.errors import (
     RecordError,
     did_you_mean,
 )
-from workbench.private import check_private
+from workbench.private import check_closed, check_private, make_private
 from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 
 __all__ = [
@@ -60,6 +60,8 @@ __all__ = [
 
 RECORD = "record.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+# What a record that was damaged is read with.
+_DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
 # What a system says of a folder that cannot be moved to a name since there is something.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
@@ -87,9 +89,10 @@ def names() -> list[str]:
     Raises
     ------
     RecordError
-        If their folder cannot be read.
+        If their folder cannot be read, or is in one that others can change.
     """
     try:
+        check_closed(clusters_folder().parent)
         return sorted(path.name for path in clusters_folder().iterdir() if _NAME.fullmatch(path.name))
     except FileNotFoundError:
         return []
@@ -111,8 +114,9 @@ def create(record: Record) -> None:
         If the folders of the registry are open to other users.
     """
     check_name(record.name)
+    check_closed(clusters_folder().parent)
     for folder in (clusters_folder(), logs_folder()):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         check_private(folder)
     if record.name in names():
         _forget_if_stale(record.name)
@@ -201,11 +205,13 @@ def read(name: str) -> Record:
     ClusterNotFound
         If there is none.
     RecordError
-        If it is corrupt, of another version, another user's, or readable by others.
+        If it is corrupt, of another version, another user's, readable by others, or in a folder that others can
+        change.
     """
     check_name(name)
     folder = clusters_folder() / name
     try:
+        check_closed(folder.parent.parent)
         check_private(folder)
         path = folder / RECORD
         check_private(path)
@@ -222,7 +228,7 @@ def read(name: str) -> Record:
         ) from error
     try:
         return _parse(content, name)
-    except (ValueError, TypeError, KeyError) as error:
+    except _DAMAGED as error:
         raise RecordError(
             f"the record of cluster {name!r} cannot be read ({error}): {path}. "
             "It was written by another version, or damaged: remove its folder if the cluster is gone "
@@ -345,7 +351,7 @@ def owns_lease(record: Record) -> bool:
         return False
     try:
         return bool(json.loads(content)["id"] == record.id)
-    except (ValueError, TypeError, KeyError):
+    except _DAMAGED:
         # Damaged, but nobody else's: the head writes it anew with its next change.
         return True
 

@@ -3,7 +3,8 @@
 Spilled data goes under Dask's or the system's temporary directory. Unix sockets get a folder of their own,
 since their paths may have 107 characters and temporary directories of batch jobs are often longer. MPI's shared
 memory gets one too: ranks that are killed leave their segments behind. Temporary directories may be on a disk that
-nodes share: the folders have the node in their names.
+nodes share: the folders have the node in their names. They are where everybody makes folders, so their names are
+random: nobody can take one before the cluster has it.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ def occupy(cluster_id: str, world: str) -> None:
 
 def _remove_forsaken(parent: Path, *, but: str) -> None:
     """Remove the folders of clusters whose processes on this node were all killed at once, and could not do so."""
-    for mark in parent.glob(f"*/{_MARK}"):
+    for mark in parent.glob(f"{stub.folder_name('*')}/{_MARK}"):
+        if mark.parent.name == but or not _is_ours(mark.parent):
+            continue
         with contextlib.suppress(OSError), open(mark, "rb") as file:
-            if mark.parent.name != but and time.time() - os.fstat(file.fileno()).st_mtime > _BEING_MARKED:
+            if time.time() - os.fstat(file.fileno()).st_mtime > _BEING_MARKED:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(mark.parent.name, stub.node())
 
@@ -93,7 +96,7 @@ def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> N
     kinds = (_sockets, _spill) if but_shared_memory else (_sockets, _spill, _shared_memory)
     for kind in kinds:
         path = kind(cluster_id, node)
-        for found in path.parent.glob(path.name):
+        for found in filter(_is_ours, path.parent.glob(path.name)):
             shutil.rmtree(found, ignore_errors=True)
     deadline = time.monotonic() + _DYING
     # Ranks may outlive their mpiexec by a moment, and what they have mapped is theirs until then. They are looked for
@@ -103,6 +106,14 @@ def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> N
         if not _sweep() or not dying or time.monotonic() > deadline:
             return
         time.sleep(0.02)
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether something is this user's: others may make what has the name of a folder of ours."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False  # it has gone, or its folder is another user's
 
 
 def _has_ranks(cluster_id: str) -> bool:
@@ -161,17 +172,13 @@ def _spill(cluster_id: str, node: str) -> Path:
     import dask
 
     base = os.path.expandvars(dask.config.get("temporary-directory") or tempfile.gettempdir())
-    return _of_user(base) / f"{cluster_id[:8]}-{node}-data"
+    return Path(base) / f"{stub.folder_name(cluster_id)}-{node}-data"
 
 
 def _shared_memory(cluster_id: str, _: str) -> Path:
     # The node's own wherever /tmp is. Marks are in it, and tell the cluster by its name.
     memory = "/dev/shm"  # noqa: S108  (as above)
-    return _of_user(memory if os.access(memory, os.W_OK) else tempfile.gettempdir()) / cluster_id[:16]
-
-
-def _of_user(base: str) -> Path:
-    return Path(base) / f"workbench-{os.geteuid()}"
+    return Path(memory if os.access(memory, os.W_OK) else tempfile.gettempdir()) / stub.folder_name(cluster_id)
 
 
 def _private(path: Path) -> Path:
@@ -180,5 +187,5 @@ def _private(path: Path) -> Path:
     except PermissionError as error:
         if error.errno is not None:
             raise
-        raise RecordError(f"{error}. Remove it, or set XDG_RUNTIME_DIR and TMPDIR to folders of yours.") from None
+        raise RecordError(f"{error}. Start a new cluster: its folders have other names.") from None
     return path

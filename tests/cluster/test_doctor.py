@@ -12,7 +12,8 @@ from workbench.launch import hello, mpi
 
 CHECKS = [
     "interpreter", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "thread level", "template",
-    "cores", "addresses", "records", "logs", "sockets", "schedulers", "allocation", "ssh", "versions",
+    "cores", "addresses", "records", "logs", "sockets", "spilled data", "shared memory",
+    "schedulers", "allocation", "ssh", "versions",
 ]  # fmt: skip
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from distributed import Client
+from support.folders import folders_of
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, processes_of, until
 
-from workbench import MPICluster, ending, registry, scratch
+from workbench import MPICluster, ending, registry
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.launch import mpi
 from workbench.launch.mpiexec import has_ulfm
@@ -43,8 +44,7 @@ def test_the_head_takes_everything_along_and_ranks_that_are_stuck_in_c_code(temp
         cluster.refresh()
     cluster.close()
     assert record.name not in registry.names()
-    assert not list(scratch.sockets("probe").parent.glob(record.id[:8] + "*"))
-    scratch.remove("probe")
+    assert folders_of(record) == []
 
 
 def _hold_the_interpreter() -> None:

@@ -15,10 +15,11 @@ from pathlib import Path
 import dask
 import pytest
 from distributed import Client
+from support.folders import folders_of
 from support.patience import FACTOR
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
-from workbench import MPICluster, registry, scratch
+from workbench import MPICluster, registry
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, StartError
 
 ATTACH = """
@@ -41,9 +42,7 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
     cluster.close()
     assert all(map(gone, processes))
     assert not record.folder.exists()
-    assert not any(p.name.startswith(record.id[:8]) for p in scratch.sockets("probe").parent.iterdir())
-    assert not any(p.name.startswith(record.id[:8]) for p in scratch.shared_memory("probe").parent.iterdir())
-    scratch.remove("probe")
+    assert folders_of(record) == []
     assert "rank 1 of 2" in (record.logs / "rank-1.log").read_text()
     with pytest.raises(ClusterNotFound, match=r"has ended, and its script with it. Its logs are in"):
         cluster.script()

@@ -16,7 +16,7 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE, processes_of
 
-from workbench import MPICluster, certificates, registry, scratch
+from workbench import MPICluster, certificates, scratch
 
 
 def _look_around(dask_worker: Any) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> Non
         "template.lock",
         *(f"rank-{rank}.sock" for rank in range(4)),
     }
-    for path in (*sockets.iterdir(), record.folder / "key.pem", record.folder / registry.RECORD):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    for path in (*sockets.iterdir(), *record.logs.iterdir(), *record.folder.iterdir()):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.suffix == ".sh" else 0o600), path
 
 
 def test_http_is_answered_on_unix_sockets(cluster4: MPICluster) -> None:

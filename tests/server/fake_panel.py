@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from argparse import ArgumentParser
 
@@ -13,6 +14,8 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_unix_socket
 from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler
+
+from workbench.dashboard import PREFIX
 
 
 def told(request):
@@ -89,13 +92,13 @@ def application(prefix):
 async def main():
     parser = ArgumentParser()
     parser.add_argument("name")
-    for option in ("--socket", "--prefix", "--dask", "--dask-socket"):
+    for option in ("--socket", "--dask", "--dask-socket"):
         parser.add_argument(option, required=True)
     told = parser.parse_args()
     if told.name.startswith("broken"):
-        sys.exit("the first word of its log\nno such thing: the last word of its log")
+        sys.exit("the first \x1bword of its log\nno such thing: the last word of its log")
     # Dask knows nothing of the browser's prefix
-    for path, prefix in ((told.dask_socket, "/"), (told.socket, told.prefix)):
+    for path, prefix in ((told.dask_socket, "/"), (told.socket, os.environ[PREFIX])):
         if not (path == told.dask_socket and told.name.startswith("mute")):
             HTTPServer(application(prefix)).add_socket(bind_unix_socket(path, mode=0o600))
     await asyncio.to_thread(sys.stdin.read)

@@ -48,6 +48,17 @@ def test_parts_follow_one_another(logs):
     assert begin == told["size"] == len(text.encode())
 
 
+def test_a_part_can_be_shown_unless_it_is_asked_for_as_it_is(logs):
+    forged = "\x1b]0;PWNED\x07 1 %\r2 %\r\n" + "a" * (1 << 20)
+    (logs / "head.log").write_bytes(forged.encode())
+    shown, raw = part("a", "head", 0), part("a", "head", 0, raw=True)
+
+    assert shown["text"].startswith("\\x1b]0;PWNED\\x07 1 %\n2 %\naaa")
+    assert len(shown["text"]) < 10_000
+    assert raw["text"] == forged[: 256 << 10]
+    assert shown["next"] == raw["next"] == 256 << 10
+
+
 def test_the_end_is_told_by_a_number_below_zero(logs):
     (logs / "head.log").write_text("0123456789")
 

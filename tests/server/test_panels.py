@@ -7,13 +7,14 @@ import importlib.util
 import os
 import stat
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
+import psutil
 import pytest
 from server.running import panels_of
-from support.processes import gone, kill, until
+from support.processes import gone, kill, line_of, until
 
-from workbench import registry, scratch
+from workbench import dashboard, registry, scratch
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.server import panels
 from workbench.server.panels import Panels
@@ -68,6 +69,24 @@ async def test_a_dashboard_is_not_told_to_change_pages_in_threads(new, cluster, 
     told = process.environ()
     assert "PANEL_NUM_THREADS" not in told
     assert told.items() >= {"JUPYTER_DATA_DIR": os.environ["JUPYTER_DATA_DIR"]}.items()
+
+
+@pytest.mark.parametrize("module", ["fake", "real"])
+async def test_the_path_of_the_pages_is_not_on_a_command_line(new, cluster, module, monkeypatch):
+    if module == "real":
+        monkeypatch.setattr(panels, "MODULE", "workbench.dashboard")
+    shown, record = new(), cluster("a")
+    starting = asyncio.create_task(shown.socket(record, "/secret/"))
+    await awaited("its process", lambda: len(psutil.Process().children()) == 1)
+    [process] = psutil.Process().children()
+    await awaited("its program", lambda: record.name in line_of(process))
+
+    assert not any("secret" in word for word in line_of(process))
+    assert process.environ()[dashboard.PREFIX] == "/secret/"
+    # the real one would wait for a head that is not there
+    kill(process)
+    with suppress(StartError):
+        await starting
 
 
 async def test_a_dashboard_that_nobody_looks_at_ends_and_a_new_viewer_gets_a_new_one(new, cluster):
@@ -203,7 +222,7 @@ async def test_a_start_that_failed_a_moment_ago_is_told_with_its_log_and_not_tri
         told.append(str(failed.value))
 
     assert told[0] == told[1] == told[2]
-    assert told[0].endswith("\n\nthe first word of its log\nno such thing: the last word of its log")
+    assert told[0].endswith("\n\nthe first \\x1bword of its log\nno such thing: the last word of its log")
     assert (record.logs / "dashboard.log").read_text().count("no such thing") == 1
     assert (await shown.socket(cluster("another"), PREFIX)).exists()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from support.daemons import running
+from support.folders import folders_of
 from support.slurm import NAMES, Slurm
 from support.training import place
-from workbench import MPICluster, scratch
+from workbench import MPICluster
 from workbench.launch import queued
 from workbench.record import Record
 
@@ -35,7 +36,5 @@ def remains(slurm: Slurm, record: Record, jobs: set[str]) -> list[str]:
     """Return in words what is left of a cluster on this host and in the queue."""
     found = [f"job {job}" for job in jobs & set(slurm.jobs())]
     found += [str(process) for process in running(record.id)]
-    folders = [kind("probe").parent for kind in (scratch.sockets, scratch.spill, scratch.shared_memory)]
-    found += [str(path) for folder in folders for path in folder.glob(f"{record.id[:8]}*")]
-    scratch.remove("probe")
+    found += map(str, folders_of(record))
     return found + [str(record.folder)] * record.folder.exists()

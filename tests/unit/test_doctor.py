@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from workbench import doctor
 from workbench.errors import InvalidRequest
+from workbench.fork import stub
 from workbench.launch.hello import Hello, heard
 from workbench.launch.mpi import MPI
 
@@ -125,17 +125,19 @@ def test_a_folder_that_is_not_there_yet_is_well_where_it_can_be_made(tmp_path):
     assert doctor.private_folder("records", Path("/proc/self/never")).verdict == "failed"
 
 
-def test_a_folder_of_sockets_that_others_may_enter_fails_with_a_remedy():
-    shared = Path(os.environ["XDG_RUNTIME_DIR"]) / "workbench"
-    shared.mkdir(exist_ok=True)
-    shared.chmod(0o755)
-    try:
-        *_, finding = doctor.folders()
-    finally:
-        shared.chmod(0o700)
+def test_each_folder_of_a_node_is_checked_and_fails_with_a_remedy_of_its_own(monkeypatch):
+    def taken(status):
+        raise PermissionError("taken")
 
-    assert (finding.check, finding.verdict) == ("sockets", "failed")
-    assert finding.remedy
+    sound = [finding for finding in doctor.folders() if finding.check not in {"records", "logs"}]
+    monkeypatch.setattr(stub, "make_private", taken)
+    failed = [finding for finding in doctor.folders() if finding.check not in {"records", "logs"}]
+
+    assert [finding.check for finding in sound] == ["sockets", "spilled data", "shared memory"]
+    assert {finding.verdict for finding in sound} == {"ok"}
+    assert [finding.verdict for finding in failed] == ["failed"] * 3
+    assert len({finding.remedy for finding in failed}) == 3
+    assert all("taken" in finding.detail for finding in failed)
 
 
 def test_an_interface_that_is_not_there_fails_with_the_setting_to_change():

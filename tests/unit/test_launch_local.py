@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -159,6 +160,18 @@ def test_output_and_errors_are_added_to_the_log(jobs, spec):
     made.log.write_text("before\n")
     until_ended(jobs, jobs.submit(made))
     assert made.log.read_text() == "before\nout\nerr\n"
+
+
+def test_the_log_is_the_users_alone_whatever_the_umask(jobs, spec):
+    made = spec("print('done')")
+    before = os.umask(0)
+    try:
+        job = jobs.submit(made)
+    finally:
+        os.umask(before)
+    until_ended(jobs, job)
+    assert made.log.read_text() == "done\n"
+    assert stat.S_IMODE(made.log.stat().st_mode) == 0o600
 
 
 def test_a_command_that_is_not_there_is_told_in_the_log(jobs, spec):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import json
+import stat
 import sys
 import time
 from decimal import Decimal
@@ -15,7 +19,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from workbench import registry
-from workbench.errors import ClusterExists, InvalidRequest
+from workbench.errors import ClusterExists, InvalidRequest, LaunchError
 from workbench.launch import request as room
 from workbench.launch.job_spec import job_spec
 from workbench.launch.mpi import MPI
@@ -133,6 +137,13 @@ def test_what_is_no_time_above_zero_is_refused(what, value, root):
     assert not root.exists()
 
 
+@pytest.mark.parametrize("what", ["timeout", "idle_timeout"])
+@pytest.mark.parametrize("value", [1e300, 1e10, "20000 days"])
+def test_a_time_that_no_wait_can_take_is_refused(what, value):
+    with pytest.raises(InvalidRequest, match=rf"^{what} .*: allowed are times up to 1e\+09 seconds"):
+        request(2, **{what: value})
+
+
 @pytest.mark.parametrize(("value", "number"), [(5, 5), ("5", 5), ("2 minutes", 120), (0.25, 0.25), ("250 ms", 0.25)])
 def test_times_are_given_in_seconds_or_in_words(value, number):
     before = time.time()
@@ -158,6 +169,46 @@ def test_any_memory_and_any_time_is_above_zero_or_refused(value):
         else:
             assert number >= 0
             assert number < float("inf")
+
+
+# texts
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"extra": 0.5}, {"extra": 3}, {"extra": None}, {"extra": ["a", 3]}, {"extra": "a\nb"}, {"preload": 3},
+        {"preload": [[]]}, {"queue": 3}, {"account": ["a"]}, {"constraint": b"a"}, {"reservation": "a\nb"},
+        {"preset": np.array([1, 2])}, {"queue": "\ud800"},
+    ],
+)  # fmt: skip
+def test_what_is_no_text_on_one_line_is_refused(given, root):
+    [what] = given
+    with pytest.raises(InvalidRequest, match=rf"^{what} .*: allowed is a text"):
+        request(2, **given)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("choice", ["mpi", "protocol"])
+def test_a_choice_that_is_no_text_is_refused(choice):
+    with pytest.raises(InvalidRequest, match=rf"^{choice} array\(\[1, 2\]\): allowed"):
+        request(2, **{choice: np.array([1, 2])})
+
+
+@pytest.mark.parametrize("value", [None, 1, "yes", b""])
+def test_whether_ranks_go_on_is_true_or_false(value):
+    with pytest.raises(InvalidRequest, match=r"^fault-tolerant .*: allowed are True and False"):
+        request(2, fault_tolerant=value)
+
+
+@given(st.sampled_from(sorted({*inspect.signature(request).parameters} - {"fault_tolerant"})), ANYTHING)
+def test_whatever_is_asked_for_is_refused_in_words_or_is_a_record_that_can_be_read(what, value):
+    try:
+        record = request(**{"ranks": 1, what: value})
+    except (InvalidRequest, LaunchError):
+        event("refused")
+    else:
+        assert registry.from_dict(json.loads(json.dumps(dataclasses.asdict(record)))) == record
 
 
 # choices
@@ -229,6 +280,7 @@ def test_a_job_has_the_dask_settings_of_this_process_but_what_only_it_can_hold()
         {"workbench.keep-logs": 3, "test.nested.function": print, "test.nested.number": 1, "test.nested.pair": (1, 2)}
     ):
         write_dask_settings(record)
+    assert stat.S_IMODE(dask_settings(record).stat().st_mode) == 0o600
     written = yaml.safe_load(dask_settings(record).read_text(encoding="utf-8"))
     assert written["workbench"]["keep-logs"] == 3
     assert written["test"] == {"nested": {"number": 1, "pair": [1, 2]}}

@@ -26,6 +26,16 @@ def write(record, **texts):
         (record.logs / f"{stem.replace('_', '-')}.log").write_text(text)
 
 
+def test_nothing_of_a_log_is_an_order_to_the_terminal_and_the_file_is_as_it_was(record):
+    forged = b"x\x1b]0;PWNED\x07\x9b\xe2\x80\xae\rrank 0 is well\n" + b"a" * (1 << 20)
+    (record.logs / "world-0.log").write_bytes(forged)
+    for shown in (logs.read(record.logs), logs.tail(record)):
+        assert r"x\x1b]0;PWNED\x07" in shown
+        assert not {"\x1b", "\x07", "\r", "\u202e"} & set(shown)
+        assert len(shown) < 10_000
+    assert (record.logs / "world-0.log").read_bytes() == forged
+
+
 def test_the_folder_is_found_while_the_cluster_runs_and_after(record):
     assert logs.folder("a") == record.logs
     registry.remove(record)

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import until
 
-from workbench import late_record, registry
+from workbench import cluster_html, late_record, registry
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.host import ProcessId
 from workbench.late_record import await_record
@@ -33,6 +33,12 @@ HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)
 ELSEWHERE = dataclasses.replace(GONE, host="login2", machine="another")
 WHOLE = json.dumps(dataclasses.asdict(Record(name="a", ranks=2, process=HERE, id="0" * 32, created=0.0)))
+NUMBERS = st.integers() | st.floats() | st.sampled_from([1e300, 10**300, 2**63, -1, 1e12])
+ODD = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
+)
 
 CREATE = """
 import sys
@@ -160,15 +166,38 @@ def test_names_are_those_of_clusters_alone(root):
 # creating
 
 
-def test_folders_and_record_are_private_whatever_the_umask():
+def test_folders_and_record_are_private_whatever_the_umask(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "share" / "jupyter"))
     before = os.umask(0)
     try:
         record = cluster()
     finally:
         os.umask(before)
-    folders = [registry.clusters_folder(), registry.logs_folder(), record.folder, record.logs]
-    assert [mode(folder) for folder in folders] == [0o700] * 4
+    folders = [*record.folder.relative_to(tmp_path).parents][:-1]
+    assert [mode(tmp_path / folder) for folder in folders] == [0o700] * 4
+    assert [mode(folder) for folder in (registry.logs_folder(), record.folder, record.logs)] == [0o700] * 3
     assert mode(record.folder / registry.RECORD) == 0o600
+
+
+@pytest.mark.parametrize("open_mode", [0o777, 0o722, 0o702, 0o775])
+def test_a_folder_in_which_others_can_put_theirs_in_the_place_of_the_records_is_refused(open_mode):
+    record = cluster()
+    root = registry.clusters_folder().parent
+    root.chmod(open_mode)
+    uses = (registry.names, registry.clean, registry.free_name, lambda: registry.read("a"), lambda: cluster("b"))
+    for use in uses:
+        with pytest.raises(RecordError, match=r"can be changed by other users \(mode 7.., allowed 700\).* chmod 700"):
+            use()
+    root.chmod(0o700)
+    assert registry.read("a") == record
+
+
+def test_a_folder_of_another_user_around_the_records_is_refused(monkeypatch):
+    cluster()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(RecordError, match=r"workbench belongs to user .* set JUPYTER_DATA_DIR"):
+        registry.names()
 
 
 def test_a_record_is_read_as_it_was_written():
@@ -332,7 +361,21 @@ def test_an_unknown_name_gets_the_closest_one():
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "null", "7", '"a"', b"\xff\xfe\x00", b"\x80", "{}", '{"schema": 1}', '{"schema": 1, "name": "a"}'],
+    [
+        "",
+        "{",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "[]",
+        "null",
+        "7",
+        '"a"',
+        b"\xff\xfe\x00",
+        b"\x80",
+        "{}",
+        '{"schema": 1}',
+        '{"schema": 1, "name": "a"}',
+    ],
 )
 def test_a_corrupt_record_is_told_with_its_path_and_what_to_do(content):
     record = cluster()
@@ -364,6 +407,16 @@ def test_a_record_that_is_cut_anywhere_is_corrupt(cut):
         {"id": ""},
         {"id": "../.."},
         {"unknown": 1},
+        {"created": 1e300},
+        {"created": float("nan")},
+        {"created": -1},
+        {"ends": float("inf")},
+        {"ends": 1e12},
+        {"ranks": -1},
+        {"threads": 10**300},
+        {"message": "\ud800"},
+        {"preload": [[]]},
+        {"resources": {"extra": [3]}},
     ],
 )
 def test_a_record_of_wrong_values_is_corrupt(fields):
@@ -371,6 +424,18 @@ def test_a_record_of_wrong_values_is_corrupt(fields):
     put(record, changed(record, **fields))
     with pytest.raises(RecordError, match="cannot be read"):
         registry.read("a")
+
+
+@given(st.sampled_from(sorted(json.loads(WHOLE))), ODD)
+def test_a_record_with_any_value_in_any_place_can_be_shown_or_is_corrupt(field, value):
+    text = json.dumps(json.loads(WHOLE) | {field: value}).encode()
+    try:
+        record = registry._parse(text, "a")
+    except registry._DAMAGED:
+        return
+    shown = cluster_html.html(record, [], "running") + cluster_html.text(record, 1, "running")
+    assert shown.encode()
+    assert record.logs.parent == registry.logs_folder()
 
 
 def test_whole_numbers_are_times_too():
@@ -581,6 +646,13 @@ def test_the_lease_is_lost_to_another_cluster_of_the_name():
     shutil.rmtree(record.folder)
     cluster()
     assert not registry.owns_lease(record)
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000, "null"])
+def test_the_lease_is_not_lost_by_a_record_that_is_damaged(content):
+    record = cluster()
+    put(record, content)
+    assert registry.owns_lease(record)
 
 
 def test_the_lease_is_lost_to_another_owner(monkeypatch):

@@ -18,10 +18,12 @@ import pytest
 from workbench import scratch
 from workbench.errors import RecordError
 from workbench.fork import stub
+from workbench.launch.job_spec import identity
+from workbench.record import Record
 
 KINDS = [scratch.sockets, scratch.spill, scratch.shared_memory]
 # the longest name of a socket that a cluster has
-LONGEST = "rank-w99.99999.sock"
+LONGEST = "panel-4194304-99999.sock"
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def test_a_folder_is_private_whatever_the_umask(make, cluster_id, runtime):
         folder = make(cluster_id)
     finally:
         os.umask(before)
-    assert (mode(folder), mode(folder.parent)) == (0o700, 0o700)
+    assert mode(folder) == 0o700
     assert folder.stat().st_uid == os.geteuid()
 
 
@@ -59,6 +61,32 @@ def test_a_folder_is_private_whatever_the_umask(make, cluster_id, runtime):
 def test_a_folder_is_made_once_and_then_used(make, cluster_id):
     (make(cluster_id) / "file").touch()
     assert (make(cluster_id) / "file").exists()
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_nobody_can_make_a_folder_before_the_cluster_does(make, cluster_id):
+    folder = make(cluster_id)
+    assert folder.name.startswith(f"workbench-{cluster_id[16:]}")
+    assert "workbench" not in str(folder.parent)
+
+
+def test_schedulers_show_nothing_of_the_id_that_names_the_folders(cluster_id):
+    record = Record("a", 1, id=cluster_id)
+    assert stub.folder_name(cluster_id)[-16:] not in identity(record, "job")
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_what_others_have_made_in_the_same_place_is_left_alone(make, cluster_id, monkeypatch):
+    folder = make(cluster_id)
+    (folder / "in-use").touch()
+    os.utime(folder / "in-use", (0, 0))
+    me = os.geteuid()
+    other = uuid.uuid4().hex
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: me + 1)
+        scratch.remove(cluster_id)
+        scratch._remove_forsaken(folder.parent, but=other)
+    assert folder.exists()
 
 
 def test_clusters_have_folders_of_their_own(cluster_id):
@@ -80,20 +108,20 @@ def test_sockets_are_elsewhere_when_there_is_no_such_folder_or_its_path_is_long(
     long = tmp_path / ("x" * 60)
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long) if given == "long" else given)
-    assert scratch.sockets(cluster_id).parent == Path("/") / "tmp" / f"workbench-{os.geteuid()}"
+    assert scratch.sockets(cluster_id).parent == Path("/") / "tmp"
     assert list(long.iterdir()) == []
 
 
 def test_a_path_of_a_socket_is_never_too_long(cluster_id, tmp_path, monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        longest = Path(folder) / ("x" * (58 - len(folder)))
+        longest = Path(folder) / ("x" * (45 - len(folder)))
         longest.mkdir()
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(longest))
         in_runtime = scratch.sockets(cluster_id)
         assert in_runtime.is_relative_to(longest)
         monkeypatch.delenv("XDG_RUNTIME_DIR")
-        for path in (in_runtime, scratch.sockets(cluster_id)):
-            assert len(str(path / LONGEST)) <= 107
+        assert len(str(in_runtime / LONGEST)) == 107
+        assert len(str(scratch.sockets(cluster_id) / LONGEST)) <= 107
 
 
 def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path):
@@ -103,20 +131,15 @@ def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path):
 
 
 @pytest.mark.parametrize("open_mode", [0o750, 0o705, 0o777])
-def test_an_open_folder_is_refused(open_mode, cluster_id, runtime):
-    (runtime / "workbench").mkdir()
-    (runtime / "workbench").chmod(open_mode)
-    with pytest.raises(RecordError, match=r"workbench has to be a folder of your own with mode 700.*XDG_RUNTIME_DIR"):
-        scratch.sockets(cluster_id)
-    (runtime / "workbench").chmod(0o700)
-
-
-def test_an_open_folder_of_the_cluster_is_refused(cluster_id, runtime):
-    folder = scratch.sockets(cluster_id)
-    folder.chmod(0o755)
-    with pytest.raises(RecordError):
-        scratch.sockets(cluster_id)
-    folder.chmod(0o700)
+@pytest.mark.parametrize("make", KINDS)
+def test_an_open_folder_is_refused_and_the_advice_helps(make, open_mode, cluster_id, runtime):
+    folder = make(cluster_id)
+    folder.chmod(open_mode)
+    with pytest.raises(RecordError, match=r"has to be a folder of your own with mode 700.*Start a new cluster"):
+        make(cluster_id)
+    another = uuid.uuid4().hex
+    assert mode(make(another)) == 0o700
+    scratch.remove(another)
 
 
 def test_a_folder_of_another_user_is_refused(cluster_id, runtime, monkeypatch):
@@ -131,26 +154,25 @@ def test_a_folder_of_another_user_is_refused(cluster_id, runtime, monkeypatch):
 def test_a_link_put_there_by_somebody_is_refused(cluster_id, runtime, tmp_path):
     target = tmp_path / "target"
     target.mkdir(mode=0o700)
-    (runtime / "workbench").symlink_to(target)
+    taken = Path(stub.sockets_folder(cluster_id, stub.node()))
+    taken.symlink_to(target)
     with pytest.raises(RecordError):
         scratch.sockets(cluster_id)
     assert list(target.iterdir()) == []
-    (runtime / "workbench").unlink()
+    taken.unlink()
 
 
 def test_a_file_put_there_by_somebody_is_refused(cluster_id, runtime):
-    (runtime / "workbench").touch(mode=0o600)
+    taken = Path(stub.sockets_folder(cluster_id, stub.node()))
+    taken.touch(mode=0o600)
     with pytest.raises(RecordError):
         scratch.sockets(cluster_id)
-    (runtime / "workbench").unlink()
+    taken.unlink()
 
 
-def test_removing_makes_nothing_and_minds_nobody(cluster_id, runtime):
+def test_removing_makes_nothing(cluster_id, runtime):
     scratch.remove(cluster_id)
     assert list(runtime.iterdir()) == []
-    (runtime / "workbench").mkdir()
-    (runtime / "workbench").chmod(0o777)
-    scratch.remove(cluster_id)
 
 
 def test_removing_takes_everything_and_can_be_repeated(cluster_id):

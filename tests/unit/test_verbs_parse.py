@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workbench import registry
 from workbench.errors import InvalidRequest
@@ -34,12 +36,34 @@ def test_only_a_terminal_answers_in_json():
         ("start 4 8", r"^%mpicluster start: unexpected '8'\. Usage: %mpicluster start \[N\] \[--name NAME\]"),
         ("start --name", r"^%mpicluster start: argument --name: expected one argument\. usage: %mpicluster start"),
         ("attach", r"^%mpicluster attach: the following arguments are required: NAME\. usage: .* attach NAME "),
+        ("start --name=--", r"^%mpicluster start: --name=--: no value can be '--'; leave the option out"),
+        ("start --extra --", r"^%mpicluster start: --extra=--: no value can be '--'"),
         ("start --name 'a", r"^cannot read \"start --name 'a\": no closing quotation\. Close every quote\.$"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused_in_one_sentence(line, message):
     with pytest.raises(InvalidRequest, match=message):
         parse(split(line), NOTEBOOK)
+
+
+def _typed(verb):
+    """Return lists of words that may follow a verb."""
+    known = [word for its in verb.arguments for word in (its.name, f"{its.name}=", f"{its.name}=--")]
+    return st.lists(st.sampled_from([*known, "--", "-1"]) | st.text(max_size=8), max_size=4).map(
+        lambda words: [verb.name, *words]
+    )
+
+
+@given(st.sampled_from(VERBS).flatmap(_typed), st.sampled_from([NOTEBOOK, TERMINAL]))
+def test_whatever_is_typed_is_refused_in_words_or_has_values_that_are_texts(words, place):
+    try:
+        options = parse(words, place).options
+    except InvalidRequest:
+        return
+    many = {its.name.lstrip("-") for each in VERBS for its in each.arguments if its.many}
+    for name, value in options.items():
+        values = value or [] if name in many else [value]
+        assert all(its is None or isinstance(its, str | bool) for its in values), name
 
 
 def test_a_negative_number_is_a_value_and_not_an_option():

@@ -1,5 +1,6 @@
 """``python -m workbench.dashboard NAME --socket PATH``: serve the dashboard of a cluster on a Unix socket.
 
+The variable `workbench.dashboard.PREFIX` has the path of the dashboard in the browser, e.g. ``/user/x/dashboard/``.
 Dask's own pages are led through this process, too, on a socket beside: it has the connection to the head.
 """
 
@@ -7,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from workbench.dashboard import PREFIX
 from workbench.dashboard.dask_bridge import bridge
 from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.serving import serving
@@ -23,7 +26,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m workbench.dashboard")
     parser.add_argument("name", help="the cluster")
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket; it must not be there yet")
-    parser.add_argument("--prefix", default="", help="path of the dashboard in the browser, e.g. /user/x/dashboard/")
     parser.add_argument("--dask", help="address of Dask's own pages, relative to that of the dashboard")
     parser.add_argument("--dask-socket", type=Path, required=True, help="path of a socket that leads to these pages")
     options = parser.parse_args(arguments)
@@ -39,7 +41,7 @@ async def _serve(options: argparse.Namespace) -> None:
     async with (
         HeadSource(options.name) as source,
         bridge(source.connection, options.dask_socket),
-        serving(source, options.name, options.socket, prefix=options.prefix, dask=options.dask),
+        serving(source, options.name, options.socket, prefix=os.environ.get(PREFIX, ""), dask=options.dask),
     ):
         await until_told()
 

@@ -51,6 +51,9 @@ has ended."""
 _ANSWER = 60.0
 # Seconds to wait for another stub that is starting the template.
 _TURN = 10.0
+# Characters of a folder in which there is one for sockets: the path of a socket may have 107, and
+# `/workbench-0123456789abcdef-01234567/panel-4194304-99999.sock` has the rest.
+_LONGEST = 46
 # Milliseconds between two looks at the parent, where the kernel does not report its end.
 _LOOK = 1000
 _PASSED_ON = (
@@ -171,29 +174,40 @@ def sockets_folder(identity: str, on: str) -> str:
     on
         As of `node`; ``*`` for a pattern of all nodes.
     """
-    name = f"{identity[:8]}-{on}"
+    name = f"{folder_name(identity)}-{on}"
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.access(runtime, os.W_OK) and len(runtime) < 60:
-        return f"{runtime}/workbench/{name}"
-    return f"/tmp/workbench-{os.geteuid()}/{name}"  # noqa: S108  (made 0700 and checked)
+    if runtime and os.access(runtime, os.W_OK) and len(runtime) <= _LONGEST:
+        return f"{runtime}/{name}"
+    return f"/tmp/{name}"  # noqa: S108  (made 0700 and checked)
+
+
+def folder_name(identity: str) -> str:
+    """Return the name of a cluster's folders where others can make folders, too.
+
+    Notes
+    -----
+    Nobody can take it beforehand: it is random, and the digits are those that schedulers do not show (`identity` of
+    `workbench.launch.job_spec`).
+    """
+    return f"workbench-{identity[-16:]}"
 
 
 def make_private(folder: str) -> None:
-    """Make a folder and the one that it is in, or check that they are the user's alone.
+    """Make a folder, or check that it is the user's alone.
 
     Raises
     ------
     PermissionError
-        If one of them is somebody else's, or open to others: ``/tmp`` is everybody's.
+        If it is somebody else's, or open to others: ``/tmp`` is everybody's.
     """
-    for path in (os.path.dirname(folder), folder):
-        try:
-            os.makedirs(path, 0o700)
-        except FileExistsError:
-            pass
-        status = os.lstat(path)
-        if status.st_mode & 0o170077 != 0o040000 or status.st_uid != os.geteuid():
-            raise PermissionError(f"{path} has to be a folder of your own with mode 700, but it is not")
+    os.makedirs(os.path.dirname(folder), 0o700, exist_ok=True)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    status = os.lstat(folder)
+    if status.st_mode & 0o170077 != 0o040000 or status.st_uid != os.geteuid():
+        raise PermissionError(f"{folder} has to be a folder of your own with mode 700, but it is not")
 
 
 def _read(path: str) -> str:

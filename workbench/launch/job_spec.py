@@ -44,7 +44,8 @@ def world_job_spec(record: Record, index: int, ranks: int, start: int = 1) -> Jo
 
 def identity(record: Record, stem: str) -> str:
     """Return the words by which a scheduler knows a job of the cluster: whose, and which of its jobs."""
-    return f"{record.id}:{stem}"
+    # It shows them to everybody, and the rest of the id names folders that nobody may make before the cluster does.
+    return f"{record.id[:16]}:{stem}"
 
 
 def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, ...]) -> JobSpec:

@@ -77,8 +77,8 @@ class MPI:
 
 def check_choice(mpi: str) -> str:
     """Return `mpi` if it is a flavour or ``auto``, or raise `InvalidRequest`."""
-    if mpi not in ("auto", *FLAVOURS):
-        raise InvalidRequest(f"mpi {mpi!r}: {did_you_mean(mpi, ('auto', *FLAVOURS))}")
+    if not isinstance(mpi, str) or mpi not in ("auto", *FLAVOURS):
+        raise InvalidRequest(f"mpi {mpi!r}: {did_you_mean(str(mpi), ('auto', *FLAVOURS))}")
     return mpi
 
 

@@ -23,6 +23,8 @@ from workbench.resources import Resources
 PROTOCOLS = ("mpi", "tcp")
 # A slip of the keyboard: no MPI world is larger.
 MAX_RANKS = 100_000
+# The same, in bytes for each rank.
+MAX_MEMORY = 1e18
 # Bytes: Python, Dask and MPI of a rank without data.
 RANK_MEMORY = 50_000_000
 
@@ -95,8 +97,10 @@ def request(
     LaunchError
         If the scheduler, or the MPI for `fault_tolerant`, is not there.
     """
-    if protocol not in PROTOCOLS:
+    if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise InvalidRequest(f"protocol {protocol!r}: {did_you_mean(str(protocol), PROTOCOLS)}")
+    if not isinstance(fault_tolerant, bool):
+        raise InvalidRequest(f"fault-tolerant {fault_tolerant!r}: allowed are True and False.")
     # Head and ranks would stumble over them later.
     config.size("comm.threshold")
     config.fraction("comm.pool")
@@ -106,13 +110,13 @@ def request(
         nodes=_optional("nodes", nodes),
         ranks_per_node=_optional("ranks-per-node", ranks_per_node),
         walltime=None if walltime is None else seconds_of(walltime),
-        queue=queue,
-        account=account,
-        constraint=constraint,
-        reservation=reservation,
+        queue=_text("queue", queue),
+        account=_text("account", account),
+        constraint=_text("constraint", constraint),
+        reservation=_text("reservation", reservation),
         gpus=_optional("gpus-per-rank", gpus_per_rank),
-        extra=(extra,) if isinstance(extra, str) else tuple(extra),
-        preset=preset,
+        extra=_texts("extra", extra),
+        preset=_text("preset", preset),
     )
     size = _size(ranks, asked, starts)
     of_each = _count("threads", threads)
@@ -169,11 +173,28 @@ def _template(asked: bool | None) -> bool:
 
 
 def _modules(asked: Sequence[str]) -> tuple[str, ...]:
-    given = [*config.get("preload"), *((asked,) if isinstance(asked, str) else asked)]
+    given = [*_texts("the setting workbench.preload", config.get("preload")), *_texts("preload", asked)]
     for name in given:
-        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+        if not all(part.isidentifier() for part in name.split(".")):
             raise InvalidRequest(f"preload {name!r}: allowed is the name of a module, e.g. --preload torch.")
     return tuple(dict.fromkeys(given))
+
+
+def _text(what: str, given: Any) -> str | None:
+    if given is None or (isinstance(given, str) and given.isprintable()):
+        return given
+    raise InvalidRequest(f"{what} {given!r}: allowed is a text on one line.")
+
+
+def _texts(what: str, given: Any) -> tuple[str, ...]:
+    """Return texts that were given, or a single one."""
+    try:
+        texts = (given,) if isinstance(given, str) else tuple(given)
+    except TypeError:
+        texts = (given,)
+    if not all(isinstance(text, str) and text.isprintable() for text in texts):
+        raise InvalidRequest(f"{what} {given!r}: allowed is a text, or a list of texts, each on one line.")
+    return texts
 
 
 def _directory() -> str:
@@ -249,7 +270,7 @@ def _bytes(given: Any, *, here: bool) -> int:
     from distributed.system import MEMORY_LIMIT
 
     number = config.above_zero(given, parse_bytes)
-    if number is None:
+    if number is None or number > MAX_MEMORY:
         raise InvalidRequest(f"memory {given!r}: allowed is a size above zero for each rank, e.g. 2GB or 500MiB.")
     # Dask would take less without a word.
     if here and number > MEMORY_LIMIT:

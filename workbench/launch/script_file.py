@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from workbench.errors import LaunchError
 from workbench.launch.interface import JobSpec
+from workbench.private import opener
 
 
 def write_script(spec: JobSpec, text: str, removed: Sequence[str]) -> None:
@@ -17,12 +18,13 @@ def write_script(spec: JobSpec, text: str, removed: Sequence[str]) -> None:
     LaunchError
         If one of them cannot be written.
     """
+    note = "left out of the environment, since they belong to an enclosing job or rank, or contradict the job:"
     try:
         with open(os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:
             file.write(text)
-        if removed:
-            note = "left out of the environment, since they belong to an enclosing job or rank, or contradict the job:"
-            with open(spec.log, "a", encoding="utf-8") as log:
+        # Made here also when there is nothing to write: what the job writes into it is the user's alone.
+        with open(spec.log, "a", encoding="utf-8", opener=opener) as log:
+            if removed:
                 log.write(f"{note} {', '.join(removed)}\n")
     except OSError as error:
         raise LaunchError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.private import opener
 from workbench.record import Record
 
 
@@ -27,7 +28,8 @@ def write_dask_settings(record: Record) -> None:
     changes = [_changes(dask.config.config, usual) for usual in (defaults, with_files)]
     if record.local_directory and dask.config.get("temporary-directory", None) is None:
         changes.append({"temporary-directory": record.local_directory})
-    dask_settings(record).write_text(yaml.safe_dump(dask.config.merge(*changes)), encoding="utf-8")
+    with open(dask_settings(record), "w", encoding="utf-8", opener=opener) as file:
+        yaml.safe_dump(dask.config.merge(*changes), file)
 
 
 def _changes(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

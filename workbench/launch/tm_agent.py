@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from workbench.errors import LaunchError
+from workbench.private import make_private
 from workbench.record import data_folder
 
 
@@ -69,7 +70,7 @@ def agent_path() -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     # Another job of the user may be running it: it is replaced as a whole.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:

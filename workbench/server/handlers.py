@@ -127,7 +127,8 @@ class Log(Handler):
             first = int(begin)
         except ValueError:
             raise InvalidRequest(f"from {begin!r}: allowed is a whole number, of bytes.") from None
-        self.finish(await records.look(log_files.part, checked(name), file, first))
+        raw = self.get_query_argument("raw", "") == "true"
+        self.finish(await records.look(log_files.part, checked(name), file, first, raw=raw))
 
 
 class Script(Handler):

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from workbench import logs
 from workbench.errors import ClusterNotFound, did_you_mean
+from workbench.printable import printable
 
 # Bytes of a part.
 _PART = 256 << 10
@@ -31,7 +32,7 @@ def listing(name: str) -> list[dict[str, Any]]:
         return []  # it was asked for a moment ago, or is being removed
 
 
-def part(name: str, file: str, begin: int) -> dict[str, Any]:
+def part(name: str, file: str, begin: int, *, raw: bool = False) -> dict[str, Any]:
     """Return a part of a log file.
 
     Parameters
@@ -42,11 +43,14 @@ def part(name: str, file: str, begin: int) -> dict[str, Any]:
         As of `listing`; never a path.
     begin
         Its first byte; below zero: so many before the end.
+    raw
+        Return the text as it is in the file, not as a page may show it.
 
     Returns
     -------
     part : dict
-        ``text`` of at most 256 KiB, ``next``: the first byte of what follows, ``size`` of the file in bytes.
+        ``text`` of at most 256 KiB of the file, ``next``: the first byte of what follows, ``size`` of the file in
+        bytes.
 
     Raises
     ------
@@ -58,7 +62,8 @@ def part(name: str, file: str, begin: int) -> dict[str, Any]:
         raise ClusterNotFound(f"cluster {name!r} has no log {file!r}; {did_you_mean(file, files)}")
     path = logs.folder(name) / f"{file}.log"
     with open(path, "rb") as opened:
-        return _read(opened, begin)
+        its = _read(opened, begin)
+    return its if raw else its | {"text": printable(its["text"])}
 
 
 def _read(file: BinaryIO, begin: int) -> dict[str, Any]:

@@ -17,12 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench import registry, scratch
+from workbench.dashboard import PREFIX
 from workbench.errors import LaunchError, StartError, StartTimeout
+from workbench.printable import printable
+from workbench.private import opener
 from workbench.record import Record
 from workbench.server.files import records
 
 MODULE = "workbench.dashboard"
-"""What is run: ``python -m MODULE NAME --socket PATH --prefix PREFIX``; it ends at the end of its standard input."""
+"""What is run: ``python -m MODULE NAME --socket PATH``; it ends at the end of its standard input."""
 # Seconds: without a viewer, between two looks, for a start, between two tries to connect, for an orderly end.
 _IDLE, _LOOK, _START, _TRY, _END = 300.0, 5.0, 60.0, 0.05, 5.0
 # Seconds for a look at a file, which may be on a file server.
@@ -191,11 +194,11 @@ def dask_socket(socket: Path) -> Path:
 
 def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Popen[bytes]:
     # -P: no file in the server's folder takes the place of a module
-    command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket), "--prefix", prefix]
+    command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket)]
     command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
     # In threads, which this would bring, Panel would change pages without their locks.
-    environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"}
-    with open(log, "ab", opener=_private) as output:
+    environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"} | {PREFIX: prefix}
+    with open(log, "ab", opener=opener) as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -204,10 +207,6 @@ def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Pop
             env=environment,
             start_new_session=True,  # Ctrl-C in the terminal of the server asks whether it shall end
         )
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 async def _ready(panel: _Panel) -> bool:
@@ -258,7 +257,7 @@ def _size(log: Path) -> int:
 
 def _told(log: Path, begin: int) -> str:
     """Return the last line of a log from there on, what to do, and the end of the log."""
-    text = log.read_bytes()[begin:].decode(errors="replace")
+    text = printable(log.read_bytes()[begin:].decode(errors="replace"))
     lines = [line.rstrip() for line in text.split("\n") if line.strip()][-_TAIL:] or ["it said nothing"]
     what = f"{lines[-1].strip()}. Its log is {log}. Reload this page in {_REMEMBERED:.0f} s: then it is tried again."
     return "\n".join([what, "", *lines]) if len(lines) > 1 else what

@@ -24,6 +24,12 @@ def checked(what: str, file: str) -> Path:
         If there can be no such file.
     """
     path = Path(file).expanduser()
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass  # told below, where it matters
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{what} {file!r}: no file can have that name ({error}); name another file") from error
     if path.is_dir():
         raise InvalidRequest(f"{what} {file}: it is a folder; name a file")
     if not path.parent.is_dir():

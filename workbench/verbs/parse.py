@@ -71,7 +71,13 @@ def parse(words: Sequence[str], place: str) -> Call:
     parser = _parser(known[name], place)
     if any(word in HELP for word in rest):
         return Call("help", {"text": parser.format_help().rstrip()})
-    options, left = parser.parse_known_args(_joined(rest, known[name]))
+    given = _joined(rest, known[name])
+    # argparse takes that for no value, and makes an empty list of it.
+    if nothing := [word for word in given if word.startswith("-") and word.endswith("=--")]:
+        raise InvalidRequest(
+            f"{parser.prog}: {nothing[0]}: no value can be '--'; leave the option out, or give another."
+        )
+    options, left = parser.parse_known_args(given)
     if left:
         raise InvalidRequest(f"{parser.prog}: {_left_over(left, known[name], place)}")
     return Call(name, vars(options))

@@ -21,8 +21,11 @@ export interface IPart {
 /** Where logs come from. */
 export interface ILogSource {
   files: () => Promise<IFile[]>;
-  /** A part of at most 256 KiB; `from` below zero: so many bytes before the end. */
-  part: (file: string, from: number) => Promise<IPart>;
+  /**
+   * A part of at most 256 KiB; `from` below zero: so many bytes before the end. It is text that can be shown,
+   * unless it is asked for as it is in the file.
+   */
+  part: (file: string, from: number, isRaw?: boolean) => Promise<IPart>;
 }
 
 /** Return where the logs of a cluster come from. */
@@ -30,7 +33,10 @@ export function logsOf(api: Api, cluster: string): ILogSource {
   const path = ['clusters', cluster, 'logs'];
   return {
     files: async () => (await api.request<{ files: IFile[] }>('GET', path)).files,
-    part: (file, from) =>
-      api.request<IPart>('GET', [...path, file], undefined, { from: String(from) })
+    part: (file, from, isRaw = false) =>
+      api.request<IPart>('GET', [...path, file], undefined, {
+        from: String(from),
+        raw: String(isRaw)
+      })
   };
 }
