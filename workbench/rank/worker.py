@@ -106,6 +106,7 @@ async def serve(
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
     dask.config.set(sparing.settings())
+    comm.guard()
     worker = RankWorker(
         scheduler,
         name=name,
