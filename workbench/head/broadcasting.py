@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
-from workbench.head.asking import Asking, all_of, most_telling
+from workbench.head.asking import STAYS, Asking, all_of, leaves, most_telling
 from workbench.head.collectives import Collectives, require_complete
 
 if TYPE_CHECKING:
@@ -63,14 +63,18 @@ class Broadcasts:
         Raises
         ------
         RankLost
-            If it is rank 0 that is gone.
+            If rank 0 is gone.
+        CollectiveFailed
+            If it cannot be reached although it is there.
         """
         try:
             if root not in self.scheduler.workers:  # a connection to it would be tried for long
                 raise ConnectionError(f"{root} has left")
             await self.scheduler.rpc(root).workbench_broadcast_upload(key=key, value=value)
         except OSError as error:
-            raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
+            if await leaves(self.scheduler, root):
+                raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
+            raise CollectiveFailed(f"rank 0 could not be reached for a broadcast, {STAYS}: {error}") from error
 
     async def uploaded(self, key: Key, address: str, nbytes: int) -> None:
         """Note that rank 0 has the object."""
