@@ -31,3 +31,27 @@ def check_private(path: Path) -> None:
             f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it guards "
             f"the cluster's key. Close it with: chmod {mode} '{path}'"
         )
+
+
+def make_private(path: Path) -> None:
+    """Make a folder in which nobody else can put a folder of theirs in the place of one of this user's.
+
+    Raises
+    ------
+    RecordError
+        If it belongs to another user.
+    """
+    for parent in reversed(path.parents):
+        if not parent.exists():
+            parent.mkdir(mode=0o755, exist_ok=True)  # whatever the umask: others may look, and rename nothing
+    path.mkdir(mode=0o700, exist_ok=True)
+    # It may be a link to a file system with more room.
+    path = path.resolve()
+    if path.stat().st_uid == os.geteuid():
+        path.chmod(0o700)  # an earlier version left that to the umask
+    check_private(path)
+
+
+def open_to_append(path: Path) -> int:
+    """Return the descriptor of a file that nobody else can read, made if need be."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

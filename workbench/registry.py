@@ -33,7 +33,7 @@ from workbench.errors import (
     RecordError,
     did_you_mean,
 )
-from workbench.private import check_private
+from workbench.private import check_private, make_private
 from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 
 __all__ = [
@@ -111,8 +111,9 @@ def create(record: Record) -> None:
         If the folders of the registry are open to other users.
     """
     check_name(record.name)
+    make_private(clusters_folder().parent)
     for folder in (clusters_folder(), logs_folder()):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         check_private(folder)
     if record.name in names():
         _forget_if_stale(record.name)

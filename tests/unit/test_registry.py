@@ -27,6 +27,9 @@ from workbench import late_record, registry
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.host import ProcessId
 from workbench.late_record import await_record
+from workbench.launch.job_spec import job_spec
+from workbench.launch.script_file import write_script
+from workbench.launch.settings import dask_settings, write_dask_settings
 from workbench.registry import Record, World
 
 HERE = ProcessId.here()
@@ -160,15 +163,39 @@ def test_names_are_those_of_clusters_alone(root):
 # creating
 
 
-def test_folders_and_record_are_private_whatever_the_umask():
+@pytest.fixture
+def _no_umask():
     before = os.umask(0)
-    try:
-        record = cluster()
-    finally:
-        os.umask(before)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_folders_and_files_are_private_whatever_the_umask(root, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(root / "share" / "jupyter"))
+    record = cluster()
+    write_dask_settings(record)
+    spec = job_spec(record)
+    write_script(spec, "", ())
     folders = [registry.clusters_folder(), registry.logs_folder(), record.folder, record.logs]
-    assert [mode(folder) for folder in folders] == [0o700] * 4
-    assert mode(record.folder / registry.RECORD) == 0o600
+    assert [mode(folder) for folder in (folders[0].parent, *folders)] == [0o700] * 5
+    assert [mode(root / above) for above in ("share", "share/jupyter")] == [0o755] * 2, "nobody else can rename them"
+    assert [mode(path) for path in (record.folder / registry.RECORD, dask_settings(record), spec.log)] == [0o600] * 3
+
+
+def test_a_folder_that_an_earlier_version_has_left_open_is_closed(root):
+    root.mkdir(mode=0o777)
+    root.chmod(0o777)
+    cluster()
+    assert mode(root) == 0o700
+
+
+def test_a_folder_of_another_user_in_its_place_is_refused(root, monkeypatch):
+    root.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
+    with pytest.raises(RecordError, match="belongs to user"):
+        cluster()
+    assert inside(root) == []
 
 
 def test_a_record_is_read_as_it_was_written():

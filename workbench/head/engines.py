@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import scratch, tether
 from workbench.errors import CollectiveFailed
 from workbench.head.asking import Asking, all_of
+from workbench.private import open_to_append
 
 if TYPE_CHECKING:
     from workbench.registry import Record
@@ -99,7 +100,7 @@ class Engines:
         program = [sys.executable, "-m", "workbench.head.controller", "--address", address, "--folder", str(folder)]
         tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(folder), *program]
         path = self._record.logs / "controller.log"
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = open_to_append(path)
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *tied,

@@ -18,6 +18,7 @@ from typing import Any
 from workbench import logs, scratch, tether
 from workbench.launch.job_spec import allocation_of, world_line
 from workbench.launch.mpi import MPI
+from workbench.private import open_to_append
 from workbench.registry import Record
 
 
@@ -155,7 +156,7 @@ class WorldProcess(MPIWorld):
         # Of an earlier start: ranks that were killed leave their segments.
         shutil.rmtree(self._folder(), ignore_errors=True)
         self._folder().mkdir(mode=0o700)
-        with open(self.log, "ab") as log:
+        with open(open_to_append(self.log), "ab") as log:
             log.write(f"$ {' '.join(argv[6:])}\n".encode())
             log.flush()
             self._process = subprocess.Popen(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from workbench.errors import LaunchError
 from workbench.launch.interface import JobSpec
+from workbench.private import open_to_append
 
 
 def write_script(spec: JobSpec, text: str, removed: Sequence[str]) -> None:
@@ -20,9 +21,10 @@ def write_script(spec: JobSpec, text: str, removed: Sequence[str]) -> None:
     try:
         with open(os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:
             file.write(text)
-        if removed:
+        # Who runs the script would make its log by the umask.
+        with open(open_to_append(spec.log), "a", encoding="utf-8") as log:
             note = "left out of the environment, since they belong to an enclosing job or rank, or contradict the job:"
-            with open(spec.log, "a", encoding="utf-8") as log:
+            if removed:
                 log.write(f"{note} {', '.join(removed)}\n")
     except OSError as error:
         raise LaunchError(

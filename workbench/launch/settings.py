@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ def write_dask_settings(record: Record) -> None:
     changes = [_changes(dask.config.config, usual) for usual in (defaults, with_files)]
     if record.local_directory and dask.config.get("temporary-directory", None) is None:
         changes.append({"temporary-directory": record.local_directory})
-    dask_settings(record).write_text(yaml.safe_dump(dask.config.merge(*changes)), encoding="utf-8")
+    text = yaml.safe_dump(dask.config.merge(*changes))
+    with open(
+        os.open(dask_settings(record), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+    ) as file:
+        file.write(text)
 
 
 def _changes(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

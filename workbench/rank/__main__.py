@@ -22,12 +22,14 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future
+from pathlib import Path
 from typing import NoReturn
 
 from workbench import comm, logs, open_files, scratch, tether
 from workbench import rank as rank_room
 from workbench.host import ProcessId
 from workbench.late_record import await_record
+from workbench.private import open_to_append
 from workbench.rank import world
 from workbench.rank.main_thread import MainThread
 from workbench.rank.spmd_thread import SpmdThread
@@ -170,8 +172,8 @@ def _left(deadline: float) -> float:
     return max(0.1, deadline - time.monotonic())
 
 
-def _log_to(path: os.PathLike[str]) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def _log_to(path: Path) -> None:
+    file = open_to_append(path)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
