@@ -94,9 +94,10 @@ class Head:
         )
         self.collectives = Collectives()
         self.metrics = Metrics(self._state, self.worlds)
-        began = self.metrics.store.calls.began
+        store = self.metrics.store
+        began = store.calls.began
         self.cells = Cells(self.scheduler, self.worlds, record, self._start, began)
-        self._spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives, began)
+        self._spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives, began, store.got_on)
         self.walltime = Walltime(
             end or job_end(record),
             grace=config.seconds("walltime-grace"),

@@ -140,7 +140,9 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     if not ended.done():
         thread.submit(world.meet, context, deadline).result(_left(deadline) + 1)
         # From here on a failure of this rank is its own: it must not take the others along.
-        return _wait(ended, main_thread)
+        finalize = _wait(ended, main_thread)
+        worker.has_closed()
+        return finalize
     return ended.result()
 
 
