@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,7 +58,8 @@ class HeadConnection:
         Raises
         ------
         HeadUnreachable
-            If the head does not answer within ``workbench.connect-timeout``.
+            If the head does not answer within ``workbench.connect-timeout``; while it starts, in the time that its
+            start has.
         StartError
             If its cluster has failed meanwhile.
         """
@@ -69,19 +71,49 @@ class HeadConnection:
             address = await self._tunnel.open(address, timeout)
         self.address = address
         self.rpc = rpc(address, connection_args=self.security.get_connection_args("client"), timeout=timeout)
+        patience = timeout
+        while True:
+            try:
+                async with asyncio.timeout(patience):
+                    await self.ask_while_looking()
+                break
+            except StartError:
+                raise
+            except OSError as error:
+                left = self._job.record.deadline - time.time()
+                if patience != timeout or left <= 0 or not await self._is_starting(timeout):
+                    raise self._silent(patience, error) from error
+                # Its first seconds are those in which it has the most to do, and its start has time for them.
+                patience = self.rpc.timeout = left
+        self.rpc.timeout = timeout
+
+    async def _is_starting(self, timeout: float) -> bool:
+        """Return whether the head is just starting, and can be reached: its system answers before it does itself."""
+        host, _, port = self.address.partition("://")[2].rpartition(":")
+        if self._job.record.state != "starting" or self._tunnel is not None:
+            return False  # a tunnel answers although nobody is at its other end
         try:
             async with asyncio.timeout(timeout):
-                await self.ask_while_looking()
-        except StartError:
-            raise
-        except (OSError, TimeoutError) as error:
-            host, _, port = str(record.address).partition("://")[2].rpartition(":")
-            way = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
-            raise HeadUnreachable(
-                f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} "
-                f"{way} within {timeout:.0f} s ({type(error).__name__}). If there is no route from here to that host, "
-                f"name one that has one and that you can log in to: --ssh-tunnel {record.process.host}"
-            ) from error
+                _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    def _silent(self, patience: float, error: OSError) -> HeadUnreachable:
+        record = self._job.record
+        host, _, port = str(record.address).partition("://")[2].rpartition(":")
+        way = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
+        advice = f"It may be busy or stuck: see its logs in {record.logs}, and try again."
+        if not record.process.is_local:
+            advice += (
+                " If there is no route from here to that host, name one that has one and that you can log in to: "
+                f"--ssh-tunnel {record.process.host}"
+            )
+        return HeadUnreachable(
+            f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} "
+            f"{way} within {patience:.0f} s ({type(error).__name__}). {advice}"
+        )
 
     async def close(self) -> None:
         """Disconnect, as far as Dask's cluster has not done so already."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import dask
 from support.processes import DEADLINE, until
-from support.spmd import hang
+from support.spmd import hang, total
 
 from workbench import run_on_ranks
 
@@ -36,6 +36,7 @@ def first_words(capsys, go, patience, *call, **options) -> Iterator[str]:
 
 def test_who_waits_is_told_where_the_ranks_are_after_the_time_that_is_set(client4, tmp_path, capsys):
     go = tmp_path / "go"
+    run_on_ranks(total, client=client4)  # the import of its module is code of the user, too
     with first_words(capsys, go, "1 s", hang, "Allreduce", 3, str(go), client=client4) as words:
         [seconds] = re.findall(
             r"^hang: ranks 0-2 are in Allreduce for ([0-9.]+) s; rank 3 is in user code at spmd", words

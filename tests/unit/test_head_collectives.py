@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
+from support.ready import ready_world
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 from workbench.head.collectives import Collectives
-from workbench.head.world import WorldProcess
 
 SOON = 5.0
-
-
-def ready_world(index: int = 0, ranks: int = 2) -> WorldProcess:
-    nothing: Any = None
-    world = WorldProcess(nothing, nothing, index, ranks)
-    for rank in range(ranks):
-        world.joined(rank, {})
-    return world
 
 
 def deadline(seconds: float = SOON) -> float:

@@ -56,6 +56,13 @@ def test_ranks_are_in_the_order_of_worlds_and_numbers_with_their_nodes(store):
     assert [place.node for place in layout.ranks] == [0, 0, 1, 1, 2, 2]
 
 
+def test_it_is_known_when_one_of_some_ranks_has_last_got_on(store):
+    assert store.got_on(0, range(4)) == store.got_on(7, [0]) == 0.0
+    tick(store, message([0, 1], now=[("f", "Barrier", 40.0, 0.0), ("f", None, 50.0, 0.0)]))
+    assert store.got_on(0, [0, 2]) == 40.0
+    assert store.got_on(0, range(4)) == 50.0
+
+
 def test_who_asks_is_told_what_is_new_since_then(store):
     before = store.update().seq
     assert not len(store.update(before).times)

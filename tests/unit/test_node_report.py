@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.patience import DEADLINE
 
 from workbench.metrics.board import Board
 from workbench.metrics.fields import OPERATIONS
 from workbench.metrics.message import OPERATIONS as OPERATION_COLUMNS
 from workbench.metrics.message import SENT, VALUES, WHEN, WHO, rows
 from workbench.metrics.told import Ended, Told
+from workbench.rank import clock as clock_module
 from workbench.rank.clock import HeadClock
 from workbench.rank.node_report import NodeReport
 
@@ -165,9 +167,30 @@ async def test_the_clock_of_the_head_is_that_of_the_quickest_answer():
             return time.time() + ahead
 
     clock = HeadClock(SimpleNamespace(scheduler=Scheduler()), is_local=False)
-    assert clock.ahead is None
-    assert HeadClock(SimpleNamespace(), is_local=True).ahead == 0.0
+    assert clock.ahead() is None
+    assert HeadClock(SimpleNamespace(), is_local=True).ahead() == 0.0
     assert await clock._look() == pytest.approx(50.0, abs=0.5)
+
+
+async def test_only_a_rank_that_speaks_for_its_node_asks_the_head_for_the_time(monkeypatch):
+    import asyncio
+
+    monkeypatch.setattr(clock_module, "_NOTICE", 0)
+    asked = asyncio.Event()
+
+    class Scheduler:
+        async def workbench_time(self):
+            asked.set()
+            return time.time()
+
+    clock = HeadClock(SimpleNamespace(scheduler=Scheduler()), is_local=False)
+    watching = asyncio.ensure_future(clock.watch())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not asked.is_set()
+    clock.ahead()  # what who speaks does twice a second
+    await asyncio.wait_for(asked.wait(), DEADLINE)
+    watching.cancel()
 
 
 async def test_a_head_that_does_not_answer_is_asked_again_later():
@@ -181,9 +204,10 @@ async def test_a_head_that_does_not_answer_is_asked_again_later():
             raise OSError("gone")
 
     clock = HeadClock(SimpleNamespace(scheduler=Scheduler()), is_local=False)
+    clock.ahead()
     watching = asyncio.ensure_future(clock.watch())
     await asyncio.wait_for(asked.wait(), 60)
     await asyncio.sleep(0)
     assert not watching.done()
-    assert clock.ahead is None
+    assert clock.ahead() is None
     watching.cancel()

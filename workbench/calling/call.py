@@ -187,12 +187,12 @@ class Call:
         while True:
             await asyncio.sleep(hang.interval)
             with contextlib.suppress(OSError):
-                running = await self._running()
-                name, places = running.get(self._request.call, ("", {}))
-                if words := hang.words(places):
-                    self._print(f"{name}: {words}")
-                if places:
+                running = await self._head.workbench_spmd_running(call=self._request.call, patience=patience)
+                if self._request.call in running:
                     told = now()
+                    name, places = running[self._request.call]
+                    if words := hang.words(places):
+                        self._print(f"{name}: {words}")
                 elif running and now() - told >= patience:
                     told = now()
                     others = ", ".join(other for other, _ in running.values())
@@ -201,16 +201,6 @@ class Call:
     def _print(self, line: str) -> None:
         # By the thread that waits, so that it stands below its cell.
         self._news.put(functools.partial(print, line, flush=True))
-
-    async def _running(self) -> dict[str, tuple[str, dict[int, dict[str, Any]]]]:
-        """Return the calls that run: by identity the name, and where the ranks are."""
-        worlds = await self._head.workbench_where()
-        running: dict[str, tuple[str, dict[int, dict[str, Any]]]] = {}
-        for places in worlds.values():
-            for rank, told in places.items():
-                if told and "call" in told:
-                    running.setdefault(told["call"], (told["name"], {}))[1][rank] = told
-        return running
 
     @property
     def _head(self) -> Any:

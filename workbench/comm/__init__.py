@@ -46,6 +46,13 @@ def configure_memory(budget: int) -> None:
     memory.configure(budget)
 
 
+def guard() -> None:
+    """Have connections to this process that do not show the cluster's certificate cost little time and space."""
+    from workbench.comm import listener
+
+    listener.guard()
+
+
 def leave(timeout: float) -> bool:
     """End the membership of this process, after its event loop has ended.
 

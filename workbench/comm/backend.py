@@ -10,9 +10,10 @@ import ssl
 from typing import Any
 
 from distributed.comm.core import Connector
-from distributed.comm.tcp import TCPBackend, TCPConnector, TCPListener, TLSConnector, TLSListener
+from distributed.comm.tcp import TCPBackend, TCPConnector, TCPListener, TLSConnector
 
 from workbench.comm.comm import MPIComm, MPITLSComm
+from workbench.comm.listener import GuardedTLSListener
 
 _PREFIX = "mpi://"
 
@@ -29,7 +30,7 @@ class _PlainListener(TCPListener):
     prefix, comm_class = _PREFIX, MPIComm
 
 
-class _TLSListener(TLSListener):
+class _TLSListener(GuardedTLSListener):
     prefix, comm_class = _PREFIX, MPITLSComm
 
 
@@ -52,7 +53,7 @@ class MPIBackend(TCPBackend):
 
     def get_listener(
         self, loc: str, handle_comm: Any, deserialize: bool, **connection_args: Any
-    ) -> TCPListener | TLSListener:
+    ) -> TCPListener | GuardedTLSListener:
         """Return a listener that is not started yet."""
         listener = _TLSListener if _is_encrypted(connection_args) else _PlainListener
         return listener(loc, handle_comm, deserialize, **connection_args)

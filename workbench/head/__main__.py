@@ -9,14 +9,13 @@ import gc
 import importlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench import certificates, network, registry, scratch, sparing
+from workbench import certificates, network, open_files, registry, scratch, sparing
 from workbench.errors import WorkbenchError
 from workbench.fork import stub
 from workbench.fork.template import fork_template
@@ -28,9 +27,6 @@ from workbench.launch.allocation import enclosing, peers
 from workbench.launch.choose import launcher
 from workbench.launch.job_spec import template_modules
 from workbench.registry import Record
-
-# Open files that are asked for: Dask allows itself half as many connections.
-_FILES = 65536
 
 
 def main() -> int:
@@ -45,6 +41,8 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     arguments = parser.parse_args()
     times = {"the head begins": time.time()}
+    # First of all: what it starts has the same limit.
+    open_files.allow_many()
     # The ranks of this node are forked from here, which takes that nothing has started threads.
     os.environ |= stub.ONE_THREAD
     # The import takes long, and looking for MPI waits for another process: side by side, not one after the other.
@@ -57,6 +55,7 @@ def main() -> int:
         record = record.replace(process=ProcessId.here(), state="starting", message="starting the MPI world")
         listener = None
         try:
+            open_files.check_ranks(record.ranks)
             if launcher(record.scheduler).batch and (around := enclosing()):
                 # It may have waited in its queue for days: the time to be ready counts from now.
                 record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
@@ -90,14 +89,6 @@ def _import(module: str) -> None:
     gc.enable()
 
 
-def _allow_connections() -> None:
-    """Let as many files be open as the system allows: each call on all ranks holds a connection to every one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if resource.RLIM_INFINITY != soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 async def _serve(record: Record, world: WorldProcess, address: str, times: dict[str, float]) -> int:
     import dask
 
@@ -105,7 +96,6 @@ async def _serve(record: Record, world: WorldProcess, address: str, times: dict[
     from workbench.head.scheduler import SETTINGS
 
     dask.config.set(SETTINGS | sparing.settings())
-    _allow_connections()
     return await Head(record, world, address, times=times).run()
 
 

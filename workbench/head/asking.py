@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,20 @@ T = TypeVar("T")
 
 AGAIN = "Start the ranks again: cluster.restart() or %mpicluster restart; results that lie on them are lost by it."
 """What to do when nothing else helps."""
+STAYS = "but has not ended: nothing that lies on it is lost. Ask again; %mpicluster where shows what it does"
+"""What is known of a rank that is slow, and what to do."""
+
+# Seconds for the scheduler to notice that a rank has ended, which it does as soon as a connection breaks.
+_NOTICE = 2.0
+
+
+async def leaves(scheduler: Scheduler, address: str) -> bool:
+    """Return whether a rank that could not be reached has ended; one that is busy, or whose node is, has not."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_NOTICE):
+            while address in scheduler.workers:  # noqa: ASYNC110  (Dask has no event for it)
+                await asyncio.sleep(0.02)
+    return address not in scheduler.workers
 
 
 class Asking:
@@ -46,13 +61,15 @@ class Asking:
         WorkbenchError
             If it refuses.
         CollectiveFailed
-            If it fails otherwise.
+            If it fails otherwise, or cannot be reached although it is there.
         """
         who = f"rank {rank} of world {self._world}"
         try:
             answer = await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**told)
         except OSError as error:
-            raise RankLost(f"{who} was lost during {self._what}. {AGAIN}") from error
+            if await leaves(self._scheduler, self.ranks[rank]):
+                raise RankLost(f"{who} was lost during {self._what}. {AGAIN}") from error
+            raise CollectiveFailed(f"{who} could not be reached for {self._what}, {STAYS}: {error}") from error
         if "raised" not in answer:
             return answer["answer"]
         kind, why = answer["raised"], answer["why"]

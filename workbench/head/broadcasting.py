@@ -6,12 +6,14 @@ All ranks get ready first; only when each has said so do they begin. So a refusa
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from workbench import config
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
-from workbench.head.asking import Asking, all_of, most_telling
+from workbench.head.asking import STAYS, Asking, all_of, leaves, most_telling
 from workbench.head.collectives import Collectives, require_complete
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 # Seconds for the ranks to say why they gave up.
 _GRACE = 2.0
+# Seconds between two looks at whether somebody wants what is sent, and until it is given up if nobody does.
+_LOOK = 1.0
+_UNWANTED = 30.0
 
 
 class Broadcasts:
@@ -63,14 +68,18 @@ class Broadcasts:
         Raises
         ------
         RankLost
-            If it is rank 0 that is gone.
+            If rank 0 is gone.
+        CollectiveFailed
+            If it cannot be reached although it is there.
         """
         try:
             if root not in self.scheduler.workers:  # a connection to it would be tried for long
                 raise ConnectionError(f"{root} has left")
             await self.scheduler.rpc(root).workbench_broadcast_upload(key=key, value=value)
         except OSError as error:
-            raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
+            if await leaves(self.scheduler, root):
+                raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
+            raise CollectiveFailed(f"rank 0 could not be reached for a broadcast, {STAYS}: {error}") from error
 
     async def uploaded(self, key: Key, address: str, nbytes: int) -> None:
         """Note that rank 0 has the object."""
@@ -108,6 +117,9 @@ class _Part:
 
     async def run(self) -> None:
         """Have all ranks of the world hold the object; to be called when it is its turn."""
+        if self._deadline == math.inf:
+            # Who waits for its turn as long as it takes is not to hold the turns of all others.
+            self._deadline = asyncio.get_running_loop().time() + config.seconds("broadcast-timeout")
         members = self._worlds.members(self.world)
         self._ranks = Asking(self._scheduler, self.world.index, members, "a broadcast")
         self.ranks = list(members.values())
@@ -151,8 +163,14 @@ class _Part:
         ended: list[asyncio.Task[None]] = []  # in this order, which tells who was lost first
         for task in going:
             task.add_done_callback(ended.append)
-        done, late = await asyncio.wait(going, timeout=self._left(), return_when=asyncio.FIRST_EXCEPTION)
-        failed = any(task.exception() for task in done)
+        late, failed = True, False
+        while late and not failed and self._left():
+            until = min(_LOOK, self._left())
+            done, left = await asyncio.wait(going, timeout=until, return_when=asyncio.FIRST_EXCEPTION)
+            late, failed = bool(left), any(task.exception() for task in done)
+            if self._key not in self._scheduler.tasks:
+                # Nobody wants it any more. If all ranks come, it ends in order; others wait for their turn.
+                self._deadline = min(self._deadline, asyncio.get_running_loop().time() + _UNWANTED)
         if not late and not failed:
             return
         # The others cannot come to an end without the one that failed or is late.

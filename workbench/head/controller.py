@@ -8,18 +8,35 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import secrets
 import threading
+import time
 from typing import Any
 
+from ipyparallel.controller import heartmonitor
 from ipyparallel.controller.app import IPController
-from ipyparallel.controller.heartmonitor import start_heartmonitor
+from traitlets import Callable
 from traitlets.config import Config
 
 # Milliseconds between heartbeats: an engine counts as registered at the second one.
 _PERIOD = 150
+# Seconds between heartbeats while no engine is to be registered: each costs some Python for each engine.
+_REST = 60.0
 # Heartbeats missed until an engine is given up. The head knows better who is alive: it watches the workers.
 _PATIENCE = 100_000
+
+
+class Monitor(heartmonitor.HeartMonitor):  # type: ignore[misc]
+    """A monitor that is quick only while an engine waits for its registration."""
+
+    is_awaited = Callable()
+    """Returns whether one does."""
+
+    def beat(self) -> None:
+        """Ask the engines for a sign of life, if it is time for that."""
+        if self.is_awaited() or time.monotonic() - self.tic >= _REST:
+            super().beat()
 
 
 class Controller(IPController):  # type: ignore[misc]
@@ -30,8 +47,11 @@ class Controller(IPController):  # type: ignore[misc]
         self._told: dict[str, dict[str, Any]] = {}
         super().init_hub()
         self.heartmonitor_process = threading.Thread(
-            target=start_heartmonitor,
+            target=heartmonitor.start_heartmonitor,
             kwargs={
+                "is_awaited": lambda: bool(self.hub.incoming_registrations),
+                # It has a log of its own, with a line for each heartbeat of each engine that has ended.
+                "log_level": logging.CRITICAL,
                 "ping_url": self.engine_url("hb_ping"),
                 "pong_url": self.engine_url("hb_pong"),
                 "monitor_url": self.monitor_url,
@@ -73,6 +93,7 @@ def main() -> None:
     settings.IPController.enable_curve = True
     settings.IPController.use_threads = True
     settings.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"
+    heartmonitor.HeartMonitor = Monitor
     controller = Controller(config=settings, log_level="CRITICAL")
     controller.initialize([])
     controller.start()

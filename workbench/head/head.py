@@ -94,9 +94,10 @@ class Head:
         )
         self.collectives = Collectives()
         self.metrics = Metrics(self._state, self.worlds)
-        began = self.metrics.store.calls.began
+        store = self.metrics.store
+        began = store.calls.began
         self.cells = Cells(self.scheduler, self.worlds, record, self._start, began)
-        self._spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives, began)
+        self._spmd = SpmdCalls(self.scheduler, self.worlds, self.collectives, began, store.got_on)
         self.walltime = Walltime(
             end or job_end(record),
             grace=config.seconds("walltime-grace"),
@@ -185,8 +186,7 @@ class Head:
     async def _rpc_status(self) -> dict[str, Any]:
         if self.record.state == "ready" and self._changed.is_set():
             # Who is told so may look at the record next.
-            self._changed.clear()
-            await asyncio.to_thread(self._save)
+            await self._save_change()
         return dataclasses.asdict(self.record)
 
     async def _rpc_pulse(self) -> dict[str, float | None]:
@@ -273,12 +273,15 @@ class Head:
         # Written at most five times a second, however fast ranks come.
         while True:
             await self._changed.wait()
-            self._changed.clear()
-            try:
-                await asyncio.to_thread(self._save)
-            except OSError:
-                self._changed.set()  # again: the disk may be full now; the lease watch tells whether it is gone
+            await self._save_change()
             await asyncio.sleep(0.2)
+
+    async def _save_change(self) -> None:
+        self._changed.clear()
+        try:
+            await asyncio.to_thread(self._save)
+        except OSError:
+            self._changed.set()  # again: the disk may be full now; the lease watch tells whether it is gone
 
     def _save(self) -> None:
         # One at a time, and always the newest: a thread that is late must not bring back what was before.

@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 
-from workbench import scratch
+from workbench import open_files, scratch
 from workbench.errors import WorkbenchError
 from workbench.head import lease
 from workbench.head.world import WorldProcess
@@ -29,6 +29,7 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
+    open_files.allow_many()
     try:
         record = await_record(arguments.name, arguments.id)
         world = WorldProcess(record, mpi.find(), arguments.world, arguments.ranks)

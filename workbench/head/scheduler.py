@@ -13,6 +13,7 @@ from distributed.core import Status, error_message
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol import pickle
 
+from workbench import comm
 from workbench.errors import WorkbenchError
 from workbench.head.pinned import guard
 from workbench.http_socket import UnixHTTP
@@ -79,6 +80,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         host: str,
         security: Security,
     ) -> None:
+        comm.guard()
         super().__init__(
             http_socket=http_socket,
             host=host,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ class SpmdCalls:
         Their queues.
     began
         Called with the identity of each call, and the number of the notebook's cell that has asked for it.
+    got_on
+        Returns when one of some ranks of a world has last entered or left an operation of MPI, in seconds since the
+        epoch, as far as that is known.
     """
 
     def __init__(
@@ -44,15 +48,18 @@ class SpmdCalls:
         worlds: Worlds,
         collectives: Collectives,
         began: Callable[[str, int | None], None],
+        got_on: Callable[[int, Collection[int]], float],
     ) -> None:
         self._scheduler, self._worlds, self._collectives, self._began = scheduler, worlds, collectives, began
+        self._got_on = got_on
         self._runs: dict[str, asyncio.Task[dict[str, Any]]] = {}
         # By index of the world, the call whose turn it is: what is told of it, and its ranks.
-        self._current: dict[int, tuple[dict[str, str], Collection[int]]] = {}
+        self._current: dict[int, tuple[dict[str, str], dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
         self._cancelled: set[str] = set()
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "workbench_spmd": self.call,
+            "workbench_spmd_running": self.running,
             "workbench_where": self.where,
         }
         self.stream_handlers: dict[str, Callable[..., None]] = {"workbench_spmd_cancel": self.cancel}
@@ -185,6 +192,31 @@ class SpmdCalls:
             # It comes by another connection than the call, and may have been faster.
             self._cancelled.add(call)
             asyncio.get_running_loop().call_later(_TAKE_BACK, self._cancelled.discard, call)
+
+    async def running(self, call: str, patience: float) -> dict[str, tuple[str, dict[int, Any]]]:
+        """Return the calls whose turn it is, for a client that waits for one of them.
+
+        Parameters
+        ----------
+        call
+            Identity of the client's call.
+        patience
+            Seconds without progress after which its ranks are asked where they are. Nobody asks others: each client
+            that waits would ask all ranks.
+
+        Returns
+        -------
+        running : dict
+            By identity the name, and of the client's call `where` its ranks are, if they have been asked.
+        """
+        running = {}
+        for world, (its, ranks) in list(self._current.items()):
+            places: dict[int, Any] = {}
+            if its["call"] == call and time.time() - self._got_on(world, ranks) >= patience:
+                told = await whereabouts(self._scheduler, world, ranks)
+                places = {rank: place for rank, place in told.items() if place and place.get("call", call) == call}
+            running[its["call"]] = its["name"], places
+        return running
 
     async def where(self, world: int | None = None) -> dict[int, dict[int, Any]]:
         """Return of each rank of each world (or of one) where it is: a dict, None where idle, or why it is not known.

@@ -142,8 +142,20 @@ class Run:
 
     async def _attend(self, going: _Going, limit: int | None) -> dict[str, Any]:
         """Wait for all ranks, or until one fails; leave none of them in it."""
+        order = await self._over(going, self._deadline)
+        answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
+        if len(answers) == len(going) and not any(map(_failed, going.values())):
+            unreceived = sum(answer["messages"] for answer in answers.values())
+            if unreceived or any(answer["pending"] for answer in answers.values()):
+                # The next call would receive what was meant for this one.
+                self._collectives.abandon(self._world, self._serial)
+            return await self._finish(list(answers.values()), limit)
+        return await self._break_off(going, order)
+
+    async def _over(self, going: _Going, until: float) -> list[int]:
+        """Return when all have ended, one has failed, or the call is to end; the ranks in the order of their ends."""
         loop = asyncio.get_running_loop()
-        order: list[int] = []  # in which they end, which tells who failed first
+        order: list[int] = []
         # Told once, not looked for among all whenever one of many ends.
         over: asyncio.Future[None] = loop.create_future()
 
@@ -157,17 +169,13 @@ class Run:
         stopping = asyncio.ensure_future(self._stopped.wait())
         try:
             either: list[asyncio.Future[Any]] = [over, stopping]
-            left = max(0.0, self._deadline - loop.time())
-            await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=max(0.0, until - loop.time()), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
-        answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
-        if len(answers) == len(going) and not any(map(_failed, going.values())):
-            unreceived = sum(answer["messages"] for answer in answers.values())
-            if unreceived or any(answer["pending"] for answer in answers.values()):
-                # The next call would receive what was meant for this one.
-                self._collectives.abandon(self._world, self._serial)
-            return await self._finish(list(answers.values()), limit)
+        return order  # to which those are added that end later
+
+    async def _break_off(self, going: _Going, order: Sequence[int]) -> dict[str, Any]:
+        """End it on all ranks, and return or raise what has happened."""
         first = next((rank for rank in order if _failed(going[rank])), None)
         why = "the call was cancelled" if self._stopped.is_set() else "its time is over"
         self._end(why if first is None else f"rank {first} of world {self._world.index} failed")
@@ -186,21 +194,27 @@ class Run:
                 )
             return {"values": values}
         keys = [key for answer in answers for key in answer["keys"]]
+        keeping = {rank: asyncio.ensure_future(self._keep(rank)) for rank in self._members.ranks}
         try:
-            kept = await all_of(self._ask(rank, "keep") for rank in self._members.ranks)
+            order = await self._over(keeping, max(self._deadline, asyncio.get_running_loop().time() + _GRACE))
+            if len(order) < len(keeping) or any(map(_failed, keeping.values())):
+                return await self._break_off(keeping, order)
             self._require_client()
         except BaseException:
             # In this order: nobody keeps theirs any more, and those who did let go of them.
             self._end("it was called off")
             self._members.tell("free-keys", keys=keys, stimulus_id=f"spmd-{self._call}")
             raise
-        for address, blocks in zip(self._members.ranks.values(), kept, strict=True):
-            for key, nbytes in blocks:
+        for rank, address in self._members.ranks.items():
+            for key, nbytes in keeping[rank].result()["kept"]:
                 self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
                 # Pinned to its rank, as any other block.
                 self._scheduler.tasks[key].worker_restrictions = {address}
                 self.made.append(key)
         return {"blocks": [answer["blocks"] for answer in answers], "keys": keys}
+
+    async def _keep(self, rank: int) -> dict[str, Any]:
+        return {"kept": await self._ask(rank, "keep")}
 
     def _require_client(self) -> None:
         if self._stopped.is_set() or self._client not in self._scheduler.clients:

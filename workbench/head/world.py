@@ -213,7 +213,8 @@ class WorldProcess(MPIWorld):
             (lambda: by_signal(signal.SIGKILL), 2.0),
         ]
         if self.ready:  # else there is somebody who cannot be asked
-            steps.insert(0, (ask, 5.0))
+            # A connection and a handshake for each rank, one after the other.
+            steps.insert(0, (ask, 5.0 + self.ranks / 200))
         for step, patience in steps:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
-from workbench import config
+from workbench import config, open_files
 from workbench.errors import InvalidRequest, StartError, StartTimeout
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
@@ -182,7 +182,7 @@ class Worlds:
         Raises
         ------
         InvalidRequest
-            If no number of whole worlds has `n` ranks.
+            If no number of whole worlds has `n` ranks, or the head cannot have connections to so many.
         StartError
             If a new world did not start; the others are as they were.
         """
@@ -193,6 +193,7 @@ class Worlds:
         sizes = [world.ranks for world in self]
         totals = list(itertools.accumulate(sizes))
         if n > totals[-1]:
+            open_files.check_ranks(n)
             await self._add_world(n - totals[-1])
         elif n in totals:
             for index in sorted(self._worlds)[totals.index(n) + 1 :]:

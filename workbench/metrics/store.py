@@ -105,6 +105,11 @@ class Store:
             for ended in message["ended"]:
                 self.calls.ended(self._last + 1, message["world"], ended)
 
+    def got_on(self, world: int, ranks: Collection[int]) -> float:
+        """Return when one of some ranks has last entered or left an operation; 0 where nothing is known of it."""
+        its = self._worlds.get(world)
+        return 0.0 if its is None else max((its.now[rank].since for rank in ranks), default=0.0)
+
     def report(self, record: Mapping[str, Any]) -> None:
         """Take what a fit or `workbench.report` tells, see `Update.fits`."""
         self._fits.add(self._last + 1, record)

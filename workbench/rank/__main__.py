@@ -24,7 +24,7 @@ import traceback
 from concurrent.futures import Future
 from typing import NoReturn
 
-from workbench import comm, logs, scratch, tether
+from workbench import comm, logs, open_files, scratch, tether
 from workbench import rank as rank_room
 from workbench.host import ProcessId
 from workbench.late_record import await_record
@@ -63,6 +63,8 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         tether.tie(daemon, signal.SIGKILL)
         tether.watch(daemon)
     faulthandler.enable()
+    # On other nodes than the head's nobody has done so: a rank has a connection to each other one.
+    open_files.allow_many()
     said = os.dup(2)
     # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
     gc.disable()
@@ -136,7 +138,9 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     if not ended.done():
         thread.submit(world.meet, context, deadline).result(_left(deadline) + 1)
         # From here on a failure of this rank is its own: it must not take the others along.
-        return _wait(ended, main_thread)
+        finalize = _wait(ended, main_thread)
+        worker.has_closed()
+        return finalize
     return ended.result()
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Seconds between two looks, questions at each, and seconds for an answer.
 _EVERY, _QUESTIONS, _ANSWER = 30.0, 5, 5.0
+# Seconds until a rank that begins to speak for its node is noticed.
+_NOTICE = 1.0
 
 
 class HeadClock:
@@ -28,23 +30,31 @@ class HeadClock:
     is_local
         Whether the head is on this node, and its clock this one.
 
-    Attributes
-    ----------
-    ahead : float or None
-        Seconds; None until it is known.
+    Notes
+    -----
+    Of the ranks of a node one speaks to the head. Those that do not want to know the time do not ask for it.
     """
 
     def __init__(self, worker: Worker, *, is_local: bool) -> None:
         self._worker = worker
-        self.ahead: float | None = 0.0 if is_local else None
+        self._ahead: float | None = 0.0 if is_local else None
+        self._wanted = False
+
+    def ahead(self) -> float | None:
+        """Return the seconds; None until they are known. In any thread."""
+        self._wanted = True
+        return self._ahead
 
     async def watch(self) -> None:
-        """Keep `ahead` true, to the end of the event loop."""
+        """Keep `ahead` true as long as it is asked for, to the end of the event loop."""
         while True:
+            while not self._wanted:  # noqa: ASYNC110  (a thread wants it)
+                await asyncio.sleep(_NOTICE)
+            self._wanted = False
             # The head may be busy, or restart the world just now.
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_ANSWER):
-                    self.ahead = await self._look()
+                    self._ahead = await self._look()
             await asyncio.sleep(_EVERY)
 
     async def _look(self) -> float:

@@ -177,7 +177,7 @@ def metering(worker: Worker, context: RankContext, record: Record, start: str, a
         with contextlib.suppress(RuntimeError):  # the loop is closed
             worker.loop.add_callback(send, message)
 
-    its = Metering(context, board, activity, NodeReport(context, board, start, report, lambda: clock.ahead))
+    its = Metering(context, board, activity, NodeReport(context, board, start, report, clock.ahead))
     its.start()
     try:
         yield

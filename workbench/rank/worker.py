@@ -29,6 +29,7 @@ from workbench.registry import Record
 
 # Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
 _GRACE = 3.0
+_timers: list[threading.Timer] = []
 
 
 def worker_name(world: int, rank: int) -> int | str:
@@ -59,7 +60,14 @@ class RankWorker(UnixHTTP, Worker):
         timer = threading.Timer(_GRACE, os._exit, [1])
         timer.daemon = True
         timer.start()
+        _timers.append(timer)
         return await super().close(*args, **kwargs)
+
+
+def has_closed() -> None:
+    """Note that the process ends by itself now: it is not cut off while it finalises MPI."""
+    for timer in _timers:
+        timer.cancel()
 
 
 async def serve(
@@ -106,6 +114,7 @@ async def serve(
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
     dask.config.set(sparing.settings())
+    comm.guard()
     worker = RankWorker(
         scheduler,
         name=name,

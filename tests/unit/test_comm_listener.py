@@ -1,0 +1,123 @@
+"""What strangers who connect to a port of the cluster can occupy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+
+import pytest
+from distributed.comm import connect, listen
+from distributed.comm.registry import backends
+from support.patience import DEADLINE
+
+from workbench import certificates
+from workbench.comm import guard, listener
+
+
+@pytest.fixture(scope="module")
+def security(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certificates")
+    certificates.make(folder, "tests")
+    return certificates.security(folder)
+
+
+@pytest.fixture(autouse=True)
+def _guarded(monkeypatch):
+    monkeypatch.setattr(listener, "_warnings", listener.Warnings())
+    monkeypatch.setitem(backends, "tls", backends["tls"])
+    guard()
+
+
+def _listening(scheme, security):
+    return listen(f"{scheme}://127.0.0.1", _answer, **security.get_listen_args("scheduler"))
+
+
+async def _answer(comm):
+    await comm.write("served")
+    await comm.close()
+
+
+async def _stranger(listening):
+    host, port = listening.get_host_port()
+    return await asyncio.open_connection(host, port)
+
+
+async def _ends(*strangers):
+    async with asyncio.timeout(DEADLINE):
+        for reader, writer in strangers:
+            assert await reader.read() == b""
+            writer.close()
+
+
+async def _is_served(listening, security):
+    comm = await connect(listening.contact_address, timeout=DEADLINE, **security.get_connection_args("client"))
+    assert await comm.read() == "served"
+    await comm.close()
+
+
+@pytest.mark.parametrize("scheme", ["tls", "mpi"])
+async def test_who_is_silent_is_turned_away_after_some_time(scheme, security, monkeypatch):
+    monkeypatch.setattr(listener, "_HANDSHAKE", 0.01)
+    async with _listening(scheme, security) as listening:
+        await _ends(await _stranger(listening))
+        monkeypatch.setattr(listener, "_HANDSHAKE", DEADLINE)
+        await _is_served(listening, security)
+
+
+@pytest.mark.parametrize("scheme", ["tls", "mpi"])
+async def test_strangers_take_a_bounded_number_of_places_and_who_has_the_key_is_served(scheme, security):
+    async with _listening(scheme, security) as listening:
+        listening._most = 2
+        strangers = [await _stranger(listening) for _ in range(6)]
+        await _is_served(listening, security)
+        await _ends(*strangers[:5])
+        assert len(listening._strangers) == 1, "the newest is still given time"
+    await _ends(strangers[5])
+
+
+async def test_failed_handshakes_are_logged_now_and_then(security, caplog):
+    async with _listening("tls", security) as listening:
+        strangers = [await _stranger(listening) for _ in range(20)]
+        for _, writer in strangers:
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(DEADLINE):
+            for reader, writer in strangers:
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+                writer.close()
+        assert len(caplog.records) == 1
+        assert "did not show the cluster's certificate" in caplog.text
+
+
+class _Full:
+    """A listening socket of a process that has as many files open as it may have, for some attempts."""
+
+    attempts = 0
+
+    def __init__(self, listening):
+        self._listening = listening
+        self.fileno, self.close = listening.fileno, listening.close
+
+    def accept(self):
+        if self.attempts:
+            _Full.attempts -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._listening.accept()
+
+
+async def test_who_has_the_key_is_served_when_files_have_run_out(security, monkeypatch, caplog):
+    accepting = listener._Accepting
+    monkeypatch.setattr(listener, "_Accepting", lambda its, turn_away: accepting(_Full(its), turn_away))
+    monkeypatch.setattr(listener, "_PAUSE", 0.001)
+    async with _listening("tls", security) as listening:
+        stranger = await _stranger(listening)
+        async with asyncio.timeout(DEADLINE):
+            while not listening._strangers:  # noqa: ASYNC110  (tornado has no event for it)
+                await asyncio.sleep(0)
+        monkeypatch.setattr(_Full, "attempts", 30)
+        await _is_served(listening, security)
+        await _ends(stranger)
+    assert _Full.attempts == 0
+    assert len(caplog.records) == 1
+    assert "there is no room for one more connection" in caplog.text

@@ -1,0 +1,79 @@
+"""How long somebody who starts a cluster waits for its head to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import dask
+import pytest
+from support.patience import DEADLINE
+
+from workbench import connection
+from workbench.connection import HeadConnection
+from workbench.errors import HeadUnreachable
+from workbench.host import ProcessId
+from workbench.record import Record
+
+
+@pytest.fixture
+def listening():
+    """A port whose process is too busy to answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def _short():
+    with dask.config.set({"workbench.connect-timeout": "0.05 s"}):
+        yield
+
+
+def record(port: int, **fields: Any) -> Record:
+    its = {"state": "starting", "deadline": time.time() + DEADLINE, "process": ProcessId.here(), **fields}
+    return Record(name="a", ranks=2, address=f"tls://127.0.0.1:{port}", **its)
+
+
+def connect(its: Record, monkeypatch: Any, answers: int = 2) -> HeadConnection:
+    """Return a connection to a head of which the second answer comes."""
+    asked = []
+
+    async def workbench_status() -> dict[str, Any]:
+        asked.append(1)
+        if len(asked) < answers:
+            await asyncio.Event().wait()
+        return dataclasses.asdict(its)
+
+    head = SimpleNamespace(workbench_status=workbench_status, timeout=0.0)
+    monkeypatch.setattr(connection, "rpc", lambda *_, **__: head)
+    nothing = SimpleNamespace(get_connection_args=lambda _: {})
+    monkeypatch.setattr(connection.certificates, "security", lambda _: nothing)
+    job: Any = SimpleNamespace(record=its, look=lambda: its)
+    return HeadConnection(job)
+
+
+async def test_a_head_that_is_busy_with_its_start_has_the_time_of_the_start(listening, monkeypatch):
+    its = connect(record(listening), monkeypatch)
+    await its.open()
+    assert its.rpc.timeout == 0.05
+
+
+@pytest.mark.parametrize(
+    "fields", [{"state": "ready"}, {"deadline": time.time() - 1}], ids=["it has started", "its time is over"]
+)
+async def test_a_head_that_has_no_time_left_is_given_up(fields, listening, monkeypatch):
+    with pytest.raises(HeadUnreachable, match=r"does not answer at 127\.0\.0\.1 port \d+ from here.*busy") as caught:
+        await connect(record(listening, **fields), monkeypatch).open()
+    assert "ssh-tunnel" not in str(caught.value), "there is a way from a host to itself"
+
+
+async def test_a_head_that_no_route_leads_to_is_given_up_with_advice(listening, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    there = dataclasses.replace(ProcessId.here(), host="node2")
+    with pytest.raises(HeadUnreachable, match=r"within 0 s.*--ssh-tunnel node2"):
+        await connect(record(port, process=there), monkeypatch).open()

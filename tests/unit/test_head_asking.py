@@ -1,0 +1,59 @@
+"""What the head reports of a rank that it cannot reach."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from distributed.comm import CommClosedError
+
+from workbench.errors import CollectiveFailed, RankLost
+from workbench.head import asking
+from workbench.head.asking import Asking
+from workbench.head.broadcasting import Broadcasts
+
+ADDRESS = "mpi://127.0.0.1:40001"
+LATE = OSError(f"Timed out trying to connect to {ADDRESS} after 30 s")
+
+
+class Scheduler:
+    """A scheduler that knows one rank, which no connection reaches."""
+
+    def __init__(self, error: OSError) -> None:
+        self.workers, self._error = {ADDRESS: None}, error
+
+    def rpc(self, _: str) -> Any:
+        async def fail(**_: Any) -> None:
+            raise self._error
+
+        return SimpleNamespace(workbench_spmd_reserve=fail, workbench_broadcast_upload=fail)
+
+
+def ask(scheduler: Any) -> Any:
+    return Asking(scheduler, 0, {1: ADDRESS}, "the call f").ask(1, "workbench_spmd_reserve")
+
+
+def upload(scheduler: Any) -> Any:
+    nobody: Any = None
+    return Broadcasts(scheduler, nobody, nobody).upload("key", b"", ADDRESS)
+
+
+@pytest.mark.parametrize("error", [LATE, CommClosedError("it was closed")])
+@pytest.mark.parametrize("call", [ask, upload])
+async def test_a_rank_that_is_slow_is_not_declared_lost(call, error, monkeypatch):
+    monkeypatch.setattr(asking, "_NOTICE", 0.01)
+
+    with pytest.raises(CollectiveFailed, match=rf"could not be reached.*has not ended.*nothing.*lost.*where.*{error}"):
+        await call(Scheduler(error))
+
+
+@pytest.mark.parametrize("error", [LATE, CommClosedError("it was closed")])
+@pytest.mark.parametrize("call", [ask, upload])
+async def test_a_rank_that_the_scheduler_sees_leave_a_moment_later_is_lost(call, error):
+    scheduler = Scheduler(error)
+    asyncio.get_running_loop().call_soon(scheduler.workers.clear)
+
+    with pytest.raises(RankLost, match="was lost"):
+        await call(scheduler)

@@ -1,0 +1,147 @@
+"""A rank that does not come back does not hold the turn of its world for ever: calls that keep blocks, broadcasts."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.patience import DEADLINE
+from support.ready import ready_world
+
+from workbench import config
+from workbench.errors import CollectiveFailed, CollectiveTimeout
+from workbench.head import broadcasting, spmd_run
+from workbench.head.asking import Asking
+from workbench.head.broadcasting import Broadcasts
+from workbench.head.collectives import Collectives
+
+RANKS = {0: "mpi://127.0.0.1:40000", 1: "mpi://127.0.0.1:40001"}
+KEY = "x"
+
+
+class Scheduler:
+    """A scheduler whose rank 1 never answers one of the requests."""
+
+    def __init__(self, silent: str) -> None:
+        self._silent, self.asked, self.told, self.went = silent, asyncio.Event(), [], lambda: None
+        self.workers = self.stream_comms = dict.fromkeys(RANKS.values())
+        self.clients = {"me"}
+        holder = SimpleNamespace(address=RANKS[0])
+        self.tasks = {KEY: SimpleNamespace(who_has=[holder], worker_restrictions=None)}
+
+    def rpc(self, address: str) -> Any:
+        return _Rank(self, address)
+
+    def worker_send(self, address: str, message: dict[str, Any]) -> None:
+        self.told.append((address, message["op"]))
+
+    def add_keys(self, **_: Any) -> None:
+        pass
+
+    async def answer(self, address: str, operation: str) -> Any:
+        if operation == "workbench_spmd_go":
+            self.went()
+        if address == RANKS[1] and operation in (self._silent, "workbench_where"):
+            self.asked.set()
+            await asyncio.Event().wait()
+        ended = {"blocks": b"", "keys": [f"of {address}"], "messages": 0, "pending": False}
+        return {"answer": {"workbench_spmd_go": ended, "workbench_spmd_keep": []}.get(operation, {})}
+
+
+class _Rank:
+    def __init__(self, scheduler: Scheduler, address: str) -> None:
+        self._scheduler, self._address = scheduler, address
+
+    def __getattr__(self, operation: str) -> Any:
+        return lambda **_: self._scheduler.answer(self._address, operation)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    for module, name in ((spmd_run, "_GRACE"), (spmd_run, "_WHERE_STUCK"), (broadcasting, "_GRACE")):
+        monkeypatch.setattr(module, name, 0.01)
+
+
+def prepare(scheduler: Any, world: Any, deadline: float) -> spmd_run.Run:
+    members = Asking(scheduler, 0, RANKS, "the call f")
+    return spmd_run.Run(scheduler, Collectives(), world, members, call="1", name="f", client="me", deadline=deadline)
+
+
+def start(run: spmd_run.Run) -> Any:
+    return asyncio.ensure_future(run.run(b"", [[]], root=False, limit=None))
+
+
+async def ends(call: Any) -> Any:
+    async with asyncio.timeout(DEADLINE):
+        return await call
+
+
+async def test_a_call_whose_time_is_over_does_not_wait_for_a_rank_that_does_not_keep_its_block():
+    scheduler, world = Scheduler("workbench_spmd_keep"), ready_world()
+    run = prepare(scheduler, world, asyncio.get_running_loop().time() + DEADLINE)
+    scheduler.went = lambda: setattr(run, "_deadline", 0.0)
+
+    with pytest.raises(CollectiveTimeout, match="rank 1 does not answer"):
+        await ends(start(run))
+
+    assert "rank 1 does not answer" in world.broken
+    for address in RANKS.values():
+        told = [operation for whom, operation in scheduler.told if whom == address]
+        assert told.index("workbench_spmd_end") < told.index("free-keys"), "nobody keeps what others do not"
+
+
+async def test_a_call_that_is_cancelled_does_not_wait_for_a_rank_that_does_not_keep_its_block():
+    scheduler, world = Scheduler("workbench_spmd_keep"), ready_world()
+    running = start(prepare(scheduler, world, math.inf))
+    await ends(scheduler.asked.wait())
+    running.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await ends(running)
+
+    assert "rank 1 does not answer" in world.broken
+
+
+def broadcast(scheduler: Any, world: Any) -> Any:
+    worlds: Any = Worlds(world)
+    its = Broadcasts(scheduler, worlds, Collectives())
+    return asyncio.ensure_future(its.broadcast(KEY, "me", math.inf))
+
+
+class Worlds(list[Any]):
+    def __init__(self, world: Any) -> None:
+        super().__init__([world])
+
+    def members(self, _: Any) -> dict[int, str]:
+        return RANKS
+
+
+async def test_an_argument_that_is_sent_to_a_rank_that_does_not_come_gives_its_turn_back(monkeypatch):
+    parts, part = [], broadcasting._Part
+    monkeypatch.setattr(broadcasting, "_LOOK", 0.01)
+    monkeypatch.setattr(broadcasting, "_Part", lambda *told: parts.append(part(*told)) or parts[0])
+    scheduler, world = Scheduler("workbench_broadcast_go"), ready_world()
+    running = broadcast(scheduler, world)
+    await ends(scheduler.asked.wait())
+    assert parts[0]._deadline < asyncio.get_running_loop().time() + config.seconds("broadcast-timeout") + DEADLINE
+    parts[0]._deadline = 0.0
+
+    with pytest.raises(CollectiveTimeout, match="answer: 1"):
+        await ends(running)
+
+    assert "rank 1 does not come back from a broadcast" in world.broken
+
+
+async def test_a_broadcast_that_nobody_wants_any_more_gives_its_turn_back_when_a_rank_does_not_come(monkeypatch):
+    monkeypatch.setattr(broadcasting, "_LOOK", 0.01)
+    monkeypatch.setattr(broadcasting, "_UNWANTED", 0.01)
+    scheduler, world = Scheduler("workbench_broadcast_go"), ready_world()
+    running = broadcast(scheduler, world)
+    await ends(scheduler.asked.wait())
+    scheduler.tasks.clear()
+
+    with pytest.raises(CollectiveFailed, match="answer: 1"):
+        await ends(running)
