@@ -157,7 +157,7 @@ def test_a_head_that_cannot_be_reached_is_named_with_host_and_port() -> None:
         try:
             with (
                 dask.config.set({"workbench.connect-timeout": "0.5 s"}),
-                pytest.raises(HeadUnreachable, match=rf"127\.0\.0\.1 port {port} .*--ssh-tunnel"),
+                pytest.raises(HeadUnreachable, match=rf"127\.0\.0\.1 port {port} .*see its logs in"),
             ):
                 MPICluster.attach(NAME)
         finally:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import threading
 
+import pytest
 from support.patience import DEADLINE
 
 from workbench.host import ProcessId
@@ -17,7 +19,18 @@ def test_an_orphan_leaves_its_new_parent_alone() -> None:
     daemon, head = os.getpid(), ProcessId.of(os.getppid())
     assert _is_of_the_world(daemon, head)
     assert not _is_of_the_world(daemon, ProcessId.here()), "a head that is not among the parents"
-    assert _is_of_the_world(daemon, dataclasses.replace(head, host="node2", pid=0)), "the daemon of another host"
+
+
+@pytest.mark.parametrize("name", ["prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "slurmstepd"])
+def test_on_other_nodes_a_rank_ends_the_daemon_of_its_launcher_and_nobody_else(name, tmp_path) -> None:
+    elsewhere = dataclasses.replace(ProcessId.here(), host="node2", pid=0)
+    program = tmp_path / name
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, str(DEADLINE)]) as daemon:
+        assert _is_of_the_world(daemon.pid, elsewhere)
+        daemon.kill()
+    assert not _is_of_the_world(daemon.pid, elsewhere), "it has ended"
+    assert not _is_of_the_world(os.getpid(), elsewhere), "who has adopted an orphan"
 
 
 def test_a_rank_that_has_closed_its_worker_is_not_cut_off_while_it_finalises_mpi(monkeypatch):

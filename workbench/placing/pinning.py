@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench.errors import PlacementError, did_you_mean
+from workbench.errors import HeadUnreachable, PlacementError, did_you_mean
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -25,6 +25,8 @@ PER = ("rank", "node")
 """What blocks can be made for."""
 
 _PINS: WeakKeyDictionary[Future[Any], Pin] = WeakKeyDictionary()
+# Address of the head of the client that was used last: Dask forgets a client that has lost its scheduler.
+_last = ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,10 @@ def connected(client: Client | None) -> Client:
     ------
     PlacementError
         If there is none, if it is something else, if it is closed or if it is asynchronous.
+    HeadUnreachable
+        If its cluster has ended, or is cut off.
     """
+    global _last  # noqa: PLW0603  (for a message)
     from distributed import Client, get_client
 
     try:
@@ -81,7 +86,7 @@ def connected(client: Client | None) -> Client:
     except ValueError:
         raise PlacementError(
             "no client is connected to a cluster: start one (%mpicluster start, or MPICluster(...).get_client()) "
-            "or pass client="
+            f"or pass client={_gone(_last)}"
         ) from None
     if not isinstance(client, Client):
         raise PlacementError(
@@ -92,9 +97,25 @@ def connected(client: Client | None) -> Client:
             "the client is asynchronous; blocks are placed from ordinary code: use Client(cluster) without "
             "asynchronous=True, in a thread of its own where there is an event loop"
         )
+    address = client.scheduler and client.scheduler.address
+    if client.status == "connecting":
+        raise HeadUnreachable(
+            f"the client has lost the head of the cluster at {address}: the cluster has ended, or is cut off from "
+            "here. %mpicluster list tells which clusters there are"
+        )
     if client.status != "running":
         raise PlacementError(f"the client is {client.status}: connect another one to a running cluster")
+    _last = str(address)
     return client
+
+
+def _gone(address: str) -> str:
+    if not address:
+        return ""
+    return (
+        f". The last one, of the cluster at {address}, is closed: you have closed it, or the cluster has ended or is "
+        "cut off from here. %mpicluster list tells which clusters there are"
+    )
 
 
 def rank_order(name: int | str) -> tuple[int, int, int, str]:

@@ -37,6 +37,8 @@ from workbench.registry import Record
 _FINALIZE = 3.0
 # Seconds before that, for frames that are on their way by MPI.
 _DRAIN = 1.0
+# How the names begin of what starts ranks on other nodes: of Open MPI 5 and 4, MPICH and Intel MPI, SLURM.
+_DAEMONS = ("prte", "orte", "mpirun", "mpiexec", "hydra_", "slurmstepd")
 
 
 def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
@@ -209,7 +211,8 @@ def _abort(error: BaseException, said: int, record: Record, index: int, daemon: 
         MPI.COMM_WORLD.Abort(1)
     # Not a rank yet, so MPI knows of no loss: the daemon that started this process has to end the world.
     if _is_of_the_world(daemon, record.process):
-        os.kill(daemon, signal.SIGTERM)
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or is root's
+            os.kill(daemon, signal.SIGTERM)
     os._exit(1)
 
 
@@ -217,7 +220,13 @@ def _is_of_the_world(daemon: int, head: ProcessId) -> bool:
     """Return whether a process belongs to the world: an orphan's parent is the one that ends the user's session."""
     import psutil
 
-    return not head.is_local or any(parent.pid == head.pid for parent in psutil.Process(daemon).parents())
+    try:
+        process = psutil.Process(daemon)
+        if not head.is_local:
+            return process.name().startswith(_DAEMONS)
+        return any(parent.pid == head.pid for parent in process.parents())
+    except psutil.Error:
+        return False  # it has ended
 
 
 def _exit(finalize: bool | None) -> NoReturn:

@@ -1,0 +1,62 @@
+"""What the head keeps of cells whose notebooks have gone."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.patience import DEADLINE
+from support.ready import ready_world
+
+from workbench.errors import CollectiveFailed
+from workbench.head import cells as room
+from workbench.head.cells import Cells
+
+NOTHING: Any = None
+
+
+@pytest.fixture
+def cells(monkeypatch):
+    """The queue of one world, with cells that are ready at once and do not end by themselves."""
+    monkeypatch.setattr(room, "_REMEMBER", 0)
+    monkeypatch.setattr(room, "_PATIENCE", 0)
+    scheduler: Any = SimpleNamespace(stream_handlers={}, stream_comms={})
+    worlds: Any = {0: ready_world()}
+    its = Cells(scheduler, worlds, NOTHING, NOTHING, lambda *_: None)
+
+    async def get_ready(cell):
+        cell.running = {0, 1}
+        cell.addresses = {0: "a", 1: "b"}
+        return {}
+
+    monkeypatch.setattr(its, "_get_ready", get_ready)
+    return its
+
+
+def begin(cells: Cells, cell: str, client: str) -> Any:
+    names = {"big": {"value": b"parcel"}}
+    its = cells.begin(
+        cell=cell, client=client, origin=None, world=0, ranks=None, names=names, limit=1, timeout=DEADLINE
+    )
+    return asyncio.ensure_future(its)
+
+
+async def test_cells_of_a_notebook_that_has_gone_are_forgotten_wherever_they_were(cells):
+    running = begin(cells, "runs", "gone")
+    async with asyncio.timeout(DEADLINE):
+        await running
+    waiting, last = begin(cells, "waits", "gone"), begin(cells, "last", "here")
+    await asyncio.sleep(0)
+
+    cells.remove_client(NOTHING, "gone")
+
+    with pytest.raises(CollectiveFailed, match="called off"):
+        await waiting
+    async with asyncio.timeout(DEADLINE):
+        await last
+    cells.remove_client(NOTHING, "here")
+    async with asyncio.timeout(DEADLINE):
+        while cells._cells:  # noqa: ASYNC110  (there is no event for it)
+            await asyncio.sleep(0)
