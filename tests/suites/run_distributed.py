@@ -11,6 +11,7 @@ import fnmatch
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,16 @@ def tests(folder: Path) -> None:
                 shutil.copy(file, folder)
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a run, if it has not ended, and by that its cluster."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
 def outcomes(folder: Path, protocol: str, part: str, keywords: str) -> dict[str, str]:
     """Run the tests of a part with a protocol; return what each of them came to."""
     here = Path(__file__).parent
@@ -58,10 +69,13 @@ def outcomes(folder: Path, protocol: str, part: str, keywords: str) -> dict[str,
     options += ["-p", "no:cacheprovider", "-k", keywords, *[f"{name}.py" for name in PARTS[part]]]
     with open(folder / f"{protocol}-{part}.log", "w", encoding="utf-8") as log:
         command = [sys.executable, "-m", "pytest", *options]
-        try:
-            subprocess.run(command, cwd=folder, env=environment, stdout=log, stderr=log, timeout=PATIENCE, check=False)
-        except subprocess.TimeoutExpired:
-            print(f"{part} with {protocol} was ended after {PATIENCE} s")
+        with subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log) as process:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                print(f"{part} with {protocol} was ended after {PATIENCE} s")
+            finally:
+                end(process)
     return dict(json.loads(line) for line in told.read_text(encoding="utf-8").splitlines())
 
 
