@@ -44,6 +44,8 @@ help:
 	@echo '                    50 calls that fail on a rank and 50 that are interrupted, on each MPI, 1000 calls in a queue'
 	@echo 'make test-stress    set up, run every test three times, beside four processes that keep the machine busy'
 	@echo 'make test-heat      set up (4 GB: Heat brings PyTorch), test the way to Heat and back'
+	@echo 'make test-mpi4py    the tests of mpi4py inside calls on 2 and 4 ranks, on each MPI, against plain communicators'
+	@echo 'make test-distributed  the tests of distributed with mpi:// and with ranks as workers, against tcp'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling or submit'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
@@ -84,6 +86,16 @@ test-long: .venv/.test .venv-mpich/.test
 test-heat: .venv-heat/.test
 	.venv-heat/bin/python -m pytest -m heat tests/cluster/test_heat.py
 
+.PHONY: test-mpi4py
+test-mpi4py: .venv/.test .venv-mpich/.test
+	.venv/bin/python tests/suites/run_mpi4py.py
+	.venv-mpich/bin/python tests/suites/run_mpi4py.py
+
+.PHONY: test-distributed
+test-distributed: .venv/.test .venv-mpich/.test
+	.venv/bin/python tests/suites/run_distributed.py
+	.venv-mpich/bin/python tests/suites/run_distributed.py
+
 # Nobody installs node by hand: pip brings the one that checks what is TypeScript.
 .PHONY: lint
 lint: .venv/.test
@@ -104,7 +116,7 @@ bench-%: .venv/.bench
 
 .PHONY: clean
 clean:
-	rm -rf .venv .venv-mpich .venv-heat .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpich .venv-heat .venv-peers .suites build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf extension/node_modules extension/lib extension/build workbench/labextension
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

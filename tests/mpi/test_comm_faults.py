@@ -10,6 +10,7 @@ import gc
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -250,6 +251,57 @@ async def test_a_connection_is_closed_in_the_moment_that_something_comes(end: En
             await until_refused(comm, [to_serialize(numbered(MIB))] * 3)
             await comm.close()
         await end.gather()
+
+
+@on_ranks
+async def test_mpi_refuses_a_send_while_the_peer_lives(end: End):
+    comm = await end.pair()
+    if end.left:
+        link, tags = comm._incoming.link, member.current().tags[end.partner]
+        before = set(tags._used)
+        communicator, link._communicator = link._communicator, SimpleNamespace(Issend=out_of_memory)
+        await comm.write(to_serialize(numbered(3 * MIB)))
+        assert link.stream.closed()
+        # They are in use for good, but not beyond this test.
+        for tag in tags._used - before:
+            tags.give_back(tag)
+        link._communicator = communicator
+        with pytest.raises(CommClosedError):
+            await comm.write({})
+        await end.gather()
+    else:
+        with pytest.raises(CommClosedError):
+            await comm.read()
+        await end.gather()
+    await comm.close()
+    # others go on
+    comm = await end.pair()
+    await comm.write(to_serialize(numbered(MIB)))
+    np.testing.assert_array_equal(await comm.read(), numbered(MIB))
+    await comm.close()
+
+
+@on_ranks
+async def test_a_receive_of_less_than_was_announced_fails(end: End):
+    comm = await end.pair()
+    if end.left:
+        link = comm._incoming.link
+        tag = link.take_tag()
+        [header] = wire.pack([NIL, b"y" * MIB], [1, MIB], {1: tag})
+        await comm.stream.write(header)
+        link.send([(memoryview(bytearray(1000)), tag)], comm.stream.write(b""))
+        assert await until_closed(comm) == []
+    else:
+        with pytest.raises(CommClosedError, match="1000 bytes came where 1048576 were announced"):
+            await comm.read()
+        await comm.close()
+    await end.gather()
+
+
+def out_of_memory(*_: Any) -> None:
+    from mpi4py import MPI
+
+    raise MPI.Exception(MPI.ERR_NO_MEM)
 
 
 @on_ranks

@@ -3,69 +3,142 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from support.patience import DEADLINE
 
 from workbench.comm import engine
 from workbench.comm.engine import Transfer
 
+if TYPE_CHECKING:
+    import pytest
+
 
 class Request:
-    """A receive that nobody sends to: complete once it is cancelled."""
+    """A piece on its way: MPI has done with it once it is cancelled, or as the test has it."""
 
     def __init__(self) -> None:
-        self.cancelled = False
+        self.cancelled, self.error = False, ""
 
-    def Test(self) -> bool:  # noqa: N802  (MPI's name)
+    def Test(self, status: Status | None = None) -> bool:  # noqa: N802  (MPI's name)
+        if self.error:
+            raise RuntimeError(self.error)
         return self.cancelled
 
     def Cancel(self) -> None:  # noqa: N802
         self.cancelled = True
 
 
-@pytest.mark.parametrize("error", [None, "the peer ended"])
-def test_a_transfer_tells_once_that_mpi_has_done_with_it_and_whether_it_failed(error: str | None) -> None:
-    told: list[str | None] = []
-    transfer = Transfer(
-        lambda *_: Request(),
-        [(memoryview(bytearray(8)), 0)],
-        window=1,
-        is_receive=True,
-        peer_is_gone=lambda: False,
-        when_over=told.append,
-    )
-    assert not transfer.step()
-    transfer.cancel()
-    transfer.finish(error)
-    assert transfer.step()
-    assert transfer.step()
-    assert told == [error]
+class Status:
+    """What MPI notes of a receive."""
+
+    def __init__(self, came: int = 8) -> None:
+        self.came = came
+
+    def Get_count(self) -> int:  # noqa: N802
+        return self.came
+
+
+class Posting:
+    """What a transfer posts, in the place of MPI, and what it reports."""
+
+    def __init__(self, frames: int = 1, status: Status | None = None, *, peer_is_gone: bool = False) -> None:
+        self.requests: list[Request] = []
+        self.told: list[str | None] = []
+        self.refuse = ""
+        self.transfer = Transfer(
+            self._post,
+            [(memoryview(bytearray(8)), tag) for tag in range(frames)],
+            window=float("inf"),
+            status=status,
+            peer_is_gone=lambda: peer_is_gone,
+            when_over=self._note,
+        )
+        self.over = asyncio.Event()
+
+    def _note(self, error: str | None) -> None:
+        self.told.append(error)
+        self.over.set()
+
+    def _post(self, *_: Any) -> Request:
+        if self.refuse:
+            raise RuntimeError(self.refuse)
+        self.requests.append(Request())
+        return self.requests[-1]
+
+
+def test_a_transfer_reports_once_that_everything_has_arrived() -> None:
+    posting = Posting(status=Status())
+    assert not posting.transfer.step()
+    posting.requests[0].cancelled = True  # stands for the arrival
+    assert posting.transfer.step()
+    assert posting.transfer.step()
+    assert posting.told == [None]
+
+
+def test_a_transfer_that_failed_reports_it_once_and_its_receives_are_cancelled() -> None:
+    posting = Posting(status=Status())
+    assert not posting.transfer.step()
+    posting.transfer.fail("the peer ended")
+    posting.transfer.fail("and so did this")
+    assert posting.transfer.step()
+    assert posting.told == ["the peer ended"]
+    assert posting.requests[0].cancelled
+
+
+async def test_a_receive_of_fewer_bytes_than_announced_fails() -> None:
+    posting = Posting(2, Status(3))
+    engine.engine().start(posting.transfer)
+    posting.requests[0].cancelled = True
+    await asyncio.wait_for(posting.transfer.waiter(), DEADLINE)
+    assert posting.transfer.error == "MPI: 3 bytes came where 8 were announced"
+    assert posting.requests[1].cancelled
+    assert posting.told == [posting.transfer.error]
+
+
+async def test_a_send_that_mpi_refuses_fails_at_once_and_nothing_is_posted_in_its_place() -> None:
+    posting = Posting(3)
+    posting.refuse = "no memory"
+    its = engine.engine()
+    its.start(posting.transfer)
+    assert posting.told == ["MPI: no memory"]
+    assert posting.transfer.waiter() is None
+    assert its.outstanding == []
+    posting.refuse = ""
+    assert posting.transfer.step()
+    assert posting.requests == []
+
+
+async def test_a_send_that_fails_on_its_way_stays_mpis_until_mpi_has_done_with_it() -> None:
+    posting = Posting(2)
+    its = engine.engine()
+    its.start(posting.transfer)
+    posting.requests[0].error = "the endpoint is down"
+    await asyncio.wait_for(posting.transfer.waiter(), DEADLINE)
+    assert posting.told == [posting.transfer.error] == ["MPI: the endpoint is down"]
+    assert not engine.finish(0.0)
+    posting.requests[0].error = ""
+    for request in posting.requests:
+        request.cancelled = True
+    assert engine.finish(0.0)
+    assert posting.told == ["MPI: the endpoint is down"]
 
 
 async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(Exception=RuntimeError))
     monkeypatch.setattr(engine, "_ABANDON", 0.0)
     monkeypatch.setattr(engine, "_RARELY", 0.01)
-    request, over = Request(), asyncio.Event()
-    transfer = Transfer(
-        lambda *_: request,
-        [(memoryview(bytearray(8)), 0)],
-        window=1,
-        is_receive=False,
-        peer_is_gone=lambda: True,
-        when_over=lambda _: over.set(),
-    )
+    posting = Posting(peer_is_gone=True)
     its = engine.engine()
-    its.start(transfer)
-    if waiter := transfer.waiter():
+    its.start(posting.transfer)
+    if waiter := posting.transfer.waiter():
         await asyncio.wait_for(waiter, DEADLINE)
-    assert its.outstanding == [transfer]
+    assert its.outstanding == [posting.transfer]
+    assert posting.told == []
 
-    request.cancelled = True  # stands for the arrival
+    posting.requests[0].cancelled = True  # stands for the arrival
 
-    await asyncio.wait_for(over.wait(), DEADLINE)
+    await asyncio.wait_for(posting.over.wait(), DEADLINE)
+    # It has arrived: its tags are free.
+    assert posting.told == [None]
     assert its.outstanding == []
     assert its._next is None

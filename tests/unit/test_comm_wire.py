@@ -83,7 +83,27 @@ def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
         assert 0 <= head.numbers <= head.size
         assert head.by_mpi <= head.frames
         # nobody asks for gigabytes of memory to read numbers into
-        assert head.numbers <= 1 << 30
+        assert head.numbers <= (1 << 27) + (1 << 18)
+
+
+@pytest.mark.parametrize("counts", [(1 << 24) + 1, 40_000 | 32_769 << 32])
+def test_more_frames_than_a_message_can_have_are_refused_before_there_is_memory_for_them(counts):
+    with pytest.raises(ValueError, match=r"at most 16777216 frames and 32768 by MPI are accepted"):
+        wire.parse_head(struct.pack("QQ", 1 << 40, counts))
+
+
+@pytest.mark.parametrize(("lengths", "by_mpi"), [([1 << 62], 0), ([1 << 62], 1), ([1 << 63], 0), ([1 << 46] * 3, 1)])
+def test_more_bytes_than_a_process_has_addresses_are_refused(lengths, by_mpi):
+    words = [lengths[0] | by_mpi << 63, *lengths[1:], *[0] * by_mpi]
+    head = wire.Head(8 * len(words), len(lengths), by_mpi)
+    with pytest.raises(ValueError, match=r"a message of \d+ bytes: at most \d+ are accepted"):
+        wire.parse_layout(head, struct.pack(f"{len(words)}Q", *words))
+
+
+def test_nobody_sends_what_nobody_accepts(monkeypatch):
+    monkeypatch.setattr(wire, "_MAX_FRAMES", 2)
+    with pytest.raises(ValueError, match="3 frames was to be sent, and at most 2 are accepted: send or gather fewer"):
+        wire.pack([b"x"] * 3, [1] * 3, {})
 
 
 @given(st.lists(words, min_size=1, max_size=6), st.integers(0, 6), st.integers(0, 10**6))

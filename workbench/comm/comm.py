@@ -119,10 +119,17 @@ class MPIComm(TCP):
         lengths = [nbytes(frame) for frame in frames]
         link = self._incoming.link
         tags = _tags(link, lengths, self._threshold) if link is not None else {}
-        pieces = wire.pack(frames, lengths, tags)
-        by_mpi = [(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()]
         try:
-            header = self._write(pieces)
+            pieces = wire.pack(frames, lengths, tags)
+            by_mpi = [(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()]
+            header = self.stream.write(pieces[0])
+            if link is not None and by_mpi:
+                # From here on it has the tags: the peer may have read them, whatever becomes of the other pieces.
+                tags = {}
+                link.send(by_mpi, header)
+            for piece in map(ensure_memoryview, pieces[1:]):
+                for at in range(0, len(piece), wire.MOST):
+                    self.stream.write(piece[at : at + wire.MOST])
         except BaseException as error:
             if link is not None:
                 link.give_back(tags.values())
@@ -131,18 +138,8 @@ class MPIComm(TCP):
                 raise
             self.stream, self._closed = None, True
             convert_stream_closed_error(self, error)
-        if link is not None and by_mpi:
-            link.send(by_mpi, header)
         self._flow.add_sent(sum(map(nbytes, pieces)), time.perf_counter() - began)
         return sum(lengths)
-
-    def _write(self, pieces: Sequence[wire.Frame]) -> asyncio.Future[None]:
-        """Write what belongs to a message; return the end of writing its header."""
-        header: asyncio.Future[None] = self.stream.write(pieces[0])
-        for piece in map(ensure_memoryview, pieces[1:]):
-            for at in range(0, len(piece), wire.MOST):
-                self.stream.write(piece[at : at + wire.MOST])
-        return header
 
     def close(self) -> Any:
         """Close the connection, once what is on its way has arrived."""

@@ -59,12 +59,12 @@ class Transfer:
         Memory and tag of each frame.
     window
         Bytes that may be posted and not complete; one chunk may be in any case.
-    is_receive
-        Whether it can be cancelled when the peer is dead.
+    status
+        For receives, where MPI notes how much has come; None for sends, which cannot be cancelled.
     peer_is_gone
         Tells whether the socket to the peer has ended.
     when_over
-        Called once, with the error or None, when MPI has done with it: never, if it failed for good.
+        Called once: with None when all frames have arrived, with the error as soon as it is clear that they do not.
 
     Notes
     -----
@@ -72,8 +72,8 @@ class Transfer:
     """
 
     __slots__ = (
-        "__weakref__", "_chunks", "_flying", "_post", "_requests", "_waiters", "_when_over", "_window",
-        "attended_until", "error", "finished", "gone_since", "is_receive", "news", "peer_is_gone", "size",
+        "__weakref__", "_chunks", "_flying", "_post", "_requests", "_status", "_waiters", "_when_over", "_window",
+        "attended_until", "error", "failure", "finished", "gone_since", "is_receive", "news", "peer_is_gone", "size",
     )  # fmt: skip
 
     def __init__(
@@ -82,11 +82,13 @@ class Transfer:
         frames: Sequence[tuple[memoryview, int]],
         *,
         window: float,
-        is_receive: bool,
+        status: MPI.Status | None,
         peer_is_gone: Callable[[], bool],
         when_over: Callable[[str | None], None],
     ) -> None:
-        self._post, self._window, self.is_receive, self.peer_is_gone = post, window, is_receive, peer_is_gone
+        self._post, self._window, self._status, self.peer_is_gone = post, window, status, peer_is_gone
+        self.is_receive = status is not None
+        """Whether it can be cancelled when the peer is dead."""
         self._when_over = when_over
         self._chunks = deque(
             (frame[at : at + wire.CHUNK], tag) for frame, tag in frames for at in range(0, len(frame), wire.CHUNK)
@@ -104,7 +106,9 @@ class Transfer:
         """Since when the peer's socket has been seen to be at its end."""
         self.finished = False
         self.error: str | None = None
-        """Why it failed. Not an exception: its traceback would hold what holds it."""
+        """Why nobody waits for it any more. Not an exception: its traceback would hold what holds it."""
+        self.failure: str | None = None
+        """Why some of it does not arrive, whatever MPI does yet; None for a send that may still be received."""
 
     def waiter(self) -> asyncio.Future[None] | None:
         """Return a future for its end, or None if it is finished; cancelling that leaves the transfer alone."""
@@ -127,28 +131,40 @@ class Transfer:
         until
             Time until which to test again and again.
 
-        Raises
-        ------
-        mpi4py.MPI.Exception
-            If MPI says so, as when the peer is known to be dead.
+        Notes
+        -----
+        If MPI refuses a piece or fails one, as when the peer is known to be dead, it notes that as its `failure`.
         """
+        try:
+            self._move(until)
+        except RuntimeError as error:  # mpi4py's exception is one
+            self.fail(f"MPI: {error}")
+        if self._requests or self._chunks:
+            return False
+        self._tell()
+        return True
+
+    def _move(self, until: float) -> None:
         while self._chunks and (not self._requests or self._flying < self._window):
             chunk, tag = self._chunks.popleft()
             self._requests.append((self._post(chunk, tag), len(chunk)))
             self._flying += len(chunk)
         while self._requests:
-            if self._requests[0][0].Test():
-                self._flying -= self._requests.popleft()[1]
+            if self._requests[0][0].Test(self._status):
+                size = self._requests.popleft()[1]
+                self._flying -= size
                 self.news = time.monotonic()
+                # What was cancelled has no count.
+                if self._status is not None and self.failure is None and (came := self._status.Get_count()) != size:
+                    raise RuntimeError(f"{came} bytes came where {size} were announced")
             elif time.monotonic() >= until:
                 break
             else:
                 os.sched_yield()
-        if self._requests or self._chunks:
-            return False
+
+    def _tell(self) -> None:
         when_over, self._when_over = self._when_over, _nothing
-        when_over(self.error)
-        return True
+        when_over(self.failure)
 
     def finish(self, error: str | None = None) -> None:
         """Note that it is complete, or that it failed, and tell whoever waits."""
@@ -158,12 +174,19 @@ class Transfer:
                 waiter.set_result(None)
         self._waiters.clear()
 
-    def cancel(self) -> None:
-        """Cancel what is posted, if the peer is dead: while it lives a request has to be finished."""
-        self._chunks.clear()
-        for request, _ in self._requests:
-            with contextlib.suppress(Exception):
-                request.Cancel()
+    def fail(self, error: str) -> None:
+        """Post nothing more, which would take the place of what is missing, and cancel what can be cancelled.
+
+        The memory of what is posted is MPI's until MPI has done with it.
+        """
+        if self.failure is None:
+            self.failure = error
+            self._chunks.clear()
+            if self.is_receive:
+                for request, _ in self._requests:
+                    with contextlib.suppress(Exception):
+                        request.Cancel()
+            self._tell()
 
 
 class Engine:
@@ -259,20 +282,18 @@ class Engine:
             for transfer in self._active
             if not self._move(transfer, now + (_BURST if now < transfer.attended_until else _GLANCE))
         ]
-        self._abandoned = [transfer for transfer in self._abandoned if not _is_over(transfer)]
+        self._abandoned = [transfer for transfer in self._abandoned if not transfer.step()]
         self._plan()
 
     def _move(self, transfer: Transfer, until: float) -> bool:
         """Move a transfer on; tell whether it need not be looked after any more."""
-        from mpi4py import MPI
-
         now = time.monotonic()
-        try:
-            if transfer.step(until):
-                transfer.finish()
-                return True
-        except MPI.Exception as error:
-            self._give_up(transfer, f"MPI: {error}")
+        is_over = transfer.step(until)
+        if transfer.failure is not None:
+            self._give_up(transfer, transfer.failure)
+            return True
+        if is_over:
+            transfer.finish()
             return True
         if now - transfer.news < 10 * _SOON or not transfer.peer_is_gone():
             transfer.gone_since = None
@@ -287,10 +308,10 @@ class Engine:
 
     def _give_up(self, transfer: Transfer, error: str) -> None:
         if transfer.is_receive:
-            transfer.cancel()
+            transfer.fail(error)
         transfer.finish(error)
         # Its memory is MPI's until MPI says otherwise, which for the dead it may never do.
-        if not _is_over(transfer):
+        if not transfer.step():
             self._abandoned.append(transfer)
 
 
@@ -302,15 +323,6 @@ def _delay(transfer: Transfer, now: float) -> float:
     if now < transfer.attended_until or not transfer.is_waiting:
         return 0
     return min(max((now - transfer.news) / 4, _SOON), _SELDOM)
-
-
-def _is_over(transfer: Transfer) -> bool:
-    from mpi4py import MPI
-
-    try:
-        return transfer.step()
-    except MPI.Exception:
-        return False
 
 
 # By event loop. Not weak: the memory of a transfer that is on its way must outlive its loop.
@@ -331,7 +343,7 @@ def finish(timeout: float) -> bool:
     """Finish what is outstanding, when no event loop runs any more; tell whether all is."""
     deadline = time.monotonic() + timeout
     transfers = [transfer for its in _engines.values() for transfer in its.outstanding]
-    while transfers := [transfer for transfer in transfers if not _is_over(transfer)]:
+    while transfers := [transfer for transfer in transfers if not transfer.step()]:
         if time.monotonic() > deadline:
             return False
         time.sleep(_SOON)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tornado.iostream import IOStream
 
     from workbench.comm.engine import Transfer
-    from workbench.comm.link import Link
+    from workbench.comm.link import Frames, Link
 
 # Bytes. Frames below it are read together, as many as come to so much.
 _SMALL, _RUN = 1 << 16, 1 << 20
@@ -164,23 +164,33 @@ class Incoming:
         layout = wire.parse_layout(head, body)
         lengths, on_socket = layout.lengths, layout.on_socket
         split = layout.glued if head.size <= wire.GLUED else 0
-        glued, rest = on_socket[:split], on_socket[split:]
+        glued, parts = on_socket[:split], (on_socket[split : layout.glued], on_socket[layout.glued :])
         # Whatever may fail for want of memory comes before anything is begun: this step may be taken again then.
         if self.discard:
             runs: list[_Run] = []
             own: dict[int, memoryview] = {}
-            wanted = [piece for index in rest for piece in memory.scratch(lengths[index])]
+            wanted, after = [[piece for index in part for piece in memory.scratch(lengths[index])] for part in parts]
             by_mpi = [(piece, tag) for index, tag in layout.tags.items() for piece in memory.scratch(lengths[index])]
         else:
-            runs = list(_runs(rest, lengths))
+            in_parts = [list(_runs(part, lengths)) for part in parts]
+            runs = [run for part in in_parts for run in part]
             own = {index: memory.take(lengths[index]) for index in layout.tags}
-            wanted = [run[at : at + wire.MOST] for run, _ in runs for at in range(0, len(run), wire.MOST)]
+            wanted, after = [
+                [run[at : at + wire.MOST] for run, _ in part for at in range(0, len(run), wire.MOST)]
+                for part in in_parts
+            ]
             by_mpi = [(own[index], tag) for index, tag in layout.tags.items()]
-        self._size += sum(lengths[index] for index in rest)
+        self._size += sum(lengths[index] for part in parts for index in part)
         self._wanted.extend(wanted)
+        place = partial(self._place, lengths, [(body[head.numbers :], glued), *runs], own)
+        return partial(self._receive, by_mpi, after, place)
+
+    def _receive(self, by_mpi: Frames, after: list[memoryview], place: Step) -> Step:
+        # The whole body is here, and only then the sender posts: of one that was cut off it uses the tags again.
         if by_mpi and self.link is not None:
             self._transfer = self.link.receive(by_mpi, one_by_one=self.discard)
-        return partial(self._place, lengths, [(body[head.numbers :], glued), *runs], own)
+        self._wanted.extend(after)
+        return place
 
     def _place(self, lengths: Sequence[int], runs: list[_Run], own: dict[int, memoryview]) -> None:
         frames = dict(own)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from workbench.comm.engine import Transfer
     from workbench.comm.incoming import Incoming
     from workbench.comm.member import Membership
+
+logger = logging.getLogger(__name__)
 
 # Not every system can tell that the peer has ended its half while something of it is unread.
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
@@ -96,9 +99,14 @@ class Link:
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
         tags = [tag for _, tag in frames]
 
-        def over(_: str | None) -> None:
-            self._flow.add_sent(size, time.perf_counter() - began)
-            self.give_back(tags)
+        def over(error: str | None) -> None:
+            if error is None:
+                self._flow.add_sent(size, time.perf_counter() - began)
+                self.give_back(tags)
+            else:
+                # The tags stay in use: a frame of the same tag could meet the receives of this one.
+                logger.warning("%d bytes do not arrive at rank %d: %s. Their connection ends", size, self.peer, error)
+                self._end()
             self._engine.settle(self._progress)
             self._let_go()
 
@@ -109,17 +117,26 @@ class Link:
                 lambda chunk, tag: self._communicator.Issend(chunk, self.peer, tag),
                 frames,
                 window=float("inf"),
-                is_receive=False,
+                status=None,
                 peer_is_gone=self._peer_is_gone,
                 when_over=over,
             )
             self._sends.add(transfer)
             self._engine.start(transfer)
         except BaseException:
-            # The peer waits for what was announced. The end of the socket tells it not to.
+            self._end()
             self._let_go()
-            self.stream.close()
             raise
+
+    def _end(self) -> None:
+        """End the socket at once, also where it is held: the peer must not wait for frames that do not come."""
+        if self._held >= 0 or not self.stream.closed():
+            held = socket.socket(fileno=self._held if self._held >= 0 else self.stream.socket.fileno())
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+            held.detach()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.stream.close()
 
     def _hold(self) -> None:
         """Keep the connection while frames are on their way, for its end tells that a process is dead.
@@ -141,6 +158,8 @@ class Link:
 
     def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
         """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
+        from mpi4py import MPI
+
         size, began = sum(len(memory) for memory, _ in frames), time.perf_counter()
 
         def over(error: str | None) -> None:
@@ -154,7 +173,7 @@ class Link:
             lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
             frames,
             window=1 if one_by_one else wire.CHUNK,
-            is_receive=True,
+            status=MPI.Status(),
             peer_is_gone=self._peer_is_gone,
             when_over=over,
         )

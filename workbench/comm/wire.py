@@ -15,6 +15,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from workbench.comm.member import MAX_TAG
+
 WORD = struct.calcsize("Q")
 HEAD = 2 * WORD
 """Bytes of the first two words: size of the body and number of frames."""
@@ -30,8 +32,10 @@ MOST = (1 << 31) - 1
 _BY_MPI = 1 << 63
 _HALF = (1 << 32) - 1
 _MAX_BODY = 1 << 25
-# More than any message has: only nonsense asks for memory for so many.
-_MAX_FRAMES = 1 << 26
+# More than any message has: only nonsense asks for memory for so many, 128 MiB of numbers.
+_MAX_FRAMES = 1 << 24
+# Bytes of all frames together: no process has more addresses. Whether there is memory for less is found out by asking.
+_MAX_SIZE = 1 << 47
 
 Frame = bytes | bytearray | memoryview
 
@@ -79,7 +83,17 @@ def pack(frames: Sequence[Frame], lengths: Sequence[int], tags: dict[int, int]) 
         Frames of the message and their sizes in bytes.
     tags
         Tags of the frames that go by MPI, by index.
+
+    Raises
+    ------
+    ValueError
+        If there are more frames than a receiver accepts.
     """
+    if len(frames) > _MAX_FRAMES:
+        raise ValueError(
+            f"a message of {len(frames)} frames was to be sent, and at most {_MAX_FRAMES} are accepted: send or gather "
+            "fewer objects at a time"
+        )
     words: Sequence[int] = lengths
     on_socket: Sequence[int] = range(len(frames))
     if tags:
@@ -107,8 +121,13 @@ def parse_head(words: Frame) -> Head:
     """
     size, counts = struct.unpack_from("QQ", words)
     head = Head(size - WORD, counts & _HALF, counts >> 32)
-    if head.size < head.numbers or head.by_mpi > head.frames or head.frames > _MAX_FRAMES:
+    if head.size < head.numbers or head.by_mpi > head.frames:
         raise ValueError(f"a message of {head.frames} frames, {head.by_mpi} of them by MPI, in {size} bytes")
+    if head.frames > _MAX_FRAMES or head.by_mpi > MAX_TAG + 1:
+        raise ValueError(
+            f"a message of {head.frames} frames, {head.by_mpi} of them by MPI: at most {_MAX_FRAMES} frames and "
+            f"{MAX_TAG + 1} by MPI are accepted"
+        )
     return head
 
 
@@ -125,14 +144,17 @@ def parse_layout(head: Head, numbers: Frame) -> Layout:
     ValueError
         If that cannot be.
     """
-    words = struct.unpack_from(f"{head.frames}Q", numbers)
-    if not head.by_mpi:
-        return Layout(words, {}, _glued(words, head.size - head.numbers))
-    tags = struct.unpack_from(f"{head.by_mpi}Q", numbers, WORD * head.frames)
-    by_mpi = [index for index, word in enumerate(words) if word & _BY_MPI]
-    on_socket = [word for word in words if not word & _BY_MPI]
-    glued = _glued(on_socket, head.size - head.numbers)
-    return Layout(tuple(word & ~_BY_MPI for word in words), dict(zip(by_mpi, tags, strict=True)), glued)
+    lengths = on_socket = struct.unpack_from(f"{head.frames}Q", numbers)
+    tags: dict[int, int] = {}
+    if head.by_mpi:
+        by_mpi = [index for index, word in enumerate(lengths) if word & _BY_MPI]
+        on_socket = tuple(word for word in lengths if not word & _BY_MPI)
+        lengths = tuple(word & ~_BY_MPI for word in lengths)
+        words = struct.unpack_from(f"{head.by_mpi}Q", numbers, WORD * head.frames)
+        tags = dict(zip(by_mpi, words, strict=True))
+    if (total := sum(lengths)) > _MAX_SIZE:
+        raise ValueError(f"a message of {total} bytes: at most {_MAX_SIZE} are accepted")
+    return Layout(lengths, tags, _glued(on_socket, head.size - head.numbers))
 
 
 def _glued(lengths: Sequence[int], size: int) -> int:
