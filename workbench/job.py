@@ -110,6 +110,8 @@ class Job:
                 self._launcher.cancel(self._id)
 
     def _make_folder(self) -> None:
+        if self._launcher.batch:
+            self.record = self.record.replace(system=self._launcher.system() or "")
         while True:
             try:
                 registry.create(self.record)
@@ -160,7 +162,7 @@ class Job:
             return ""
         if not self._launcher.batch:
             return "its head ended unexpectedly" if self._launcher.statuses([self._id])[self._id].over else ""
-        self.status = poller.status(self.record.scheduler, self._id)
+        self.status = queued.of(self.record, poller.status(self.record.scheduler, self._id))
         if not self.status.over:
             return ""
         return f"its job {self._id} has ended: {queued.words(self.status)}"

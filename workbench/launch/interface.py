@@ -79,6 +79,8 @@ class JobStatus:
     """Its nodes, as the scheduler writes them: ``n[1-4]``."""
     forgotten: bool = False
     """Whether the scheduler answers, and does not know the job (any more): it cannot run, how it ended is unknown."""
+    label: str = field(default="", compare=False)
+    """Comment or name by which the scheduler knows the job: another scheduler gives its number to another job."""
 
     @property
     def over(self) -> bool:
@@ -164,8 +166,22 @@ class Launcher(abc.ABC):
         """Return what the site's settings say of the nodes of a job."""
         return NodeSettings()
 
-    def find(self, identity: str) -> str | None:
-        """Return the id of the job with an identity: of one that was submitted, but whose id was never heard.
+    def system(self) -> str | None:
+        """Return the identity of the system whose scheduler answers here, or None if that is not known.
+
+        Notes
+        -----
+        It is empty where the ids of jobs name their system.
+        """
+        return ""
+
+    def find(self, identity: str, name: str) -> str | None:
+        """Return the id of a job that was submitted, but whose id was never heard, or None if there is none.
+
+        Parameters
+        ----------
+        identity, name
+            As of its `JobSpec`.
 
         Raises
         ------

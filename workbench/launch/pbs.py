@@ -10,13 +10,13 @@ from contextlib import suppress
 from functools import lru_cache
 
 from workbench.errors import LaunchError, SchedulerSilent
-from workbench.launch import pbs_text
+from workbench.launch import pbs_text, slurm
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
 from workbench.launch.pbs_refusals import refusal
-from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, script_text
+from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text
 from workbench.launch.pbs_settle import settled
 from workbench.launch.site import site
 from workbench.resources import Resources
@@ -73,6 +73,23 @@ class PBSLauncher(BatchLauncher):
                 if pbs_text.number(job) not in told:
                     told |= _ask(_flavour(), [job])
         return {job: told.get(pbs_text.number(job), UNKNOWN) for job in jobs}
+
+    def system(self) -> str | None:
+        """Return nothing, since the ids of jobs name their server; but for those of SLURM's emulation."""
+        try:
+            return slurm.system() if _flavour() is Flavour.EMULATION else ""
+        except LaunchError:
+            return None
+
+    def find(self, identity: str, name: str) -> str | None:
+        """Return the id of the job that has an identity in its name, or None if there is none."""
+        flavour = _flavour()
+        if flavour is Flavour.EMULATION:
+            return None  # it ends with the command that submits it
+        answer = ask(["qselect", "-N", job_name(name, identity, flavour)])
+        if answer.code != _OK:
+            raise SchedulerSilent(f"PBS does not answer ({answer.words}). Try again.")
+        return self.receipt(answer.out)
 
     def cancel(self, job: str) -> None:
         """End a job by ``qdel``, with force if its node does not answer."""

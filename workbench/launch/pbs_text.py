@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.pbs_words import held, signal_or_code, waiting
@@ -52,10 +53,10 @@ def number(job: str) -> str:
 
     Examples
     --------
-    >>> number("17.pbshead.example.org")
-    '17'
+    >>> number("17.pbshead.example.org"), number("17")
+    ('17.pbshead', '17')
     """
-    return job.partition(".")[0]
+    return ".".join(job.split(".")[:2])
 
 
 def lost(errors: str) -> set[str]:
@@ -73,7 +74,7 @@ def queues(text: str) -> list[str]:
 def statuses(text: str) -> dict[str, JobStatus]:
     """Return the statuses that ``qstat -f`` prints, in JSON or as text, by the numbers of jobs."""
     jobs = _from_json(text) if text.lstrip().startswith("{") else _from_text(text)
-    return {number(job): _status(attributes) for job, attributes in jobs}
+    return {number(job): replace(_status(given), label=given.get("Job_Name", "")) for job, given in jobs}
 
 
 def limits(text: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from workbench import config
 from workbench.errors import JobRejected, LaunchError, SchedulerSilent
@@ -25,6 +26,7 @@ from workbench.launch.slurm_answers import (
     parse_accounting,
     parse_partitions,
     parse_queue,
+    parse_system,
     rejection,
     said,
     unknown_job,
@@ -76,7 +78,11 @@ class SlurmLauncher(BatchLauncher):
                 return number
         return None
 
-    def find(self, identity: str) -> str | None:
+    def system(self) -> str | None:
+        """Return the name of this SLURM and the host of its controller, asked for once."""
+        return system()
+
+    def find(self, identity: str, name: str) -> str | None:
         """Return the number of the job that carries `identity` in its comment, or None if there is none."""
         line = ["squeue", "--noheader", "--me", f"--format=%i{SEPARATOR}%k"]
         answer = command.ask(line, environment=_unfiltered())
@@ -134,6 +140,21 @@ def available() -> bool:
         return command.ask(line, environment=_unfiltered(), within=_AVAILABLE).code == 0
     except LaunchError:
         return False
+
+
+def system() -> str | None:
+    """Return the name of the SLURM that answers here and the host of its controller; None if it does not answer."""
+    with suppress(LaunchError):
+        return _system(shutil.which("scontrol"), os.environ.get("SLURM_CONF"))
+    return None
+
+
+@lru_cache(maxsize=4)
+def _system(*_: str | None) -> str:
+    answer = command.ask(["scontrol", "show", "config"])
+    if (found := parse_system(answer.out)) is None:
+        raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}). Try again.")
+    return found
 
 
 def _environment(text: str) -> tuple[dict[str, str], list[str]]:

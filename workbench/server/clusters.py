@@ -128,7 +128,7 @@ class Survey:
         # A head on another host is seen by its job alone.
         if queued.is_batch(record) and (record.state == "submitted" or record.alive() is None):
             job = queued.job_id(record)
-            return UNKNOWN if job is None else self._asked(record.scheduler, job)
+            return UNKNOWN if job is None else queued.of(record, self._asked(record.scheduler, job))
         return UNKNOWN
 
 
