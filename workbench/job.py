@@ -130,7 +130,8 @@ class Job:
         Raises
         ------
         StartError
-            If the cluster has failed to start, with the end of the log that tells why.
+            If the cluster has failed to start, with the end of the log that tells why, or was stopped and another one
+            has its name.
         StartTimeout
             If it has not come up in time.
         """
@@ -148,7 +149,13 @@ class Job:
 
     def _read(self) -> None:
         with contextlib.suppress(ClusterNotFound):  # a network file system may show it late
-            self.record = registry.read(self.record.name)
+            record = registry.read(self.record.name)
+            if record.id != self.record.id:
+                raise StartError(
+                    f"cluster {self.record.name!r} did not start: it was stopped, and another cluster has its name "
+                    f"now. Use that one with %mpicluster attach {self.record.name}; the logs are in {self.record.logs}."
+                )
+            self.record = record
         if self._id is None and self._launcher.batch:
             self._id = queued.job_id(self.record)  # another process has submitted it
 

@@ -41,16 +41,15 @@ def all_jobs(record: Record, *, certain: bool = False) -> list[str]:
     """
     if certain:
         _check_system(record)
-        for receipt in record.folder.glob("*.job"):
+        for receipt in _receipts(record):
             _recover(record, receipt)
     known = [record.job, *(world.job for world in record.worlds)]
-    receipts = sorted(record.folder.glob("*.job"))
-    return list(dict.fromkeys(job for job in (*known, *(_read(record, path) for path in receipts)) if job))
+    return list(dict.fromkeys(job for job in (*known, *(_read(record, path) for path in _receipts(record))) if job))
 
 
 def is_being_submitted(record: Record) -> bool:
     """Tell whether a command that submits a job of the cluster runs just now."""
-    return not all(settled(path) for path in record.folder.glob("*.job"))
+    return not all(settled(path) for path in _receipts(record))
 
 
 def status(record: Record) -> JobStatus:
@@ -199,6 +198,16 @@ def _recover(record: Record, receipt: Path) -> None:
                 receipt.write_text(f"{job}\n", encoding="utf-8")
             except OSError as error:
                 raise LaunchError(f"job {job} was found, but cannot be noted in {receipt}: {error}.") from error
+
+
+def _receipts(record: Record) -> list[Path]:
+    """Return the receipts of all jobs of the cluster; its folder may have become another cluster's."""
+    from workbench import registry
+
+    with suppress(OSError):  # nobody else's is seen while the file server is away
+        if not registry.owns_lease(record):
+            return []
+    return sorted(record.folder.glob("*.job"))
 
 
 def _receipt(record: Record) -> Path:
