@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.openpbs import recording, recordings
+from support.patience import DEADLINE
 
 from workbench.launch import pbs_text
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
@@ -152,6 +153,12 @@ def test_no_recorded_answer_about_jobs_is_left_out():
 @pytest.mark.parametrize("name", LOST)
 def test_jobs_that_are_not_known_any_more_are_named_by_the_errors(name):
     assert pbs_text.lost(recording(name).err) == LOST[name]
+
+
+def test_a_long_word_of_the_errors_takes_no_longer_than_a_short_one():
+    begin = time.process_time()
+    assert pbs_text.lost("x" * 300_000 + "\nqstat: 7.one Job has finished") == {"7.one"}
+    assert time.process_time() - begin < DEADLINE
 
 
 @pytest.mark.parametrize("name", ["down-qstat", "badserver-qstat", "qstat-badid", "qstat-otherserver", "qstat-f-R"])

@@ -20,7 +20,7 @@ _HEADER = re.compile(r"Job Id:(\s)\s*(\S+)\s*")
 _ATTRIBUTE = re.compile(r"    ([A-Za-z][\w.]*) = (.*)", re.ASCII)
 # SLURM's emulation has the tabulator in front of attributes.
 _EMULATED = re.compile(r"\t([A-Za-z][\w.]*) = (.*)", re.ASCII)
-_LOST = (re.compile(r"Unknown Job Id(?: Error)? (\S+)"), re.compile(r"(\S+) Job has finished"))
+_LOST = (re.compile(r"Unknown Job Id(?: Error)? (\S+)"), re.compile(r"(?<!\S)(\S+) Job has finished"))
 # Exit codes that PBS itself gives, beside those of the job; Torque has others for the same.
 _WALLTIME = {"Exit_status": -29, "exit_status": -11}
 _TERMINATED = 256 + 15
