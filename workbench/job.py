@@ -184,7 +184,7 @@ class Job:
         if not self._launcher.batch:
             return self.record.state
         state = "" if self.record.state == "submitted" else f" · {self.record.state}"
-        told = "submitted" if self.status is UNKNOWN else queued.words(self.status)
+        told = "submitted" if self.status == UNKNOWN else queued.words(self.status)
         return f"job {self._id or self.record.job} {told}{state}"
 
     def _cut_short(self) -> str:

@@ -21,8 +21,11 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workbench import config, scratch
 from workbench.errors import (
@@ -36,10 +39,14 @@ from workbench.errors import (
 from workbench.private import check_private
 from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 
+if TYPE_CHECKING:
+    from workbench.launch.interface import JobStatus
+
 __all__ = [
     "RECORD",
     "Record",
     "World",
+    "ask_schedulers",
     "check_free",
     "check_name",
     "clean",
@@ -260,11 +267,11 @@ def running(name: str) -> Record:
     )
 
 
-def _alive(record: Record) -> bool | None:
+def _alive(record: Record, told: JobStatus | None = None) -> bool | None:
     # Of a batch job the scheduler knows more than this host; ranks and heads need not load what asks it.
     from workbench.launch import queued
 
-    return queued.alive(record)
+    return queued.alive(record, told)
 
 
 def _parse(content: bytes, name: str) -> Record:
@@ -278,7 +285,7 @@ def _parse(content: bytes, name: str) -> Record:
     return from_dict(values)
 
 
-def _forget_if_stale(name: str) -> bool:
+def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType({})) -> bool:
     """Remove what a cluster has left that was killed with its head; tell whether it was one."""
     path = clusters_folder() / name / RECORD
     try:
@@ -290,7 +297,7 @@ def _forget_if_stale(name: str) -> bool:
             record = read(name)
         except (RecordError, ClusterNotFound):
             return False
-        if _alive(record) is not False or not _is_ours_to_remove(file, path):
+        if _alive(record, told.get(record.id)) is not False or not _is_ours_to_remove(file, path):
             return False
         try:
             _cancel(record)
@@ -367,9 +374,27 @@ def _remove_folder(folder: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def clean() -> list[str]:
-    """Remove the records of clusters that are surely gone; return their names."""
-    return [name for name in names() if _forget_if_stale(name)]
+def clean(told: Mapping[str, JobStatus] | None = None) -> list[str]:
+    """Remove the records of clusters that are surely gone; return their names.
+
+    Parameters
+    ----------
+    told
+        What schedulers tell of jobs, as of `ask_schedulers`; None: they are asked.
+    """
+    told = ask_schedulers() if told is None else told
+    return [name for name in names() if _forget_if_stale(name, told)]
+
+
+def ask_schedulers() -> dict[str, JobStatus]:
+    """Return what the schedulers tell of the jobs of all clusters, by the ids of these; each is asked once."""
+    from workbench.launch import queued
+
+    records = []
+    for name in names():
+        with suppress(RecordError, ClusterNotFound):
+            records.append(read(name))
+    return queued.ask_all(records)
 
 
 def newest_logs(name: str) -> Path | None:

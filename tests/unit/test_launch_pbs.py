@@ -281,7 +281,9 @@ def test_a_server_without_a_history_is_asked_without_it(pbs):
 def test_jobs_of_a_server_that_is_down_are_unknown_and_not_gone(pbs, name):
     pbs.replay("qstat *", name)
     pbs.answer("qstat --version", out="pbs_version = 23.06.06\n")
-    assert PBSLauncher().statuses(["31.pbshead"]) == {"31.pbshead": UNKNOWN}
+    status = PBSLauncher().statuses(["31.pbshead"])["31.pbshead"]
+    assert (status.state, status.over) == (JobState.UNKNOWN, False)
+    assert status.reason.startswith("PBS does not answer (qstat: cannot connect to server ")
     assert len(pbs.calls) == 1
 
 
@@ -292,12 +294,13 @@ def test_garbage_and_silence_are_unknown(pbs, instead):
     pbs.answer("qstat -*", instead=instead)
     pbs.answer("qstat --version", out="pbs_version = 23.06.06\n")
     with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
-        assert PBSLauncher().statuses(["31.pbshead", "x"]) == {"31.pbshead": UNKNOWN, "x": UNKNOWN}
+        told = PBSLauncher().statuses(["31.pbshead", "x"])
+    assert {(status.state, status.over) for status in told.values()} == {(JobState.UNKNOWN, False)}
 
 
 def test_without_a_pbs_every_job_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert PBSLauncher().statuses(["1"]) == {"1": UNKNOWN}
+    assert PBSLauncher().statuses(["1"])["1"].reason.startswith("PBS does not answer (cannot run qstat: ")
     assert not available()
 
 

@@ -362,6 +362,11 @@ def test_a_state_of_another_version_of_slurm_is_no_end(state):
     assert (status.state, status.over) == (JobState.UNKNOWN, False)
 
 
+def test_a_partition_with_a_limit_of_thousands_of_digits_is_read():
+    line = bars(f"debug|{'1' * 5000}|4|2|4000|(null)")
+    assert parse_partitions(line)["debug"].nodes == 4
+
+
 def test_formats_and_parsers_agree_on_the_number_of_fields():
     assert (QUEUE_FORMAT.count(SEPARATOR), PARTITION_FORMAT.count(SEPARATOR)) == (7, 5)
     assert ACCOUNT_FORMAT.count(",") == 7
@@ -509,7 +514,10 @@ def test_what_cannot_be_told_is_unknown_and_comes_in_time(answers, body):
     answers("squeue", body)
     begin = time.monotonic()
     with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
-        assert SLURM.statuses(["99", "100"]) == {"99": UNKNOWN, "100": UNKNOWN}
+        told = SLURM.statuses(["99", "100"])
+    assert {(status.state, status.over) for status in told.values()} == {(JobState.UNKNOWN, False)}
+    silent = "Unable" in body or "sleep" in body
+    assert {status.reason.startswith("SLURM does not answer (") for status in told.values()} == {silent}
     assert time.monotonic() - begin < 100
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench import registry
 from workbench.errors import ClusterNotFound, InvalidRequest
 from workbench.host import ProcessId
+from workbench.launch import pbs
+from workbench.launch.pbs_script import Flavour
 from workbench.registry import Record, World
 from workbench.verbs import actions, show
 
@@ -74,6 +78,35 @@ def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
     assert text[2] == "ended: has ended, its record was removed"
     assert text[3].startswith("damaged: the record of cluster 'damaged' cannot be read")
     assert registry.names() == ["damaged", "good"]
+
+
+def test_a_list_asks_a_scheduler_once_for_all_jobs_and_does_not_wait_long_for_its_answer(monkeypatch, tmp_path):
+    monkeypatch.setattr(actions, "_PATIENCE", 0.5)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    qstat = tmp_path / "qstat"
+    qstat.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n'
+        'test "$1" = --version && echo "pbs_version = 23.06.06" && exit\nexec sleep 600\n'
+    )
+    qstat.chmod(0o700)
+    elsewhere = dataclasses.replace(HERE, host="login2", machine="another")
+    for number in range(4):
+        record = Record(name=f"a{number}", ranks=2, scheduler="pbs", process=elsewhere)
+        registry.create(record)
+        (record.folder / "job.job").write_text(f"{number}.pbshead\n")
+    assert pbs._flavour() is Flavour.PRO  # it is remembered
+    begin = time.monotonic()
+
+    listing = actions.listing()
+
+    assert time.monotonic() - begin < DEADLINE
+    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if line != "--version"]
+    assert asked == ["-x -f -F json 0.pbshead 1.pbshead 2.pbshead 3.pbshead"]
+    assert {status.state for status in listing.clusters} == {"submitted"}
+    message = (
+        r"PBS does not answer \(qstat did not answer within 0\.\d+ s\), asked at .*; job 2.pbshead, submitted at .*"
+    )
+    assert re.fullmatch(message, listing.clusters[2].message)
 
 
 def test_the_table_in_a_notebook_shows_what_others_wrote_as_text():

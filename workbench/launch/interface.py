@@ -102,6 +102,11 @@ UNKNOWN = JobStatus(JobState.UNKNOWN)
 """What is said of a job while its scheduler does not answer, or what it answers cannot be read."""
 
 
+def silent(scheduler: str, error: Exception) -> JobStatus:
+    """Return what is known of a job while its scheduler does not answer: nothing, and why."""
+    return JobStatus(JobState.UNKNOWN, f"{scheduler} does not answer ({str(error).partition('. ')[0]})")
+
+
 class Launcher(abc.ABC):
     """Starts jobs.
 

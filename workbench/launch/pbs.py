@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 
 from workbench.errors import LaunchError, SchedulerSilent
@@ -14,7 +13,7 @@ from workbench.launch import pbs_text, slurm
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
 from workbench.launch.pbs_refusals import refusal
 from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text
 from workbench.launch.pbs_settle import settled
@@ -66,13 +65,16 @@ class PBSLauncher(BatchLauncher):
         """Return the status of each job by one ``qstat``, and one more for each that it tells nothing of."""
         told: dict[str, JobStatus] = {}
         wanted = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
-        with suppress(LaunchError):
+        unknown = UNKNOWN
+        try:
             if wanted:
                 told |= _ask(_flavour(), wanted)
             for job in wanted if len(wanted) > 1 else ():
                 if pbs_text.number(job) not in told:
                     told |= _ask(_flavour(), [job])
-        return {job: told.get(pbs_text.number(job), UNKNOWN) for job in jobs}
+        except LaunchError as error:
+            unknown = silent("PBS", error)
+        return {job: told.get(pbs_text.number(job), unknown) for job in jobs}
 
     def system(self) -> str | None:
         """Return nothing, since the ids of jobs name their server; but for those of SLURM's emulation."""
@@ -145,6 +147,8 @@ def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
         told |= dict.fromkeys(pbs_text.lost(answer.err) - told.keys(), gone)
         if flavour is Flavour.EMULATION and len(jobs) == 1 and answer == Answer(_UNKNOWN_JOB, "", ""):
             told[pbs_text.number(jobs[0])] = gone
-        if told or "cannot connect" in answer.err:
+        if told:
             return told
+        if "cannot connect" in answer.err:
+            raise SchedulerSilent(Answer(answer.code, "", answer.err).words)
     return {}

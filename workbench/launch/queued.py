@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -62,6 +63,25 @@ def status(record: Record) -> JobStatus:
     return UNKNOWN if job is None else of(record, launcher(record.scheduler).statuses([job]).get(job, UNKNOWN))
 
 
+def ask_all(records: Iterable[Record]) -> dict[str, JobStatus]:
+    """Return the status of the job of each cluster of which only its scheduler knows, by the ids of the clusters.
+
+    Notes
+    -----
+    Each scheduler is asked once, for all of them.
+    """
+    asked = [
+        (record, job)
+        for record in records
+        if is_batch(record) and (record.state == "submitted" or record.alive() is None) and (job := job_id(record))
+    ]
+    told = {
+        scheduler: launcher(scheduler).statuses([job for record, job in asked if record.scheduler == scheduler])
+        for scheduler in {record.scheduler for record, _ in asked}
+    }
+    return {record.id: of(record, told[record.scheduler].get(job, UNKNOWN)) for record, job in asked}
+
+
 def of(record: Record, told: JobStatus) -> JobStatus:
     """Return what a scheduler tells of a job of the cluster, or that it is unknown, if the job is another cluster's.
 
@@ -88,8 +108,13 @@ def _is_its(record: Record, told: JobStatus) -> bool:
     return launcher(record.scheduler).system() == record.system
 
 
-def alive(record: Record) -> bool | None:
+def alive(record: Record, told: JobStatus | None = None) -> bool | None:
     """Tell whether the cluster still runs, or will: True, False, or None where that cannot be told.
+
+    Parameters
+    ----------
+    told
+        What its scheduler tells of its job; None: it is asked.
 
     Notes
     -----
@@ -110,7 +135,7 @@ def alive(record: Record) -> bool | None:
                 return starter
         except LaunchError:
             return None
-    told = status(record)
+    told = status(record) if told is None else told
     if told.over:
         return False
     return None if told.state is JobState.UNKNOWN else True
@@ -126,6 +151,8 @@ def words(told: JobStatus) -> str:
     """
     if told.forgotten:
         return "gone: the scheduler does not know it any more"
+    if told.state is JobState.UNKNOWN and told.reason:
+        return told.reason
     text = told.state.name
     if told.reason:
         text += f": {told.reason}"

@@ -14,7 +14,7 @@ from workbench.errors import JobRejected, LaunchError, SchedulerSilent
 from workbench.launch import command
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
 from workbench.launch.site import site
 from workbench.launch.slurm_answers import (
     ACCOUNT_FORMAT,
@@ -99,14 +99,17 @@ class SlurmLauncher(BatchLauncher):
         """Return the status of each job: what the queue says, and of those it has forgotten the accounting."""
         wanted = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
         found: dict[str, JobStatus] = {}
-        if wanted:
-            with suppress(LaunchError):
+        unknown = UNKNOWN
+        try:
+            if wanted:
                 found |= parse_queue(_queue(wanted).out)
                 # Of several it leaves out those that it does not know: only asked for one its answer is certain.
                 for job in wanted:
                     if job not in found:
                         found |= _alone(job)
-        return {job: found.get(job, UNKNOWN) for job in jobs}
+        except LaunchError as error:
+            unknown = silent("SLURM", error)
+        return {job: found.get(job, unknown) for job in jobs}
 
     def cancel(self, job: str) -> None:
         """Cancel a job by scancel."""
@@ -176,6 +179,8 @@ def _queue(jobs: Sequence[str]) -> command.Answer:
 
 def _alone(job: str) -> dict[str, JobStatus]:
     answer = _queue([job])
+    if unreachable(answer.err):
+        raise SchedulerSilent(said(answer.err))
     if not unknown_job(answer.err):
         return parse_queue(answer.out)
     return _accounted(job) or {

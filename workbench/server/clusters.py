@@ -157,8 +157,10 @@ def described(record: Record, told: JobStatus) -> dict[str, Any]:
         What its scheduler tells of its job.
     """
     state, message = record.state, record.message
-    if state == "submitted" and told is not UNKNOWN:
+    if state == "submitted" and told.state is not JobState.UNKNOWN:
         state, message = told.state.value, queued.words(told)
+    elif state == "submitted" and told.reason:
+        message = queued.words(told)
     waits = told.state is JobState.QUEUED
     return {
         "id": record.id,
