@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, NoReturn, Self
 
-from workbench import certificates, logs, registry
+from workbench import certificates, config, logs, registry
 from workbench.ending import end_jobs, has_ended, tidy
 from workbench.errors import (
     ClusterExists,
@@ -164,15 +164,20 @@ class Job:
         return launcher(self.record.scheduler)
 
     def _job_has_ended(self) -> str:
-        """Return how the job has ended, in words; nothing while it has not."""
+        """Return in words how the job has ended, or why it never starts; nothing while it runs or waits."""
         if self._id is None:
             return ""
         if not self._launcher.batch:
             return "its head ended unexpectedly" if self._launcher.statuses([self._id])[self._id].over else ""
         self.status = queued.of(self.record, poller.status(self.record.scheduler, self._id))
-        if not self.status.over:
-            return ""
-        return f"its job {self._id} has ended: {queued.words(self.status)}"
+        if self.status.over:
+            return f"its job {self._id} has ended: {queued.words(self.status)}"
+        if self.status.hopeless and config.get("cancel-hopeless"):
+            return (
+                f"its job {self._id} {self.status.reason}. Ask for less, or for another --queue; where nodes are made "
+                "on demand, set workbench.cancel-hopeless to false"
+            )
+        return ""
 
     @property
     def pause(self) -> float:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from contextlib import nullcontext
 
 import dask
 import pytest
 from support.openpbs import Replay, recording, recordings
+from support.processes import until
 
-from workbench import registry
-from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent
+from workbench import job, registry
+from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent, StartError
 from workbench.job import Job
+from workbench.launch import poller as room
 from workbench.launch import queued
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
 from workbench.launch.pbs import PBSLauncher, available
@@ -240,6 +243,28 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     pbs.answer("qdel 17.pbshead")
     queued.cancel(record)
     assert pbs.calls[-1] == "qdel 17.pbshead"
+
+
+def test_a_job_that_can_never_start_is_refused_at_once_unless_nodes_are_made_on_demand(pbs, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    poller = room.Poller()
+    monkeypatch.setattr(job, "poller", poller)
+    record = Record(name="training", ranks=40, scheduler="pbs", resources=Resources(walltime=3600))
+    registry.create(record.replace(deadline=time.time() + 1000))
+    (record.folder / "job.job").write_text("17.pbshead\n")
+    told = {
+        "Job_Name": f"training-{record.id[:8]}",
+        "job_state": "Q",
+        "comment": "Can Never Run: Not enough total nodes available",
+    }
+    pbs.answer(f"{JSON} 17.pbshead", out=json.dumps({"Jobs": {"17.pbshead": told}}))
+    start = Job(registry.read("training"), renamable=False, attached=True)
+    with dask.config.set({"workbench.cancel-hopeless": False}):
+        until("PBS has answered", lambda: start.look() and start.status.hopeless)
+
+    with pytest.raises(StartError, match=r"its job 17\.pbshead will never start: there are fewer nodes\. Ask for less"):
+        start.look()
+    poller.forget("pbs", "17.pbshead")
 
 
 # Statuses

@@ -79,6 +79,8 @@ class JobStatus:
     """Its nodes, as the scheduler writes them: ``n[1-4]``."""
     forgotten: bool = False
     """Whether the scheduler answers, and does not know the job (any more): it cannot run, how it ended is unknown."""
+    hopeless: bool = False
+    """Whether it waits, and the scheduler has found that it can never start."""
     label: str = field(default="", compare=False)
     """Comment or name by which the scheduler knows the job: another scheduler gives its number to another job."""
 

@@ -157,7 +157,8 @@ def _queued(letter: str, given: Mapping[str, str]) -> JobStatus:
             reason, expected = "waiting for its start time", given.get("Execution_Time")
         case _:
             reason = waiting(" ".join(given.get("comment", "").split()))
-    return JobStatus(JobState.QUEUED, reason, _time(expected))
+    hopeless = letter == "Q" and given.get("comment", "").startswith("Can Never Run")
+    return JobStatus(JobState.QUEUED, reason, _time(expected), hopeless=hopeless)
 
 
 def _end(given: Mapping[str, str]) -> tuple[JobState, str]:
