@@ -254,7 +254,7 @@ def running(name: str) -> Record:
         if ended is None:
             raise
         raise ClusterNotFound(
-            f"cluster {name!r} has ended. Its logs are in {ended}; "
+            f"cluster {name!r} has ended{_why_ended(ended)}. Its logs are in {ended}; "
             f"start a new one with %mpicluster start --name {name}."
         ) from error
     if _alive(record) is not False and record.state != "failed":
@@ -265,6 +265,15 @@ def running(name: str) -> Record:
         f"cluster {name!r} has ended{why}: its head, process {record.process.pid} on {record.process.host}, is gone. "
         f"Its logs are in {record.logs}; start a new one with %mpicluster start --name {name}."
     )
+
+
+def _why_ended(logs: Path) -> str:
+    """Return in parentheses why a cluster has ended, as its head has written it last; nothing if it could not."""
+    with suppress(OSError):
+        text = (logs / "head.log").read_text(encoding="utf-8", errors="replace")
+        if ends := re.findall(r"ending the cluster: (.+)", text):
+            return f" ({ends[-1]})"
+    return ""
 
 
 def _alive(record: Record, told: JobStatus | None = None) -> bool | None:

@@ -231,6 +231,31 @@ def test_exit_codes_of_torque_are_understood_and_its_environment_is_not_believed
     assert status.nodes == "node1,node2"
 
 
+@pytest.mark.parametrize("code", [-4, -10, -16, -17, -18, -19, -20, -21, -22, -24, -28, -30])
+def test_exit_codes_of_pbs_itself_are_told_in_words(code):
+    jobs = {"1.x": {"job_state": "F", "Exit_status": code}}
+    status = pbs_text.statuses(json.dumps({"Jobs": jobs}))["1.x"]
+    assert status.state is JobState.FAILED
+    assert re.fullmatch(r"[A-Za-z ]+", status.reason)
+
+
+def test_exit_codes_of_torque_that_mean_other_things_are_told_as_numbers():
+    assert pbs_text.statuses(TORQUE.format(code="-20"))["179.host"].reason == "exit code -20"
+
+
+@pytest.mark.parametrize(
+    ("comment", "reason"),
+    [
+        ("job held, too many failed attempts to run", "held by the system: too many failed attempts to run"),
+        ("Job held by user1 on Sat Nov 21 11:47:52 2026", "held by the system"),
+        ("Not Running: Not enough free nodes available", "held by the system"),
+    ],
+)
+def test_a_job_that_is_held_after_failed_starts_tells_so(comment, reason):
+    jobs = {"1.x": {"job_state": "H", "Hold_Types": "s", "comment": comment}}
+    assert pbs_text.statuses(json.dumps({"Jobs": jobs}))["1.x"].reason == reason
+
+
 def test_lines_that_go_on_are_put_together():
     text = recording("qstat-f-Q-cannever-22.pbshead").out
     assert "(R: 100 A: \n\t16 T: 16)" in text

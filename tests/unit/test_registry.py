@@ -532,6 +532,18 @@ def test_a_cluster_that_was_removed_still_tells_where_its_logs_are():
         registry.running("b")
 
 
+def test_a_cluster_that_was_removed_tells_why_as_its_head_has_written_it():
+    record = cluster()
+    registry.remove(record)
+    (record.logs / "head.log").write_text(
+        "12:00 ending the cluster: SIGTERM was received, as when its job is deleted\n"
+    )
+    with pytest.raises(
+        ClusterNotFound, match=r"'a' has ended \(SIGTERM was received, as when its job is deleted\)\. Its"
+    ):
+        registry.running("a")
+
+
 # records that appear late
 
 

@@ -16,6 +16,7 @@ from workbench.host import ProcessId
 from workbench.launch import pbs
 from workbench.launch.pbs_script import Flavour
 from workbench.registry import Record, World
+from workbench.resources import Resources
 from workbench.verbs import actions, show
 
 HERE = ProcessId.here()
@@ -48,6 +49,13 @@ def test_the_status_counts_the_ranks_of_all_worlds():
     ):
         assert fact in text.splitlines()
     assert show.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks in 2 worlds"
+
+
+def test_a_job_on_several_nodes_is_not_told_to_be_on_one():
+    status = actions.status(running("a", resources=Resources(nodes=3)))
+
+    assert f"on {HERE.host} and 2 other nodes, head is process" in show.status_text(status)
+    assert " other node" not in show.status_text(actions.status(running("b", resources=Resources(nodes=1))))
 
 
 def test_what_is_told_can_be_written_as_json():

@@ -152,7 +152,7 @@ def _queued(letter: str, given: Mapping[str, str]) -> JobStatus:
     expected = given.get("mtime") if "emulated" in given else given.get("estimated.start_time")
     match letter:
         case "H":
-            reason = held(given.get("Hold_Types", ""), given.get("substate", ""))
+            reason = held(given.get("Hold_Types", ""), given.get("substate", ""), given.get("comment", ""))
         case "W":
             reason, expected = "waiting for its start time", given.get("Execution_Time")
         case _:
@@ -174,7 +174,9 @@ def _end(given: Mapping[str, str]) -> tuple[JobState, str]:
     if code == _TERMINATED or given.get("substate") == "91" or re.search(r"\bterminated\b", comment):
         return JobState.CANCELLED, "cancelled"
     if code is not None:
-        return (JobState.FAILED, signal_or_code(code)) if code else (JobState.DONE, "")
+        # Torque's codes from -10 on mean other things.
+        words = f"exit code {code}" if name == "exit_status" and code <= -10 else signal_or_code(code)
+        return (JobState.FAILED, words) if code else (JobState.DONE, "")
     if given["job_state"] == "C":
         return JobState.UNKNOWN, "has ended, and its scheduler does not tell how"
     if given.get("Hold_Types", "n") != "n":

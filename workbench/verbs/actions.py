@@ -53,6 +53,8 @@ class Status:
     """Host of its head."""
     pid: int
     """Process of its head."""
+    nodes: int | None
+    """Nodes that its first job asks for; None: its scheduler decides."""
     headed: bool
     """Whether there is a head yet: until then `host` and `pid` are its starter's."""
     jobs: list[str]
@@ -91,6 +93,7 @@ class Status:
             scheduler=record.scheduler,
             host=record.process.host,
             pid=record.process.pid,
+            nodes=record.resources.nodes,
             headed=record.state != "submitted",
             jobs=queued.all_jobs(record) if queued.is_batch(record) else [],
             ends=record.ends,
