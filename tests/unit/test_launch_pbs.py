@@ -300,6 +300,8 @@ def test_a_server_without_a_history_is_asked_without_it(pbs):
     assert PBSLauncher().statuses(["25.pbshead"])["25.pbshead"].state is JobState.RUNNING
     pbs.replay("qstat -f 31.pbshead", "qstat-finished-no-x")
     assert PBSLauncher().statuses(["31.pbshead"])["31.pbshead"] == GONE
+    # Only the first question tries what this server does not know.
+    assert [call.startswith("qstat -x") for call in pbs.calls] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["down-qstat-job-json", "down-qstat", "badserver-qstat"])

@@ -26,6 +26,8 @@ _WAYS = {
     Flavour.TORQUE: (("-f",),),
     Flavour.EMULATION: (("-f",),),
 }
+# The last of these ways that a `qstat` has answered, which is asked first.
+_worked: dict[str | None, tuple[str, ...]] = {}
 _OK, _FINISHED, _UNKNOWN_JOB = 0, 35, 153
 # Of a job that has ended, or is ending.
 _ENDED = (_FINISHED, _UNKNOWN_JOB, 168)
@@ -141,13 +143,15 @@ def _flavour_of(_: str | None) -> Flavour:
 def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
     """Return what is told of jobs, by their numbers."""
     gone = JobStatus(JobState.UNKNOWN, forgotten=True)
-    for options in _WAYS[flavour]:
+    program = shutil.which("qstat")
+    for options in sorted(_WAYS[flavour], key=lambda way: way != _worked.get(program)):
         answer = ask(["qstat", *options, *jobs])
         told = pbs_text.statuses(answer.out)
         told |= dict.fromkeys(pbs_text.lost(answer.err) - told.keys(), gone)
         if flavour is Flavour.EMULATION and len(jobs) == 1 and answer == Answer(_UNKNOWN_JOB, "", ""):
             told[pbs_text.number(jobs[0])] = gone
         if told:
+            _worked[program] = options
             return told
         if "cannot connect" in answer.err:
             raise SchedulerSilent(Answer(answer.code, "", answer.err).words)
