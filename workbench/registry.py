@@ -314,8 +314,7 @@ def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType
             return False  # forgotten, what waits in a queue yet would be nobody's
         if record.process.is_local:
             scratch.remove(record.id)
-        _remove_folder(record.folder)
-    return True
+        return _remove_folder(record)
 
 
 def _cancel(record: Record) -> None:
@@ -356,9 +355,13 @@ def owns_lease(record: Record) -> bool:
     try:
         if record.folder.lstat().st_uid != os.geteuid():
             return False
-        content = (record.folder / RECORD).read_bytes()
+        return _is_of(record.folder, record)
     except FileNotFoundError:
         return False
+
+
+def _is_of(folder: Path, record: Record) -> bool:
+    content = (folder / RECORD).read_bytes()
     try:
         return bool(json.loads(content)["id"] == record.id)
     except (ValueError, TypeError, KeyError):
@@ -368,19 +371,27 @@ def owns_lease(record: Record) -> bool:
 
 def remove(record: Record) -> None:
     """Remove the cluster's folder, key included, if it is still this cluster's; its logs stay."""
-    if owns_lease(record):
-        _remove_folder(record.folder)
+    _remove_folder(record)
     _prune_logs()
 
 
-def _remove_folder(folder: Path) -> None:
+def _remove_folder(record: Record) -> bool:
+    """Remove the folder of a cluster if it is still this cluster's; tell whether it was."""
+    if not owns_lease(record):
+        return False
     # Away under one rename first: nobody may meet a folder that has lost its record but keeps its name.
-    doomed = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    doomed = record.folder.with_name(f".{record.name}.{uuid.uuid4().hex}")
     try:
-        folder.rename(doomed)
+        record.folder.rename(doomed)
     except FileNotFoundError:
-        return
+        return False
+    with suppress(FileNotFoundError):
+        if not _is_of(doomed, record):
+            # Without locks another process has removed it since the look, and a new cluster has its name.
+            doomed.rename(record.folder)
+            return False
     shutil.rmtree(doomed, ignore_errors=True)
+    return True
 
 
 def clean(told: Mapping[str, JobStatus] | None = None) -> list[str]:
