@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, NoReturn, Self
 
-from workbench import certificates, logs, registry
+from workbench import certificates, config, logs, registry
 from workbench.ending import end_jobs, has_ended, tidy
 from workbench.errors import (
     ClusterExists,
@@ -110,6 +110,8 @@ class Job:
                 self._launcher.cancel(self._id)
 
     def _make_folder(self) -> None:
+        if self._launcher.batch:
+            self.record = self.record.replace(system=self._launcher.system() or "")
         while True:
             try:
                 registry.create(self.record)
@@ -128,7 +130,8 @@ class Job:
         Raises
         ------
         StartError
-            If the cluster has failed to start, with the end of the log that tells why.
+            If the cluster has failed to start, with the end of the log that tells why, or was stopped and another one
+            has its name.
         StartTimeout
             If it has not come up in time.
         """
@@ -146,7 +149,13 @@ class Job:
 
     def _read(self) -> None:
         with contextlib.suppress(ClusterNotFound):  # a network file system may show it late
-            self.record = registry.read(self.record.name)
+            record = registry.read(self.record.name)
+            if record.id != self.record.id:
+                raise StartError(
+                    f"cluster {self.record.name!r} did not start: it was stopped, and another cluster has its name "
+                    f"now. Use that one with %mpicluster attach {self.record.name}; the logs are in {self.record.logs}."
+                )
+            self.record = record
         if self._id is None and self._launcher.batch:
             self._id = queued.job_id(self.record)  # another process has submitted it
 
@@ -155,15 +164,20 @@ class Job:
         return launcher(self.record.scheduler)
 
     def _job_has_ended(self) -> str:
-        """Return how the job has ended, in words; nothing while it has not."""
+        """Return in words how the job has ended, or why it never starts; nothing while it runs or waits."""
         if self._id is None:
             return ""
         if not self._launcher.batch:
             return "its head ended unexpectedly" if self._launcher.statuses([self._id])[self._id].over else ""
-        self.status = poller.status(self.record.scheduler, self._id)
-        if not self.status.over:
-            return ""
-        return f"its job {self._id} has ended: {queued.words(self.status)}"
+        self.status = queued.of(self.record, poller.status(self.record.scheduler, self._id))
+        if self.status.over:
+            return f"its job {self._id} has ended: {queued.words(self.status)}"
+        if self.status.hopeless and config.get("cancel-hopeless"):
+            return (
+                f"its job {self._id} {self.status.reason}. Ask for less, or for another --queue; where nodes are made "
+                "on demand, set workbench.cancel-hopeless to false"
+            )
+        return ""
 
     @property
     def pause(self) -> float:
@@ -175,7 +189,7 @@ class Job:
         if not self._launcher.batch:
             return self.record.state
         state = "" if self.record.state == "submitted" else f" · {self.record.state}"
-        told = "submitted" if self.status is UNKNOWN else queued.words(self.status)
+        told = "submitted" if self.status == UNKNOWN else queued.words(self.status)
         return f"job {self._id or self.record.job} {told}{state}"
 
     def _cut_short(self) -> str:

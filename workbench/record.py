@@ -64,6 +64,9 @@ class Record:
     """MPI that was asked for; once the world runs, the one in use in words."""
     scheduler: str = "local"
     """What started the job: ``local``, ``here``, ``slurm`` or ``pbs``."""
+    system: str = ""
+    """Which SLURM has the job, of several whose hosts share this folder; empty: the id of the job says it, or an
+    earlier version has written the record."""
     resources: Resources = field(default_factory=Resources)
     """What the job of world 0 asks its scheduler for."""
     interface: str | None = None

@@ -21,8 +21,11 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workbench import config, scratch
 from workbench.errors import (
@@ -36,10 +39,14 @@ from workbench.errors import (
 from workbench.private import check_closed, check_private, make_private
 from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 
+if TYPE_CHECKING:
+    from workbench.launch.interface import JobStatus
+
 __all__ = [
     "RECORD",
     "Record",
     "World",
+    "ask_schedulers",
     "check_free",
     "check_name",
     "clean",
@@ -253,7 +260,7 @@ def running(name: str) -> Record:
         if ended is None:
             raise
         raise ClusterNotFound(
-            f"cluster {name!r} has ended. Its logs are in {ended}; "
+            f"cluster {name!r} has ended{_why_ended(ended)}. Its logs are in {ended}; "
             f"start a new one with %mpicluster start --name {name}."
         ) from error
     if _alive(record) is not False and record.state != "failed":
@@ -266,11 +273,20 @@ def running(name: str) -> Record:
     )
 
 
-def _alive(record: Record) -> bool | None:
+def _why_ended(logs: Path) -> str:
+    """Return in parentheses why a cluster has ended, as its head has written it last; nothing if it could not."""
+    with suppress(OSError):
+        text = (logs / "head.log").read_text(encoding="utf-8", errors="replace")
+        if ends := re.findall(r"ending the cluster: (.+)", text):
+            return f" ({ends[-1]})"
+    return ""
+
+
+def _alive(record: Record, told: JobStatus | None = None) -> bool | None:
     # Of a batch job the scheduler knows more than this host; ranks and heads need not load what asks it.
     from workbench.launch import queued
 
-    return queued.alive(record)
+    return queued.alive(record, told)
 
 
 def _parse(content: bytes, name: str) -> Record:
@@ -284,7 +300,7 @@ def _parse(content: bytes, name: str) -> Record:
     return from_dict(values)
 
 
-def _forget_if_stale(name: str) -> bool:
+def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType({})) -> bool:
     """Remove what a cluster has left that was killed with its head; tell whether it was one."""
     path = clusters_folder() / name / RECORD
     try:
@@ -296,7 +312,7 @@ def _forget_if_stale(name: str) -> bool:
             record = read(name)
         except (RecordError, ClusterNotFound):
             return False
-        if _alive(record) is not False or not _is_ours_to_remove(file, path):
+        if _alive(record, told.get(record.id)) is not False or not _is_ours_to_remove(file, path):
             return False
         try:
             _cancel(record)
@@ -304,8 +320,7 @@ def _forget_if_stale(name: str) -> bool:
             return False  # forgotten, what waits in a queue yet would be nobody's
         if record.process.is_local:
             scratch.remove(record.id)
-        _remove_folder(record.folder)
-    return True
+        return _remove_folder(record)
 
 
 def _cancel(record: Record) -> None:
@@ -346,9 +361,13 @@ def owns_lease(record: Record) -> bool:
     try:
         if record.folder.lstat().st_uid != os.geteuid():
             return False
-        content = (record.folder / RECORD).read_bytes()
+        return _is_of(record.folder, record)
     except FileNotFoundError:
         return False
+
+
+def _is_of(folder: Path, record: Record) -> bool:
+    content = (folder / RECORD).read_bytes()
     try:
         return bool(json.loads(content)["id"] == record.id)
     except _DAMAGED:
@@ -358,24 +377,50 @@ def owns_lease(record: Record) -> bool:
 
 def remove(record: Record) -> None:
     """Remove the cluster's folder, key included, if it is still this cluster's; its logs stay."""
-    if owns_lease(record):
-        _remove_folder(record.folder)
+    _remove_folder(record)
     _prune_logs()
 
 
-def _remove_folder(folder: Path) -> None:
+def _remove_folder(record: Record) -> bool:
+    """Remove the folder of a cluster if it is still this cluster's; tell whether it was."""
+    if not owns_lease(record):
+        return False
     # Away under one rename first: nobody may meet a folder that has lost its record but keeps its name.
-    doomed = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    doomed = record.folder.with_name(f".{record.name}.{uuid.uuid4().hex}")
     try:
-        folder.rename(doomed)
+        record.folder.rename(doomed)
     except FileNotFoundError:
-        return
+        return False
+    with suppress(FileNotFoundError):
+        if not _is_of(doomed, record):
+            # Without locks another process has removed it since the look, and a new cluster has its name.
+            doomed.rename(record.folder)
+            return False
     shutil.rmtree(doomed, ignore_errors=True)
+    return True
 
 
-def clean() -> list[str]:
-    """Remove the records of clusters that are surely gone; return their names."""
-    return [name for name in names() if _forget_if_stale(name)]
+def clean(told: Mapping[str, JobStatus] | None = None) -> list[str]:
+    """Remove the records of clusters that are surely gone; return their names.
+
+    Parameters
+    ----------
+    told
+        What schedulers tell of jobs, as of `ask_schedulers`; None: they are asked.
+    """
+    told = ask_schedulers() if told is None else told
+    return [name for name in names() if _forget_if_stale(name, told)]
+
+
+def ask_schedulers() -> dict[str, JobStatus]:
+    """Return what the schedulers tell of the jobs of all clusters, by the ids of these; each is asked once."""
+    from workbench.launch import queued
+
+    records = []
+    for name in names():
+        with suppress(RecordError, ClusterNotFound):
+            records.append(read(name))
+    return queued.ask_all(records)
 
 
 def newest_logs(name: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from workbench.record import World
 from workbench.resources import Resources
 from workbench.server import clusters
 from workbench.server.clusters import Survey
+
+ELSEWHERE = dataclasses.replace(ProcessId.here(), host="n17", machine="another")
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -44,7 +47,7 @@ def test_a_job_that_waits_tells_why_and_until_when(cluster, asked):
     before = survey.look().clusters["waits"]
     (record.folder / "job.job").write_text("4711\n")
 
-    asked.status = JobStatus(JobState.QUEUED, "waiting for resources", start=2e9)
+    asked.status = JobStatus(JobState.QUEUED, "waiting for resources", start=2e9, label=f"workbench:{record.id}:job")
     seen = survey.look()
 
     assert (before["state"], before["jobs"], before["reason"]) == ("submitted", [], None)
@@ -55,6 +58,19 @@ def test_a_job_that_waits_tells_why_and_until_when(cluster, asked):
     assert (its["jobs"], its["nodes"]) == (["4711"], 2)
     assert seen.headed == frozenset()
     assert seen.starters == {record.process.pid: "waits"}
+
+
+def test_a_job_of_another_system_says_nothing_of_a_cluster(cluster, asked):
+    record = cluster("training", scheduler="slurm", state="ready", process=ELSEWHERE, job="4711")
+    asked.status = JobStatus(JobState.DONE, label="workbench:another:job")
+
+    survey = Survey(asked)
+
+    assert survey.look().clusters["training"]["state"] == "ready"
+    assert not survey._ended
+    asked.status = JobStatus(JobState.DONE, label=f"workbench:{record.id}:job")
+    survey.look()
+    assert set(survey._ended) == {record.id}
 
 
 def test_while_a_scheduler_says_nothing_a_cluster_is_submitted(cluster, asked):

@@ -37,7 +37,7 @@ class Replay:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._cases: dict[str, list[str]] = {command: [] for command in ("qsub", "qstat", "qdel")}
+        self._cases: dict[str, list[str]] = {command: [] for command in ("qsub", "qstat", "qdel", "qselect")}
         self._log = folder / "calls"
         self._log.touch()
         self.answer("qstat --version", out="pbs_version = 23.06.06\n")

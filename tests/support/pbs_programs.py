@@ -162,7 +162,8 @@ def qsub(folder: Path, *arguments: str) -> int:
         job = f"{len(jobs) + 1}.{SERVER}"
         told = {"id": job, "state": "R", "nodes": dict(zip(free, slots, strict=False)), "start": time.time()}
         walltime = re.search(r"^#PBS -l walltime=(\S+)", text, re.MULTILINE)[1]
-        write(folder, told | {"script": str(script), "walltime": walltime})
+        name = re.search(r"^#PBS -N (\S+)", text, re.MULTILINE)[1]
+        write(folder, told | {"script": str(script), "walltime": walltime, "name": name})
     ask(folder, free[0], do="job", job=job)
     print(job)  # noqa: T201
     return 0
@@ -179,6 +180,7 @@ def qstat(folder: Path, *arguments: str) -> int:
             code = _refuse(f"qstat: Unknown Job Id {job}", _UNKNOWN)
             continue
         found[told["id"]] = {
+            "Job_Name": told["name"],
             "job_state": told["state"],
             "exec_host": "+".join(f"{node}/0*{slots}" for node, slots in told["nodes"].items()),
             "stime": time.ctime(told["start"]),
@@ -189,6 +191,14 @@ def qstat(folder: Path, *arguments: str) -> int:
             found[told["id"]] |= {"Exit_status": told["code"], "obittime": time.ctime(told["end"])}
     print(json.dumps({"timestamp": int(time.time()), "pbs_server": SERVER, **({"Jobs": found} if found else {})}))  # noqa: T201
     return code
+
+
+def qselect(folder: Path, _: str, name: str) -> int:
+    """List the jobs of a name that have not ended."""
+    for job in all_jobs(folder):
+        if job["name"] == name and job["state"] != "F":
+            print(job["id"])  # noqa: T201
+    return 0
 
 
 def qdel(folder: Path, job: str) -> int:

@@ -24,7 +24,7 @@ from support.daemons import DEADLINE, Daemon, Trouble
 from support.netns import Network
 
 NAMES = ("n1", "n2", "n3", "n4")
-PROGRAMS = ("qsub", "qstat", "qdel", "pbs_tmrsh", "mom")
+PROGRAMS = ("qsub", "qstat", "qselect", "qdel", "pbs_tmrsh", "mom")
 
 
 class Pbs:

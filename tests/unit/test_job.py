@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from support.processes import DEADLINE, until
 
 from workbench import ending, registry
 from workbench.ending import stop
-from workbench.errors import RecordError
+from workbench.errors import RecordError, StartError
 from workbench.job import Job
+from workbench.launch import queued
 from workbench.launch.request import request
+from workbench.record import Record
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +81,26 @@ def test_a_stop_of_what_has_gone_meanwhile_says_nothing() -> None:
     registry.remove(record)
     stop(record)
     assert registry.names() == []
+
+
+def test_a_start_that_waits_takes_no_other_cluster_of_its_name_for_its_own() -> None:
+    first, second = (Record(name="training", ranks=ranks, deadline=time.time() + DEADLINE) for ranks in (4, 64))
+    registry.create(first)
+    start = Job(first, renamable=False)
+    registry.remove(first)
+    registry.create(second)
+
+    with pytest.raises(StartError, match="it was stopped, and another cluster has its name now") as stopped:
+        start.look()
+    assert start.record == first
+    with pytest.raises(StartError):
+        start.abandon(stopped.value)
+    assert registry.read("training") == second
+
+
+def test_jobs_of_another_cluster_of_the_name_are_not_its_own() -> None:
+    first, second = (Record(name="training", ranks=4, scheduler="slurm") for _ in range(2))
+    registry.create(second)
+    (second.folder / "job.job").write_text("4711\n")
+    assert queued.all_jobs(first) == []
+    assert queued.all_jobs(second) == ["4711"]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import time
+from contextlib import nullcontext
 
 import dask
 import pytest
 from support.openpbs import Replay, recording, recordings
+from support.processes import until
 
-from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent
+from workbench import job, registry
+from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent, StartError
+from workbench.job import Job
+from workbench.launch import poller as room
+from workbench.launch import queued
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
 from workbench.launch.pbs import PBSLauncher, available
 from workbench.launch.pbs_script import SUBMIT_OPTIONS
+from workbench.record import Record
 from workbench.resources import Resources
 
 GONE = JobStatus(JobState.UNKNOWN, forgotten=True)
@@ -203,6 +212,61 @@ def test_a_script_that_cannot_be_written_is_no_job(pbs, spec):
     assert pbs.calls == []
 
 
+def test_a_job_whose_id_was_never_heard_is_found_by_its_name(pbs):
+    identity = "0123456789abcdef:job"
+    pbs.answer("qselect -N training-01234567", out="17.pbshead\n")
+    pbs.answer("qselect -N training-01234567-1-1", out="")
+    assert PBSLauncher().find(identity, "training") == "17.pbshead"
+    assert PBSLauncher().find("0123456789abcdef:world-1-1", "training") is None
+    pbs.answer("qselect *", code=255, err="qselect: cannot connect to server pbshead (errno=111)\n")
+    with pytest.raises(SchedulerSilent, match=r"PBS does not answer \(qselect: cannot connect"):
+        PBSLauncher().find(identity, "training")
+
+
+def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_job(pbs, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    pbs.answer("qsub *", instead="exec sleep 60")
+    pbs.answer("qselect *", code=255, err="qselect: cannot connect to server pbshead (errno=111)\n")
+    record = Record(name="training", ranks=2, scheduler="pbs", resources=Resources(walltime=3600))
+    start = Job(record, renamable=False)
+    with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerSilent) as silent:
+        start.submit()
+    with pytest.raises(SchedulerSilent, match="could not be cancelled: when the scheduler answers"):
+        start.abandon(silent.value)
+    assert registry.names() == ["training"]
+
+    name = f"training-{record.id[:8]}"
+    pbs.answer(f"qselect -N {name}", out="17.pbshead\n")
+    jobs = {"17.pbshead": {"Job_Name": name, "job_state": "Q"}}
+    pbs.answer(f"{JSON} 17.pbshead", out=json.dumps({"Jobs": jobs}))
+    assert queued.status(record).state is JobState.QUEUED
+    pbs.answer("qdel 17.pbshead")
+    queued.cancel(record)
+    assert pbs.calls[-1] == "qdel 17.pbshead"
+
+
+def test_a_job_that_can_never_start_is_refused_at_once_unless_nodes_are_made_on_demand(pbs, tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    poller = room.Poller()
+    monkeypatch.setattr(job, "poller", poller)
+    record = Record(name="training", ranks=40, scheduler="pbs", resources=Resources(walltime=3600))
+    registry.create(record.replace(deadline=time.time() + 1000))
+    (record.folder / "job.job").write_text("17.pbshead\n")
+    told = {
+        "Job_Name": f"training-{record.id[:8]}",
+        "job_state": "Q",
+        "comment": "Can Never Run: Not enough total nodes available",
+    }
+    pbs.answer(f"{JSON} 17.pbshead", out=json.dumps({"Jobs": {"17.pbshead": told}}))
+    start = Job(registry.read("training"), renamable=False, attached=True)
+    with dask.config.set({"workbench.cancel-hopeless": False}):
+        until("PBS has answered", lambda: start.look() and start.status.hopeless)
+
+    with pytest.raises(StartError, match=r"its job 17\.pbshead will never start: there are fewer nodes\. Ask for less"):
+        start.look()
+    poller.forget("pbs", "17.pbshead")
+
+
 # Statuses
 
 
@@ -236,13 +300,17 @@ def test_a_server_without_a_history_is_asked_without_it(pbs):
     assert PBSLauncher().statuses(["25.pbshead"])["25.pbshead"].state is JobState.RUNNING
     pbs.replay("qstat -f 31.pbshead", "qstat-finished-no-x")
     assert PBSLauncher().statuses(["31.pbshead"])["31.pbshead"] == GONE
+    # Only the first question tries what this server does not know.
+    assert [call.startswith("qstat -x") for call in pbs.calls] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["down-qstat-job-json", "down-qstat", "badserver-qstat"])
 def test_jobs_of_a_server_that_is_down_are_unknown_and_not_gone(pbs, name):
     pbs.replay("qstat *", name)
     pbs.answer("qstat --version", out="pbs_version = 23.06.06\n")
-    assert PBSLauncher().statuses(["31.pbshead"]) == {"31.pbshead": UNKNOWN}
+    status = PBSLauncher().statuses(["31.pbshead"])["31.pbshead"]
+    assert (status.state, status.over) == (JobState.UNKNOWN, False)
+    assert status.reason.startswith("PBS does not answer (qstat: cannot connect to server ")
     assert len(pbs.calls) == 1
 
 
@@ -253,12 +321,13 @@ def test_garbage_and_silence_are_unknown(pbs, instead):
     pbs.answer("qstat -*", instead=instead)
     pbs.answer("qstat --version", out="pbs_version = 23.06.06\n")
     with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
-        assert PBSLauncher().statuses(["31.pbshead", "x"]) == {"31.pbshead": UNKNOWN, "x": UNKNOWN}
+        told = PBSLauncher().statuses(["31.pbshead", "x"])
+    assert {(status.state, status.over) for status in told.values()} == {(JobState.UNKNOWN, False)}
 
 
 def test_without_a_pbs_every_job_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert PBSLauncher().statuses(["1"]) == {"1": UNKNOWN}
+    assert PBSLauncher().statuses(["1"])["1"].reason.startswith("PBS does not answer (cannot run qstat: ")
     assert not available()
 
 
@@ -277,6 +346,29 @@ def test_nobody_asks_for_no_jobs(pbs):
     # what is no id of a job is no option for qstat either
     assert PBSLauncher().statuses(["-B", "", "workq"]) == dict.fromkeys(["-B", "", "workq"], UNKNOWN)
     assert pbs.calls == []
+
+
+def test_jobs_of_one_number_at_two_servers_are_told_apart(pbs):
+    jobs = {"7.one": {"Job_Name": "a", "job_state": "Q"}, "7.two.org": {"Job_Name": "b", "job_state": "R"}}
+    pbs.answer(f"{JSON} 7.one 7.two", out=json.dumps({"Jobs": jobs}))
+    told = PBSLauncher().statuses(["7.one", "7.two"])
+    assert [(told[job].state, told[job].label) for job in ("7.one", "7.two")] == [
+        (JobState.QUEUED, "a"),
+        (JobState.RUNNING, "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("label", "cancelled"), [("1st-{id}", True), ("w1st", True), ("job.sh", True), ("1st-00000000", False)]
+)
+def test_a_job_is_cancelled_by_the_name_that_this_version_or_an_earlier_one_gave_it(pbs, label, cancelled):
+    record = Record(name="1st", ranks=2, scheduler="pbs", job="7.one")
+    jobs = {"7.one": {"Job_Name": label.format(id=record.id[:8]), "job_state": "R"}}
+    pbs.answer(f"{JSON} 7.one", out=json.dumps({"Jobs": jobs}))
+    pbs.answer("qdel 7.one")
+    with nullcontext() if cancelled else pytest.raises(LaunchError, match="is not cancelled"):
+        queued.cancel(record)
+    assert ("qdel 7.one" in pbs.calls) is cancelled
 
 
 # Cancelling

@@ -129,16 +129,16 @@ def test_the_geometry_cannot_be_skipped():
 @pytest.mark.parametrize(
     ("name", "flavour", "legal"),
     [
-        ("mpi", Flavour.PRO, "mpi"),
-        ("7 a/b", Flavour.PRO, "w7_a_b"),
-        ("", Flavour.PRO, "w"),
-        ("é", Flavour.PRO, "w_"),
-        ("a" * 300, Flavour.PRO, "a" * 230),
-        ("a" * 300, Flavour.TORQUE, "a" * 15),
+        ("mpi", Flavour.PRO, "mpi-01234567"),
+        ("7 a/b", Flavour.PRO, "w7_a_b-01234567"),
+        ("", Flavour.PRO, "w-01234567"),
+        ("é", Flavour.PRO, "w_-01234567"),
+        ("a" * 300, Flavour.PRO, "a" * 221 + "-01234567"),
+        ("a" * 300, Flavour.TORQUE, "a" * 6 + "-01234567"),
     ],
 )
 def test_the_name_of_a_job_is_a_legal_one(name, flavour, legal):
-    assert job_name(name, flavour) == legal
+    assert job_name(name, "0123456789abcdef:job", flavour) == legal
 
 
 @pytest.mark.parametrize(

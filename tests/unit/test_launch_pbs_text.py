@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.openpbs import recording, recordings
+from support.patience import DEADLINE
 
 from workbench.launch import pbs_text
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
@@ -17,85 +18,87 @@ from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 TOO_MANY_CORES = "will never start: processors: 100 asked for, there are 16"
 NO_EXIT = "never ran: a job that it had to wait for has failed"
 NO_COMMAND = "exit code 127: a command was not found"
-# What is said in every recording of `qstat -f`, by the number of the job.
+# What is said in every recording of `qstat -f`, by the job.
 SAID = {
     "down-qstat-job-json": {},
-    "job-env-2x2-qstat": {"44": "done"},
-    "job-env-2x2-scatter-qstat": {"45": "done"},
-    "job-joined-qstat": {"49": "done"},
-    "qstat-f-H-qsubh": {"27": "queued: held by the user"},
-    "qstat-f-Q-cannever-22.pbshead": {"22": f"queued: {TOO_MANY_CORES}"},
-    "qstat-f-Q-cannever-23.pbshead": {"23": "queued: will never start: there are fewer nodes"},
-    "qstat-f-Q-estimated": {"73": "queued: waiting for processors: 16 asked for, 4 free of 16"},
-    "qstat-f-Q-insufficient": {"26": "queued: waiting for free nodes"},
-    "qstat-f-Q-insufficient-ncpus": {"67": "queued: waiting for processors"},
-    "qstat-f-Q-stoppedqueue": {"24": "queued: its queue is stopped"},
-    "qstat-f-R": {"25": "running"},
-    "qstat-f-w-R": {"25": "running"},
+    "job-env-2x2-qstat": {"44.pbshead": "done"},
+    "job-env-2x2-scatter-qstat": {"45.pbshead": "done"},
+    "job-joined-qstat": {"49.pbshead": "done"},
+    "qstat-f-H-qsubh": {"27.pbshead": "queued: held by the user"},
+    "qstat-f-Q-cannever-22.pbshead": {"22.pbshead": f"queued: {TOO_MANY_CORES}"},
+    "qstat-f-Q-cannever-23.pbshead": {"23.pbshead": "queued: will never start: there are fewer nodes"},
+    "qstat-f-Q-estimated": {"73.pbshead": "queued: waiting for processors: 16 asked for, 4 free of 16"},
+    "qstat-f-Q-insufficient": {"26.pbshead": "queued: waiting for free nodes"},
+    "qstat-f-Q-insufficient-ncpus": {"67.pbshead": "queued: waiting for processors"},
+    "qstat-f-Q-stoppedqueue": {"24.pbshead": "queued: its queue is stopped"},
+    "qstat-f-R": {"25.pbshead": "running"},
+    "qstat-f-w-R": {"25.pbshead": "running"},
     "qstat-f-all-json": {
-        "22": f"queued: {TOO_MANY_CORES}",
-        "23": "queued: will never start: there are fewer nodes",
-        "24": "queued: its queue is stopped",
-        "25": "running",
-        "26": "queued: waiting for free nodes",
-        "27": "queued: held by the user",
-        "28": "queued: waiting for its start time",
-        "29": "queued: waiting for another job",
-        "30": "queued: held by the user",
+        "22.pbshead": f"queued: {TOO_MANY_CORES}",
+        "23.pbshead": "queued: will never start: there are fewer nodes",
+        "24.pbshead": "queued: its queue is stopped",
+        "25.pbshead": "running",
+        "26.pbshead": "queued: waiting for free nodes",
+        "27.pbshead": "queued: held by the user",
+        "28.pbshead": "queued: waiting for its start time",
+        "29.pbshead": "queued: waiting for another job",
+        "30.pbshead": "queued: held by the user",
     },
-    "qstat-f-json-H-depend": {"29": "queued: waiting for another job"},
-    "qstat-f-json-H-qhold": {"30": "queued: held by the user"},
-    "qstat-f-json-H-qsubh": {"27": "queued: held by the user"},
-    "qstat-f-json-Q-cannever-22.pbshead": {"22": f"queued: {TOO_MANY_CORES}"},
-    "qstat-f-json-Q-cannever-23.pbshead": {"23": "queued: will never start: there are fewer nodes"},
-    "qstat-f-json-Q-estimated": {"73": "queued: waiting for processors: 16 asked for, 4 free of 16"},
-    "qstat-f-json-Q-estimated2": {"74": "queued: waiting for processors: 8 asked for, 4 free of 16"},
-    "qstat-f-json-Q-insufficient": {"26": "queued: waiting for free nodes"},
-    "qstat-f-json-Q-insufficient-ncpus": {"67": "queued: waiting for processors"},
-    "qstat-f-json-Q-mem": {"68": "queued: will never start: memory: 500gb asked for, there are 48210mb"},
-    "qstat-f-json-Q-node-down": {"84": "queued: waiting for host"},
-    "qstat-f-json-Q-nohost": {"85": "queued: will never start: no node has the host asked for (node9 != node1,node2)"},
-    "qstat-f-json-R": {"25": "running"},
-    "qstat-f-json-R-after-qdel-in-epilogue": {"65": "completing: is being cancelled"},
-    "qstat-f-json-R-in-epilogue": {"64": "running"},
-    "qstat-f-json-R-node-down": {"83": "running"},
-    "qstat-f-json-S": {"72": "running: suspended by the scheduler"},
-    "qstat-f-json-W": {"28": "queued: waiting for its start time"},
+    "qstat-f-json-H-depend": {"29.pbshead": "queued: waiting for another job"},
+    "qstat-f-json-H-qhold": {"30.pbshead": "queued: held by the user"},
+    "qstat-f-json-H-qsubh": {"27.pbshead": "queued: held by the user"},
+    "qstat-f-json-Q-cannever-22.pbshead": {"22.pbshead": f"queued: {TOO_MANY_CORES}"},
+    "qstat-f-json-Q-cannever-23.pbshead": {"23.pbshead": "queued: will never start: there are fewer nodes"},
+    "qstat-f-json-Q-estimated": {"73.pbshead": "queued: waiting for processors: 16 asked for, 4 free of 16"},
+    "qstat-f-json-Q-estimated2": {"74.pbshead": "queued: waiting for processors: 8 asked for, 4 free of 16"},
+    "qstat-f-json-Q-insufficient": {"26.pbshead": "queued: waiting for free nodes"},
+    "qstat-f-json-Q-insufficient-ncpus": {"67.pbshead": "queued: waiting for processors"},
+    "qstat-f-json-Q-mem": {"68.pbshead": "queued: will never start: memory: 500gb asked for, there are 48210mb"},
+    "qstat-f-json-Q-node-down": {"84.pbshead": "queued: waiting for host"},
+    "qstat-f-json-Q-nohost": {
+        "85.pbshead": "queued: will never start: no node has the host asked for (node9 != node1,node2)"
+    },
+    "qstat-f-json-R": {"25.pbshead": "running"},
+    "qstat-f-json-R-after-qdel-in-epilogue": {"65.pbshead": "completing: is being cancelled"},
+    "qstat-f-json-R-in-epilogue": {"64.pbshead": "running"},
+    "qstat-f-json-R-node-down": {"83.pbshead": "running"},
+    "qstat-f-json-S": {"72.pbshead": "running: suspended by the scheduler"},
+    "qstat-f-json-W": {"28.pbshead": "queued: waiting for its start time"},
     "qstat-finished-no-x-f-json": {},
-    "qstat-json-multi-mixed": {"25": "running"},
-    "qstat-mixed-finished-running-json": {"43": "running"},
+    "qstat-json-multi-mixed": {"25.pbshead": "running"},
+    "qstat-mixed-finished-running-json": {"43.pbshead": "running"},
     "qstat-unknown-f-json": {},
     "qstat-unknown-x-f-json": {},
-    "qstat-xf-F-exit0": {"31": "done"},
-    "qstat-xf-json-E-outdir-missing": {"41": "completing"},
-    "qstat-xf-json-F-badinterp": {"36": f"failed: {NO_COMMAND}"},
-    "qstat-xf-json-F-depend-failed": {"40": f"failed: {NO_EXIT}"},
-    "qstat-xf-json-F-depend-on-unknown": {"78": f"failed: {NO_EXIT}"},
-    "qstat-xf-json-F-exit0": {"31": "done"},
-    "qstat-xf-json-F-exit3": {"32": "failed: exit code 3"},
-    "qstat-xf-json-F-force-deleted": {"83": "cancelled: cancelled"},
-    "qstat-xf-json-F-nocmd": {"35": f"failed: {NO_COMMAND}"},
-    "qstat-xf-json-F-numericname": {"38": "done"},
-    "qstat-xf-json-F-outdir-missing": {"41": "done"},
-    "qstat-xf-json-F-qdel-first": {"25": "cancelled: cancelled"},
-    "qstat-xf-json-F-qdel-running": {"65": "cancelled: cancelled"},
-    "qstat-xf-json-F-qdel-two-jobs": {"42": "cancelled: cancelled"},
-    "qstat-xf-json-F-qdel-while-queued": {"37": "cancelled: cancelled"},
-    "qstat-xf-json-F-queued-deleted": {"26": "cancelled: cancelled"},
-    "qstat-xf-json-F-self9": {"34": "failed: killed by SIGKILL"},
-    "qstat-xf-json-F-tricky-env": {"39": "done"},
-    "qstat-xf-json-F-walltime-killed": {"33": "timeout: its walltime was up"},
-    "qstat-xf-json-walltime-normalised": {"13": "done"},
+    "qstat-xf-F-exit0": {"31.pbshead": "done"},
+    "qstat-xf-json-E-outdir-missing": {"41.pbshead": "completing"},
+    "qstat-xf-json-F-badinterp": {"36.pbshead": f"failed: {NO_COMMAND}"},
+    "qstat-xf-json-F-depend-failed": {"40.pbshead": f"failed: {NO_EXIT}"},
+    "qstat-xf-json-F-depend-on-unknown": {"78.pbshead": f"failed: {NO_EXIT}"},
+    "qstat-xf-json-F-exit0": {"31.pbshead": "done"},
+    "qstat-xf-json-F-exit3": {"32.pbshead": "failed: exit code 3"},
+    "qstat-xf-json-F-force-deleted": {"83.pbshead": "cancelled: cancelled"},
+    "qstat-xf-json-F-nocmd": {"35.pbshead": f"failed: {NO_COMMAND}"},
+    "qstat-xf-json-F-numericname": {"38.pbshead": "done"},
+    "qstat-xf-json-F-outdir-missing": {"41.pbshead": "done"},
+    "qstat-xf-json-F-qdel-first": {"25.pbshead": "cancelled: cancelled"},
+    "qstat-xf-json-F-qdel-running": {"65.pbshead": "cancelled: cancelled"},
+    "qstat-xf-json-F-qdel-two-jobs": {"42.pbshead": "cancelled: cancelled"},
+    "qstat-xf-json-F-qdel-while-queued": {"37.pbshead": "cancelled: cancelled"},
+    "qstat-xf-json-F-queued-deleted": {"26.pbshead": "cancelled: cancelled"},
+    "qstat-xf-json-F-self9": {"34.pbshead": "failed: killed by SIGKILL"},
+    "qstat-xf-json-F-tricky-env": {"39.pbshead": "done"},
+    "qstat-xf-json-F-walltime-killed": {"33.pbshead": "timeout: its walltime was up"},
+    "qstat-xf-json-walltime-normalised": {"13.pbshead": "done"},
 }
 LOST = {
-    "qstat-finished-no-x-f-json": {"31"},
-    "qstat-finished-no-x": {"31"},
-    "qstat-json-multi-mixed": {"99999"},
-    "qstat-mixed-finished-running-json": {"31"},
-    "qstat-multi-mixed": {"99999"},
-    "qstat-unknown": {"99999"},
-    "qstat-unknown-f-json": {"99999"},
-    "qstat-unknown-x-f-json": {"99999"},
+    "qstat-finished-no-x-f-json": {"31.pbshead"},
+    "qstat-finished-no-x": {"31.pbshead"},
+    "qstat-json-multi-mixed": {"99999.pbshead"},
+    "qstat-mixed-finished-running-json": {"31.pbshead"},
+    "qstat-multi-mixed": {"99999.pbshead"},
+    "qstat-unknown": {"99999.pbshead"},
+    "qstat-unknown-f-json": {"99999.pbshead"},
+    "qstat-unknown-x-f-json": {"99999.pbshead"},
 }
 EMULATED = """\
 Job Id:\t14
@@ -152,6 +155,12 @@ def test_jobs_that_are_not_known_any_more_are_named_by_the_errors(name):
     assert pbs_text.lost(recording(name).err) == LOST[name]
 
 
+def test_a_long_word_of_the_errors_takes_no_longer_than_a_short_one():
+    begin = time.process_time()
+    assert pbs_text.lost("x" * 300_000 + "\nqstat: 7.one Job has finished") == {"7.one"}
+    assert time.process_time() - begin < DEADLINE
+
+
 @pytest.mark.parametrize("name", ["down-qstat", "badserver-qstat", "qstat-badid", "qstat-otherserver", "qstat-f-R"])
 def test_other_errors_lose_no_job(name):
     assert pbs_text.lost(recording(name).err) == set()
@@ -159,7 +168,7 @@ def test_other_errors_lose_no_job(name):
 
 def test_a_running_job_ends_when_its_walltime_is_up():
     for name in ("qstat-f-json-R", "qstat-f-R", "qstat-f-w-R"):
-        status = pbs_text.statuses(recording(name).out)["25"]
+        status = pbs_text.statuses(recording(name).out)["25.pbshead"]
         assert status.start == seconds("Sat Nov 21 11:47:51 2026")
         assert status.end == status.start + 600
         assert status.nodes == "node1,node2"
@@ -167,23 +176,23 @@ def test_a_running_job_ends_when_its_walltime_is_up():
 
 def test_a_waiting_job_starts_when_the_scheduler_expects_it_to():
     for name in ("qstat-f-Q-estimated", "qstat-f-json-Q-estimated"):
-        assert pbs_text.statuses(recording(name).out)["73"].start == seconds("Sat Nov 21 12:12:31 2026")
-    later = pbs_text.statuses(recording("qstat-f-json-W").out)["28"]
+        assert pbs_text.statuses(recording(name).out)["73.pbshead"].start == seconds("Sat Nov 21 12:12:31 2026")
+    later = pbs_text.statuses(recording("qstat-f-json-W").out)["28.pbshead"]
     assert later.start == seconds("Sat Nov 21 13:47:00 2026")
 
 
 def test_a_job_that_has_ended_tells_when():
-    status = pbs_text.statuses(recording("qstat-xf-json-F-walltime-killed").out)["33"]
+    status = pbs_text.statuses(recording("qstat-xf-json-F-walltime-killed").out)["33.pbshead"]
     assert (status.start, status.end) == (seconds("Sat Nov 21 11:48:51 2026"), seconds("Sat Nov 21 11:49:12 2026"))
 
 
 def test_the_end_of_a_suspended_job_is_not_known():
-    assert pbs_text.statuses(recording("qstat-f-json-S").out)["72"].end is None
+    assert pbs_text.statuses(recording("qstat-f-json-S").out)["72.pbshead"].end is None
 
 
 def test_a_job_that_ended_without_an_exit_code_was_no_success():
     ended = recording("qstat-xf-json-F-exit0").out.replace('"Exit_status":\t0,', "").replace('"substate":\t92', '"a":1')
-    assert pbs_text.statuses(ended)["31"].state is JobState.FAILED
+    assert pbs_text.statuses(ended)["31.pbshead"].state is JobState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -216,16 +225,41 @@ def test_times_of_the_emulation_are_where_it_puts_them():
     [("0", JobState.DONE), ("1", JobState.FAILED), ("-11", JobState.TIMEOUT), ("271", JobState.CANCELLED)],
 )
 def test_exit_codes_of_torque_are_understood_and_its_environment_is_not_believed(code, state):
-    status = pbs_text.statuses(TORQUE.format(code=code))["179"]
+    status = pbs_text.statuses(TORQUE.format(code=code))["179.host"]
     assert status.state is state
     assert (status.start, status.end) == (seconds("Fri Aug 29 14:50:55 2008"), seconds("Fri Aug 29 14:55:55 2008"))
     assert status.nodes == "node1,node2"
 
 
+@pytest.mark.parametrize("code", [-4, -10, -16, -17, -18, -19, -20, -21, -22, -24, -28, -30])
+def test_exit_codes_of_pbs_itself_are_told_in_words(code):
+    jobs = {"1.x": {"job_state": "F", "Exit_status": code}}
+    status = pbs_text.statuses(json.dumps({"Jobs": jobs}))["1.x"]
+    assert status.state is JobState.FAILED
+    assert re.fullmatch(r"[A-Za-z ]+", status.reason)
+
+
+def test_exit_codes_of_torque_that_mean_other_things_are_told_as_numbers():
+    assert pbs_text.statuses(TORQUE.format(code="-20"))["179.host"].reason == "exit code -20"
+
+
+@pytest.mark.parametrize(
+    ("comment", "reason"),
+    [
+        ("job held, too many failed attempts to run", "held by the system: too many failed attempts to run"),
+        ("Job held by user1 on Sat Nov 21 11:47:52 2026", "held by the system"),
+        ("Not Running: Not enough free nodes available", "held by the system"),
+    ],
+)
+def test_a_job_that_is_held_after_failed_starts_tells_so(comment, reason):
+    jobs = {"1.x": {"job_state": "H", "Hold_Types": "s", "comment": comment}}
+    assert pbs_text.statuses(json.dumps({"Jobs": jobs}))["1.x"].reason == reason
+
+
 def test_lines_that_go_on_are_put_together():
     text = recording("qstat-f-Q-cannever-22.pbshead").out
     assert "(R: 100 A: \n\t16 T: 16)" in text
-    assert words(pbs_text.statuses(text)["22"]) == f"queued: {TOO_MANY_CORES}"
+    assert words(pbs_text.statuses(text)["22.pbshead"]) == f"queued: {TOO_MANY_CORES}"
 
 
 @pytest.mark.parametrize("one", [one for one in recordings("qsub-") if one.code == 0], ids=lambda one: one.name)
@@ -292,4 +326,4 @@ def test_json_of_another_form_tells_nothing(text):
 
 def test_a_state_that_nobody_knows_is_unknown():
     for given_state in ("", "?", "M", "QQ", "7"):
-        assert pbs_text.statuses(f'{{"Jobs": {{"1.x": {{"job_state": "{given_state}"}}}}}}') == {"1": UNKNOWN}
+        assert pbs_text.statuses(f'{{"Jobs": {{"1.x": {{"job_state": "{given_state}"}}}}}}') == {"1.x": UNKNOWN}

@@ -17,6 +17,7 @@ from workbench.errors import InvalidRequest, JobRejected, LaunchError, Scheduler
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
 from workbench.launch.slurm import SlurmLauncher, available
 from workbench.launch.slurm_answers import (
+    ACCOUNT_FORMAT,
     PARTITION_FORMAT,
     QUEUE_FORMAT,
     SEPARATOR,
@@ -59,6 +60,11 @@ QUEUE = """\
 
 def bars(text):
     return text.replace("|", SEPARATOR)
+
+
+def jobs(text):
+    """Return lines of `squeue` or `sacct`, each with the name and the comment of a job behind it."""
+    return "".join(f"{line}{SEPARATOR}training{SEPARATOR}workbench:abc:job\n" for line in bars(text).splitlines())
 
 
 def spec_in(folder: Path, **changes) -> JobSpec:
@@ -297,7 +303,7 @@ def test_variables_that_contradict_the_script_are_named(tmp_path):
 
 
 def test_states_and_reasons_are_told_in_words():
-    found = parse_queue(bars(QUEUE))
+    found = parse_queue(jobs(QUEUE))
     assert {job: (status.state.name, status.reason) for job, status in found.items()} == {
         "1": ("RUNNING", ""),
         "2": ("QUEUED", "waiting for resources"),
@@ -322,7 +328,7 @@ def test_times_are_seconds_since_the_epoch(monkeypatch):
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        found = parse_queue(bars(QUEUE))
+        found = parse_queue(jobs(QUEUE))
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -331,7 +337,7 @@ def test_times_are_seconds_since_the_epoch(monkeypatch):
 
 
 def test_the_accounting_is_believed_when_it_tells_of_an_end():
-    text = bars("1|CANCELLED by 1000|None|2026-11-21T18:53:14|2026-11-21T18:54:14|n1\n2|RUNNING|None|x|Unknown|n1\n")
+    text = jobs("1|CANCELLED by 1000|None|2026-11-21T18:53:14|2026-11-21T18:54:14|n1\n2|RUNNING|None|x|Unknown|n1\n")
     assert list(parse_accounting(text)) == ["1"]
     assert parse_accounting(text)["1"].state is JobState.CANCELLED
 
@@ -352,12 +358,18 @@ def test_whatever_is_answered_no_exception_escapes(text):
 
 @given(st.text(alphabet=st.characters(categories=["Lu", "Nd"])))
 def test_a_state_of_another_version_of_slurm_is_no_end(state):
-    status = parse_queue(SEPARATOR.join(["1", f"X{state}", "", "", "", ""]))["1"]
+    status = parse_queue(SEPARATOR.join(["1", f"X{state}", *[""] * 6]))["1"]
     assert (status.state, status.over) == (JobState.UNKNOWN, False)
 
 
+def test_a_partition_with_a_limit_of_thousands_of_digits_is_read():
+    line = bars(f"debug|{'1' * 5000}|4|2|4000|(null)")
+    assert parse_partitions(line)["debug"].nodes == 4
+
+
 def test_formats_and_parsers_agree_on_the_number_of_fields():
-    assert QUEUE_FORMAT.count(SEPARATOR) == PARTITION_FORMAT.count(SEPARATOR) == 5
+    assert (QUEUE_FORMAT.count(SEPARATOR), PARTITION_FORMAT.count(SEPARATOR)) == (7, 5)
+    assert ACCOUNT_FORMAT.count(",") == 7
 
 
 REFUSED = "Invalid account or account/partition combination specified"
@@ -461,7 +473,7 @@ def test_a_full_disk_is_told_and_nothing_is_submitted(tmp_path, answers):
 
 
 def test_the_status_of_all_jobs_takes_one_question(tmp_path, answers):
-    answers("squeue", f"echo . >> {tmp_path}/asked; cat <<'.'\n{bars(QUEUE)}.")
+    answers("squeue", f"echo . >> {tmp_path}/asked; cat <<'.'\n{jobs(QUEUE)}.")
     found = SLURM.statuses(["1", "2", "../x", "1"])
     assert (tmp_path / "asked").read_text() == ".\n"
     assert (found["1"].state, found["2"].state, found["../x"]) == (JobState.RUNNING, JobState.QUEUED, UNKNOWN)
@@ -469,7 +481,7 @@ def test_the_status_of_all_jobs_takes_one_question(tmp_path, answers):
 
 def test_filters_that_the_user_has_set_for_the_queue_hide_no_job(answers, monkeypatch):
     monkeypatch.setenv("SQUEUE_USERS", "nobody")
-    answers("squeue", f'test -z "$SQUEUE_USERS" && cat <<.\n{bars(QUEUE)}.')
+    answers("squeue", f'test -z "$SQUEUE_USERS" && cat <<.\n{jobs(QUEUE)}.')
     assert SLURM.statuses(["1"])["1"].state is JobState.RUNNING
 
 
@@ -484,7 +496,7 @@ def test_a_job_that_slurm_does_not_know_is_forgotten_and_not_said_to_have_ended_
 
 def test_a_job_that_the_queue_has_forgotten_is_looked_up_in_the_accounting(answers):
     answers("squeue", GONE)
-    answers("sacct", f"echo '{bars('99|TIMEOUT|None|2026-11-21T18:53:14|2026-11-21T18:54:14|n1')}'")
+    answers("sacct", f"echo '{jobs('99|TIMEOUT|None|2026-11-21T18:53:14|2026-11-21T18:54:14|n1')}'")
     assert SLURM.statuses(["99"])["99"].state is JobState.TIMEOUT
 
 
@@ -502,7 +514,10 @@ def test_what_cannot_be_told_is_unknown_and_comes_in_time(answers, body):
     answers("squeue", body)
     begin = time.monotonic()
     with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
-        assert SLURM.statuses(["99", "100"]) == {"99": UNKNOWN, "100": UNKNOWN}
+        told = SLURM.statuses(["99", "100"])
+    assert {(status.state, status.over) for status in told.values()} == {(JobState.UNKNOWN, False)}
+    silent = "Unable" in body or "sleep" in body
+    assert {status.reason.startswith("SLURM does not answer (") for status in told.values()} == {silent}
     assert time.monotonic() - begin < 100
 
 

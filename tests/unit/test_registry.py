@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -296,6 +297,34 @@ def test_who_finds_a_stale_record_does_not_remove_what_came_in_its_place(monkeyp
     else:
         outcomes.append("created")
     assert sorted(outcomes) == ["created", "refused"]
+
+
+def no_locks(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the last look", "after it"])
+def test_without_locks_the_successor_of_a_stale_cluster_stays(monkeypatch, late):
+    stale = cluster(process=GONE)
+    successor = Record(name="a", ranks=4, state="ready")
+    monkeypatch.setattr(registry.fcntl, "flock", no_locks)
+    owns_lease = registry.owns_lease
+
+    def replace():
+        shutil.rmtree(stale.folder)
+        registry.create(successor)
+
+    def look(record):
+        owns = owns_lease(record)
+        if late and owns:
+            replace()
+        return owns
+
+    monkeypatch.setattr(registry, "owns_lease", look)
+    monkeypatch.setattr(registry.scratch, "remove", lambda _: None if late else replace())
+    assert registry.clean() == []
+    assert registry.read("a") == successor
+    assert [path.name for path in registry.clusters_folder().iterdir()] == ["a"]
 
 
 # writing
@@ -595,6 +624,18 @@ def test_a_cluster_that_was_removed_still_tells_where_its_logs_are():
     assert str(record.logs) in str(caught.value)
     with pytest.raises(ClusterNotFound, match="no cluster named 'b'"):
         registry.running("b")
+
+
+def test_a_cluster_that_was_removed_tells_why_as_its_head_has_written_it():
+    record = cluster()
+    registry.remove(record)
+    (record.logs / "head.log").write_text(
+        "12:00 ending the cluster: SIGTERM was received, as when its job is deleted\n"
+    )
+    with pytest.raises(
+        ClusterNotFound, match=r"'a' has ended \(SIGTERM was received, as when its job is deleted\)\. Its"
+    ):
+        registry.running("a")
 
 
 # records that appear late

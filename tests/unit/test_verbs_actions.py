@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 
 import pytest
+from support.patience import DEADLINE
 
 from workbench import registry
 from workbench.errors import ClusterNotFound, InvalidRequest
 from workbench.host import ProcessId
+from workbench.launch import pbs
+from workbench.launch.pbs_script import Flavour
 from workbench.registry import Record, World
+from workbench.resources import Resources
 from workbench.verbs import actions, show
 
 HERE = ProcessId.here()
@@ -46,6 +51,13 @@ def test_the_status_counts_the_ranks_of_all_worlds():
     assert show.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks in 2 worlds"
 
 
+def test_a_job_on_several_nodes_is_not_told_to_be_on_one():
+    status = actions.status(running("a", resources=Resources(nodes=3)))
+
+    assert f"on {HERE.host} and 2 other nodes, head is process" in show.status_text(status)
+    assert " other node" not in show.status_text(actions.status(running("b", resources=Resources(nodes=1))))
+
+
 def test_what_is_told_can_be_written_as_json():
     running("a")
 
@@ -74,6 +86,35 @@ def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
     assert text[2] == "ended: has ended, its record was removed"
     assert text[3].startswith("damaged: the record of cluster 'damaged' cannot be read")
     assert registry.names() == ["damaged", "good"]
+
+
+def test_a_list_asks_a_scheduler_once_for_all_jobs_and_does_not_wait_long_for_its_answer(monkeypatch, tmp_path):
+    monkeypatch.setattr(actions, "_PATIENCE", 0.5)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    qstat = tmp_path / "qstat"
+    qstat.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n'
+        'test "$1" = --version && echo "pbs_version = 23.06.06" && exit\nexec sleep 600\n'
+    )
+    qstat.chmod(0o700)
+    elsewhere = dataclasses.replace(HERE, host="login2", machine="another")
+    for number in range(4):
+        record = Record(name=f"a{number}", ranks=2, scheduler="pbs", process=elsewhere)
+        registry.create(record)
+        (record.folder / "job.job").write_text(f"{number}.pbshead\n")
+    assert pbs._flavour() is Flavour.PRO  # it is remembered
+    begin = time.monotonic()
+
+    listing = actions.listing()
+
+    assert time.monotonic() - begin < DEADLINE
+    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if line != "--version"]
+    assert asked == ["-x -f -F json 0.pbshead 1.pbshead 2.pbshead 3.pbshead"]
+    assert {status.state for status in listing.clusters} == {"submitted"}
+    message = (
+        r"PBS does not answer \(qstat did not answer within 0\.\d+ s\), asked at .*; job 2.pbshead, submitted at .*"
+    )
+    assert re.fullmatch(message, listing.clusters[2].message)
 
 
 def test_the_table_in_a_notebook_shows_what_others_wrote_as_text():

@@ -109,8 +109,9 @@ class Head:
     async def run(self) -> int:
         """Serve until somebody ends the cluster; return the exit code of the process."""
         loop = asyncio.get_running_loop()
+        cancelled = ", as when its job is cancelled or deleted" if queued.is_batch(self.record) else ""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self.end, f"{number.name} was received")
+            loop.add_signal_handler(number, self.end, f"{number.name} was received{cancelled}")
         # Ahead of the end, where the scheduler can be asked for it: SLURM's --signal.
         loop.add_signal_handler(signal.SIGUSR1, self._announced)
         await self._open_scheduler()

@@ -51,7 +51,7 @@ class BatchLauncher(Launcher):
         job = self.receipt(answer.out)
         if answer.code == 0 and job is None:
             # Something between the command and its output has swallowed the id, or the disk is full.
-            job = self.find(spec.identity)
+            job = self.find(spec.identity, spec.name)
         if answer.code == 0 and job is not None:
             return job
         self._withdraw(spec)

@@ -7,7 +7,9 @@ import fcntl
 import math
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +35,19 @@ class Answer:
         return lines[-1] if lines else f"exit code {self.code} without a word"
 
 
+_until: ContextVar[float] = ContextVar("until", default=math.inf)
+
+
+@contextlib.contextmanager
+def answering_within(seconds: float) -> Iterator[None]:
+    """Have all questions that this thread asks meanwhile take no more than so many seconds together."""
+    before = _until.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _until.reset(before)
+
+
 def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, within: float | None = None) -> Answer:
     """Run a command of a scheduler and return what it answers.
 
@@ -52,7 +67,7 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
     LaunchError
         If there is no such command.
     """
-    timeout = min(config.seconds("scheduler-timeout"), within or math.inf)
+    timeout = min(config.seconds("scheduler-timeout"), within or math.inf, max(_until.get() - time.monotonic(), 0.0))
     try:
         done = subprocess.run(
             argv, env=_plain(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
@@ -134,6 +149,6 @@ def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:
 
 def _silent(argv: Sequence[str], timeout: float) -> SchedulerSilent:
     return SchedulerSilent(
-        f"{argv[0]} did not answer within {timeout:g} s. The scheduler is down or busy: try again, or allow more time "
-        "in the settings workbench.scheduler-timeout and workbench.submit-timeout."
+        f"{argv[0]} did not answer within {timeout:.3g} s. The scheduler is down or busy: try again, or allow more "
+        "time in the settings workbench.scheduler-timeout and workbench.submit-timeout."
     )

@@ -79,6 +79,10 @@ class JobStatus:
     """Its nodes, as the scheduler writes them: ``n[1-4]``."""
     forgotten: bool = False
     """Whether the scheduler answers, and does not know the job (any more): it cannot run, how it ended is unknown."""
+    hopeless: bool = False
+    """Whether it waits, and the scheduler has found that it can never start."""
+    label: str = field(default="", compare=False)
+    """Comment or name by which the scheduler knows the job: another scheduler gives its number to another job."""
 
     @property
     def over(self) -> bool:
@@ -98,6 +102,11 @@ class NodeSettings:
 
 UNKNOWN = JobStatus(JobState.UNKNOWN)
 """What is said of a job while its scheduler does not answer, or what it answers cannot be read."""
+
+
+def silent(scheduler: str, error: Exception) -> JobStatus:
+    """Return what is known of a job while its scheduler does not answer: nothing, and why."""
+    return JobStatus(JobState.UNKNOWN, f"{scheduler} does not answer ({str(error).partition('. ')[0]})")
 
 
 class Launcher(abc.ABC):
@@ -164,8 +173,22 @@ class Launcher(abc.ABC):
         """Return what the site's settings say of the nodes of a job."""
         return NodeSettings()
 
-    def find(self, identity: str) -> str | None:
-        """Return the id of the job with an identity: of one that was submitted, but whose id was never heard.
+    def system(self) -> str | None:
+        """Return the identity of the system whose scheduler answers here, or None if that is not known.
+
+        Notes
+        -----
+        It is empty where the ids of jobs name their system.
+        """
+        return ""
+
+    def find(self, identity: str, name: str) -> str | None:
+        """Return the id of a job that was submitted, but whose id was never heard, or None if there is none.
+
+        Parameters
+        ----------
+        identity, name
+            As of its `JobSpec`.
 
         Raises
         ------

@@ -6,17 +6,16 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 
 from workbench.errors import LaunchError, SchedulerSilent
-from workbench.launch import pbs_text
+from workbench.launch import pbs_text, slurm
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
 from workbench.launch.pbs_refusals import refusal
-from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, script_text
+from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text
 from workbench.launch.pbs_settle import settled
 from workbench.launch.site import site
 from workbench.resources import Resources
@@ -27,6 +26,8 @@ _WAYS = {
     Flavour.TORQUE: (("-f",),),
     Flavour.EMULATION: (("-f",),),
 }
+# The last of these ways that a `qstat` has answered, which is asked first.
+_worked: dict[str | None, tuple[str, ...]] = {}
 _OK, _FINISHED, _UNKNOWN_JOB = 0, 35, 153
 # Of a job that has ended, or is ending.
 _ENDED = (_FINISHED, _UNKNOWN_JOB, 168)
@@ -66,13 +67,33 @@ class PBSLauncher(BatchLauncher):
         """Return the status of each job by one ``qstat``, and one more for each that it tells nothing of."""
         told: dict[str, JobStatus] = {}
         wanted = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
-        with suppress(LaunchError):
+        unknown = UNKNOWN
+        try:
             if wanted:
                 told |= _ask(_flavour(), wanted)
             for job in wanted if len(wanted) > 1 else ():
                 if pbs_text.number(job) not in told:
                     told |= _ask(_flavour(), [job])
-        return {job: told.get(pbs_text.number(job), UNKNOWN) for job in jobs}
+        except LaunchError as error:
+            unknown = silent("PBS", error)
+        return {job: told.get(pbs_text.number(job), unknown) for job in jobs}
+
+    def system(self) -> str | None:
+        """Return nothing, since the ids of jobs name their server; but for those of SLURM's emulation."""
+        try:
+            return slurm.system() if _flavour() is Flavour.EMULATION else ""
+        except LaunchError:
+            return None
+
+    def find(self, identity: str, name: str) -> str | None:
+        """Return the id of the job that has an identity in its name, or None if there is none."""
+        flavour = _flavour()
+        if flavour is Flavour.EMULATION:
+            return None  # it ends with the command that submits it
+        answer = ask(["qselect", "-N", job_name(name, identity, flavour)])
+        if answer.code != _OK:
+            raise SchedulerSilent(f"PBS does not answer ({answer.words}). Try again.")
+        return self.receipt(answer.out)
 
     def cancel(self, job: str) -> None:
         """End a job by ``qdel``, with force if its node does not answer."""
@@ -122,12 +143,16 @@ def _flavour_of(_: str | None) -> Flavour:
 def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
     """Return what is told of jobs, by their numbers."""
     gone = JobStatus(JobState.UNKNOWN, forgotten=True)
-    for options in _WAYS[flavour]:
+    program = shutil.which("qstat")
+    for options in sorted(_WAYS[flavour], key=lambda way: way != _worked.get(program)):
         answer = ask(["qstat", *options, *jobs])
         told = pbs_text.statuses(answer.out)
         told |= dict.fromkeys(pbs_text.lost(answer.err) - told.keys(), gone)
         if flavour is Flavour.EMULATION and len(jobs) == 1 and answer == Answer(_UNKNOWN_JOB, "", ""):
             told[pbs_text.number(jobs[0])] = gone
-        if told or "cannot connect" in answer.err:
+        if told:
+            _worked[program] = options
             return told
+        if "cannot connect" in answer.err:
+            raise SchedulerSilent(Answer(answer.code, "", answer.err).words)
     return {}

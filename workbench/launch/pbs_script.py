@@ -56,17 +56,21 @@ def directives(text: str) -> set[str]:
     return found
 
 
-def job_name(name: str, flavour: Flavour) -> str:
-    """Return a name that PBS takes for a job, as near to `name` as it can be.
+def job_name(name: str, identity: str, flavour: Flavour) -> str:
+    """Return the name of a job: as near to `name` as PBS takes it, and its identity, by which it can be found.
 
     Examples
     --------
-    >>> job_name("1 long/name of a cluster", Flavour.TORQUE)
-    'w1_long_name_of'
+    >>> job_name("1 long/name", "0123456789:job", Flavour.PRO)
+    'w1_long_name-01234567'
+    >>> job_name("training", "0123456789:world-1-2", Flavour.TORQUE)
+    'tr-01234567-1-2'
     """
+    cluster, _, stem = identity.partition(":")
+    mark = f"-{cluster[:8]}{stem.removeprefix('job').removeprefix('world')}" if identity else ""
     legal = _NAME.sub("_", name)
     legal = legal if legal[:1].isalpha() else f"w{legal}"
-    return legal[: 15 if flavour is Flavour.TORQUE else 230]
+    return legal[: (15 if flavour is Flavour.TORQUE else 230) - len(mark)] + mark
 
 
 def skipped(site: Site) -> set[str]:
@@ -127,7 +131,7 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
     for value in (spec.name, asked.queue, asked.account, asked.constraint, *asked.extra, spec.log, spec.directory):
         if "\n" in str(value):
             raise InvalidRequest(f"{str(value)!r} has more than one line; a name or a path for PBS has one.")
-    always = (f"-N {job_name(spec.name, flavour)}", "-S /bin/bash", "-j oe", "-o /dev/null", "-r n")
+    always = (f"-N {job_name(spec.name, spec.identity, flavour)}", "-S /bin/bash", "-j oe", "-o /dev/null", "-r n")
     lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site)]
     # An advance reservation of PBS is a queue.
     queue = asked.reservation.partition(".")[0] if asked.reservation else asked.queue

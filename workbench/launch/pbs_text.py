@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.pbs_words import held, signal_or_code, waiting
@@ -19,7 +20,7 @@ _HEADER = re.compile(r"Job Id:(\s)\s*(\S+)\s*")
 _ATTRIBUTE = re.compile(r"    ([A-Za-z][\w.]*) = (.*)", re.ASCII)
 # SLURM's emulation has the tabulator in front of attributes.
 _EMULATED = re.compile(r"\t([A-Za-z][\w.]*) = (.*)", re.ASCII)
-_LOST = (re.compile(r"Unknown Job Id(?: Error)? (\S+)"), re.compile(r"(\S+) Job has finished"))
+_LOST = (re.compile(r"Unknown Job Id(?: Error)? (\S+)"), re.compile(r"(?<!\S)(\S+) Job has finished"))
 # Exit codes that PBS itself gives, beside those of the job; Torque has others for the same.
 _WALLTIME = {"Exit_status": -29, "exit_status": -11}
 _TERMINATED = 256 + 15
@@ -52,10 +53,10 @@ def number(job: str) -> str:
 
     Examples
     --------
-    >>> number("17.pbshead.example.org")
-    '17'
+    >>> number("17.pbshead.example.org"), number("17")
+    ('17.pbshead', '17')
     """
-    return job.partition(".")[0]
+    return ".".join(job.split(".")[:2])
 
 
 def lost(errors: str) -> set[str]:
@@ -73,7 +74,7 @@ def queues(text: str) -> list[str]:
 def statuses(text: str) -> dict[str, JobStatus]:
     """Return the statuses that ``qstat -f`` prints, in JSON or as text, by the numbers of jobs."""
     jobs = _from_json(text) if text.lstrip().startswith("{") else _from_text(text)
-    return {number(job): _status(attributes) for job, attributes in jobs}
+    return {number(job): replace(_status(given), label=given.get("Job_Name", "")) for job, given in jobs}
 
 
 def limits(text: str) -> dict[str, str]:
@@ -151,12 +152,13 @@ def _queued(letter: str, given: Mapping[str, str]) -> JobStatus:
     expected = given.get("mtime") if "emulated" in given else given.get("estimated.start_time")
     match letter:
         case "H":
-            reason = held(given.get("Hold_Types", ""), given.get("substate", ""))
+            reason = held(given.get("Hold_Types", ""), given.get("substate", ""), given.get("comment", ""))
         case "W":
             reason, expected = "waiting for its start time", given.get("Execution_Time")
         case _:
             reason = waiting(" ".join(given.get("comment", "").split()))
-    return JobStatus(JobState.QUEUED, reason, _time(expected))
+    hopeless = letter == "Q" and given.get("comment", "").startswith("Can Never Run")
+    return JobStatus(JobState.QUEUED, reason, _time(expected), hopeless=hopeless)
 
 
 def _end(given: Mapping[str, str]) -> tuple[JobState, str]:
@@ -172,7 +174,9 @@ def _end(given: Mapping[str, str]) -> tuple[JobState, str]:
     if code == _TERMINATED or given.get("substate") == "91" or re.search(r"\bterminated\b", comment):
         return JobState.CANCELLED, "cancelled"
     if code is not None:
-        return (JobState.FAILED, signal_or_code(code)) if code else (JobState.DONE, "")
+        # Torque's codes from -10 on mean other things.
+        words = f"exit code {code}" if name == "exit_status" and code <= -10 else signal_or_code(code)
+        return (JobState.FAILED, words) if code else (JobState.DONE, "")
     if given["job_state"] == "C":
         return JobState.UNKNOWN, "has ended, and its scheduler does not tell how"
     if given.get("Hold_Types", "n") != "n":

@@ -27,11 +27,23 @@ _CODES = {
     -1: "the node could not start it",
     -2: "the node could not start it",
     -3: "the node could not start it",
+    -4: "PBS was started again on its node while it ran",
     -8: "the node could not run its script",
     -9: "the node could not create its output",
+    -10: "the node does not know its user or group",
+    -16: "a hook of the site refused it",
+    -17: "a hook of the site refused it",
+    -18: "a hook of the site ended it",
+    -19: "a hook of the site ended it",
+    -20: "its first node was lost",
+    -21: "the node refused it for security reasons",
+    -22: "a hook of the site failed",
+    -24: "used more processors than it had asked for",
     -25: "used more processors than it had asked for",
     -26: "used more memory than it had asked for",
     -27: "used more memory than it had asked for",
+    -28: "used more processor time than it had asked for",
+    -30: "the node could not join its output files",
 }
 
 
@@ -53,13 +65,22 @@ def waiting(comment: str) -> str:
     return f"will never start: {why}" if never else why
 
 
-def held(kinds: str, substate: str) -> str:
-    """Return why a job is held, from its ``Hold_Types`` and substate."""
+def held(kinds: str, substate: str, comment: str = "") -> str:
+    """Return why a job is held, from its ``Hold_Types``, its substate and its comment.
+
+    Examples
+    --------
+    >>> held("s", "20", "job held, too many failed attempts to run")
+    'held by the system: too many failed attempts to run'
+    """
     # A job that depends on another is held by the system.
     if substate == "22":
         return "waiting for another job"
     by = [words for kind, words in _HOLDS.items() if kind in kinds]
-    return f"held {' and '.join(by)}" if by else "held"
+    words = f"held {' and '.join(by)}" if by else "held"
+    # Comments of other kinds are older than the hold, or name who holds it.
+    why = comment.removeprefix("job held, ")
+    return f"{words}: {why}" if "failed" in why else words
 
 
 def signal_or_code(code: int) -> str:

@@ -83,6 +83,8 @@ class Poller:
                     continue
                 answer = answers.get(job, UNKNOWN)
                 known = answer.over or answer.state is not JobState.UNKNOWN
+                if answer.reason and watched.status.state is JobState.UNKNOWN:
+                    watched.status = answer  # why nothing is known
                 if known and answer.state is not watched.status.state:
                     watched.interval = _FIRST
                 if known and not watched.status.over:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from workbench.errors import LaunchError
+from workbench.errors import LaunchError, SchedulerSilent
 from workbench.launch.choose import launcher
 from workbench.launch.command import settled
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
@@ -36,19 +38,19 @@ def all_jobs(record: Record, *, certain: bool = False) -> list[str]:
     Raises
     ------
     LaunchError
-        With `certain`, if it does not answer.
+        With `certain`, if it does not answer, or the cluster has its jobs in another one.
     """
     if certain:
-        for receipt in record.folder.glob("*.job"):
+        _check_system(record)
+        for receipt in _receipts(record):
             _recover(record, receipt)
     known = [record.job, *(world.job for world in record.worlds)]
-    receipts = sorted(record.folder.glob("*.job"))
-    return list(dict.fromkeys(job for job in (*known, *(_read(record, path) for path in receipts)) if job))
+    return list(dict.fromkeys(job for job in (*known, *(_read(record, path) for path in _receipts(record))) if job))
 
 
 def is_being_submitted(record: Record) -> bool:
     """Tell whether a command that submits a job of the cluster runs just now."""
-    return not all(settled(path) for path in record.folder.glob("*.job"))
+    return not all(settled(path) for path in _receipts(record))
 
 
 def status(record: Record) -> JobStatus:
@@ -58,11 +60,61 @@ def status(record: Record) -> JobStatus:
         with suppress(LaunchError):
             _recover(record, _receipt(record))
             job = job_id(record)
-    return UNKNOWN if job is None else launcher(record.scheduler).statuses([job]).get(job, UNKNOWN)
+    return UNKNOWN if job is None else of(record, launcher(record.scheduler).statuses([job]).get(job, UNKNOWN))
 
 
-def alive(record: Record) -> bool | None:
+def ask_all(records: Iterable[Record]) -> dict[str, JobStatus]:
+    """Return the status of the job of each cluster of which only its scheduler knows, by the ids of the clusters.
+
+    Notes
+    -----
+    Each scheduler is asked once, for all of them.
+    """
+    asked = [
+        (record, job)
+        for record in records
+        if is_batch(record) and (record.state == "submitted" or record.alive() is None) and (job := job_id(record))
+    ]
+    told = {
+        scheduler: launcher(scheduler).statuses([job for record, job in asked if record.scheduler == scheduler])
+        for scheduler in {record.scheduler for record, _ in asked}
+    }
+    return {record.id: of(record, told[record.scheduler].get(job, UNKNOWN)) for record, job in asked}
+
+
+def of(record: Record, told: JobStatus) -> JobStatus:
+    """Return what a scheduler tells of a job of the cluster, or that it is unknown, if the job is another cluster's.
+
+    Notes
+    -----
+    Several systems may share a home. The scheduler of one does not know the jobs of another, or has given their
+    numbers to other jobs.
+    """
+    if told.state is JobState.UNKNOWN and not told.over:
+        return told
+    if _is_its(record, told):
+        return told
+    where = f"of {record.system}" if record.system else "of the system that it was submitted to"
+    return JobStatus(JobState.UNKNOWN, f"the scheduler {where} has its job; ask there")
+
+
+def _is_its(record: Record, told: JobStatus) -> bool:
+    """Tell whether the job that a scheduler tells of is surely one of the cluster's."""
+    if record.id[:8] in told.label:
+        return True
+    # Where a site takes comment or name away, and in PBS of an earlier version, whose names begin with a letter.
+    if told.label and not re.fullmatch(rf"w?{re.escape(record.name)}|(job|world-\d+-\d+)\.sh", told.label):
+        return False
+    return launcher(record.scheduler).system() == record.system
+
+
+def alive(record: Record, told: JobStatus | None = None) -> bool | None:
     """Tell whether the cluster still runs, or will: True, False, or None where that cannot be told.
+
+    Parameters
+    ----------
+    told
+        What its scheduler tells of its job; None: it is asked.
 
     Notes
     -----
@@ -83,10 +135,10 @@ def alive(record: Record) -> bool | None:
                 return starter
         except LaunchError:
             return None
-    told = status(record)
+    told = status(record) if told is None else told
     if told.over:
         return False
-    return None if told is UNKNOWN else True
+    return None if told.state is JobState.UNKNOWN else True
 
 
 def words(told: JobStatus) -> str:
@@ -99,6 +151,8 @@ def words(told: JobStatus) -> str:
     """
     if told.forgotten:
         return "gone: the scheduler does not know it any more"
+    if told.state is JobState.UNKNOWN and told.reason:
+        return told.reason
     text = told.state.name
     if told.reason:
         text += f": {told.reason}"
@@ -115,20 +169,42 @@ def cancel(record: Record, *, later: bool = False) -> None:
     Raises
     ------
     LaunchError
-        If the scheduler does not take it.
+        If the scheduler does not take it, or the jobs are not surely this cluster's.
     """
     its = launcher(record.scheduler)
     # Inside of a job its id may be spelled otherwise than it was when it was submitted.
     kept = {record.job, _read(record, _receipt(record))} if later else set()
-    for job in all_jobs(record, certain=True):
-        if job not in kept:
-            its.cancel(job)
+    jobs = [job for job in all_jobs(record, certain=True) if job not in kept]
+    for job, told in (its.statuses(jobs) if jobs else {}).items():
+        if told.over:
+            continue
+        if told.state is JobState.UNKNOWN:
+            raise SchedulerSilent(f"the scheduler does not tell whose job {job} is, so it is not cancelled. Try again.")
+        if not (told.label and _is_its(record, told)):
+            raise LaunchError(
+                f"job {job} is {told.label!r} here, and not a job of cluster {record.name!r}, which another system "
+                f"has{f' ({record.system})' if record.system else ''}: it is not cancelled. Stop the cluster there, "
+                f"or remove {record.folder} if it has ended."
+            )
+        its.cancel(job)
+
+
+def _check_system(record: Record) -> None:
+    here = launcher(record.scheduler).system()
+    if record.system and here != record.system:
+        raise LaunchError(
+            f"cluster {record.name!r} has its jobs in the scheduler {record.system}, and here "
+            f"{f'is {here}' if here else 'no scheduler answers'}. Stop it there, or remove {record.folder} if it has "
+            "ended."
+        )
 
 
 def await_over(record: Record, timeout: float) -> list[str]:
     """Wait until all jobs of a cluster are over; return those that are not after `timeout` seconds."""
     its, deadline = launcher(record.scheduler), time.monotonic() + timeout
     left, pause = all_jobs(record), 0.1
+    if record.system and its.system() not in (None, record.system):
+        return []  # nobody here can tell; its head has ended it
     while left:
         told = its.statuses(left)
         left = [job for job in left if not told.get(job, UNKNOWN).over]
@@ -143,12 +219,22 @@ def await_over(record: Record, timeout: float) -> list[str]:
 def _recover(record: Record, receipt: Path) -> None:
     """Look for the job of a submission that nobody heard the end of, and note its id where it belongs."""
     if settled(receipt) and _read(record, receipt) is None:
-        job = launcher(record.scheduler).find(identity(record, receipt.stem))
+        job = launcher(record.scheduler).find(identity(record, receipt.stem), record.name)
         if job is not None:
             try:
                 receipt.write_text(f"{job}\n", encoding="utf-8")
             except OSError as error:
                 raise LaunchError(f"job {job} was found, but cannot be noted in {receipt}: {error}.") from error
+
+
+def _receipts(record: Record) -> list[Path]:
+    """Return the receipts of all jobs of the cluster; its folder may have become another cluster's."""
+    from workbench import registry
+
+    with suppress(OSError):  # nobody else's is seen while the file server is away
+        if not registry.owns_lease(record):
+            return []
+    return sorted(record.folder.glob("*.job"))
 
 
 def _receipt(record: Record) -> Path:

@@ -7,13 +7,14 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from workbench import config
 from workbench.errors import JobRejected, LaunchError, SchedulerSilent
 from workbench.launch import command
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
 from workbench.launch.site import site
 from workbench.launch.slurm_answers import (
     ACCOUNT_FORMAT,
@@ -25,6 +26,7 @@ from workbench.launch.slurm_answers import (
     parse_accounting,
     parse_partitions,
     parse_queue,
+    parse_system,
     rejection,
     said,
     unknown_job,
@@ -76,7 +78,11 @@ class SlurmLauncher(BatchLauncher):
                 return number
         return None
 
-    def find(self, identity: str) -> str | None:
+    def system(self) -> str | None:
+        """Return the name of this SLURM and the host of its controller, asked for once."""
+        return system()
+
+    def find(self, identity: str, name: str) -> str | None:
         """Return the number of the job that carries `identity` in its comment, or None if there is none."""
         line = ["squeue", "--noheader", "--me", f"--format=%i{SEPARATOR}%k"]
         answer = command.ask(line, environment=_unfiltered())
@@ -93,14 +99,17 @@ class SlurmLauncher(BatchLauncher):
         """Return the status of each job: what the queue says, and of those it has forgotten the accounting."""
         wanted = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
         found: dict[str, JobStatus] = {}
-        if wanted:
-            with suppress(LaunchError):
+        unknown = UNKNOWN
+        try:
+            if wanted:
                 found |= parse_queue(_queue(wanted).out)
                 # Of several it leaves out those that it does not know: only asked for one its answer is certain.
                 for job in wanted:
                     if job not in found:
                         found |= _alone(job)
-        return {job: found.get(job, UNKNOWN) for job in jobs}
+        except LaunchError as error:
+            unknown = silent("SLURM", error)
+        return {job: found.get(job, unknown) for job in jobs}
 
     def cancel(self, job: str) -> None:
         """Cancel a job by scancel."""
@@ -136,6 +145,21 @@ def available() -> bool:
         return False
 
 
+def system() -> str | None:
+    """Return the name of the SLURM that answers here and the host of its controller; None if it does not answer."""
+    with suppress(LaunchError):
+        return _system(shutil.which("scontrol"), os.environ.get("SLURM_CONF"))
+    return None
+
+
+@lru_cache(maxsize=4)
+def _system(*_: str | None) -> str:
+    answer = command.ask(["scontrol", "show", "config"])
+    if (found := parse_system(answer.out)) is None:
+        raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}). Try again.")
+    return found
+
+
 def _environment(text: str) -> tuple[dict[str, str], list[str]]:
     """Return the variables to submit a script with, and the names of those left out."""
     environment, removed = scrub(os.environ)
@@ -155,6 +179,8 @@ def _queue(jobs: Sequence[str]) -> command.Answer:
 
 def _alone(job: str) -> dict[str, JobStatus]:
     answer = _queue([job])
+    if unreachable(answer.err):
+        raise SchedulerSilent(said(answer.err))
     if not unknown_job(answer.err):
         return parse_queue(answer.out)
     return _accounted(job) or {

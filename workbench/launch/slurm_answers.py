@@ -14,12 +14,13 @@ from workbench.words import count
 
 SEPARATOR = "\x1f"
 """Between the fields of a line: reasons and names of nodes have spaces, commas and bars."""
-QUEUE_FORMAT = SEPARATOR.join(("%i", "%T", "%r", "%S", "%e", "%N"))
-"""What `parse_queue` reads: job, state, reason, start, end and nodes."""
-ACCOUNT_FORMAT = "JobIDRaw,State,Reason,Start,End,NodeList"
+QUEUE_FORMAT = SEPARATOR.join(("%i", "%T", "%r", "%S", "%e", "%N", "%j", "%k"))
+"""What `parse_queue` reads: job, state, reason, start, end, nodes, name and comment."""
+ACCOUNT_FORMAT = "JobIDRaw,State,Reason,Start,End,NodeList,JobName,Comment"
 """What `parse_accounting` reads."""
 PARTITION_FORMAT = SEPARATOR.join(("%P", "%l", "%D", "%c", "%m", "%f"))
 """What `parse_partitions` reads: name, time limit, nodes, and processors, MiB and features of each."""
+_SEPARATORS = QUEUE_FORMAT.count(SEPARATOR)
 
 _STATES = {
     **dict.fromkeys(("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT",
@@ -86,18 +87,18 @@ _REASON_WORDS = {
 
 def parse_queue(text: str) -> dict[str, JobStatus]:
     """Return what squeue says of jobs, asked with `QUEUE_FORMAT`; lines that cannot be read are left out."""
-    return dict(_parse(line.split(SEPARATOR)) for line in text.splitlines() if line.count(SEPARATOR) == 5)
+    return dict(_parse(line.split(SEPARATOR)) for line in text.splitlines() if line.count(SEPARATOR) == _SEPARATORS)
 
 
 def parse_accounting(text: str) -> dict[str, JobStatus]:
     """Return what sacct says of jobs that have ended, asked with `ACCOUNT_FORMAT`."""
-    found = dict(_parse(line.split(SEPARATOR)) for line in text.splitlines() if line.count(SEPARATOR) == 5)
+    found = parse_queue(text)
     # What it has running, and the scheduler does not know, is not running: nobody has told it of the end.
     return {job: status for job, status in found.items() if status.state.ended}
 
 
 def _parse(fields: list[str]) -> tuple[str, JobStatus]:
-    job, state, reason, start, end, nodes = (field.strip() for field in fields)
+    job, state, reason, start, end, nodes, name, comment = (field.strip() for field in fields)
     # sacct: CANCELLED by 1000
     code = (state.split() or [""])[0].rstrip("+")
     known = _STATES.get(code, JobState.UNKNOWN)
@@ -112,6 +113,8 @@ def _parse(fields: list[str]) -> tuple[str, JobStatus]:
         start=None if known.ended and not nodes else _time(start),
         end=_time(end),
         nodes="" if nodes in ("(null)", "None assigned") else nodes,
+        # Sites may take comments away.
+        label=name if comment in ("", "(null)") else comment,
     )
 
 
@@ -201,6 +204,12 @@ def said(text: str) -> str:
     """Return what a command of SLURM says, in one line and without its name in front of each."""
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(line.removeprefix("Batch job submission failed: ") for line in lines if line)[:500]
+
+
+def parse_system(text: str) -> str | None:
+    """Return the identity of a SLURM in what ``scontrol show config`` prints: its name and its controller's host."""
+    found = dict(re.findall(r"^(ClusterName|SlurmctldHost\[0\])\s*=\s*(\S+)", text, re.MULTILINE))
+    return " on ".join(found.values()) if "ClusterName" in found else None
 
 
 def unreachable(words: str) -> bool:

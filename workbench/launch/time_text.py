@@ -75,7 +75,7 @@ def site_walltime(text: str, unit: int) -> int:
     """
     text = text.strip()
     if re.fullmatch(r"\d+", text):
-        return walltime(f"{int(text) * unit} s")
+        return walltime(f"{int(text) * unit if len(text) <= _WORDY else text} s")
     return walltime(f"00:{text:0>5}" if re.fullmatch(r"\d\d?:\d\d", text) else text)
 
 

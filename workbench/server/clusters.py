@@ -128,7 +128,7 @@ class Survey:
         # A head on another host is seen by its job alone.
         if queued.is_batch(record) and (record.state == "submitted" or record.alive() is None):
             job = queued.job_id(record)
-            return UNKNOWN if job is None else self._asked(record.scheduler, job)
+            return UNKNOWN if job is None else queued.of(record, self._asked(record.scheduler, job))
         return UNKNOWN
 
 
@@ -157,8 +157,10 @@ def described(record: Record, told: JobStatus) -> dict[str, Any]:
         What its scheduler tells of its job.
     """
     state, message = record.state, record.message
-    if state == "submitted" and told is not UNKNOWN:
+    if state == "submitted" and told.state is not JobState.UNKNOWN:
         state, message = told.state.value, queued.words(told)
+    elif state == "submitted" and told.reason:
+        message = queued.words(told)
     waits = told.state is JobState.QUEUED
     return {
         "id": record.id,

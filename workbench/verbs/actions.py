@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from workbench import config, registry
 from workbench import logs as log_files
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
-from workbench.launch import queued
+from workbench.launch import command, queued
+from workbench.launch.interface import JobState, JobStatus
 from workbench.registry import Record
 from workbench.verbs import out_file
+from workbench.words import clock
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 SERVER = "WORKBENCH_SERVER"
 """Variable of kernels whose Jupyter server shows dashboards: its process and its base URL, as ``4711 /user/me/``."""
+
+# Seconds that a list waits for schedulers, all its questions together.
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Status:
     """Host of its head."""
     pid: int
     """Process of its head."""
+    nodes: int | None
+    """Nodes that its first job asks for; None: its scheduler decides."""
     headed: bool
     """Whether there is a head yet: until then `host` and `pid` are its starter's."""
     jobs: list[str]
@@ -66,12 +73,15 @@ class Status:
     """Folder of its logs."""
 
     @classmethod
-    def of(cls, record: Record) -> Status:
-        """Return the status that a record tells, and of a job without a head yet its scheduler."""
+    def of(cls, record: Record, told: JobStatus | None = None) -> Status:
+        """Return the status that a record tells, and of a job without a head yet its scheduler, asked if need be."""
         state, message = record.state, record.message
         if state == "submitted" and queued.is_batch(record):
-            told = queued.status(record)
-            state, message = told.state.value, queued.words(told)
+            told = queued.status(record) if told is None else told
+            if told.state is JobState.UNKNOWN and not told.over:
+                message = _silence(record, told)
+            else:
+                state, message = told.state.value, queued.words(told)
         return cls(
             name=record.name,
             state=state,
@@ -83,6 +93,7 @@ class Status:
             scheduler=record.scheduler,
             host=record.process.host,
             pid=record.process.pid,
+            nodes=record.resources.nodes,
             headed=record.state != "submitted",
             jobs=queued.all_jobs(record) if queued.is_batch(record) else [],
             ends=record.ends,
@@ -136,14 +147,24 @@ class Stopped:
     """Those that could not be ended."""
 
 
+def _silence(record: Record, told: JobStatus) -> str:
+    """Return what is known of a job of which its scheduler tells nothing."""
+    job = queued.job_id(record)
+    its = f"job {job}" if job else "a job whose id is not known"
+    why = told.reason or "nothing is known of it"
+    return f"{why}, asked at {clock(time.time())}; {its}, submitted at {clock(record.created)}"
+
+
 def listing() -> Listing:
     """Return all clusters of this user, and remove the records of those that have ended."""
-    records, broken, cleaned = _survey()
-    return Listing([Status.of(record) for record in records], broken, cleaned)
+    with command.answering_within(_PATIENCE):
+        told = registry.ask_schedulers()
+        records, broken, cleaned = _survey(told)
+        return Listing([Status.of(record, told.get(record.id)) for record in records], broken, cleaned)
 
 
-def _survey() -> tuple[list[Record], list[Broken], list[str]]:
-    cleaned = registry.clean()
+def _survey(told: dict[str, JobStatus] | None = None) -> tuple[list[Record], list[Broken], list[str]]:
+    cleaned = registry.clean(told)
     records, broken = [], []
     for name in registry.names():
         try:

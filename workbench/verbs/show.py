@@ -56,7 +56,8 @@ def _job(status: Status) -> str:
 
 def _where(status: Status) -> str:
     words = [status.scheduler, *([f"job {', '.join(status.jobs)}"] if status.jobs else [])]
-    return " ".join([*words, *([f"on {status.host}"] if status.headed else [])])
+    others = f" and {count(status.nodes - 1, 'other node')}" if status.nodes and status.nodes > 1 else ""
+    return " ".join([*words, *([f"on {status.host}{others}"] if status.headed else [])])
 
 
 def listing_text(listing: Listing) -> str:

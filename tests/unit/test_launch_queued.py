@@ -1,0 +1,147 @@
+"""Jobs of a home that several systems share: what is another scheduler's is neither believed nor cancelled."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench import registry
+from workbench.ending import stop
+from workbench.errors import LaunchError, SchedulerSilent
+from workbench.host import ProcessId
+from workbench.launch import queued, slurm
+from workbench.launch.interface import JobState
+from workbench.launch.slurm_answers import SEPARATOR
+from workbench.record import Record
+
+ELSEWHERE = ProcessId(host="n17", machine="0" * 32, boot="x", namespace="pid:[1]", pid=4242, started=1.0)
+UNKNOWN_JOB = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+A, B = "alpha on ctl-a", "beta on ctl-b"
+
+
+class System:
+    """A SLURM in a folder for PATH, whose commands note that they were called."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.answer("scancel", "exit 0")
+        self.answer("sacct", "exit 0")
+        self.be(B)
+
+    def answer(self, name, body):
+        program = self._folder / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> {self._folder}/called\n{body}\n')
+        program.chmod(0o755)
+
+    def be(self, system):
+        name, host = system.split(" on ")
+        self.answer("scontrol", f"echo 'ClusterName             = {name}'; echo 'SlurmctldHost[0]        = {host}'")
+        slurm._system.cache_clear()
+
+    def queue(self, state, name, comment):
+        line = SEPARATOR.join(["4711", state, "None", "N/A", "N/A", "n1", name, comment])
+        self.answer("squeue", f"echo '{line}'")
+
+    @property
+    def called(self):
+        return [line.split()[0] for line in (self._folder / "called").read_text().splitlines()]
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    yield System(folder)
+    slurm._system.cache_clear()
+
+
+def training(**fields):
+    facts = {"scheduler": "slurm", "state": "ready", "job": "4711", "process": ELSEWHERE, "spread": True, **fields}
+    record = Record(name="training", ranks=64, **facts)
+    registry.create(record)
+    return record
+
+
+@pytest.mark.parametrize("written", [A, ""], ids=["of another system", "of an earlier version"])
+def test_a_job_that_the_scheduler_here_does_not_know_may_run_at_another(system, written):
+    training(system=written)
+    system.answer("squeue", UNKNOWN_JOB)
+
+    assert registry.clean() == []
+    assert registry.names() == ["training"]
+    assert "scancel" not in system.called
+
+
+def test_a_job_that_its_own_scheduler_does_not_know_is_gone(system):
+    training(system=B)
+    system.answer("squeue", UNKNOWN_JOB)
+
+    assert registry.clean() == ["training"]
+    assert "scancel" not in system.called
+
+
+@pytest.mark.parametrize("written", [A, B, ""])
+def test_a_job_that_has_ended_is_believed_if_it_is_the_clusters(system, written):
+    record = training(system=written)
+    system.queue("COMPLETED", "training", "workbench:another:job")
+    assert registry.clean() == []
+    assert queued.status(record).state is JobState.UNKNOWN
+    system.queue("COMPLETED", "training", f"workbench:{record.id}:job")
+    assert queued.status(record).state is JobState.DONE
+
+
+@pytest.mark.parametrize("written", [A, B, ""])
+def test_no_job_of_the_same_number_is_cancelled(system, written):
+    record = training(system=written)
+    system.queue("RUNNING", "other-work", "(null)")
+
+    assert queued.alive(record) is None
+    with pytest.raises(LaunchError, match=r"Stop (it|the cluster) there, or remove "):
+        queued.cancel(record)
+    assert "scancel" not in system.called
+
+
+def test_a_job_of_the_cluster_is_cancelled_by_comment_or_where_the_site_takes_that_away_by_name(system):
+    record = training(system=B)
+    system.queue("RUNNING", "training", f"workbench:{record.id}:job")
+    queued.cancel(record)
+    system.queue("RUNNING", "training", "(null)")
+    queued.cancel(record)
+    assert system.called.count("scancel") == 2
+
+
+def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
+    record = training()
+    system.queue("RUNNING", "training", f"workbench:{record.id}:job")
+    assert queued.alive(record) is True
+    queued.cancel(record)
+    assert "scancel" in system.called
+
+
+def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
+    record = training(system=B)
+    system.answer("squeue", "exit 1")
+    with pytest.raises(SchedulerSilent, match="does not tell whose job 4711 is"):
+        queued.cancel(record)
+    assert "scancel" not in system.called
+
+
+def test_a_stop_of_a_cluster_of_another_system_names_it_and_leaves_the_record(system):
+    record = training(system=A)
+    system.answer("squeue", UNKNOWN_JOB)
+    with pytest.raises(LaunchError, match=f"in the scheduler {A}, and here is {B}. Stop it there"):
+        stop(record)
+    assert registry.names() == ["training"]
+
+
+def test_the_scheduler_is_asked_which_it_is_once_and_not_by_those_who_poll(system):
+    record = training(system=B)
+    system.queue("RUNNING", "training", f"workbench:{record.id}:job")
+    for _ in range(3):
+        assert queued.status(record).state is JobState.RUNNING
+    assert system.called == ["squeue"] * 3
+    system.answer("squeue", UNKNOWN_JOB)
+    for _ in range(3):
+        assert queued.status(record).over
+    assert system.called.count("scontrol") == 1
