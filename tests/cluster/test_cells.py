@@ -17,11 +17,11 @@ import psutil
 import pytest
 import zmq
 import zmq.utils.monitor
-from distributed import Client
+from distributed import Client, wait
 from support import unpacked
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, until
 
-from workbench import MPICluster, cells, place
+from workbench import MPICluster, blocks, cells, place
 from workbench.cell_output import failures, grouped, labelled
 from workbench.errors import (
     CollectiveFailed,
@@ -217,6 +217,17 @@ def test_names_are_found_by_the_client_that_was_given(cluster4):
         pending.release()
         with pytest.raises(CollectiveFailed, match=r"'sleep-.*', the value of f, was released, or lost with its rank"):
             cells.run("f", {"f": pending}, client=client)
+
+
+def test_what_cells_write_to_a_block_stays_in_it_when_it_is_spilled_and_deleted_there(client4):
+    X = place(np.zeros((8, 2)), client=client4)
+
+    cells.run("from support.spmd import spill\nX[0] = 1\nspill()", {"X": X}, client=client4).check()
+    wait([client4.submit(len, block, workers=[3], pure=False) for block in blocks(X)])
+    cells.run("X[1] = 1; spill(); X[1] += 1; del X", client=client4).check()
+
+    assert {len(holders) for holders in client4.who_has(blocks(X)).values()} == {1}
+    assert X.compute()[:, 0].tolist() == [1, 2] * 4
 
 
 def test_a_cell_may_be_given_a_time(client4):

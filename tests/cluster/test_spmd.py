@@ -13,14 +13,14 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client
+from distributed import Client, wait
 from support.methods import Scale
 from support.processes import DEADLINE, until
-from support.spmd import decorated_mean, decorated_total, held, place_of, total
+from support.spmd import decorated_mean, decorated_total, held, place_of, spill, total
 
 from workbench import MPICluster, blocks, broadcast, cells, map_blocks, place, run_on_ranks, spmd
+from workbench.alignment import is_aligned
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError
-from workbench.placing.rows import is_aligned
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
 FRAME = pd.DataFrame({"delay": np.arange(1000.0), "carrier": list("abcd") * 250})
@@ -66,6 +66,33 @@ def test_what_is_written_to_a_block_stays_in_it(client4):
 
     run_on_ranks(fill, X)
     assert X.compute()[:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_what_is_written_to_a_block_stays_in_it_when_it_is_spilled_in_the_middle(client4):
+    X = place(np.zeros((8, 2)))
+    wait(blocks(X))
+
+    def fill(comm, X):
+        X[0] = comm.rank + 1
+        spill()
+        X[1] = comm.rank + 1
+
+    run_on_ranks(fill, X)
+    assert X.compute()[:, 0].tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_a_copy_on_another_rank_from_before_a_call_is_not_read_after_it(client4):
+    X = place(np.zeros((8, 2)))
+    wait([client4.submit(len, block, workers=[3], pure=False) for block in blocks(X)])
+    assert {len(holders) for holders in client4.who_has(blocks(X)[:3]).values()} == {2}
+
+    def fill(comm, X):
+        X[:] = 1
+
+    run_on_ranks(fill, X)
+
+    assert {len(holders) for holders in client4.who_has(blocks(X)).values()} == {1}
+    assert client4.submit(lambda *blocks: sum(map(np.sum, blocks)), *blocks(X), workers=[3]).result() == 16
 
 
 def test_any_other_argument_comes_as_it_is(client4):

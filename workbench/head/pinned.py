@@ -16,6 +16,7 @@ A rank that retires still hands over what it holds: better elsewhere than lost.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,36 @@ def guard(scheduler: Scheduler) -> None:
         return next((answer for answer in answers if answer), None)
 
     scheduler.handlers.update(rebalance=rebalance_the_others, replicate=replicate_and_keep)
+
+
+def drop_copies(scheduler: Scheduler, written: Iterable[tuple[Key, str]], stimulus: str) -> None:
+    """Have other ranks let go of their copies of what a rank may have written to.
+
+    Parameters
+    ----------
+    scheduler
+        Knows who has what, so nobody is asked.
+    written
+        Keys, each with the address of the rank that has the value as it is now.
+    stimulus
+        Name of the reason, for Dask's logs.
+
+    Notes
+    -----
+    A rank on which a task needs its copy keeps it for that task, which was submitted before the writing was over.
+    """
+    copies: defaultdict[str, list[Key]] = defaultdict(list)
+    for key, owner in written:
+        task = scheduler.tasks.get(key)
+        holders = (task and task.who_has) or set()
+        if task is None or len(holders) < 2 or scheduler.workers.get(owner) not in holders:
+            continue
+        kept = {owner, *(task.worker_restrictions or ())}
+        for holder in holders - {waiter.processing_on for waiter in task.waiters or ()}:
+            if holder.address not in kept:
+                copies[holder.address].append(key)
+    for address, keys in copies.items():
+        scheduler.request_remove_replicas(address, keys, stimulus_id=stimulus)
 
 
 def fail_orphans(scheduler: Scheduler) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import CollectiveFailed
 from workbench.rank import parcel
 from workbench.rank.answering import answering
+from workbench.rank.in_use import put_back, take
 from workbench.rank.quiet import quiet
 from workbench.rank.spmd_call import SpmdCall
 from workbench.rank.watch import CallEnded
@@ -90,7 +91,8 @@ class SpmdCalls:
         if call in self._ended:
             raise CollectiveFailed("the call was called off")
         ready = self._calls[call] = SpmdCall(call, name, serial, tuple(ranks))
-        values = [data[key] for key in keys]
+        ready.taken = {key: take(data, key) for key in keys}
+        values = [ready.taken[key] for key in keys]
         told = await asyncio.wrap_future(self._context.spmd_thread.submit(_unpack, ready, contents, values))
         if told:
             self._calls.pop(call, None)
@@ -115,6 +117,8 @@ class SpmdCalls:
             with quiet(self._worker):
                 told = await asyncio.wrap_future(self._context.spmd_thread.submit(self._run, ready, root, limit))
         finally:
+            put_back(self._worker.data, ready.taken)
+            ready.taken = {}
             if not ready.made:
                 self._calls.pop(call, None)
         return told

@@ -54,6 +54,8 @@ class SpmdCall:
         self.running = False
         self.made: list[tuple[Any, Any]] = []
         """Blocks that are to be kept, as `to_blocks` returned them."""
+        self.taken: dict[Any, Any] = {}
+        """What it is given of the worker's data, by key."""
         self.to_blocks: ToBlocks | None = None
         """Turns the value into blocks to keep; None: it is to be sent."""
         self._pending = False
