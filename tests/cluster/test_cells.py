@@ -243,8 +243,16 @@ def test_what_is_no_placed_array_is_refused_with_what_to_do(client4):
         cells.run("1", {"Y": da.ones(8)}, client=client4)
     with pytest.raises(InvalidRequest, match=r"'lock', a _thread\.lock, cannot be sent to the ranks: TypeError"):
         cells.run("1", {"lock": threading.Lock()}, client=client4)
-    with pytest.raises(InvalidRequest, match=r"'big' has 64\.00 MiB.*workbench\.broadcast\(client, big\)"):
-        cells.run("1", {"big": bytes(64 << 20)}, client=client4)
+
+
+def test_a_large_value_goes_by_broadcast_and_stays_in_the_namespace_alone(client4):
+    code = "from support.spmd import held\n(key, _), = held(comm, big)\nkey"
+    keys = cells.run(code, {"big": np.arange(1_000_000.0)}, client=client4, values=True).values()
+
+    assert len(set(keys)) == 1
+    assert keys[0].startswith("broadcast-")
+    until("the ranks let go of it", lambda: not any(keys[0] in held for held in client4.has_what().values()))
+    assert cells.evaluate("big[-1]", client=client4) == [999_999] * 4
 
 
 def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):

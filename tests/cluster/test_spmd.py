@@ -123,6 +123,27 @@ def test_a_large_argument_goes_by_broadcast_and_with_the_call(client4):
     until("the ranks let go of it", released)
 
 
+def test_a_function_with_large_globals_goes_by_broadcast(client4):
+    table = np.arange(1_000_000.0)
+
+    def look(comm, X):
+        from distributed import Worker
+
+        (worker,) = Worker._instances
+        return float(table[comm.rank] + X.sum()), sum(str(key).startswith("broadcast-bytes-") for key in worker.data)
+
+    assert run_on_ranks(look, place(np.ones(8))) == [(2.0 + rank, 1) for rank in range(4)]
+
+
+def test_a_large_result_comes_as_it_was_returned(client4):
+    def returned(comm):
+        return np.full(500_000, float(comm.rank))
+
+    assert [its.sum() for its in run_on_ranks(returned, client=client4)] == [500_000 * rank for rank in range(4)]
+    with pytest.raises(CollectiveFailed, match=r"returned returned 15\.26 MiB, and 15\.00 MiB may travel"):
+        run_on_ranks(returned, client=client4, limit="15 MiB")
+
+
 def test_futures_come_as_what_they_stand_for(client4):
     slow = client4.submit(lambda: np.arange(5), pure=False, workers=[3])
     sent = broadcast(client4, {"w": 2})

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
-from workbench.head.asking import Asking, all_of
+from workbench.head.asking import Asking, all_of, room
 from workbench.head.engines import Engines, ask
 from workbench.head.pinned import drop_copies
 from workbench.where_words import ranges
@@ -246,7 +246,13 @@ class Cells(SchedulerPlugin):
         serial = self._serials[world.index, world.starts, generation, tuple(ranks)]
         cell.running = set(ranks)
         common = {"cell": cell.id, "generation": generation, "serial": serial, "ranks": ranks, "limit": cell.limit}
-        await all_of(ask(asking, rank, "prepare", names=names[rank], **common) for rank in ranks)
+        admitted = room(sum(len(how.get("parcel", b"")) for how in cell.names.values()))
+
+        async def prepare(rank: int) -> None:
+            async with admitted:
+                await ask(asking, rank, "prepare", names=names[rank], **common)
+
+        await all_of(map(prepare, ranks))
         return {**told, "ranks": ranks, "size": world.ranks}
 
     def _drop_copies(self, cell: _Cell) -> None:

@@ -12,7 +12,7 @@ from dask.utils import format_bytes
 
 from workbench import where_words
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
-from workbench.head.asking import Asking, all_of, most_telling
+from workbench.head.asking import Asking, all_of, most_telling, room
 from workbench.head.collectives import Collectives
 from workbench.head.pinned import drop_copies
 
@@ -139,21 +139,26 @@ class Run:
 
     async def _reserve(self, contents: bytes, needs: dict[int, Sequence[Key]]) -> dict[str, Any] | None:
         told = {"name": self._name, "serial": self._serial, "ranks": list(self._members.ranks), "contents": contents}
-        answers = await all_of(self._get_ready(rank, its, told) for rank, its in needs.items())
+        admitted = room(len(contents))
+        answers = await all_of(self._get_ready(rank, its, told, admitted) for rank, its in needs.items())
         for rank, answer in zip(self._members.ranks, answers, strict=True):
             if "error" in answer:
                 return {"error": answer["error"], "rank": rank, "others": ""}
         return None
 
-    async def _get_ready(self, rank: int, keys: Sequence[Key], told: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._ask(rank, "reserve", keys=keys, **told)
+    async def _get_ready(
+        self, rank: int, keys: Sequence[Key], told: dict[str, Any], admitted: asyncio.Semaphore
+    ) -> dict[str, Any]:
+        async with admitted:
+            answer = await self._ask(rank, "reserve", keys=keys, **told)
         if missing := answer.get("missing"):
             tasks = [self._scheduler.tasks.get(key) for key in missing]
             holders = {task.key: [worker.address for worker in task.who_has or ()] for task in tasks if task}
             lost = [key for key in missing if not holders.get(key)]
             if lost or await self._scheduler.gather_on_worker(self._members.ranks[rank], holders):
                 raise CollectiveFailed(_gone(lost or missing, self._name))
-            answer = await self._ask(rank, "reserve", keys=keys, **told)
+            async with admitted:
+                answer = await self._ask(rank, "reserve", keys=keys, **told)
             if "missing" in answer:  # again: nobody keeps it
                 raise CollectiveFailed(_gone(answer["missing"], self._name))
         if "ended" in answer:
@@ -197,7 +202,7 @@ class Run:
     async def _finish(self, answers: list[dict[str, Any]], limit: int | None) -> dict[str, Any]:
         if "blocks" not in answers[0]:
             values = [answer["value"] for answer in answers if "value" in answer]
-            total = sum(map(len, values)) + sum(answer.get("nbytes", 0) for answer in answers)
+            total = sum(answer.get("nbytes", 0) for answer in answers)
             if limit is not None and total > limit:
                 raise CollectiveFailed(
                     f"{self._name} returned {format_bytes(total)}, and {format_bytes(limit)} may travel to the notebook"

@@ -71,9 +71,9 @@ class SpmdCall:
         Parameters
         ----------
         contents
-            Parcel with function, arguments and keyword arguments, and `to_blocks`.
+            Parcel with function, arguments and keyword arguments, and `to_blocks`; or with the slot of that parcel.
         values
-            What stands for the slots among the arguments.
+            What the slots stand for.
 
         Raises
         ------
@@ -82,7 +82,10 @@ class SpmdCall:
         """
 
         def unpack() -> None:
-            function, args, kwargs, self.to_blocks = parcel.unpack(contents)
+            what = parcel.unpack(contents)
+            if isinstance(what, parcel.Slot):
+                what = parcel.unpack(values[what.number])
+            function, args, kwargs, self.to_blocks = what
             args, kwargs = parcel.fill(args, kwargs, values)
             self._function = lambda comm: function(comm, *args, **kwargs)
 
