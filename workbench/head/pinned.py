@@ -121,12 +121,19 @@ def drop_copies(scheduler: Scheduler, written: Iterable[tuple[Key, str]], stimul
         scheduler.request_remove_replicas(address, keys, stimulus_id=stimulus)
 
 
+def disown(scheduler: Scheduler, address: str) -> None:
+    """Keep what is pinned to a rank that is gone from the rank that has got its address now: `fail_orphans` ends it."""
+    for task in scheduler.tasks.values():
+        if is_pinned(task) and address in (task.worker_restrictions or ()):
+            task.worker_restrictions = {*(task.worker_restrictions or ())} - {address} | {f"{address} (before)"}
+
+
 def fail_orphans(scheduler: Scheduler) -> None:
     """Have the tasks fail that wait for ranks which are gone, with a sentence that says so.
 
     Notes
     -----
-    An address is never given twice, so a worker that has gone does not come back under it.
+    A worker that has gone does not come back. Where another one gets its address, `disown` comes first.
     """
     stimulus = f"rank-lost-{time.time()}"
     for task in [task for task in scheduler.unrunnable if is_pinned(task)]:
