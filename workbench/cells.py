@@ -17,10 +17,17 @@ from concurrent.futures import CancelledError, wait
 from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any
 
-from workbench import config, notebook
+from workbench import broadcasting, config, notebook
 from workbench.cell_result import CellResult
 from workbench.engine_link import EngineLink, Item
-from workbench.errors import HeadUnreachable, InvalidRequest, PlacementError, WorkbenchError
+from workbench.errors import (
+    CollectiveFailed,
+    HeadUnreachable,
+    InvalidRequest,
+    PlacementError,
+    RankLost,
+    WorkbenchError,
+)
 from workbench.hang import Hang
 from workbench.placing import pinning
 from workbench.placing import source as sources
@@ -29,7 +36,7 @@ from workbench.rank.parcel import pack
 from workbench.rank.running import RunCell
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 # Seconds past the end of a cell for what ranks had to say.
 _GRACE = 10.0
@@ -37,8 +44,8 @@ _GRACE = 10.0
 _ASK = 3.0
 # Seconds for ranks to end a cell that is interrupted: the head gives them less.
 _END = 12.0
-# Bytes of a plain value that are sent with a cell; larger ones are broadcast.
-_VALUE = 64 << 20
+# Bytes of a plain value that are sent with a cell; larger ones are broadcast, or sent where that cannot be.
+_VALUE, _AT_MOST = 1 << 20, 64 << 20
 
 # By client and world.
 _links: weakref.WeakKeyDictionary[Client, dict[int, EngineLink]] = weakref.WeakKeyDictionary()
@@ -99,7 +106,8 @@ def run(
     seconds = None if timeout is None else config.time_span("timeout", timeout)
     patience = config.seconds("spmd.watchdog")
     client = pinning.connected(client)
-    how = {name: _how(client, name, value) for name, value in (names or {}).items()}
+    sent: list[Future[Any]] = []
+    how = {name: _how(client, name, value, sent) for name, value in (names or {}).items()}
     cell = uuid.uuid4().hex
     try:
         granted = _granted(client, _begin(client, cell, world, ranks, how), patience)
@@ -165,10 +173,10 @@ def check_syntax(code: str) -> None:
 # -- objects ---------------------------------------------------------------------------------------------------
 
 
-def _how(client: Client, name: str, value: Any) -> dict[str, Any]:
-    """Return how an object of the notebook comes to the ranks."""
+def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> dict[str, Any]:
+    """Return how an object of the notebook comes to the ranks; what is broadcast for that is added to `sent`."""
     from dask.base import is_dask_collection
-    from dask.utils import format_bytes
+    from dask.sizeof import sizeof
     from distributed import Future
 
     if is_dask_collection(value):
@@ -184,18 +192,26 @@ def _how(client: Client, name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Future):
         client.sync(computed, [value], f"the value of {name}")
         return {"key": value.key}
+    parcel = _parcel(name, value) if sizeof(value) <= _AT_MOST else None
+    if parcel is not None and len(parcel) <= _VALUE:
+        return {"parcel": parcel}
     try:
-        parcel = pack(value)
+        sent.append(broadcasting.broadcast(client, value))
+    except (RankLost, CollectiveFailed):
+        # All ranks are needed for that, and a cell runs on some, too.
+        if parcel is None or len(parcel) > _AT_MOST:
+            raise
+        return {"parcel": parcel}
+    return {"key": sent[-1].key}
+
+
+def _parcel(name: str, value: Any) -> bytes:
+    try:
+        return pack(value)
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
         raise InvalidRequest(
             f"{name!r}, {sources.describe(value)}, cannot be sent to the ranks: {type(error).__name__}: {error}"
         ) from None
-    if len(parcel) > _VALUE:
-        raise InvalidRequest(
-            f"{name!r} has {format_bytes(len(parcel))}, and {format_bytes(_VALUE)} go with a cell: "
-            f"{name} = workbench.broadcast(client, {name}) sends it to all ranks once, and name that future"
-        )
-    return {"parcel": parcel}
 
 
 # -- the way to the head ---------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from support.on_ranks import hold, holds_range, let_go, under_way
 from support.processes import DEADLINE, until
 
 from workbench import MPICluster, broadcast, broadcasting
+from workbench.alignment import is_aligned
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
-from workbench.placing.rows import is_aligned
 
 # Bytes that no rank can send while another does not take them.
 LARGE = np.arange(12_000_000.0)

@@ -17,11 +17,11 @@ import psutil
 import pytest
 import zmq
 import zmq.utils.monitor
-from distributed import Client
+from distributed import Client, wait
 from support import unpacked
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, until
 
-from workbench import MPICluster, cells, place
+from workbench import MPICluster, blocks, cells, place
 from workbench.cell_output import failures, grouped, labelled
 from workbench.errors import (
     CollectiveFailed,
@@ -219,6 +219,17 @@ def test_names_are_found_by_the_client_that_was_given(cluster4):
             cells.run("f", {"f": pending}, client=client)
 
 
+def test_what_cells_write_to_a_block_stays_in_it_when_it_is_spilled_and_deleted_there(client4):
+    X = place(np.zeros((8, 2)), client=client4)
+
+    cells.run("from support.spmd import spill\nX[0] = 1\nspill()", {"X": X}, client=client4).check()
+    wait([client4.submit(len, block, workers=[3], pure=False) for block in blocks(X)])
+    cells.run("X[1] = 1; spill(); X[1] += 1; del X", client=client4).check()
+
+    assert {len(holders) for holders in client4.who_has(blocks(X)).values()} == {1}
+    assert X.compute()[:, 0].tolist() == [1, 2] * 4
+
+
 def test_a_cell_may_be_given_a_time(client4):
     result = cells.run(FOR_EVER["in a collective"], client=client4, timeout="500 ms")
 
@@ -232,8 +243,16 @@ def test_what_is_no_placed_array_is_refused_with_what_to_do(client4):
         cells.run("1", {"Y": da.ones(8)}, client=client4)
     with pytest.raises(InvalidRequest, match=r"'lock', a _thread\.lock, cannot be sent to the ranks: TypeError"):
         cells.run("1", {"lock": threading.Lock()}, client=client4)
-    with pytest.raises(InvalidRequest, match=r"'big' has 64\.00 MiB.*workbench\.broadcast\(client, big\)"):
-        cells.run("1", {"big": bytes(64 << 20)}, client=client4)
+
+
+def test_a_large_value_goes_by_broadcast_and_stays_in_the_namespace_alone(client4):
+    code = "from support.spmd import held\n(key, _), = held(comm, big)\nkey"
+    keys = cells.run(code, {"big": np.arange(1_000_000.0)}, client=client4, values=True).values()
+
+    assert len(set(keys)) == 1
+    assert keys[0].startswith("broadcast-")
+    until("the ranks let go of it", lambda: not any(keys[0] in held for held in client4.has_what().values()))
+    assert cells.evaluate("big[-1]", client=client4) == [999_999] * 4
 
 
 def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):

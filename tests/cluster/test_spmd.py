@@ -13,14 +13,14 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client
+from distributed import Client, wait
 from support.methods import Scale
 from support.processes import DEADLINE, until
-from support.spmd import decorated_mean, decorated_total, held, place_of, total
+from support.spmd import decorated_mean, decorated_total, held, place_of, spill, total
 
 from workbench import MPICluster, blocks, broadcast, cells, map_blocks, place, run_on_ranks, spmd
+from workbench.alignment import is_aligned
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError
-from workbench.placing.rows import is_aligned
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
 FRAME = pd.DataFrame({"delay": np.arange(1000.0), "carrier": list("abcd") * 250})
@@ -68,6 +68,33 @@ def test_what_is_written_to_a_block_stays_in_it(client4):
     assert X.compute()[:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_what_is_written_to_a_block_stays_in_it_when_it_is_spilled_in_the_middle(client4):
+    X = place(np.zeros((8, 2)))
+    wait(blocks(X))
+
+    def fill(comm, X):
+        X[0] = comm.rank + 1
+        spill()
+        X[1] = comm.rank + 1
+
+    run_on_ranks(fill, X)
+    assert X.compute()[:, 0].tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_a_copy_on_another_rank_from_before_a_call_is_not_read_after_it(client4):
+    X = place(np.zeros((8, 2)))
+    wait([client4.submit(len, block, workers=[3], pure=False) for block in blocks(X)])
+    assert {len(holders) for holders in client4.who_has(blocks(X)[:3]).values()} == {2}
+
+    def fill(comm, X):
+        X[:] = 1
+
+    run_on_ranks(fill, X)
+
+    assert {len(holders) for holders in client4.who_has(blocks(X)).values()} == {1}
+    assert client4.submit(lambda *blocks: sum(map(np.sum, blocks)), *blocks(X), workers=[3]).result() == 16
+
+
 def test_any_other_argument_comes_as_it_is(client4):
     given = (7, "sieben", None, [1, {"two": np.arange(3)}], np.empty((0, 3)), np.float32(1.5))
 
@@ -94,6 +121,27 @@ def test_a_large_argument_goes_by_broadcast_and_with_the_call(client4):
         return not any(client4.run(kept).values())
 
     until("the ranks let go of it", released)
+
+
+def test_a_function_with_large_globals_goes_by_broadcast(client4):
+    table = np.arange(1_000_000.0)
+
+    def look(comm, X):
+        from distributed import Worker
+
+        (worker,) = Worker._instances
+        return float(table[comm.rank] + X.sum()), sum(str(key).startswith("broadcast-bytes-") for key in worker.data)
+
+    assert run_on_ranks(look, place(np.ones(8))) == [(2.0 + rank, 1) for rank in range(4)]
+
+
+def test_a_large_result_comes_as_it_was_returned(client4):
+    def returned(comm):
+        return np.full(500_000, float(comm.rank))
+
+    assert [its.sum() for its in run_on_ranks(returned, client=client4)] == [500_000 * rank for rank in range(4)]
+    with pytest.raises(CollectiveFailed, match=r"returned returned 15\.26 MiB, and 15\.00 MiB may travel"):
+        run_on_ranks(returned, client=client4, limit="15 MiB")
 
 
 def test_futures_come_as_what_they_stand_for(client4):

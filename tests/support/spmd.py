@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.patience import FACTOR
+from support.patience import DEADLINE, FACTOR
 from workbench import run_on_ranks, spmd
 
 # Items from which ranks meet before they exchange them.
@@ -253,3 +253,19 @@ def doing(dask_worker):
     """Return the rank and what it does in a call: an MPI operation, None in other code; "" outside of calls."""
     calls = dask_worker.handlers["workbench_spmd_go"].__wrapped__.__self__._calls
     return dask_worker.name, next((call.watch.operation for call in calls.values() if call.running), "")
+
+
+def spill():
+    """Have the worker of this rank write all that it holds to disk, as Dask does when memory is short."""
+    from distributed import Worker
+
+    (worker,) = Worker._instances
+    over = threading.Event()
+
+    def evict():
+        while worker.data.fast:
+            worker.data.evict()
+        over.set()
+
+    worker.loop.add_callback(evict)
+    assert over.wait(DEADLINE)

@@ -1,4 +1,4 @@
-"""What the head reports of a rank that it cannot reach."""
+"""What the head reports of a rank that it cannot reach, and how many requests it has under way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distributed.comm import CommClosedError
 
 from workbench.errors import CollectiveFailed, RankLost
 from workbench.head import asking
-from workbench.head.asking import Asking
+from workbench.head.asking import Asking, room
 from workbench.head.broadcasting import Broadcasts
 
 ADDRESS = "mpi://127.0.0.1:40001"
@@ -57,3 +57,8 @@ async def test_a_rank_that_the_scheduler_sees_leave_a_moment_later_is_lost(call,
 
     with pytest.raises(RankLost, match="was lost"):
         await call(scheduler)
+
+
+@pytest.mark.parametrize(("nbytes", "at_once"), [(0, 64 << 20), (1 << 20, 64), (1 << 30, 1)])
+def test_requests_under_way_have_64_mib_together_or_are_one(nbytes, at_once):
+    assert room(nbytes)._value == at_once

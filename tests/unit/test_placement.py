@@ -13,12 +13,13 @@ import pytest
 from distributed import Client, LocalCluster, get_worker
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from support.processes import until
 
 from workbench import blocks, map_blocks, place
+from workbench.alignment import is_aligned
 from workbench.errors import PlacementError
 from workbench.placing import source
-from workbench.placing.rows import is_aligned
 
 ROWS = 1003
 TABLE = np.arange(ROWS * 3, dtype=np.float64).reshape(ROWS, 3)
@@ -72,6 +73,56 @@ def test_a_frame_gets_one_block_per_rank_with_all_its_rows(client, frame):
     assert len(placed) == ROWS
     pd.testing.assert_frame_equal(placed.compute(), frame if frame is FRAME else frame.compute())
     assert int((placed["delay"] == delay).sum().compute()) == ROWS
+
+
+@pytest.mark.parametrize("kind", ["array", "view", "frame", "matrix"])
+def test_what_is_written_to_blocks_does_not_reach_what_was_persisted_before(client, kind):
+    whole = {"frame": FRAME[["delay"]] + 1.0, "matrix": sparse.csr_matrix(TABLE + 1)}.get(kind, TABLE + 1)
+    X = place(whole)  # so that each chunk lies where its block is made
+    placed = place(X[:] if kind == "view" else X)
+
+    def clear(block):
+        if sparse.issparse(block):
+            block.data[:] = 0
+        elif isinstance(block, pd.DataFrame):
+            block.loc[:, "delay"] = 0.0
+        else:
+            block[:] = 0
+
+    client.gather(map_blocks(clear, placed))
+
+    assert [float(abs(part).max()) for part in chunk_sums(client, placed)] == [0] * 4
+    assert min(float(abs(part).max()) for part in chunk_sums(client, X)) > 0
+
+
+def chunk_sums(client, collection):
+    """Return the sums of the columns of each chunk where it lies."""
+    return client.gather([client.submit(column_sums, future, pure=False) for future in source.futures_in(collection)])
+
+
+def column_sums(chunk):
+    return np.asarray(chunk.sum(axis=0))
+
+
+def test_a_collection_that_is_placed_twice_in_one_call_has_blocks_of_its_own_each(client):
+    X = da.from_array(TABLE, chunks=(SIZES, 3)) + 1
+    placed, other = place(X, X)
+
+    def clear(block):
+        block[:] = 0
+
+    client.gather(map_blocks(clear, placed))
+
+    assert other.sum().compute() == (TABLE + 1).sum()
+
+
+def test_a_chunk_that_nobody_else_holds_is_not_copied(client):
+    X = da.ones((ROWS, 3), chunks=(SIZES, 3))
+
+    assert [one.shared for one in source.persist(client, [source.examine("X", X)])] == [False]
+    kept = X.persist()
+    for other in (kept, X, kept[:] + 0):
+        assert [one.shared for one in source.persist(client, [source.examine("X", other)])] == [True]
 
 
 def test_rows_of_all_kinds_of_collections_meet_on_the_same_rank(client):

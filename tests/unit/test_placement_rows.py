@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import workbench
+from workbench.alignment import empty_aligned, is_aligned
 from workbench.errors import HeadUnreachable, PlacementError
 from workbench.placing import pinning, rows
 from workbench.placing.pinning import Rank, select
@@ -44,24 +45,24 @@ def test_an_array_in_pieces_becomes_one_that_is_contiguous_and_aligned(array, pa
 
     owned = rows.own_array(pieces)
 
-    assert rows.is_aligned(owned)
+    assert is_aligned(owned)
     assert owned.dtype == array.dtype
     np.testing.assert_array_equal(owned, array)
 
 
 def test_an_aligned_array_is_not_copied_again():
-    array = rows.empty_aligned((100, 3), np.float64)
+    array = empty_aligned((100, 3), np.float64)
     assert rows.own_array([array]) is array
 
 
 def test_a_large_array_begins_at_a_large_page_and_is_not_copied_again():
-    array = rows.empty_aligned((1 << 20,), np.float64)
+    array = empty_aligned((1 << 20,), np.float64)
     assert array.ctypes.data % (2 << 20) == 0
     assert rows.own_array([array]) is array
 
 
 def test_a_block_does_not_keep_the_larger_array_alive_that_it_was_cut_from():
-    whole = rows.empty_aligned((128, 8), np.float64)
+    whole = empty_aligned((128, 8), np.float64)
     block = rows.own_array([whole[:64]])
     assert not np.shares_memory(block, whole)
 
@@ -86,10 +87,10 @@ def test_frames_are_joined_with_the_categories_of_both():
 
 
 def test_functions_get_aligned_arrays_and_everything_else_as_it_is():
-    memory = rows.empty_aligned((1001,), np.float64)
+    memory = empty_aligned((1001,), np.float64)
     shifted = memory[1:]
     values = rows.call(lambda array, name, *, weights: (array, name, weights), shifted, "text", weights=shifted[2:])
-    assert [rows.is_aligned(values[0]), values[1], rows.is_aligned(values[2])] == [True, "text", True]
+    assert [is_aligned(values[0]), values[1], is_aligned(values[2])] == [True, "text", True]
 
 
 RANKS = [Rank(f"tcp://{number}", name, host, None) for number, (name, host) in enumerate(

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from workbench.alignment import is_aligned
 from workbench.errors import PlacementError
 from workbench.placing import made, source
-from workbench.placing.rows import is_aligned
 
 FRAME = pd.DataFrame({"a": [1, 2, 3], "b": list("xyz")})
 

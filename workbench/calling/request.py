@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench import broadcasting, config
+from workbench.calling.globals import taken_along
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placing import alike, made, pinning, rows, source
 from workbench.rank import parcel
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
 
 RESULTS = ("ranks", "root", "blocks")
 """What can become of the results."""
-# Bytes of a plain argument from which it goes to one rank, and from there to all by MPI.
-_LARGE = 1 << 20
+# Bytes of a plain argument, or of the function with all others, from which it goes to one rank, and from there to all
+# by MPI; and those of a function that nobody means to send.
+_LARGE, _TOO_LARGE = 1 << 20, 1 << 30
+
+
+# Variables that are named where a function takes too much along.
+_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Request:
     name: str
     """What messages call it."""
     contents: bytes
-    """Parcel of function and arguments."""
+    """Parcel of function and arguments, or of the slot for that parcel."""
     keys: list[list[Key]]
     """For each rank, what the slots among the arguments stand for; for all ranks the same if there is one item."""
     addresses: list[str] | None
@@ -52,7 +58,7 @@ class Request:
     needs: list[Future[Any]]
     """What has to be computed before; and to be kept until the end."""
     large: dict[int, Any]
-    """Arguments that are to be broadcast before, by the number of their slot; their keys are not known yet."""
+    """What is to be broadcast before, by the number of its slot; the keys are not known yet."""
     call: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Identity of the call."""
 
@@ -111,6 +117,12 @@ def request(
             f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. What it uses has "
             "to be picklable: open files, locks and connections inside the function"
         ) from error
+    if len(contents) > _TOO_LARGE:
+        raise InvalidRequest(_too_large(function, name, len(contents)))
+    if len(contents) > _LARGE:
+        large[len(columns)] = contents
+        contents = parcel.pack(Slot(len(columns)))
+        columns.append([None] * len(pins or [None]))
     return Request(
         client=client,
         name=name,
@@ -169,6 +181,18 @@ def _slot(
         return argument
     columns.append(column)
     return Slot(len(columns) - 1)
+
+
+def _too_large(function: Callable[..., Any], name: str, nbytes: int) -> str:
+    from dask.utils import format_bytes
+
+    largest = sorted(taken_along(function).items(), key=lambda its: -its[1])[:_NAMED]
+    named = ", ".join(f"{its} ({format_bytes(size)})" for its, size in largest)
+    return (
+        f"{name} has {format_bytes(nbytes)} with all that it uses of the notebook{': ' * bool(named)}{named}. At most "
+        f"{format_bytes(_TOO_LARGE)} go with a function: give it what is large as an argument, placed (place) or as a "
+        "copy for each rank (broadcast)"
+    )
 
 
 def _limit(given: float | str | None) -> int | None:

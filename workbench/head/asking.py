@@ -33,6 +33,15 @@ async def leaves(scheduler: Scheduler, address: str) -> bool:
     return address not in scheduler.workers
 
 
+# Bytes of requests that may be under way at once: each is packed for its rank by itself, and waits in memory.
+_UNDER_WAY = 64 << 20
+
+
+def room(nbytes: int) -> asyncio.Semaphore:
+    """Return what lets as many requests of so many bytes through at once as the head has memory for."""
+    return asyncio.Semaphore(max(1, _UNDER_WAY // max(1, nbytes)))
+
+
 class Asking:
     """Asks the ranks that take part in a call.
 

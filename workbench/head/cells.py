@@ -17,12 +17,14 @@ from weakref import WeakKeyDictionary
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
-from workbench.head.asking import Asking, all_of
+from workbench.head.asking import Asking, all_of, room
 from workbench.head.engines import Engines, ask
+from workbench.head.pinned import drop_copies
 from workbench.where_words import ranges
 from workbench.words import count
 
 if TYPE_CHECKING:
+    from dask.typing import Key
     from distributed import Scheduler
 
     from workbench.head.world import MPIWorld
@@ -92,6 +94,9 @@ class Cells(SchedulerPlugin):
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
         self._called_off: set[str] = set()
+        # Blocks that cells of a world were given, and their ranks. They stay in the namespaces, where later cells may
+        # write to them.
+        self._given: WeakKeyDictionary[MPIWorld, dict[Key, str]] = WeakKeyDictionary()
         # Communicators are made anew after a cell that broke off: of the old ones messages may be on their way.
         self._generations: defaultdict[MPIWorld, int] = defaultdict(int)
         self._serials: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
@@ -212,6 +217,7 @@ class Cells(SchedulerPlugin):
                     # Those that are ready for it, or about to be, are not to wait for it.
                     cell.running = set(cell.addresses)
                     self._tell(cell, "it was called off", interrupt=True)
+                self._drop_copies(cell)
                 if cell.broken:
                     self._generations[cell.world] += 1
                 self._turn(cell.world).release()
@@ -232,13 +238,29 @@ class Cells(SchedulerPlugin):
         cell.addresses = {rank: everyone[rank] for rank in ranks}
         names = {rank: {name: self._on_rank(cell, name, rank) for name in cell.names} for rank in ranks}
         asking = Asking(self._scheduler, world.index, everyone, "a cell")
+        given = self._given.setdefault(world, {})
+        for how in cell.names.values():
+            given |= {how["blocks"][address]: address for address in cell.addresses.values() if "blocks" in how}
         told = await self._engines_of(world).ready(asking)
         generation = self._generations[world]
         serial = self._serials[world.index, world.starts, generation, tuple(ranks)]
         cell.running = set(ranks)
         common = {"cell": cell.id, "generation": generation, "serial": serial, "ranks": ranks, "limit": cell.limit}
-        await all_of(ask(asking, rank, "prepare", names=names[rank], **common) for rank in ranks)
+        admitted = room(sum(len(how.get("parcel", b"")) for how in cell.names.values()))
+
+        async def prepare(rank: int) -> None:
+            async with admitted:
+                await ask(asking, rank, "prepare", names=names[rank], **common)
+
+        await all_of(map(prepare, ranks))
         return {**told, "ranks": ranks, "size": world.ranks}
+
+    def _drop_copies(self, cell: _Cell) -> None:
+        """Have other ranks let go of their copies of what the cell may have written to."""
+        given = self._given.get(cell.world, {})
+        for key in [key for key in given if key not in self._scheduler.tasks]:
+            del given[key]
+        drop_copies(self._scheduler, given.items(), f"cell-{cell.id}")
 
     def _engines_of(self, world: MPIWorld) -> Engines:
         start = (world.index, world.starts)

@@ -16,6 +16,7 @@ A rank that retires still hands over what it holds: better elsewhere than lost.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -90,12 +91,49 @@ def guard(scheduler: Scheduler) -> None:
     scheduler.handlers.update(rebalance=rebalance_the_others, replicate=replicate_and_keep)
 
 
+def drop_copies(scheduler: Scheduler, written: Iterable[tuple[Key, str]], stimulus: str) -> None:
+    """Have other ranks let go of their copies of what a rank may have written to.
+
+    Parameters
+    ----------
+    scheduler
+        Knows who has what, so nobody is asked.
+    written
+        Keys, each with the address of the rank that has the value as it is now.
+    stimulus
+        Name of the reason, for Dask's logs.
+
+    Notes
+    -----
+    A rank on which a task needs its copy keeps it for that task, which was submitted before the writing was over.
+    """
+    copies: defaultdict[str, list[Key]] = defaultdict(list)
+    for key, owner in written:
+        task = scheduler.tasks.get(key)
+        holders = (task and task.who_has) or set()
+        if task is None or len(holders) < 2 or scheduler.workers.get(owner) not in holders:
+            continue
+        kept = {owner, *(task.worker_restrictions or ())}
+        for holder in holders - {waiter.processing_on for waiter in task.waiters or ()}:
+            if holder.address not in kept:
+                copies[holder.address].append(key)
+    for address, keys in copies.items():
+        scheduler.request_remove_replicas(address, keys, stimulus_id=stimulus)
+
+
+def disown(scheduler: Scheduler, address: str) -> None:
+    """Keep what is pinned to a rank that is gone from the rank that has got its address now: `fail_orphans` ends it."""
+    for task in scheduler.tasks.values():
+        if is_pinned(task) and address in (task.worker_restrictions or ()):
+            task.worker_restrictions = {*(task.worker_restrictions or ())} - {address} | {f"{address} (before)"}
+
+
 def fail_orphans(scheduler: Scheduler) -> None:
     """Have the tasks fail that wait for ranks which are gone, with a sentence that says so.
 
     Notes
     -----
-    An address is never given twice, so a worker that has gone does not come back under it.
+    A worker that has gone does not come back. Where another one gets its address, `disown` comes first.
     """
     stimulus = f"rank-lost-{time.time()}"
     for task in [task for task in scheduler.unrunnable if is_pinned(task)]:

@@ -15,7 +15,7 @@ from distributed.protocol import pickle
 
 from workbench import comm
 from workbench.errors import WorkbenchError
-from workbench.head.pinned import guard
+from workbench.head.pinned import disown, guard
 from workbench.http_socket import UnixHTTP
 
 if TYPE_CHECKING:
@@ -179,9 +179,13 @@ class Attendance(SchedulerPlugin):
     ) -> None:
         self._joined, self._left = joined, left
         self._places: dict[str, tuple[int, int]] = {}
+        self._addresses: set[str] = set()
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Note a rank that registered its worker."""
+        if worker in self._addresses:  # of an earlier rank: the kernel gives ports again
+            disown(scheduler, worker)
+        self._addresses.add(worker)
         told = scheduler.workers[worker].extra.get("workbench")
         if told is None:
             return  # a worker that the user has added by other means

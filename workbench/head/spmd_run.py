@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import format_bytes
 
 from workbench import where_words
-from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
-from workbench.head.asking import Asking, all_of, most_telling
+from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
+from workbench.head.asking import Asking, all_of, most_telling, room
 from workbench.head.collectives import Collectives
+from workbench.head.pinned import drop_copies
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -85,14 +86,15 @@ class Run:
 
         Raises
         ------
-        RankLost, CollectiveFailed, CollectiveTimeout
+        InvalidRequest, RankLost, CollectiveFailed, CollectiveTimeout
             As of `workbench.head.spmd.SpmdCalls.call`.
         """
         ranks = list(self._members.ranks)
+        needs = self._needs(keys)
         self._serial = self._collectives.communicator(self._world, ranks)
         try:
             async with asyncio.timeout_at(self._deadline):
-                failed = await self._reserve(contents, keys)
+                failed = await self._reserve(contents, needs)
         except BaseException as error:
             self._call_off()
             if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
@@ -112,28 +114,51 @@ class Run:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([attending])
             raise
+        finally:
+            drop_copies(self._scheduler, self._written(needs), f"spmd-{self._call}")
         return {**answer, "world": self._world.index, "addresses": list(self._members.ranks.values())}
 
-    async def _reserve(self, contents: bytes, keys: Sequence[Sequence[Key]]) -> dict[str, Any] | None:
+    def _needs(self, keys: Sequence[Sequence[Key]]) -> dict[int, Sequence[Key]]:
+        """Return by rank the keys of what it is given: without blocks all ranks need the same."""
+        ranks = self._members.ranks
+        if len(keys) not in (1, len(ranks)):
+            raise InvalidRequest(
+                f"{self._name} was given {len(keys)} blocks for {len(ranks)} ranks: one block for each rank is needed. "
+                "Place the data again, X = place(X)"
+            )
+        return dict(zip(ranks, keys if len(keys) == len(ranks) else [keys[0]] * len(ranks), strict=True))
+
+    def _written(self, needs: dict[int, Sequence[Key]]) -> list[tuple[Key, str]]:
+        """Return what is one rank's own, with its address: of what several are given, each writes to its own copy."""
+        owners: dict[Key, str | None] = {}
+        for rank, keys in needs.items():
+            address = self._members.ranks[rank]
+            for key in keys:
+                owners[key] = address if owners.get(key, address) == address else None
+        return [(key, owner) for key, owner in owners.items() if owner is not None]
+
+    async def _reserve(self, contents: bytes, needs: dict[int, Sequence[Key]]) -> dict[str, Any] | None:
         told = {"name": self._name, "serial": self._serial, "ranks": list(self._members.ranks), "contents": contents}
-        # Without blocks all ranks need the same.
-        each = keys if len(keys) == len(self._members.ranks) else [keys[0]] * len(self._members.ranks)
-        needs = dict(zip(self._members.ranks, each, strict=True))
-        answers = await all_of(self._get_ready(rank, its, told) for rank, its in needs.items())
+        admitted = room(len(contents))
+        answers = await all_of(self._get_ready(rank, its, told, admitted) for rank, its in needs.items())
         for rank, answer in zip(self._members.ranks, answers, strict=True):
             if "error" in answer:
                 return {"error": answer["error"], "rank": rank, "others": ""}
         return None
 
-    async def _get_ready(self, rank: int, keys: Sequence[Key], told: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._ask(rank, "reserve", keys=keys, **told)
+    async def _get_ready(
+        self, rank: int, keys: Sequence[Key], told: dict[str, Any], admitted: asyncio.Semaphore
+    ) -> dict[str, Any]:
+        async with admitted:
+            answer = await self._ask(rank, "reserve", keys=keys, **told)
         if missing := answer.get("missing"):
             tasks = [self._scheduler.tasks.get(key) for key in missing]
             holders = {task.key: [worker.address for worker in task.who_has or ()] for task in tasks if task}
             lost = [key for key in missing if not holders.get(key)]
             if lost or await self._scheduler.gather_on_worker(self._members.ranks[rank], holders):
                 raise CollectiveFailed(_gone(lost or missing, self._name))
-            answer = await self._ask(rank, "reserve", keys=keys, **told)
+            async with admitted:
+                answer = await self._ask(rank, "reserve", keys=keys, **told)
             if "missing" in answer:  # again: nobody keeps it
                 raise CollectiveFailed(_gone(answer["missing"], self._name))
         if "ended" in answer:
@@ -185,7 +210,7 @@ class Run:
     async def _finish(self, answers: list[dict[str, Any]], limit: int | None) -> dict[str, Any]:
         if "blocks" not in answers[0]:
             values = [answer["value"] for answer in answers if "value" in answer]
-            total = sum(map(len, values)) + sum(answer.get("nbytes", 0) for answer in answers)
+            total = sum(answer.get("nbytes", 0) for answer in answers)
             if limit is not None and total > limit:
                 raise CollectiveFailed(
                     f"{self._name} returned {format_bytes(total)}, and {format_bytes(limit)} may travel to the notebook"

@@ -14,11 +14,11 @@ def is_matrix(thing: Any) -> bool:
     return sparse is not None and bool(sparse.issparse(thing))
 
 
-def own_matrix(pieces: Sequence[Any]) -> Any:
-    """Return the pieces one below the other, in CSR format with sorted columns."""
+def own_matrix(pieces: Sequence[Any], *, copy: bool = False) -> Any:
+    """Return the pieces one below the other, in CSR format with sorted columns; a single one copied if asked for."""
     from scipy import sparse
 
-    joined = pieces[0].tocsr() if len(pieces) == 1 else sparse.vstack(list(pieces), format="csr")
+    joined = pieces[0].tocsr(copy=copy) if len(pieces) == 1 else sparse.vstack(list(pieces), format="csr")
     joined.sort_indices()
     return joined
 

@@ -9,16 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register in use. Some kernels are ten times slower on less."""
-
-# Large arrays begin at a page of this size: who reads them from end to end waits for fewer translations of addresses.
-# NumPy asks for such pages from 4 MiB on.
-_PAGE, _LARGE = 2 << 20, 4 << 20
-
-Array = npt.NDArray[Any]
+from workbench.alignment import Array, aligned, alignment_of, join_arrays, ready
 
 
 class Cut(NamedTuple):
@@ -71,69 +63,30 @@ def cuts(chunks: Sequence[int], sizes: Sequence[int]) -> list[list[Cut]]:
     return blocks
 
 
-def is_aligned(array: Array) -> bool:
-    """Whether the array is C-contiguous and begins at a multiple of `ALIGNMENT`."""
-    return bool(array.flags.c_contiguous) and array.ctypes.data % ALIGNMENT == 0
-
-
-def empty_aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return a new aligned array, not initialised. One that holds Python objects is contiguous only."""
-    dtype = np.dtype(dtype)
-    if dtype.hasobject:
-        return np.empty(shape, dtype)
-    nbytes = dtype.itemsize * int(np.prod(shape))
-    alignment = _alignment(nbytes)
-    memory = np.empty(nbytes + alignment, np.uint8)
-    start = -memory.ctypes.data % alignment
-    return memory[start : start + nbytes].view(dtype).reshape(shape)
-
-
-def _alignment(nbytes: int) -> int:
-    return _PAGE if nbytes >= _LARGE else ALIGNMENT
-
-
-def aligned(array: Array) -> Array:
-    """Return the array itself where it is aligned (or holds Python objects, contiguously), else a copy that is."""
-    if is_aligned(array) or (array.dtype.hasobject and array.flags.c_contiguous):
-        return array
-    return join_arrays([array])
-
-
-def join_arrays(pieces: Sequence[Array]) -> Array:
-    """Return the pieces one below the other in a new aligned array."""
-    shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:]) if pieces[0].ndim else ()
-    dtypes = {piece.dtype for piece in pieces}
-    # result_type alone would change the byte order of foreign data
-    joined = empty_aligned(shape, dtypes.pop() if len(dtypes) == 1 else np.result_type(*pieces))
-    if len(pieces) == 1:
-        joined[...] = pieces[0]
-    else:
-        np.concatenate(pieces, out=joined)
-    return joined
-
-
-def own_array(pieces: Sequence[Array]) -> Array:
-    """Return the pieces as one aligned array with memory of its own; copied only where that is needed.
+def own_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
+    """Return the pieces as one aligned array with memory of its own; copied only where that is needed, or asked for.
 
     A view is copied where it would keep a larger array alive, and so is an array in a buffer that is not
     numpy's: that is a message as it arrived, with whatever else came in it.
     """
-    if len(pieces) > 1:
+    if len(pieces) > 1 or copy:
         return join_arrays(pieces)
     array = np.asarray(pieces[0])
     base = array.base
     if base is not None and not (
-        isinstance(base, np.ndarray) and base.nbytes <= array.nbytes + _alignment(array.nbytes)
+        isinstance(base, np.ndarray) and base.nbytes <= array.nbytes + alignment_of(array.nbytes)
     ):
         return join_arrays([array])
     return aligned(array)
 
 
-def own_frame(pieces: Sequence[Any]) -> Any:
-    """Return the pandas frames or series one below the other, categories united."""
+def own_frame(pieces: Sequence[Any], *, copy: bool = False) -> Any:
+    """Return the pandas frames or series one below the other, categories united; a single one copied if asked for."""
     from dask.dataframe.dispatch import concat
 
-    return pieces[0] if len(pieces) == 1 else concat(list(pieces))
+    if len(pieces) > 1:
+        return concat(list(pieces))
+    return pieces[0].copy() if copy else pieces[0]
 
 
 def cut_array(chunk: Array, start: int, stop: int) -> Array:
@@ -155,8 +108,4 @@ def measure(chunk: Any) -> tuple[int, int]:
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call ``function`` with every array aligned: a block that came back from disk, or a message, may not be."""
-    return function(*map(_ready, args), **{name: _ready(value) for name, value in kwargs.items()})
-
-
-def _ready(value: Any) -> Any:
-    return aligned(value) if type(value) is np.ndarray else value
+    return function(*map(ready, args), **{name: ready(value) for name, value in kwargs.items()})

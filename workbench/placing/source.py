@@ -43,6 +43,8 @@ class Source:
     """Rows of the chunks that are computed."""
     futures: Sequence[Future[Any]] = ()
     """The chunks that are computed."""
+    shared: bool = False
+    """Whether others may hold the chunks, or what they were made of, so that no block may share memory with them."""
 
 
 def describe(thing: Any) -> str:
@@ -179,6 +181,7 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
     import dask.array as da
     import dask.dataframe as dd
 
+    shared = _shared(client, sources)
     futures: dict[int, list[Future[Any]]] = {}
     for kind in (da.Array, dd.DataFrame | dd.Series):
         numbers = [number for number, source in enumerate(sources) if isinstance(source.collection, kind)]
@@ -186,9 +189,24 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
             persisted = client.persist([_columns_together(sources[number].collection) for number in numbers])
             futures |= dict(zip(numbers, map(futures_in, persisted), strict=True))
     return [
-        _counted(client, replace(source, futures=futures[number])) if number in futures else source
+        _counted(client, replace(source, futures=futures[number], shared=shared[number]))
+        if number in futures
+        else source
         for number, source in enumerate(sources)
     ]
+
+
+def _shared(client: Client, sources: Sequence[Source]) -> list[bool]:
+    """Return of which sources a chunk may be the very object that something else has, or a view of it."""
+    from dask.base import is_dask_collection
+
+    # A task may return what it was given, so it matters what is anywhere in the graph.
+    held, shared = set(client.futures), []
+    for source in sources:
+        keys = set(source.collection.dask) if is_dask_collection(source.collection) else set()
+        shared.append(not held.isdisjoint(keys))
+        held |= keys
+    return shared
 
 
 def _columns_together(collection: Any) -> Any:
@@ -227,7 +245,7 @@ def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> A
                 calls.append(call)
                 piece = call.reference
             pieces.append(piece)
-        calls.append(Call(key, own, (pieces,), pin=pin))
+        calls.append(Call(key, own, (pieces,), {"copy": source.shared}, pin=pin))
     # Urgent: what has come together makes room before more is read.
     futures = submit(client, calls, keys, priority=1)
     return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
@@ -237,7 +255,7 @@ def _is_array(meta: Any) -> bool:
     return isinstance(meta, np.ndarray) or matrices.is_matrix(meta)
 
 
-def _tools(meta: Any) -> tuple[Callable[[Sequence[Any]], Any], Callable[[Any, int, int], Any]]:
+def _tools(meta: Any) -> tuple[Callable[..., Any], Callable[[Any, int, int], Any]]:
     """Return what puts rows together, and what cuts some out, of collections of this kind."""
     if isinstance(meta, np.ndarray):
         return rows.own_array, rows.cut_array

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import scratch
 from workbench.errors import CollectiveFailed, RankLost
 from workbench.rank.answering import answering
+from workbench.rank.in_use import put_back, take
 from workbench.rank.main_thread import MainThread
 from workbench.rank.parcel import unpack
 from workbench.rank.running import Done, matching, run_in_shell, take_place
@@ -56,6 +58,8 @@ class Cell:
     watch: Watch
     limit: int
     """Characters of output that it may have."""
+    taken: dict[Key, Any]
+    """What it, or a cell before it, was given of the worker's data, and may write to."""
     since: float = field(default_factory=time.monotonic)
     begun: bool = False
     running: bool = False
@@ -107,6 +111,8 @@ class Cells:
         self._activity = activity
         self._engine: Future[str] | None = None
         self._cell: Cell | None = None
+        # What the namespace of the engine may have of the worker's data: gone when the user has deleted it.
+        self._taken: weakref.WeakValueDictionary[Key, Any] = weakref.WeakValueDictionary()
         self._ended: set[str] = set()
         self._generation = -1
         self._watch = Watch()
@@ -220,7 +226,8 @@ class Cells:
                 f"it is still in an earlier cell, for {held:.0f} s, {self._where(before)}. If it does not come out: "
                 "%mpicluster restart"
             )
-        values = {name: await self._get(name, how) for name, how in names.items()}
+        taken = dict(self._taken)
+        values = {name: await self._get(name, how, taken) for name, how in names.items()}
         if cell in self._ended:  # it took so long that somebody has given it up
             raise CollectiveFailed("the cell was called off before it began")
         if generation != self._generation:
@@ -229,9 +236,9 @@ class Cells:
             for old in self._comms:
                 self._communicators.abandon(old)
             self._comms.clear()
-        self._cell = Cell(cell, serial, list(ranks), values, self._watch, limit)
+        self._cell = Cell(cell, serial, list(ranks), values, self._watch, limit, taken)
 
-    async def _get(self, name: str, how: dict[str, Any]) -> Any:
+    async def _get(self, name: str, how: dict[str, Any], taken: dict[Key, Any]) -> Any:
         from distributed.utils import offload
         from distributed.utils_comm import gather_from_workers
 
@@ -242,7 +249,8 @@ class Cells:
             return value
         key: Key = how["key"]
         if key in self._worker.data:
-            return self._worker.data[key]
+            taken[key] = take(self._worker.data, key)
+            return taken[key]
         found, *_ = await gather_from_workers({key: how["holders"]}, rpc=self._worker.rpc, who=self._worker.address)
         if key not in found:
             raise RankLost(f"the value of {name!r} is not on the ranks any more: make it again")
@@ -284,6 +292,15 @@ class Cells:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             await asyncio.sleep(_AGAIN)
 
+    def _leave(self, cell: Cell, status: str, summary: str) -> None:
+        """Keep what the cell has written to blocks, and report that it is over. On the worker's loop."""
+        put_back(self._worker.data, cell.taken)
+        for key, value in cell.taken.items():
+            with contextlib.suppress(TypeError):  # a value of a type without weak references, a list for instance
+                self._taken[key] = value
+        cell.taken = {}
+        self._report(cell.id, status, summary)
+
     def _report(self, cell: str, status: str, summary: str) -> None:
         """Tell the head that this rank is done with a cell. On the worker's loop."""
         told = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
@@ -313,7 +330,7 @@ class Cells:
             done = Done("interrupted", now.interrupted, done.traceback)
         done.cut = now.cut
         self._cell = None
-        self._worker.loop.add_callback(self._report, cell, done.status, done.summary)
+        self._worker.loop.add_callback(self._leave, now, done.status, done.summary)
         return done
 
     def _names(self, cell: Cell) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import CollectiveFailed
 from workbench.rank import parcel
 from workbench.rank.answering import answering
+from workbench.rank.in_use import put_back, take
 from workbench.rank.quiet import quiet
 from workbench.rank.spmd_call import SpmdCall
 from workbench.rank.watch import CallEnded
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from workbench.rank.world import RankContext
 
 
+# Bytes of a value from which it does not travel within the message, but beside it.
+_LARGE = 1 << 20
 # Seconds for which calls are remembered that were called off.
 _REMEMBER = 600.0
 
@@ -90,7 +93,8 @@ class SpmdCalls:
         if call in self._ended:
             raise CollectiveFailed("the call was called off")
         ready = self._calls[call] = SpmdCall(call, name, serial, tuple(ranks))
-        values = [data[key] for key in keys]
+        ready.taken = {key: take(data, key) for key in keys}
+        values = [ready.taken[key] for key in keys]
         told = await asyncio.wrap_future(self._context.spmd_thread.submit(_unpack, ready, contents, values))
         if told:
             self._calls.pop(call, None)
@@ -115,6 +119,8 @@ class SpmdCalls:
             with quiet(self._worker):
                 told = await asyncio.wrap_future(self._context.spmd_thread.submit(self._run, ready, root, limit))
         finally:
+            put_back(self._worker.data, ready.taken)
+            ready.taken = {}
             if not ready.made:
                 self._calls.pop(call, None)
         return told
@@ -183,11 +189,16 @@ def _outcome(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _told(value: Any, limit: int | None) -> dict[str, Any]:
-    """Return what is told of a value: the value itself, or how many bytes it has where these are too many."""
+    """Return what is told of a value: how many bytes it has, and the value itself unless these are too many."""
+    from distributed.protocol.serialize import to_serialize
+
     try:
         contents = parcel.pack(value)
     except Exception as error:
         error.add_note("What was returned cannot be sent to the notebook.")
         raise
-    too_large = limit is not None and len(contents) > limit
-    return {"nbytes": len(contents)} if too_large else {"value": contents}
+    nbytes = len(contents)
+    if limit is not None and nbytes > limit:
+        return {"nbytes": nbytes}
+    # As frames of its own: the others of a message are copied together, and have 4 GiB at most.
+    return {"nbytes": nbytes, "value": contents if nbytes <= _LARGE else to_serialize(contents)}

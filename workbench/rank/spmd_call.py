@@ -54,6 +54,8 @@ class SpmdCall:
         self.running = False
         self.made: list[tuple[Any, Any]] = []
         """Blocks that are to be kept, as `to_blocks` returned them."""
+        self.taken: dict[Any, Any] = {}
+        """What it is given of the worker's data, by key."""
         self.to_blocks: ToBlocks | None = None
         """Turns the value into blocks to keep; None: it is to be sent."""
         self._pending = False
@@ -69,9 +71,9 @@ class SpmdCall:
         Parameters
         ----------
         contents
-            Parcel with function, arguments and keyword arguments, and `to_blocks`.
+            Parcel with function, arguments and keyword arguments, and `to_blocks`; or with the slot of that parcel.
         values
-            What stands for the slots among the arguments.
+            What the slots stand for.
 
         Raises
         ------
@@ -80,7 +82,10 @@ class SpmdCall:
         """
 
         def unpack() -> None:
-            function, args, kwargs, self.to_blocks = parcel.unpack(contents)
+            what = parcel.unpack(contents)
+            if isinstance(what, parcel.Slot):
+                what = parcel.unpack(values[what.number])
+            function, args, kwargs, self.to_blocks = what
             args, kwargs = parcel.fill(args, kwargs, values)
             self._function = lambda comm: function(comm, *args, **kwargs)
 

@@ -1,0 +1,83 @@
+"""What a request for a call takes along, and what it refuses to."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from distributed.protocol import dumps
+
+from workbench.calling import request as requests
+from workbench.calling.globals import taken_along
+from workbench.errors import InvalidRequest
+from workbench.rank import parcel, spmd
+from workbench.rank.spmd_call import SpmdCall
+
+
+def request(function, *args, client):
+    return requests.request(function, args, {}, client=client, result="ranks", world=None, limit=None, timeout=None)
+
+
+def mean_of(table):
+    def mean(comm, factor=1):
+        return table[comm.rank :: comm.size].mean() * factor
+
+    return mean
+
+
+def test_a_function_with_a_large_table_is_broadcast_and_found_by_its_slot(client):
+    made = request(mean_of(np.ones(200_000)), 2, client=client)
+
+    assert len(made.contents) < 1000
+    ((number, whole),) = made.large.items()
+    assert [len(keys) for keys in made.keys] == [number + 1]
+    call = SpmdCall("0", "mean", 0, (0,))
+    call.unpack(made.contents, [whole])
+    assert call._function(type("Comm", (), {"rank": 0, "size": 1})) == 2
+
+
+def test_a_small_function_goes_with_the_request(client):
+    made = request(mean_of(np.ones(8)), client=client)
+
+    assert (made.large, made.keys) == ({}, [[]])
+    assert callable(parcel.unpack(made.contents)[0])
+
+
+def test_a_function_that_takes_too_much_along_is_refused_with_the_names_and_sizes(client, monkeypatch):
+    monkeypatch.setattr(requests, "_TOO_LARGE", 1 << 20)
+
+    with pytest.raises(
+        InvalidRequest, match=r"^mean has 1\.53 MiB with all .*: table \(1\.53 MiB\)\. At most 1\.00 MiB go .* argument"
+    ):
+        request(mean_of(np.ones(200_000)), client=client)
+
+
+TABLE = np.ones(1000)
+
+
+class Model:
+    weights = TABLE
+
+    def fit(self, comm):
+        return helper(comm)
+
+
+def helper(comm):
+    return TABLE[comm.rank]
+
+
+def test_what_functions_that_are_called_and_methods_use_is_named_too():
+    assert taken_along(functools.partial(helper)) == {"TABLE": 8000}
+    assert set(taken_along(Model().fit)) == {"self", "TABLE"}
+    assert taken_along(print) == {}
+
+
+def test_a_large_value_travels_beside_the_message_and_not_within_it():
+    told = spmd._told(bytes(2 << 20), None)
+    frames = dumps(told)
+
+    assert told["nbytes"] > 2 << 20
+    assert max(len(frame) for frame in frames[:2]) < 1000
+    assert spmd._told(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
+    assert isinstance(spmd._told(b"small", None)["value"], bytes)

@@ -1,0 +1,48 @@
+"""What is pinned to a rank that is gone does not run on another one, and a call has a block for each rank."""
+
+from __future__ import annotations
+
+import pytest
+from distributed import Client, Scheduler, Worker
+from distributed.comm import get_address_host_port
+
+from workbench.errors import InvalidRequest, RankLost
+from workbench.head.asking import Asking
+from workbench.head.pinned import fail_orphans
+from workbench.head.scheduler import Attendance
+from workbench.head.spmd_run import Run
+
+
+def number(_):
+    return 1
+
+
+async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_rank_with_its_address():
+    async with (
+        Scheduler(dashboard_address=":0", host="127.0.0.1") as scheduler,
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        scheduler.add_plugin(Attendance(lambda *_: None, lambda *_: None))
+        async with Worker(scheduler.address, host="127.0.0.1") as worker:
+            address = worker.address
+            block = client.submit(number, 0, workers=[address])
+            await block
+        _, port = get_address_host_port(address)
+        async with Worker(scheduler.address, host="127.0.0.1", port=port) as worker:
+            assert worker.address == address
+            fail_orphans(scheduler)
+
+            with pytest.raises(RankLost, match="that rank is gone with all that lay on it"):
+                await block
+            assert await client.submit(number, 1, workers=[address]) == 1
+
+
+@pytest.mark.parametrize("blocks", [0, 2, 4])
+def test_another_number_of_blocks_than_of_ranks_is_refused(blocks):
+    members = Asking(None, 0, {0: "a", 1: "b", 2: "c"}, "the call f")
+    run = Run(None, None, None, members, call="0", name="f", client="client", deadline=1)
+
+    with pytest.raises(InvalidRequest, match=rf"^f was given {blocks} blocks for 3 ranks: one block for each rank"):
+        run._needs([["key"]] * blocks)
+    assert run._needs([["key"]]) == {0: ["key"], 1: ["key"], 2: ["key"]}
+    assert run._needs([["x"], ["y"], ["z"]]) == {0: ["x"], 1: ["y"], 2: ["z"]}
