@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
@@ -56,28 +57,88 @@ def watch(parent: int, interval: float = 1.0) -> None:
 
 
 def main() -> NoReturn:
-    """``tether.py PARENT FOLDER COMMAND ...``: run COMMAND for as long as PARENT lives; FOLDER goes with PARENT.
+    """``tether.py [--guard] PARENT FOLDER COMMAND ...``: run COMMAND while PARENT lives; FOLDER goes with PARENT.
 
     It ends COMMAND on SIGTERM, or when PARENT has died, and ends as COMMAND does. If it is killed, so is COMMAND.
+    With ``--guard`` no port of COMMAND, a launcher of MPI, answers another user.
     """
-    parent, folder, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    words = sys.argv[1:]
+    guarded = words[0] == "--guard"
+    parent, folder, *command = words[guarded:]
     # Blocked and waited for, they cannot come at a bad moment.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
-    tie(parent, signal.SIGTERM)
-    this, child = os.getpid(), os.fork()
-    if child == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-        tie(this, signal.SIGKILL)
-        os.execv(command[0], command)  # noqa: S606  (no shell is the point)
+    tie(int(parent), signal.SIGTERM)
+    child = _start_guarded(command) if guarded else _start(command)
     status = None
     while status is None:
         status = _end(child) if signal.sigwait(_AWAITED) == signal.SIGTERM else _status(child)
-    if os.getppid() != parent:
+    if os.getppid() != int(parent):
         _remove(folder)
     if os.WIFSIGNALED(status):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-        os.kill(this, os.WTERMSIG(status))
+        os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _start(command: list[str], prepare: Callable[[], object] = lambda: None) -> int:
+    """Start a command, tied to this process, and return its pid; the child calls `prepare` before."""
+    this, child = os.getpid(), os.fork()
+    if child == 0:
+        try:
+            tie(this, signal.SIGKILL)
+            prepare()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+            os.execv(command[0], command)  # noqa: S606  (no shell is the point)
+        except Exception as error:  # noqa: BLE001  (whatever happens, there must not be two tethers)
+            os.write(2, f"workbench: cannot run {command[0]}: {error}\n".encode())
+        finally:
+            os._exit(1)
+    return child
+
+
+def _start_guarded(command: list[str]) -> int:
+    """Start a launcher of MPI and guard it; where the kernel has no means for that, start it with a warning."""
+    import _socket as socket
+
+    # This file runs as a program without the package; modules of the interpreter come first.
+    sys.path.append(os.path.dirname(__file__))
+    import guard
+
+    ours, theirs = socket.socketpair()
+
+    def prepare() -> None:
+        ours.close()
+        guard.install(theirs)
+
+    child = _start(command, prepare)
+    theirs.close()
+    try:
+        guarding = guard.Guard(ours, child, command[0])
+    except OSError as error:
+        ours.close()
+        os.waitpid(child, 0)
+        if not guard.lacks(error):
+            guard.report(
+                f"the launcher of MPI cannot be guarded against other users: {error}. Repair that, or set "
+                f"{guard.SETTING} to false, and every user of this host can command {command[0]}."
+            )
+            os._exit(1)
+        guard.report(
+            f"every user of this host can connect to the ports of {command[0]}, which cannot be guarded here: {error} "
+            f"(setting {guard.SETTING})"
+        )
+        return _start(command)
+
+    def serve() -> None:
+        try:
+            guarding.serve()
+        except BaseException as error:
+            guard.report(f"the guard of the MPI launcher has failed, which ends the world: {error!r}")
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
+
+    threading.Thread(target=serve, name="guard", daemon=True).start()
+    return child
 
 
 def _status(child: int) -> int | None:

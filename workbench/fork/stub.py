@@ -61,6 +61,8 @@ _PASSED_ON = (
 _READ_AT_START = (b"PYTHON", b"LD_", b"LC_", b"LANG", b"MALLOC_", b"GLIBC_", b"TZ", b"DASK_", b"MPI4PY_")
 _LIBRARIES = b"LD_LIBRARY_PATH"
 _CAPABILITIES = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:")
+# The variable of a guarded process (workbench/guard.py), and what the guard makes of its privileges.
+_GUARD, _GUARDED = "WORKBENCH_GUARD", {"NoNewPrivs": "1", "Seccomp": "2"}
 
 
 class Refused(Exception):
@@ -118,7 +120,13 @@ def surroundings() -> dict[str, Any]:
 
     A rank can be forked only where these are the same for the stub and the template.
     """
-    status = [line for line in _read("/proc/self/status").splitlines() if line.startswith(_CAPABILITIES)]
+    status = dict(line.split(":\t") for line in _read("/proc/self/status").splitlines() if line.startswith(_CAPABILITIES))
+    guard = os.environ.get(_GUARD, "")
+    if guard and _GUARDED.items() <= status.items():
+        # What the guard has changed is no difference: a template without it forks ranks without it.
+        status |= zip(_GUARDED, guard.split(":")[1:], strict=True)
+    else:
+        guard = ""
     spaces = {kind: _link(f"/proc/self/ns/{kind}") for kind in sorted(os.listdir("/proc/self/ns"))}
     policy = _read("/proc/self/numa_maps").split(None, 2)[1:2]
     return {
@@ -128,6 +136,7 @@ def surroundings() -> dict[str, Any]:
         "root folder": _link("/proc/self/root"),
         "user": (os.getresuid(), os.getresgid(), sorted(os.getgroups())),
         "privileges": status,
+        "guard": guard,
         "security label": _read("/proc/self/attr/current"),
         "memory policy": policy,
         "scheduling policy": os.sched_getscheduler(0),
@@ -142,7 +151,9 @@ def surroundings() -> dict[str, Any]:
 
 def difference(stub: dict[str, Any], template: dict[str, Any]) -> str:
     """Return what keeps a rank from being forked, by the `surroundings` of two processes; empty if nothing does."""
-    other = [what for what, value in template.items() if what != "folders of libraries" and stub.get(what) != value]
+    # A guard serves its world only, and a template without a guard serves all.
+    optional = ("folders of libraries", *([] if template["guard"] else ["guard"]))
+    other = [what for what, value in template.items() if what not in optional and stub.get(what) != value]
     if not set(template["folders of libraries"]) <= set(stub["folders of libraries"]) | {b""}:
         other.append("folders of libraries")
     return f"the template has another {', another '.join(other)}" if other else ""

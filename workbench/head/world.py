@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench import logs, scratch, tether
-from workbench.launch.job_spec import allocation_of, world_line
+from workbench.launch.job_spec import allocation_of, guarded, world_line
 from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import Command
 from workbench.registry import Record
 
 
@@ -122,8 +123,9 @@ class WorldProcess(MPIWorld):
         self._process: subprocess.Popen[bytes] | None = None
         self._program = "mpiexec"
 
-    def command(self, timeout: float) -> tuple[list[str], dict[str, str]]:
-        """Return command line and environment of the world's ``mpiexec``."""
+    def command(self, timeout: float) -> tuple[list[str], Command]:
+        """Return the words that tie the world's ``mpiexec`` to this process, and its command line."""
+        around = allocation_of(self.record)
         command = world_line(
             self.record,
             self.mpi,
@@ -132,10 +134,10 @@ class WorldProcess(MPIWorld):
             timeout=timeout,
             shared_memory=self._folder(),
             log=self.log,
-            around=allocation_of(self.record),
+            around=around,
         )
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(self._folder()), *command.argv]
-        return tied, command.variables(dict(os.environ))
+        options = ["--guard"] if guarded(around) else []
+        return [sys.executable, "-I", "-S", tether.__file__, *options, str(os.getpid()), str(self._folder())], command
 
     def _folder(self) -> Path:
         """Return the folder for shared memory and session files of this world."""
@@ -150,16 +152,21 @@ class WorldProcess(MPIWorld):
             Seconds that the ranks give themselves to be ready.
         """
         self.begin()
-        argv, environment = self.command(timeout)
-        self._program = Path(argv[6]).name
+        tied, command = self.command(timeout)
+        self._program = Path(command.argv[0]).name
         # Of an earlier start: ranks that were killed leave their segments.
         shutil.rmtree(self._folder(), ignore_errors=True)
         self._folder().mkdir(mode=0o700)
         with open(self.log, "ab") as log:
-            log.write(f"$ {' '.join(argv[6:])}\n".encode())
+            log.write(f"$ {' '.join(command.argv)}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                [*tied, *command.argv],
+                env=command.variables(dict(os.environ)),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     async def start(self, timeout: float, address: str) -> None:

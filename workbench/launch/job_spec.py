@@ -104,6 +104,11 @@ def world_line(
     return spread_command(found, _spread(record, ranks, shared_memory, around), rank)
 
 
+def guarded(around: Allocation | None) -> bool:
+    """Tell whether the ``mpiexec`` of a world gets a guard: `workbench.guard` knows the users of this host only."""
+    return bool(config.get("mpi.guard")) and (around is None or not around.leaves_this_host)
+
+
 def _rank_program(record: Record, log: Path) -> list[str]:
     if not record.template:
         return ["-m", RANK_PROGRAM]
