@@ -156,6 +156,8 @@ class Guard:
         (number,) = struct.unpack("=i", text) if text else (errno.ECHILD,)
         if number:
             raise OSError(number, f"seccomp: {os.strerror(number)}")
+        if not ancillary:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the message came without its file
         self._notifications = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
         # Calls that wait for a peer, by the number of the copy of their listening socket.
         self._waiting: dict[int, tuple[_Call, socket.socket]] = {}
@@ -237,7 +239,6 @@ class Guard:
         ready.unregister(number)
         self._waiting.pop(number)[1].close()
 
-
     def _listening(self, call: _Call) -> socket.socket | None:
         """Return a copy of the socket that a launcher accepts on; None: the call is not this guard's concern."""
         program = os.path.basename(os.readlink(f"/proc/{call.pid}/exe")).removesuffix(" (deleted)")
@@ -263,7 +264,8 @@ class Guard:
         else:
             if blocking and not select.select([listening], [], [], 0)[0]:
                 return False
-            number, peer = listening._accept()  # noqa: SLF001  (so the C half of `socket` calls it)
+            # The C half of `socket` calls it so.
+            number, peer = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
             connection = socket.socket(fileno=number)
             if not self._may(connection, peer):
                 connection.close()
@@ -298,9 +300,7 @@ class Guard:
 class _Call:
     """One ``accept`` that the kernel has suspended."""
 
-    def __init__(
-        self, notifications: int, number: int, pid: int, _: int, call: int, *rest: int
-    ) -> None:
+    def __init__(self, notifications: int, number: int, pid: int, _: int, call: int, *rest: int) -> None:
         self._notifications, self._number, self.pid = notifications, number, pid
         self.arguments = rest[2:]
         accept4 = _MACHINES[os.uname().machine][3]
@@ -400,7 +400,7 @@ def owner(peer: Any, own: Any) -> int | None:
 
 
 def _packed(host: str) -> bytes:
-    raw = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host.partition("%")[0])
+    raw: bytes = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host.partition("%")[0])
     return raw.removeprefix(_MAPPED)
 
 
@@ -413,10 +413,10 @@ def _sockaddr(address: Any) -> bytes:
     family = socket.AF_INET if len(address) == 2 else socket.AF_INET6
     head = struct.pack("=H", family) + address[1].to_bytes(2, "big")
     if family == socket.AF_INET:
-        return head + socket.inet_pton(family, address[0]) + bytes(8)
+        return b"".join((head, _packed(address[0]), bytes(8)))
     host, _, flow, scope = address
     raw = socket.inet_pton(family, host.partition("%")[0])
-    return head + flow.to_bytes(4, "big") + raw + struct.pack("=I", scope)
+    return b"".join((head, flow.to_bytes(4, "big"), raw, struct.pack("=I", scope)))
 
 
 def report(text: str) -> None:

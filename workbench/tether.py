@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _AWAITED = {signal.SIGTERM, signal.SIGCHLD}
@@ -101,8 +101,11 @@ def _start_guarded(command: list[str]) -> int:
     import _socket as socket
 
     # This file runs as a program without the package; modules of the interpreter come first.
-    sys.path.append(os.path.dirname(__file__))
-    import guard
+    sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  (pathlib takes long to load)
+    if TYPE_CHECKING:
+        from workbench import guard
+    else:
+        import guard
 
     ours, theirs = socket.socketpair()
 

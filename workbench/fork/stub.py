@@ -120,7 +120,9 @@ def surroundings() -> dict[str, Any]:
 
     A rank can be forked only where these are the same for the stub and the template.
     """
-    status = dict(line.split(":\t") for line in _read("/proc/self/status").splitlines() if line.startswith(_CAPABILITIES))
+    status = dict(
+        line.split(":\t") for line in _read("/proc/self/status").splitlines() if line.startswith(_CAPABILITIES)
+    )
     guard = os.environ.get(_GUARD, "")
     if guard and _GUARDED.items() <= status.items():
         # What the guard has changed is no difference: a template without it forks ranks without it.
