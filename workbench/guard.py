@@ -30,6 +30,8 @@ VARIABLE = "WORKBENCH_GUARD"
 """Variable of guarded processes: who guards them, and their lines ``NoNewPrivs`` and ``Seccomp`` without the guard."""
 SETTING = "workbench.mpi.guard"
 """The setting that installs guards."""
+UNGUARDED = "cannot be guarded here"
+"""What the world's log says where the kernel has no means for it."""
 
 _PROGRAMS = frozenset(
     {

@@ -56,15 +56,20 @@ def watch(parent: int, interval: float = 1.0) -> None:
     threading.Thread(target=look, name="tether", daemon=True).start()
 
 
+def words(folder: str, *, guard: bool = False) -> list[str]:
+    """Return the words in front of a command that tie the command, and `folder`, to this process; as of `main`."""
+    options = ["--guard"] if guard else []
+    return [sys.executable, "-I", "-S", __file__, *options, str(os.getpid()), folder]
+
+
 def main() -> NoReturn:
     """``tether.py [--guard] PARENT FOLDER COMMAND ...``: run COMMAND while PARENT lives; FOLDER goes with PARENT.
 
     It ends COMMAND on SIGTERM, or when PARENT has died, and ends as COMMAND does. If it is killed, so is COMMAND.
     With ``--guard`` no port of COMMAND, a launcher of MPI, answers another user.
     """
-    words = sys.argv[1:]
-    guarded = words[0] == "--guard"
-    parent, folder, *command = words[guarded:]
+    guarded = sys.argv[1] == "--guard"
+    parent, folder, *command = sys.argv[1 + guarded :]
     # Blocked and waited for, they cannot come at a bad moment.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     tie(int(parent), signal.SIGTERM)
@@ -127,7 +132,7 @@ def _start_guarded(command: list[str]) -> int:
             )
             os._exit(1)
         guard.report(
-            f"every user of this host can connect to the ports of {command[0]}, which cannot be guarded here: {error} "
+            f"every user of this host can connect to the ports of {command[0]}, which {guard.UNGUARDED}: {error} "
             f"(setting {guard.SETTING})"
         )
         return _start(command)

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -136,8 +135,7 @@ class WorldProcess(MPIWorld):
             log=self.log,
             around=around,
         )
-        options = ["--guard"] if guarded(around) else []
-        return [sys.executable, "-I", "-S", tether.__file__, *options, str(os.getpid()), str(self._folder())], command
+        return tether.words(str(self._folder()), guard=guarded(around)), command
 
     def _folder(self) -> Path:
         """Return the folder for shared memory and session files of this world."""
