@@ -54,6 +54,8 @@ _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _ESTABLISHED = 4, 20, 1
 _HEAD, _REQUEST, _TOLD = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("=BBxx4s16s16s24xII")
 _NO_COOKIE = b"\xff" * 8
 _MAPPED = bytes(10) + b"\xff\xff"
+# How addresses begin by which no other host is reached: loopback, and those of one link.
+_OF_THIS_HOST = (b"\x7f", bytes(15) + b"\1", b"\xfe\x80")
 # What the kernel, or the container around, answers where it lacks something that a guard needs.
 _LACKING = frozenset(
     {
@@ -144,6 +146,9 @@ class Guard:
         Pid of it.
     program
         Path of the program that the child becomes: a launcher, whatever its name is.
+    hosts
+        Folder that all hosts of the world share, which has a file for each of their addresses: peers from there are
+        accepted. Empty: the world is on this host alone.
 
     Raises
     ------
@@ -151,8 +156,8 @@ class Guard:
         If the child, or the kernel, cannot do it; `lacks` tells which.
     """
 
-    def __init__(self, channel: socket.socket, child: int, program: str) -> None:
-        self._user = os.geteuid()
+    def __init__(self, channel: socket.socket, child: int, program: str, hosts: str = "") -> None:
+        self._user, self._hosts = os.geteuid(), hosts
         self._programs = _PROGRAMS | {os.path.basename(os.path.realpath(program))}
         text, ancillary, *_ = channel.recvmsg(4, socket.CMSG_SPACE(4))
         (number,) = struct.unpack("=i", text) if text else (errno.ECHILD,)
@@ -285,7 +290,12 @@ class Guard:
         return True
 
     def _may(self, connection: socket.socket, peer: Any) -> bool:
-        return owner(peer, connection.getsockname()) == self._user
+        user = owner(peer, connection.getsockname())
+        if user is not None or not self._hosts:
+            return user == self._user
+        address = _packed(peer[0])
+        # The own addresses are there too: a peer from one of them whose user is not known is a stranger.
+        return address not in own_addresses() and os.path.exists(f"{self._hosts}/{_text(address)}")
 
     def _tell(self, peer: Any, own: Any) -> None:
         """Write a line about a refused peer, at most one a minute."""
@@ -295,7 +305,7 @@ class Guard:
         count, self._refused, self._quiet_until = self._refused, 0, time.monotonic() + _QUIET
         report(
             f"refused a connection from {peer[0]} to port {own[1]} of the MPI launcher: it is not of user {self._user} "
-            f"on this host (connections refused since the last such line: {count}; setting {SETTING})"
+            f"on a host of this world (connections refused since the last such line: {count}; setting {SETTING})"
         )
 
 
@@ -399,6 +409,34 @@ def owner(peer: Any, own: Any) -> int | None:
     # A socket that listens is the answer where no other is found; one without an inode has no process any more.
     exact = told == ports and (_unmapped(family, source), _unmapped(family, target)) == ends
     return user if exact and state == _ESTABLISHED and inode else None
+
+
+def publish(hosts: str) -> None:
+    """Name the addresses of this host in a folder that is the user's alone, for the guards of other hosts."""
+    for address in own_addresses():
+        if not address.startswith(_OF_THIS_HOST):
+            os.close(os.open(f"{hosts}/{_text(address)}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def own_addresses() -> set[bytes]:
+    """Return the addresses of this host."""
+    found, last = {_packed("127.0.0.1"), _packed("::1")}, ""
+    with open("/proc/net/fib_trie", encoding="ascii") as file:
+        for line in file:
+            if "|--" in line:
+                last = line.split()[1]
+            elif "host LOCAL" in line:
+                found.add(_packed(last))
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as file:
+            found.update(bytes.fromhex(line.split()[0]) for line in file)
+    except FileNotFoundError:
+        pass  # there is no IPv6
+    return found
+
+
+def _text(address: bytes) -> str:
+    return str(socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address))
 
 
 def _packed(host: str) -> bytes:

@@ -56,28 +56,47 @@ def watch(parent: int, interval: float = 1.0) -> None:
     threading.Thread(target=look, name="tether", daemon=True).start()
 
 
-def words(folder: str, *, guard: bool = False) -> list[str]:
-    """Return the words in front of a command that tie the command, and `folder`, to this process; as of `main`."""
-    options = ["--guard"] if guard else []
-    return [sys.executable, "-I", "-S", __file__, *options, str(os.getpid()), folder]
+def words(folder: str, guard: str | None = None) -> list[str]:
+    """Return the words in front of a command that tie the command, and `folder`, to this process.
+
+    Parameters
+    ----------
+    guard
+        Of a launcher of MPI whose ports are to answer this user only: `hosts` of `workbench.guard.Guard`. None: of
+        any other command.
+    """
+    return [*_program(guard), str(os.getpid()), folder]
+
+
+def daemon_words(guard: str) -> list[str]:
+    """Return the words in front of a launcher's daemon on another host, which tie the daemon to its parent there."""
+    return [*_program(guard), "0", "-"]
+
+
+def _program(guard: str | None) -> list[str]:
+    options = [] if guard is None else ["--guard", guard]
+    return [sys.executable, "-I", "-S", __file__, *options]
 
 
 def main() -> NoReturn:
-    """``tether.py [--guard] PARENT FOLDER COMMAND ...``: run COMMAND while PARENT lives; FOLDER goes with PARENT.
+    """``tether.py [--guard HOSTS] PARENT FOLDER COMMAND ...``: run COMMAND while PARENT lives; FOLDER goes with PARENT.
 
     It ends COMMAND on SIGTERM, or when PARENT has died, and ends as COMMAND does. If it is killed, so is COMMAND.
-    With ``--guard`` no port of COMMAND, a launcher of MPI, answers another user.
+    With ``--guard`` no port of COMMAND, a launcher of MPI, answers another user. PARENT may be 0 for the process that
+    has started this one, and FOLDER - for none.
     """
     guarded = sys.argv[1] == "--guard"
-    parent, folder, *command = sys.argv[1 + guarded :]
+    hosts = sys.argv[2] if guarded else ""
+    given, folder, *command = sys.argv[3 if guarded else 1 :]
+    parent = int(given) or os.getppid()
     # Blocked and waited for, they cannot come at a bad moment.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
-    tie(int(parent), signal.SIGTERM)
-    child = _start_guarded(command) if guarded else _start(command)
+    tie(parent, signal.SIGTERM)
+    child = _start_guarded(command, hosts) if guarded else _start(command)
     status = None
     while status is None:
         status = _end(child) if signal.sigwait(_AWAITED) == signal.SIGTERM else _status(child)
-    if os.getppid() != int(parent):
+    if os.getppid() != parent and folder != "-":
         _remove(folder)
     if os.WIFSIGNALED(status):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
@@ -93,7 +112,7 @@ def _start(command: list[str], prepare: Callable[[], object] = lambda: None) -> 
             tie(this, signal.SIGKILL)
             prepare()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-            os.execv(command[0], command)  # noqa: S606  (no shell is the point)
+            os.execvp(command[0], command)  # noqa: S606  (no shell is the point)
         except Exception as error:  # noqa: BLE001  (whatever happens, there must not be two tethers)
             os.write(2, f"workbench: cannot run {command[0]}: {error}\n".encode())
         finally:
@@ -101,7 +120,7 @@ def _start(command: list[str], prepare: Callable[[], object] = lambda: None) -> 
     return child
 
 
-def _start_guarded(command: list[str]) -> int:
+def _start_guarded(command: list[str], hosts: str) -> int:
     """Start a launcher of MPI and guard it; where the kernel has no means for that, start it with a warning."""
     import _socket as socket
 
@@ -112,7 +131,13 @@ def _start_guarded(command: list[str]) -> int:
     else:
         import guard
 
-    ours, theirs = socket.socketpair()
+    try:
+        if hosts:
+            # Also where there is no guard: those of other hosts have to know this one.
+            guard.publish(hosts)
+        ours, theirs = socket.socketpair()
+    except OSError as error:
+        _refuse(guard.SETTING, command, error)
 
     def prepare() -> None:
         ours.close()
@@ -121,16 +146,12 @@ def _start_guarded(command: list[str]) -> int:
     child = _start(command, prepare)
     theirs.close()
     try:
-        guarding = guard.Guard(ours, child, command[0])
+        guarding = guard.Guard(ours, child, command[0], hosts)
     except OSError as error:
         ours.close()
         os.waitpid(child, 0)
         if not guard.lacks(error):
-            guard.report(
-                f"the launcher of MPI cannot be guarded against other users: {error}. Repair that, or set "
-                f"{guard.SETTING} to false, and every user of this host can command {command[0]}."
-            )
-            os._exit(1)
+            _refuse(guard.SETTING, command, error)
         guard.report(
             f"every user of this host can connect to the ports of {command[0]}, which {guard.UNGUARDED}: {error} "
             f"(setting {guard.SETTING})"
@@ -147,6 +168,15 @@ def _start_guarded(command: list[str]) -> int:
 
     threading.Thread(target=serve, name="guard", daemon=True).start()
     return child
+
+
+def _refuse(setting: str, command: list[str], error: OSError) -> NoReturn:
+    text = (
+        f"workbench: the launcher of MPI cannot be guarded against other users: {error}. Repair that, or set {setting} "
+        f"to false, and every user of this host can command {command[0]}.\n"
+    )
+    os.write(2, text.encode())
+    os._exit(1)
 
 
 def _status(child: int) -> int | None:

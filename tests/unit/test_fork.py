@@ -326,7 +326,10 @@ print(json.dumps([stub.surroundings()[what] for what in ("privileges", "guard")]
 
 
 def test_a_guard_is_no_difference_unless_the_template_has_another_one():
-    here, run = stub.surroundings(), [sys.executable, tether.__file__, "--guard", str(os.getpid()), "/nowhere/folder"]
+    here, run = (
+        stub.surroundings(),
+        [sys.executable, tether.__file__, "--guard", "", str(os.getpid()), "/nowhere/folder"],
+    )
     done = subprocess.run([*run, sys.executable, "-c", GUARDED], capture_output=True, text=True, check=True)
     privileges, guard = json.loads(done.stdout)
     guarded = {**here, "privileges": privileges, "guard": guard}

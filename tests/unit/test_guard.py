@@ -54,9 +54,19 @@ listening.accept()[0].sendall(b"hello")
 """
 
 
-def tied(*command, **options):
+def tied(*command, hosts="", **options):
     """Start a command under a tether with a guard."""
-    line = [sys.executable, "-I", "-S", tether.__file__, "--guard", str(os.getpid()), "/nowhere/folder", *command]
+    line = [
+        sys.executable,
+        "-I",
+        "-S",
+        tether.__file__,
+        "--guard",
+        hosts,
+        str(os.getpid()),
+        "/nowhere/folder",
+        *command,
+    ]
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
@@ -147,7 +157,7 @@ def test_nothing_is_left_when_one_is_killed_while_the_launcher_waits_in_accept(v
 
 
 def test_a_launcher_that_is_under_another_guard_already_starts_with_a_warning():
-    inner = [sys.executable, "-I", "-S", tether.__file__, "--guard"]
+    inner = [sys.executable, "-I", "-S", tether.__file__, "--guard", ""]
     # The parent of the inner tether is the outer one's child: a shell that becomes it.
     run = f'exec "$@" $PPID /nowhere/folder {sys.executable} -c "print(7)"'
     with started("/bin/sh", "-c", run, "sh", *inner) as (process, printed):
@@ -197,3 +207,44 @@ def test_neither_a_socket_that_listens_nor_one_that_was_closed_vouches_for_a_pee
 def test_an_address_of_another_host_has_no_owner_here():
     assert guard.owner(("192.0.2.77", 4000), ("127.0.0.1", 4001)) is None
     assert guard.owner(("fe80::77", 4000, 0, 1), ("fe80::78", 4001, 0, 1)) is None
+
+
+def test_a_launcher_that_cannot_name_its_addresses_is_not_started(tmp_path):
+    with tied(sys.executable, "-c", "print('started')", hosts=str(tmp_path / "missing")) as process:
+        output, errors = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, output) == (1, "")
+    assert "missing" in errors
+    assert "set workbench.mpi.guard to false" in errors
+
+
+def test_peers_of_other_hosts_are_those_whose_addresses_the_hosts_of_the_world_have_named(tmp_path):
+    its = guard.Guard.__new__(guard.Guard)
+    its._user, its._hosts = os.geteuid(), str(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as connection:
+        assert not its._may(connection, ("192.0.2.77", 4000))
+        (tmp_path / "192.0.2.77").touch()
+        assert its._may(connection, ("192.0.2.77", 4000))
+        assert its._may(connection, ("::ffff:192.0.2.77", 4000, 0, 0))
+        assert not its._may(connection, ("192.0.2.78", 4000))
+        its._hosts = ""
+        assert not its._may(connection, ("192.0.2.77", 4000))
+
+
+def test_an_address_of_this_host_is_not_another_host_s_although_it_is_named(tmp_path):
+    its = guard.Guard.__new__(guard.Guard)
+    its._user, its._hosts = os.geteuid(), str(tmp_path)
+    guard.publish(str(tmp_path))
+    (tmp_path / "127.0.0.1").touch()
+    with socket.create_server(("127.0.0.1", 0)) as connection:
+        for path in tmp_path.iterdir():
+            assert not its._may(connection, (path.name, 1))
+
+
+def test_a_launcher_on_several_hosts_names_their_addresses_and_accepts_its_user(tmp_path):
+    with listening(hosts=str(tmp_path)) as (_, address):
+        assert told(connected(address, DEADLINE))
+        assert told(connected(address, DEADLINE, nobody=True)) == ""
+    entries = [entry for its in psutil.net_if_addrs().values() for entry in its]
+    own = {entry.address for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)}
+    named = {path.name for path in tmp_path.iterdir()}
+    assert named == {address for address in own if not address.startswith(("127.", "fe80", "::1"))}

@@ -61,7 +61,7 @@ def await_end(pid):
         (sys.executable, "-c", STUCK, "PARENT"),
         (sys.executable, "-c", WATCHED, "PARENT"),
         (sys.executable, tether.__file__, "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
-        (sys.executable, tether.__file__, "--guard", "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
+        (sys.executable, tether.__file__, "--guard", "", "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
     ],
     ids=["tied", "stuck in C code", "watched", "tied across exec", "guarded"],
 )
@@ -108,7 +108,9 @@ signal.pause()
 
 
 @pytest.mark.parametrize(
-    ("number", "options"), [(signal.SIGKILL, ()), (signal.SIGTERM, ("--guard",))], ids=["killed", "guarded and ended"]
+    ("number", "options"),
+    [(signal.SIGKILL, ()), (signal.SIGTERM, ("--guard", ""))],
+    ids=["killed", "guarded and ended"],
 )
 def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_path, number, options):
     folder = tmp_path / "cluster" / "world-0"
@@ -123,7 +125,7 @@ def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_
 
 
 @pytest.mark.parametrize(("ends", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("pass", 0)])
-@pytest.mark.parametrize("options", [(), ("--guard",)], ids=["", "guarded"])
+@pytest.mark.parametrize("options", [(), ("--guard", "")], ids=["", "guarded"])
 def test_it_ends_as_its_command_does_and_leaves_the_folder_to_the_parent(tmp_path, ends, code, options):
     line = [sys.executable, "-c", f"import os; {ends}"]
     run = [sys.executable, tether.__file__, *options, str(os.getpid()), str(tmp_path), *line]

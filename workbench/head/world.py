@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import logs, scratch, tether
-from workbench.launch.job_spec import allocation_of, guarded, world_line
+from workbench.launch.job_spec import allocation_of, world_line
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Command
 from workbench.registry import Record
@@ -124,7 +124,6 @@ class WorldProcess(MPIWorld):
 
     def command(self, timeout: float) -> tuple[list[str], Command]:
         """Return the words that tie the world's ``mpiexec`` to this process, and its command line."""
-        around = allocation_of(self.record)
         command = world_line(
             self.record,
             self.mpi,
@@ -133,9 +132,9 @@ class WorldProcess(MPIWorld):
             timeout=timeout,
             shared_memory=self._folder(),
             log=self.log,
-            around=around,
+            around=allocation_of(self.record),
         )
-        return tether.words(str(self._folder()), guard=guarded(around)), command
+        return tether.words(str(self._folder()), command.guard), command
 
     def _folder(self) -> Path:
         """Return the folder for shared memory and session files of this world."""
@@ -155,8 +154,12 @@ class WorldProcess(MPIWorld):
         # Of an earlier start: ranks that were killed leave their segments.
         shutil.rmtree(self._folder(), ignore_errors=True)
         self._folder().mkdir(mode=0o700)
+        if command.guard:
+            Path(command.guard).mkdir(mode=0o700, exist_ok=True)
         with open(self.log, "ab") as log:
             log.write(f"$ {' '.join(command.argv)}\n".encode())
+            if command.guard is None and self._program != "srun":
+                log.write(b"workbench: mpiexec has no guard here, so other users can command it: docs/security.md\n")
             log.flush()
             self._process = subprocess.Popen(
                 [*tied, *command.argv],

@@ -59,7 +59,7 @@ def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[st
     geometry = Geometry.here(2, 1, shared_memory)
     command = world_command(found, geometry, [sys.executable, *program], config.get("mpi.extra-args"))
     environment, _ = scrub(os.environ)
-    tied = tether.words(str(shared_memory), guard=bool(config.get("mpi.guard")))
+    tied = tether.words(str(shared_memory), "" if config.get("mpi.guard") else None)
     process = subprocess.Popen(
         [*tied, *command.argv],
         env=command.variables(environment),

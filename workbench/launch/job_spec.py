@@ -98,15 +98,11 @@ def world_line(
     rank = [sys.executable, *_rank_program(record, log), record.name, record.id]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
     if around is None or not around.leaves_this_host:
-        return world_command(
-            found, Geometry.here(ranks, record.threads, shared_memory), rank, config.get("mpi.extra-args")
-        )
-    return spread_command(found, _spread(record, ranks, shared_memory, around), rank)
-
-
-def guarded(around: Allocation | None) -> bool:
-    """Tell whether the ``mpiexec`` of a world gets a guard: `workbench.guard` knows the users of this host only."""
-    return bool(config.get("mpi.guard")) and (around is None or not around.leaves_this_host)
+        geometry = Geometry.here(ranks, record.threads, shared_memory)
+        command = world_command(found, geometry, rank, config.get("mpi.extra-args"))
+        return dataclasses.replace(command, guard="" if config.get("mpi.guard") else None)
+    hosts = str(record.folder / f"hosts-{index}") if config.get("mpi.guard") else None
+    return spread_command(found, _spread(record, ranks, shared_memory, around, hosts), rank)
 
 
 def _rank_program(record: Record, log: Path) -> list[str]:
@@ -120,7 +116,7 @@ def template_modules(record: Record) -> str:
     return ",".join([*_RANK_MODULES, *record.preload])
 
 
-def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation) -> Spread:
+def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation, guard: str | None) -> Spread:
     counts = shares(ranks, len(around.nodes))
     if record.scheduler == "here" and min(around.slots) and ranks <= sum(around.slots):
         # In an allocation that was made for something else: node by node, as far as each has slots.
@@ -135,6 +131,7 @@ def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation)
         interface=record.interface or config.get("interface"),
         session=str(shared_memory),
         agent=agent(around.scheduler),
+        guard=guard,
         directory=record.directory,
         fabric=has_fabric(),
     )
