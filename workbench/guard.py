@@ -228,8 +228,8 @@ class Guard:
             if not self._accept(call, listening, blocking=blocking) and blocking:
                 self._waiting[listening.fileno()] = call, listening
                 ready.register(listening.fileno(), select.POLLIN)
-        except OSError as error:
-            call.answer(error=error.errno or errno.ECONNABORTED)
+        except Exception as error:  # noqa: BLE001  (other calls are to be served all the same)
+            call.fail(error)
 
     def _go_on(self, number: int, ready: select.poll) -> None:
         if number not in self._waiting:
@@ -238,9 +238,9 @@ class Guard:
         try:
             if not call.is_there() or self._accept(call, listening, blocking=True):
                 self._forget(number, ready)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  (as above)
             self._forget(number, ready)
-            call.answer(error=error.errno or errno.ECONNABORTED)
+            call.fail(error)
 
     def _forget(self, number: int, ready: select.poll) -> None:
         ready.unregister(number)
@@ -257,7 +257,8 @@ class Guard:
             if error.errno in (errno.EBADF, errno.ENOTSOCK):
                 return None  # the kernel answers that by itself
             raise
-        if copy.family in (socket.AF_INET, socket.AF_INET6):
+        # A call that is over may have been of a process whose number another one has now.
+        if copy.family in (socket.AF_INET, socket.AF_INET6) and call.is_there():
             return copy
         copy.close()
         return None
@@ -290,12 +291,15 @@ class Guard:
         return True
 
     def _may(self, connection: socket.socket, peer: Any) -> bool:
-        user = owner(peer, connection.getsockname())
-        if user is not None or not self._hosts:
-            return user == self._user
-        address = _packed(peer[0])
-        # The own addresses are there too: a peer from one of them whose user is not known is a stranger.
-        return address not in own_addresses() and os.path.exists(f"{self._hosts}/{_text(address)}")
+        try:
+            user = owner(peer, connection.getsockname())
+            if user is not None or not self._hosts:
+                return user == self._user
+            address = _packed(peer[0])
+            # The own addresses are there too: a peer from one of them whose user is not known is a stranger.
+            return address not in own_addresses() and os.path.exists(f"{self._hosts}/{_text(address)}")
+        except (OSError, ValueError, struct.error):
+            return False
 
     def _tell(self, peer: Any, own: Any) -> None:
         """Write a line about a refused peer, at most one a minute."""
@@ -336,6 +340,10 @@ class _Call:
             fcntl.ioctl(self._notifications, _SEND, _ANSWER.pack(self._number, 0, -error, flags))
         except OSError:
             pass  # its process has ended, or a signal has interrupted the call
+
+    def fail(self, error: Exception) -> None:
+        """End the call with an error."""
+        self.answer(error=getattr(error, "errno", None) or errno.ECONNABORTED)
 
     def go_on(self) -> None:
         """Let the kernel accept."""

@@ -44,6 +44,11 @@ while True:
 """
 # The same by a thread, as PMIx does it.
 IN_A_THREAD = f"import threading; threading.Thread(target=exec, args=({LISTENS!r},)).start()"
+# The same while signals interrupt each call again and again.
+INTERRUPTED = (
+    "import signal; signal.signal(signal.SIGALRM, lambda *_: None); "
+    "signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)\n" + LISTENS
+)
 UNIX = """
 import socket, sys
 listening = socket.socket(socket.AF_UNIX)
@@ -129,6 +134,27 @@ def test_of_many_connections_those_of_the_user_are_all_accepted():
         for connection in connections:
             opened.enter_context(connection)
         assert [number for number, each in enumerate(connections) if not told(each)] == list(range(0, 90, 3))
+
+
+@pytest.mark.parametrize("mode", ["blocking", "non-blocking"])
+def test_no_connection_is_lost_while_signals_interrupt_accept(mode):
+    with listening(mode=mode, program=INTERRUPTED) as (_, address):
+        for _ in range(30):
+            own = connected(address, DEADLINE)
+            assert ast.literal_eval((name := own.getsockname(), told(own))[1]) == name
+
+
+def test_a_peer_is_refused_if_the_kernel_does_not_answer(monkeypatch):
+    def fails(*_):
+        raise TimeoutError
+
+    its = guard.Guard.__new__(guard.Guard)
+    its._user, its._hosts = os.geteuid(), ""
+    listens, own = loopback()
+    with listens, own, listens.accept()[0] as accepted:
+        assert its._may(accepted, own.getsockname())
+        monkeypatch.setattr(guard, "owner", fails)
+        assert not its._may(accepted, own.getsockname())
 
 
 def test_a_program_below_the_launcher_accepts_by_itself():
