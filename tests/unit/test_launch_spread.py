@@ -147,7 +147,8 @@ PBS = Allocation("pbs", "17.pbs", ("n1", "n2"), (4, 4))
     ],
     ids=["by srun", "by an agent", "by ssh", "Open MPI 4", "Hydra"],
 )
-def test_the_launcher_is_guarded_on_all_nodes_where_its_daemons_can_be(mpi, fields, guarded):
+def test_the_launcher_is_guarded_on_all_nodes_where_its_daemons_can_be(monkeypatch, mpi, fields, guarded):
+    monkeypatch.delenv("PRTE_MCA_plm", raising=False)
     command = mpiexec_command(mpi, changed(guard="/record/hosts-0", **fields), ["x"])
     assert command.guard == ("/record/hosts-0" if guarded else None)
     daemon = command.environment.get("PRTE_MCA_prte_launch_agent")
@@ -155,6 +156,11 @@ def test_the_launcher_is_guarded_on_all_nodes_where_its_daemons_can_be(mpi, fiel
     without = mpiexec_command(mpi, changed(**fields), ["x"])
     assert without.guard is None
     assert "PRTE_MCA_prte_launch_agent" not in without.environment
+
+
+def test_daemons_that_the_user_has_ssh_start_are_not_guarded(monkeypatch):
+    monkeypatch.setenv("PRTE_MCA_plm", "ssh")
+    assert mpiexec_command(OPENMPI, changed(guard="/record/hosts-0"), ["x"]).guard is None
 
 
 def test_a_daemon_whose_guard_has_blanks_in_its_path_is_refused_in_words():

@@ -188,7 +188,8 @@ def can_be_guarded(mpi: MPI, spread: Spread) -> bool:
     Those that ssh starts leave their session, and with it their guard; and ssh itself may need rights that guarded
     processes do not have.
     """
-    return mpi.flavour == "openmpi" and mpi.version >= (5,) and bool(spread.around.scheduler == "slurm" or spread.agent)
+    by_srun = spread.around.scheduler == "slurm" and os.environ.get("PRTE_MCA_plm", "slurm") == "slurm"  # noqa: SIM112
+    return mpi.flavour == "openmpi" and mpi.version >= (5,) and (by_srun or spread.agent is not None)
 
 
 def _guarded_daemon(guard: str) -> str:
