@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 VARIABLE = "WORKBENCH_GUARD"
-"""Variable of guarded processes: who guards them, and their lines ``NoNewPrivs`` and ``Seccomp`` without the guard."""
+"""Variable of guarded processes: the values that ``NoNewPrivs`` and ``Seccomp`` would have without a guard."""
 SETTING = "workbench.mpi.guard"
 """The setting that installs guards."""
 UNGUARDED = "cannot be guarded here"
@@ -94,7 +94,7 @@ def install(channel: socket.socket) -> None:
     os.close(listener)
     if not channel.recv(1):
         os._exit(1)  # the guard is not ready, or has ended
-    os.environ[VARIABLE] = ":".join((f"{os.getppid()}.{time.time_ns()}", *before))
+    os.environ[VARIABLE] = ":".join(before)
 
 
 def privileges() -> list[str]:
@@ -173,6 +173,7 @@ class Guard:
         self._refused, self._quiet_until = 0, 0.0
         try:
             self._check(child)
+            self._outlive()
         except BaseException:
             os.close(self._notifications)
             raise
@@ -211,6 +212,33 @@ class Guard:
             for number, (call, _) in list(self._waiting.items()):
                 if not call.is_there():
                     self._forget(number, ready)
+
+    def _outlive(self) -> None:
+        """Start a process that serves when this one has ended, until there is nobody left to make a call.
+
+        Otherwise what is left of the world could not accept any more: ``srun`` for instance, which accepts the reports
+        about the end of daemons, would wait for ever.
+        """
+        waits, lives = os.pipe()
+        if middle := os.fork():
+            os.close(waits)
+            os.waitpid(middle, 0)
+            return  # this process has the other end of the pipe for as long as it lives
+        try:
+            os.setsid()
+            if os.fork() == 0:
+                os.close(lives)
+                null = os.open(os.devnull, os.O_RDWR)
+                for number in range(3):
+                    os.dup2(null, number)
+                _rename(b"workbench-guard")
+                over = select.poll()
+                over.register(waits, select.POLLIN)
+                over.register(self._notifications, 0)
+                over.poll()
+                self.serve()
+        finally:
+            os._exit(0)  # whatever happens, there must not be two tethers
 
     def _receive(self, ready: select.poll) -> None:
         note = bytearray(_NOTIFICATION.size)
@@ -417,6 +445,16 @@ def owner(peer: Any, own: Any) -> int | None:
     # A socket that listens is the answer where no other is found; one without an inode has no process any more.
     exact = told == ports and (_unmapped(family, source), _unmapped(family, target)) == ends
     return user if exact and state == _ESTABLISHED and inode else None
+
+
+def _rename(name: bytes) -> None:
+    """Have this process listed by another name: its words are those of a program that it does not run."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
+    os.pwrite(memory, name[: end - start].ljust(end - start, b"\0"), start)
+    os.close(memory)
 
 
 def publish(hosts: str) -> None:

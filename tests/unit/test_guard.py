@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,8 @@ family = socket.AF_INET6 if ":" in address else socket.AF_INET
 listening = socket.create_server((address, 0), family=family, dualstack_ipv6=address == "::", backlog=200)
 listening.setblocking(blocking)
 print(listening.getsockname()[1], flush=True)
-while True:
+left = {"once": 1, "twice": 2}.get(sys.argv[2], -1)
+while left:
     if not blocking:
         select.select([listening], [], [])
     try:
@@ -39,8 +41,7 @@ while True:
     assert connection.getblocking()
     with connection:
         connection.sendall(repr(peer).encode())
-    if sys.argv[2] == "once":
-        break
+    left -= 1
 """
 # The same by a thread, as PMIx does it.
 IN_A_THREAD = f"import threading; threading.Thread(target=exec, args=({LISTENS!r},)).start()"
@@ -180,6 +181,30 @@ def test_nothing_is_left_when_one_is_killed_while_the_launcher_waits_in_accept(v
         until("the launcher has ended", lambda: host.start_time(launcher) is None)
         with pytest.raises(ConnectionRefusedError):
             connected(address, DEADLINE)
+
+
+# It prints the port of a program that outlives it, as srun outlives prterun.
+OUTLIVED = f"""
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    sys.argv[1:] = ["127.0.0.1", "twice"]
+    exec({LISTENS!r})
+    os._exit(0)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_outlives_the_tether_accepts_as_before(number):
+    shell = ["/bin/sh", "-c", 'exec "$@"', "sh"]
+    # It is no launcher, so the kernel accepts.
+    with started(*shell, sys.executable, "-c", OUTLIVED, stdin=subprocess.PIPE) as (process, port):
+        process.send_signal(number)
+        assert process.wait(DEADLINE) == -number
+        assert all(told(connected(("127.0.0.1", port), DEADLINE)) for _ in range(2))
+        # The guard, which has the other end, has ended with the last of its processes.
+        assert process.stderr.read() == ""
 
 
 def test_a_launcher_that_is_under_another_guard_already_starts_with_a_warning():

@@ -123,12 +123,10 @@ def surroundings() -> dict[str, Any]:
     status = dict(
         line.split(":\t") for line in _read("/proc/self/status").splitlines() if line.startswith(_CAPABILITIES)
     )
-    guard = os.environ.get(_GUARD, "")
+    guard = os.environ.get(_GUARD)
     if guard and _GUARDED.items() <= status.items():
-        # What the guard has changed is no difference: a template without it forks ranks without it.
-        status |= zip(_GUARDED, guard.split(":")[1:], strict=True)
-    else:
-        guard = ""
+        # What the guard has changed is no difference: a rank needs no guard.
+        status |= zip(_GUARDED, guard.split(":"), strict=True)
     spaces = {kind: _link(f"/proc/self/ns/{kind}") for kind in sorted(os.listdir("/proc/self/ns"))}
     policy = _read("/proc/self/numa_maps").split(None, 2)[1:2]
     return {
@@ -138,7 +136,6 @@ def surroundings() -> dict[str, Any]:
         "root folder": _link("/proc/self/root"),
         "user": (os.getresuid(), os.getresgid(), sorted(os.getgroups())),
         "privileges": status,
-        "guard": guard,
         "security label": _read("/proc/self/attr/current"),
         "memory policy": policy,
         "scheduling policy": os.sched_getscheduler(0),
@@ -153,9 +150,7 @@ def surroundings() -> dict[str, Any]:
 
 def difference(stub: dict[str, Any], template: dict[str, Any]) -> str:
     """Return what keeps a rank from being forked, by the `surroundings` of two processes; empty if nothing does."""
-    # A guard serves its world only, and a template without a guard serves all.
-    optional = ("folders of libraries", *([] if template["guard"] else ["guard"]))
-    other = [what for what, value in template.items() if what not in optional and stub.get(what) != value]
+    other = [what for what, value in template.items() if what != "folders of libraries" and stub.get(what) != value]
     if not set(template["folders of libraries"]) <= set(stub["folders of libraries"]) | {b""}:
         other.append("folders of libraries")
     return f"the template has another {', another '.join(other)}" if other else ""
