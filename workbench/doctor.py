@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import __version__, config, network, registry, scheduler_checks, scratch
+from workbench import __version__, config, guard, network, registry, scheduler_checks, scratch
 from workbench.errors import InvalidRequest, RecordError, WorkbenchError
 from workbench.finding import Finding, failure, skipped
 from workbench.launch.hello import Hello, say_hello
@@ -114,15 +114,18 @@ def _world(choice: str) -> Generator[Finding, None, MPI | None]:
             yield failure("mpiexec", error)
     if found is None:
         yield skipped("two ranks", "mpiexec")
+        yield skipped("launcher", "mpiexec")
         yield skipped("thread level", "mpiexec")
         yield skipped("template", "mpiexec")
         return None
     hello = say_hello(found, _TIMEOUT)
     yield (greeting := two_ranks(hello, found))
     if greeting.verdict == "failed":
+        yield skipped("launcher", "two ranks")
         yield skipped("thread level", "two ranks")
         yield skipped("template", "two ranks")
     else:
+        yield launcher(hello, guarded=bool(config.get("mpi.guard")))
         yield thread_level(hello)
         yield template(say_hello(found, _TIMEOUT, forked=True) if config.get("template") else None)
     return found
@@ -160,6 +163,26 @@ def two_ranks(hello: Hello, found: MPI) -> Finding:
         return Finding(check, "failed", detail, remedy)
     detail = f"mpiexec ended with exit code {hello.code} ({last})"
     return Finding(check, "failed", detail, f"Run {found.mpiexec} -n 2 hostname and repair what it complains about.")
+
+
+def launcher(hello: Hello, *, guarded: bool) -> Finding:
+    """Judge whether the ports of ``mpiexec`` answer other users of this host.
+
+    Parameters
+    ----------
+    hello
+        What two ranks have said.
+    guarded
+        Whether ``mpiexec`` is to be guarded against them.
+    """
+    check = "launcher"
+    if not guarded:
+        detail = f"every user of this host can connect to the ports of mpiexec, since {guard.SETTING} is false"
+        return Finding(check, "warning", detail, f"Set {guard.SETTING} to true unless nobody else uses this host.")
+    if why := next((line for line in hello.output.splitlines() if guard.UNGUARDED in line), ""):
+        remedy = "Use a host with Linux 5.14 or later, outside of containers, or one that nobody else uses."
+        return Finding(check, "warning", why.removeprefix("workbench: "), remedy)
+    return Finding(check, "ok", "no port answers other users of this host")
 
 
 def thread_level(hello: Hello) -> Finding:

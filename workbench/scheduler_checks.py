@@ -19,6 +19,7 @@ from workbench.launch.choose import COMMANDS, answers, choose, launcher
 from workbench.launch.environment import scrub_rank
 from workbench.launch.manager import agent, spoken, spread_command
 from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import Command
 from workbench.launch.site import Site, presets, site
 from workbench.launch.spread import Spread
 from workbench.resources import Resources
@@ -57,7 +58,7 @@ def examine(found: MPI | None) -> Iterator[Finding]:
     ready = [name for name, good in present.items() if good]
     batch = around.scheduler if around else next((name for name in (taken, *ready) if name in _TITLES), None)
     if batch is not None:
-        yield _world(found, batch, around)
+        yield from _world(found, batch, around)
         yield from _settings(batch, inside=around is not None)
         folder = registry.clusters_folder()
         yield shared_folder(folder, file_system(folder, _mounts()), [*_TEMPORARY, tempfile.gettempdir()])
@@ -127,6 +128,20 @@ def pairing(found: MPI, named: Sequence[str], command: Sequence[str]) -> Finding
         "libpmix-dev); else set workbench.mpi.launcher to mpiexec."
     )
     return Finding(check, "warning", f"{detail}; Open MPI 5 is known to crash that way now and then", remedy)
+
+
+def launcher_of_job(line: Command) -> Finding:
+    """Judge whether the launcher of ranks on several nodes, and its daemons, answer other users."""
+    check = "launcher of a job"
+    if Path(line.argv[0]).name == "srun":
+        return Finding(check, "ok", "srun starts ranks on several nodes, and authenticates who connects")
+    if line.guard is not None:
+        return Finding(check, "ok", "on several nodes no port of mpiexec and its daemons answers other users and hosts")
+    detail = "on several nodes every user who reaches the nodes can command mpiexec and its daemons"
+    remedy = (
+        "Where others use the nodes or their network, start each world on one node; docs/security.md has the reasons."
+    )
+    return Finding(check, "warning", detail, remedy)
 
 
 def sections(read: Mapping[str, Site], files: Sequence[Path]) -> Finding:
@@ -216,19 +231,26 @@ def tunnel(ssh: str | None) -> Finding:
     return Finding("ssh", "ok", detail)
 
 
-def _world(found: MPI | None, scheduler: str, around: Allocation | None) -> Finding:
+def _world(found: MPI | None, scheduler: str, around: Allocation | None) -> Iterator[Finding]:
     check = "ranks of a job"
     if found is None:
-        return skipped(check, "mpiexec")
-    if scheduler == "pbs":
-        how = agent(scheduler) or "what it chooses itself (TM, ssh)"
-        return Finding(check, "ok", f"{found} is started by its own mpiexec, which reaches nodes by {how}")
+        yield skipped(check, "mpiexec")
+        return
     job = around or Allocation(scheduler, "", ("node",), (1,))
     try:
-        line = spread_command(found, Spread(ranks=1, threads=1, around=job, counts=(1,)), ["true"])
+        by = agent(scheduler)
+        guard = "hosts" if config.get("mpi.guard") else None
+        spread = Spread(ranks=1, threads=1, around=job, counts=(1,), agent=by, guard=guard)
+        line = spread_command(found, spread, ["true"])
     except WorkbenchError as error:
-        return failure(check, error)
-    return pairing(found, spoken(), line.argv)
+        yield failure(check, error)
+        return
+    if scheduler == "pbs":
+        how = by or "what it chooses itself (TM, ssh)"
+        yield Finding(check, "ok", f"{found} is started by its own mpiexec, which reaches nodes by {how}")
+    else:
+        yield pairing(found, spoken(), line.argv)
+    yield launcher_of_job(line)
 
 
 def _settings(scheduler: str, *, inside: bool) -> Iterator[Finding]:

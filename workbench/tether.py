@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import time
-from typing import NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _AWAITED = {signal.SIGTERM, signal.SIGCHLD}
@@ -55,29 +56,127 @@ def watch(parent: int, interval: float = 1.0) -> None:
     threading.Thread(target=look, name="tether", daemon=True).start()
 
 
+def words(folder: str, guard: str | None = None) -> list[str]:
+    """Return the words in front of a command that tie the command, and `folder`, to this process.
+
+    Parameters
+    ----------
+    guard
+        Of a launcher of MPI whose ports are to answer this user only: `hosts` of `workbench.guard.Guard`. None: of
+        any other command.
+    """
+    return [*_program(guard), str(os.getpid()), folder]
+
+
+def daemon_words(guard: str) -> list[str]:
+    """Return the words in front of a launcher's daemon on another host, which tie the daemon to its parent there."""
+    return [*_program(guard), "0", "-"]
+
+
+def _program(guard: str | None) -> list[str]:
+    options = [] if guard is None else ["--guard", guard]
+    return [sys.executable, "-I", "-S", __file__, *options]
+
+
 def main() -> NoReturn:
-    """``tether.py PARENT FOLDER COMMAND ...``: run COMMAND for as long as PARENT lives; FOLDER goes with PARENT.
+    """``tether.py [--guard HOSTS] PARENT FOLDER COMMAND ...``: run COMMAND while PARENT lives; FOLDER goes with PARENT.
 
     It ends COMMAND on SIGTERM, or when PARENT has died, and ends as COMMAND does. If it is killed, so is COMMAND.
+    With ``--guard`` no port of COMMAND, a launcher of MPI, answers another user. PARENT may be 0 for the process that
+    has started this one, and FOLDER - for none.
     """
-    parent, folder, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    guarded = sys.argv[1] == "--guard"
+    hosts = sys.argv[2] if guarded else ""
+    given, folder, *command = sys.argv[3 if guarded else 1 :]
+    parent = int(given) or os.getppid()
     # Blocked and waited for, they cannot come at a bad moment.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     tie(parent, signal.SIGTERM)
-    this, child = os.getpid(), os.fork()
-    if child == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-        tie(this, signal.SIGKILL)
-        os.execv(command[0], command)  # noqa: S606  (no shell is the point)
+    child = _start_guarded(command, hosts) if guarded else _start(command)
     status = None
     while status is None:
         status = _end(child) if signal.sigwait(_AWAITED) == signal.SIGTERM else _status(child)
-    if os.getppid() != parent:
+    if os.getppid() != parent and folder != "-":
         _remove(folder)
     if os.WIFSIGNALED(status):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-        os.kill(this, os.WTERMSIG(status))
+        os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _start(command: list[str], prepare: Callable[[], object] = lambda: None) -> int:
+    """Start a command, tied to this process, and return its pid; the child calls `prepare` before."""
+    this, child = os.getpid(), os.fork()
+    if child == 0:
+        try:
+            tie(this, signal.SIGKILL)
+            prepare()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
+            os.execvp(command[0], command)  # noqa: S606  (no shell is the point)
+        except Exception as error:  # noqa: BLE001  (whatever happens, there must not be two tethers)
+            os.write(2, f"workbench: cannot run {command[0]}: {error}\n".encode())
+        finally:
+            os._exit(1)
+    return child
+
+
+def _start_guarded(command: list[str], hosts: str) -> int:
+    """Start a launcher of MPI and guard it; where the kernel has no means for that, start it with a warning."""
+    import _socket as socket
+
+    # This file runs as a program without the package; modules of the interpreter come first.
+    sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  (pathlib takes long to load)
+    if TYPE_CHECKING:
+        from workbench import guard
+    else:
+        import guard
+
+    try:
+        if hosts:
+            # Also where there is no guard: those of other hosts have to know this one.
+            guard.publish(hosts)
+        ours, theirs = socket.socketpair()
+    except OSError as error:
+        _refuse(guard.SETTING, command, error)
+
+    def prepare() -> None:
+        ours.close()
+        guard.install(theirs)
+
+    child = _start(command, prepare)
+    theirs.close()
+    try:
+        guarding = guard.Guard(ours, child, command[0], hosts)
+    except OSError as error:
+        ours.close()
+        os.waitpid(child, 0)
+        if not guard.lacks(error):
+            _refuse(guard.SETTING, command, error)
+        guard.report(
+            f"every user of this host can connect to the ports of {command[0]}, which {guard.UNGUARDED}: {error} "
+            f"(setting {guard.SETTING})"
+        )
+        return _start(command)
+
+    def serve() -> None:
+        try:
+            guarding.serve()
+        except BaseException as error:
+            guard.report(f"the guard of the MPI launcher has failed, which ends the world: {error!r}")
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
+
+    threading.Thread(target=serve, name="guard", daemon=True).start()
+    return child
+
+
+def _refuse(setting: str, command: list[str], error: OSError) -> NoReturn:
+    text = (
+        f"workbench: the launcher of MPI cannot be guarded against other users: {error}. Repair that, or set {setting} "
+        f"to false, and every user of this host can command {command[0]}.\n"
+    )
+    os.write(2, text.encode())
+    os._exit(1)
 
 
 def _status(child: int) -> int | None:

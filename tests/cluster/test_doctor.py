@@ -11,7 +11,7 @@ from workbench import doctor
 from workbench.launch import hello, mpi
 
 CHECKS = [
-    "interpreter", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "thread level", "template",
+    "interpreter", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "launcher", "thread level", "template",
     "cores", "addresses", "records", "logs", "sockets", "spilled data", "shared memory",
     "schedulers", "allocation", "ssh", "versions",
 ]  # fmt: skip
@@ -35,6 +35,8 @@ def test_a_sound_installation_with_a_running_cluster_has_no_failure_and_ends_not
     assert (cores.verdict == "warning") == (len(os.sched_getaffinity(0)) < 4)
     template = findings[CHECKS.index("template")]
     assert template.detail == "ranks are forked from one process of their node, so a start imports once"
+    launcher = findings[CHECKS.index("launcher")]
+    assert (launcher.verdict, launcher.detail) == ("ok", "no port answers other users of this host")
     assert client4.submit(sum, [1, 2]).result(DEADLINE) == 3
 
 

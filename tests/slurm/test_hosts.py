@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from support.daemons import running
+from support.launchers import assert_closed_to_strangers, hosts_folder
 from support.nodes import numbers, places, remains, two_on_each
 from support.processes import DEADLINE, until
 from support.slurm import NAMES
@@ -65,6 +66,13 @@ def test_head_and_ranks_bind_the_addresses_of_their_nodes(slurm, cluster, client
     for rank in cluster.ranks:
         assert rank["address"].startswith(f"mpi://{its[rank['host']]}:")
         assert its[rank["host"]] in bound[rank["address"]]
+
+
+def test_launcher_and_daemons_accept_each_other_and_neither_another_user_nor_another_host(slurm, cluster):
+    addresses = sorted(slurm.network.addresses.values())
+    assert assert_closed_to_strangers(cluster.record) == addresses
+    assert {path.name for path in hosts_folder(cluster.record).iterdir()} >= set(addresses)
+    assert cluster.refresh().state == "ready"
 
 
 def test_the_host_of_the_controller_attaches_and_tells_where_the_head_is(cluster):

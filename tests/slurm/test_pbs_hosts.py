@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from support.daemons import running
+from support.launchers import assert_closed_to_strangers
 from support.nodes import numbers, remains
 from support.pbs_sim import Pbs
 from support.processes import DEADLINE, until
@@ -80,6 +81,11 @@ def test_ranks_on_all_nodes_have_the_variables_of_the_job(cluster, client):
     assert {name: of_head[name] for name in PROLOGUE} == PROLOGUE
     expected = of_head | {"OMP_NUM_THREADS": "2"}
     assert list(client.run(variables, TOLD).values()) == [expected] * 4
+
+
+def test_launcher_and_daemons_accept_each_other_and_neither_another_user_nor_another_host(pbs, cluster):
+    assert assert_closed_to_strangers(cluster.record) == sorted(pbs.network.addresses[name] for name in ("n1", "n2"))
+    assert cluster.refresh().state == "ready"
 
 
 @pytest.mark.mpi_flavour

@@ -62,6 +62,26 @@ def test_less_than_thread_multiple_falls_back_to_tcp_and_asks_for_one_thread(lev
 
 
 @pytest.mark.parametrize(
+    ("output", "guarded", "verdict", "words"),
+    [
+        ("", True, "ok", "no port answers other users of this host"),
+        ("", False, "warning", "since workbench.mpi.guard is false"),
+        (
+            "workbench: mpiexec, which cannot be guarded here: why\n",
+            True,
+            "warning",
+            "mpiexec, which cannot be guarded",
+        ),
+    ],
+)
+def test_a_launcher_that_answers_other_users_is_a_warning(output, guarded, verdict, words):
+    finding = doctor.launcher(Hello(0, (TOGETHER,), output), guarded=guarded)
+
+    assert finding.verdict == verdict
+    assert finding.detail.startswith(words) or finding.detail.endswith(words)
+
+
+@pytest.mark.parametrize(
     ("hello", "verdict", "words"),
     [
         (None, "ok", "each rank imports by itself, as workbench.template says"),
@@ -170,7 +190,7 @@ def test_checks_that_rest_on_a_failed_one_say_so():
     assert findings["mpi4py"].verdict == "ok"
     assert findings["mpiexec"].verdict == "failed"
     assert "/nowhere/mpiexec" in findings["mpiexec"].detail
-    for check in ("two ranks", "thread level"):
+    for check in ("two ranks", "launcher", "thread level"):
         assert findings[check].detail == "not checked, since the check of mpiexec failed"
     assert findings["versions"].verdict == "ok"
 

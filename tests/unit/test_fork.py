@@ -17,7 +17,7 @@ import psutil
 import pytest
 from support.processes import DEADLINE, gone, until
 
-from workbench import scratch
+from workbench import scratch, tether
 from workbench.fork import stub
 
 MODULES = "support.forked"
@@ -317,6 +317,27 @@ def test_what_differs_is_named():
     assert stub.difference(here, here) == ""
     for what in set(here) - {"folders of libraries"}:
         assert stub.difference({**here, what: "other"}, here) == f"the template has another {what}"
+
+
+GUARDED = """
+import json
+from workbench.fork import stub
+print(json.dumps([stub._read("/proc/self/status"), stub.surroundings()["privileges"]]))
+"""
+
+
+def test_a_guard_is_no_difference():
+    run = [sys.executable, tether.__file__, "--guard", "", str(os.getpid()), "/nowhere/folder"]
+    done = subprocess.run([*run, sys.executable, "-c", GUARDED], capture_output=True, text=True, check=True)
+    status, privileges = json.loads(done.stdout)
+    assert "Seccomp:\t2" in status
+    assert privileges == stub.surroundings()["privileges"]
+
+
+def test_a_variable_alone_is_none_either(monkeypatch):
+    here = stub.surroundings()["privileges"]
+    monkeypatch.setenv("WORKBENCH_GUARD", "1:2")
+    assert stub.surroundings()["privileges"] == here
 
 
 def test_a_launcher_may_put_folders_of_libraries_in_front_and_take_none_away():

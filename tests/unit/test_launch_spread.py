@@ -10,7 +10,8 @@ from itertools import pairwise
 import dask
 import pytest
 
-from workbench.errors import InvalidRequest
+from workbench import tether
+from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch import manager
 from workbench.launch.allocation import Allocation
 from workbench.launch.manager import interfaces, spread_command
@@ -130,6 +131,46 @@ def test_open_mpi_hands_on_in_a_job_of_pbs_what_is_neither_the_nodes_own_nor_its
     assert handed_on(OPENMPI, pbs) == handed_on(OPENMPI4, pbs) == wanted | set(thread_variables(3))
     # Hydra hands on everything, and so does SLURM to the daemons of Open MPI.
     assert handed_on(MPICH, pbs) == handed_on(INTELMPI, pbs) == handed_on(OPENMPI, SPREAD) == set()
+
+
+PBS = Allocation("pbs", "17.pbs", ("n1", "n2"), (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("mpi", "fields", "guarded"),
+    [
+        (OPENMPI, {}, True),
+        (OPENMPI, {"around": PBS, "agent": "/bin/agent"}, True),
+        (OPENMPI, {"around": PBS}, False),
+        (OPENMPI4, {}, False),
+        (MPICH, {}, False),
+    ],
+    ids=["by srun", "by an agent", "by ssh", "Open MPI 4", "Hydra"],
+)
+def test_the_launcher_is_guarded_on_all_nodes_where_its_daemons_can_be(monkeypatch, mpi, fields, guarded):
+    monkeypatch.delenv("PRTE_MCA_plm", raising=False)
+    command = mpiexec_command(mpi, changed(guard="/record/hosts-0", **fields), ["x"])
+    assert command.guard == ("/record/hosts-0" if guarded else None)
+    daemon = command.environment.get("PRTE_MCA_prte_launch_agent")
+    assert daemon == (" ".join([*tether.daemon_words("/record/hosts-0"), "prted"]) if guarded else None)
+    without = mpiexec_command(mpi, changed(**fields), ["x"])
+    assert without.guard is None
+    assert "PRTE_MCA_prte_launch_agent" not in without.environment
+
+
+def test_daemons_that_the_user_has_ssh_start_are_not_guarded(monkeypatch):
+    monkeypatch.setenv("PRTE_MCA_plm", "ssh")
+    assert mpiexec_command(OPENMPI, changed(guard="/record/hosts-0"), ["x"]).guard is None
+
+
+def test_a_daemon_whose_guard_has_blanks_in_its_path_is_refused_in_words():
+    with pytest.raises(LaunchError, match=r"'/my record': .* cannot be guarded .* workbench\.mpi\.guard to false"):
+        mpiexec_command(OPENMPI, changed(guard="/my record"), ["x"])
+
+
+def test_what_srun_starts_is_not_guarded():
+    command = srun_command("/bin/srun", "pmi2", MPICH, changed(guard="/record/hosts-0"), ["x"])
+    assert command.guard is None
 
 
 def test_root_tells_open_mpi_that_it_means_it():

@@ -12,6 +12,7 @@ from workbench import scheduler_checks as checks
 from workbench.launch.allocation import Allocation
 from workbench.launch.manager import interfaces
 from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import Command
 from workbench.launch.site import Site
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
@@ -154,3 +155,17 @@ def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_
     assert (last["check"], last["verdict"]) == ("settings", "failed")
     assert str(file) in last["detail"]
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "guard", "verdict", "words"),
+    [
+        ("/bin/srun", None, "ok", "srun starts ranks"),
+        ("/mpi/bin/mpiexec", "hosts", "ok", "no port of mpiexec and its daemons answers other users and hosts"),
+        ("/mpi/bin/mpiexec", None, "warning", "every user who reaches the nodes can command mpiexec"),
+    ],
+)
+def test_a_launcher_that_other_users_can_command_is_a_warning(program, guard, verdict, words):
+    finding = checks.launcher_of_job(Command((program,), {}, {}, guard))
+    assert finding.verdict == verdict
+    assert words in finding.detail

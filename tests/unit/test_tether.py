@@ -61,8 +61,9 @@ def await_end(pid):
         (sys.executable, "-c", STUCK, "PARENT"),
         (sys.executable, "-c", WATCHED, "PARENT"),
         (sys.executable, tether.__file__, "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
+        (sys.executable, tether.__file__, "--guard", "", "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
     ],
-    ids=["tied", "stuck in C code", "watched", "tied across exec"],
+    ids=["tied", "stuck in C code", "watched", "tied across exec", "guarded"],
 )
 def test_a_child_ends_when_its_parent_is_killed(command, number):
     parent, child = start(*command)
@@ -106,12 +107,16 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_path, number):
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [(signal.SIGKILL, ()), (signal.SIGTERM, ("--guard", ""))],
+    ids=["killed", "guarded and ended"],
+)
+def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_path, number, options):
     folder = tmp_path / "cluster" / "world-0"
     folder.mkdir(parents=True)
     (folder / "segment").touch()
-    run = (sys.executable, tether.__file__, "PARENT", str(folder), sys.executable, "-c", OBSTINATE)
+    run = (sys.executable, tether.__file__, *options, "PARENT", str(folder), sys.executable, "-c", OBSTINATE)
     parent, child = start(*run)
     with parent:
         parent.send_signal(number)
@@ -120,8 +125,10 @@ def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_
 
 
 @pytest.mark.parametrize(("ends", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("pass", 0)])
-def test_it_ends_as_its_command_does_and_leaves_the_folder_to_the_parent(tmp_path, ends, code):
-    run = [sys.executable, tether.__file__, str(os.getpid()), str(tmp_path), sys.executable, "-c", f"import os; {ends}"]
+@pytest.mark.parametrize("options", [(), ("--guard", "")], ids=["", "guarded"])
+def test_it_ends_as_its_command_does_and_leaves_the_folder_to_the_parent(tmp_path, ends, code, options):
+    line = [sys.executable, "-c", f"import os; {ends}"]
+    run = [sys.executable, tether.__file__, *options, str(os.getpid()), str(tmp_path), *line]
     assert subprocess.run(run, check=False, timeout=DEADLINE).returncode == code
     assert tmp_path.exists()
 

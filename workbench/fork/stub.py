@@ -64,6 +64,8 @@ _PASSED_ON = (
 _READ_AT_START = (b"PYTHON", b"LD_", b"LC_", b"LANG", b"MALLOC_", b"GLIBC_", b"TZ", b"DASK_", b"MPI4PY_")
 _LIBRARIES = b"LD_LIBRARY_PATH"
 _CAPABILITIES = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:")
+# The variable of a guarded process (workbench/guard.py), and what the guard makes of its privileges.
+_GUARD, _GUARDED = "WORKBENCH_GUARD", {"NoNewPrivs": "1", "Seccomp": "2"}
 
 
 class Refused(Exception):
@@ -121,7 +123,13 @@ def surroundings() -> dict[str, Any]:
 
     A rank can be forked only where these are the same for the stub and the template.
     """
-    status = [line for line in _read("/proc/self/status").splitlines() if line.startswith(_CAPABILITIES)]
+    status = dict(
+        line.split(":\t") for line in _read("/proc/self/status").splitlines() if line.startswith(_CAPABILITIES)
+    )
+    guard = os.environ.get(_GUARD)
+    if guard and _GUARDED.items() <= status.items():
+        # What the guard has changed is no difference: a rank needs no guard.
+        status |= zip(_GUARDED, guard.split(":"), strict=True)
     spaces = {kind: _link(f"/proc/self/ns/{kind}") for kind in sorted(os.listdir("/proc/self/ns"))}
     policy = _read("/proc/self/numa_maps").split(None, 2)[1:2]
     return {

@@ -97,7 +97,7 @@ class Engines:
         folder = scratch.spill(self._record.id) / f"controller-{self._name}"
         address = self._address.partition("://")[2].rpartition(":")[0]
         program = [sys.executable, "-m", "workbench.head.controller", "--address", address, "--folder", str(folder)]
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(folder), *program]
+        tied = [*tether.words(str(folder)), *program]
         path = self._record.logs / "controller.log"
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

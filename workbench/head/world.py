@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from workbench import logs, scratch, tether
 from workbench.launch.job_spec import allocation_of, world_line
 from workbench.launch.mpi import MPI
+from workbench.launch.mpiexec import Command
 from workbench.private import opener
 from workbench.registry import Record
 
@@ -123,8 +123,8 @@ class WorldProcess(MPIWorld):
         self._process: subprocess.Popen[bytes] | None = None
         self._program = "mpiexec"
 
-    def command(self, timeout: float) -> tuple[list[str], dict[str, str]]:
-        """Return command line and environment of the world's ``mpiexec``."""
+    def command(self, timeout: float) -> tuple[list[str], Command]:
+        """Return the words that tie the world's ``mpiexec`` to this process, and its command line."""
         command = world_line(
             self.record,
             self.mpi,
@@ -135,8 +135,7 @@ class WorldProcess(MPIWorld):
             log=self.log,
             around=allocation_of(self.record),
         )
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), str(self._folder()), *command.argv]
-        return tied, command.variables(dict(os.environ))
+        return tether.words(str(self._folder()), command.guard), command
 
     def _folder(self) -> Path:
         """Return the folder for shared memory and session files of this world."""
@@ -151,16 +150,25 @@ class WorldProcess(MPIWorld):
             Seconds that the ranks give themselves to be ready.
         """
         self.begin()
-        argv, environment = self.command(timeout)
-        self._program = Path(argv[6]).name
+        tied, command = self.command(timeout)
+        self._program = Path(command.argv[0]).name
         # Of an earlier start: ranks that were killed leave their segments.
         shutil.rmtree(self._folder(), ignore_errors=True)
         self._folder().mkdir(mode=0o700)
+        if command.guard:
+            Path(command.guard).mkdir(mode=0o700, exist_ok=True)
         with open(self.log, "ab", opener=opener) as log:
-            log.write(f"$ {' '.join(argv[6:])}\n".encode())
+            log.write(f"$ {' '.join(command.argv)}\n".encode())
+            if command.guard is None and self._program != "srun":
+                log.write(b"workbench: mpiexec has no guard here, so other users can command it: docs/security.md\n")
             log.flush()
             self._process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                [*tied, *command.argv],
+                env=command.variables(dict(os.environ)),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     async def start(self, timeout: float, address: str) -> None:

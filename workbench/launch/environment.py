@@ -105,6 +105,8 @@ _RANK_NAMES = frozenset(
         "PBS_NODENUM",
         "PBS_TASKNUM",
         "PBS_VNODENUM",
+        # the guard of the world around
+        "WORKBENCH_GUARD",
     }
 )
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench import config, scratch
+from workbench import config, scratch, tether
 from workbench.fork import stub
 from workbench.launch.environment import scrub
 from workbench.launch.mpi import MPI
@@ -59,8 +59,9 @@ def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[st
     geometry = Geometry.here(2, 1, shared_memory)
     command = world_command(found, geometry, [sys.executable, *program], config.get("mpi.extra-args"))
     environment, _ = scrub(os.environ)
+    tied = tether.words(str(shared_memory), "" if config.get("mpi.guard") else None)
     process = subprocess.Popen(
-        command.argv,
+        [*tied, *command.argv],
         env=command.variables(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -99,10 +99,11 @@ def world_line(
     rank = [sys.executable, *_rank_program(record, log), record.name, record.id]
     rank += ["--world", str(index), "--ranks", str(ranks), "--timeout", f"{timeout:.1f}"]
     if around is None or not around.leaves_this_host:
-        return world_command(
-            found, Geometry.here(ranks, record.threads, shared_memory), rank, config.get("mpi.extra-args")
-        )
-    return spread_command(found, _spread(record, ranks, shared_memory, around), rank)
+        geometry = Geometry.here(ranks, record.threads, shared_memory)
+        command = world_command(found, geometry, rank, config.get("mpi.extra-args"))
+        return dataclasses.replace(command, guard="" if config.get("mpi.guard") else None)
+    hosts = str(record.folder / f"hosts-{index}") if config.get("mpi.guard") else None
+    return spread_command(found, _spread(record, ranks, shared_memory, around, hosts), rank)
 
 
 def _rank_program(record: Record, log: Path) -> list[str]:
@@ -116,7 +117,7 @@ def template_modules(record: Record) -> str:
     return ",".join([*_RANK_MODULES, *record.preload])
 
 
-def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation) -> Spread:
+def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation, guard: str | None) -> Spread:
     counts = shares(ranks, len(around.nodes))
     if record.scheduler == "here" and min(around.slots) and ranks <= sum(around.slots):
         # In an allocation that was made for something else: node by node, as far as each has slots.
@@ -131,6 +132,7 @@ def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation)
         interface=record.interface or config.get("interface"),
         session=str(shared_memory),
         agent=agent(around.scheduler),
+        guard=guard,
         directory=record.directory,
         fabric=has_fabric(),
     )

@@ -58,6 +58,8 @@ class Command:
     """Variables to set; those of `defaults` only where the user has none."""
     defaults: dict[str, str]
     """Variables to set unless the user has set them."""
+    guard: str | None = None
+    """What guards the program against other users, as `hosts` of `workbench.guard.Guard`; None: nothing does."""
 
     def variables(self, environment: dict[str, str]) -> dict[str, str]:
         """Return `environment` with the variables of the command added."""

@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from workbench import tether
+from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import OPENMPI_AS_ROOT, Command, has_ulfm, thread_variables, ulfm
@@ -49,6 +51,8 @@ class Spread:
     """Folder below which daemons keep their files on every node; None: the MPI's own choice."""
     agent: str | None = None
     """Program that runs a command on another node, as ``ssh`` does; None: the MPI's own choice."""
+    guard: str | None = None
+    """Folder by which guards of the launcher on all nodes know each other's hosts; None: there are to be none."""
     directory: str = "."
     """Working directory of the ranks."""
     fabric: bool = True
@@ -172,7 +176,32 @@ def mpiexec_command(mpi: MPI, spread: Spread, command: Sequence[str], *, extra: 
     if mpi.flavour == "openmpi" and spread.around.scheduler == "pbs":
         # Its daemons get there by ssh or an agent, with an environment of their own, which ranks would have.
         options += exports(os.environ | environment)
-    return Command((mpi.mpiexec, *options, *extra, *command), environment, defaults)
+    guard = spread.guard if can_be_guarded(mpi, spread) else None
+    if guard is not None:
+        environment["PRTE_MCA_prte_launch_agent"] = _guarded_daemon(guard)
+    return Command((mpi.mpiexec, *options, *extra, *command), environment, defaults, guard)
+
+
+def can_be_guarded(mpi: MPI, spread: Spread) -> bool:
+    """Tell whether the daemons of ``mpiexec`` on other nodes can be guarded as it is: only where ssh starts none.
+
+    Those that ssh starts leave their session, and with it their guard; and ssh itself may need rights that guarded
+    processes do not have.
+    """
+    by_srun = spread.around.scheduler == "slurm" and os.environ.get("PRTE_MCA_plm", "slurm") == "slurm"  # noqa: SIM112
+    return mpi.flavour == "openmpi" and mpi.version >= (5,) and (by_srun or spread.agent is not None)
+
+
+def _guarded_daemon(guard: str) -> str:
+    """Return the command of a daemon, which Open MPI splits at blanks."""
+    words = tether.daemon_words(guard)
+    for word in words:
+        if any(map(str.isspace, word)):
+            raise LaunchError(
+                f"{word!r}: the launcher's daemons cannot be guarded by a command with blanks in its paths. Move "
+                "it, or set workbench.mpi.guard to false, and every user of the nodes can command mpiexec."
+            )
+    return " ".join([*words, "prted"])
 
 
 def exports(names: Iterable[str]) -> list[str]:
