@@ -86,7 +86,7 @@ def spec(tmp_path):
 
 
 def until_ready(spec):
-    until("it is ready", lambda: spec.log.exists() and "ready" in spec.log.read_text())
+    until("it is ready", lambda: spec.log.exists() and "ready\n" in spec.log.read_text())
 
 
 def until_ended(jobs, job):
