@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from workbench import cells
 from workbench.cell_magics import _leading_options, _parse, _ranks
 from workbench.cell_output import Tagged, failures, grouped, label, labelled
 from workbench.cell_result import CellResult
@@ -49,6 +51,18 @@ def test_a_cell_with_magics_is_fine_and_a_syntax_error_is_told_with_its_line():
     check_syntax("%time 1\n!ls\nx = 1")
     with pytest.raises(InvalidRequest, match=r"^line 2: 'for x in': .*The cell was not run on any rank"):
         check_syntax("a = 1\nfor x in\n")
+
+
+def test_a_value_that_cannot_be_broadcast_goes_with_the_cell_unless_it_is_too_large(monkeypatch):
+    def broadcast(client, value):
+        raise RankLost("rank 3 is gone")
+
+    monkeypatch.setattr(cells.broadcasting, "broadcast", broadcast)
+
+    (how, parcel), *_ = cells._how(None, "table", np.ones(200_000), []).items()
+    assert (how, len(parcel) > 1_600_000) == ("parcel", True)
+    with pytest.raises(RankLost, match="rank 3 is gone"):
+        cells._how(None, "table", bytes(65 << 20), [])
 
 
 def test_output_is_grouped_by_what_ranks_say():
