@@ -14,6 +14,7 @@ from workbench import where_words
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 from workbench.head.asking import Asking, all_of, most_telling
 from workbench.head.collectives import Collectives
+from workbench.metrics.counters import KEYS
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -163,7 +164,7 @@ class Run:
             stopping.cancel()
         answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
         if len(answers) == len(going) and not any(map(_failed, going.values())):
-            unreceived = sum(answer["messages"] for answer in answers.values())
+            unreceived = sum(answer["messages"] for answer in answers.values()) & KEYS
             if unreceived or any(answer["pending"] for answer in answers.values()):
                 # The next call would receive what was meant for this one.
                 self._collectives.abandon(self._world, self._serial)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.rank.waiting import abandon, meet
+from workbench.rank.waiting import abandon, meet, release
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -47,6 +47,7 @@ class Communicators:
         check
             Called again and again while it waits; raises to break off.
         """
+        release()
         if serial not in self._made:
             ended = self._meet(serial % _TAGS, list(ranks), check)
             everyone = self._base.Get_group()

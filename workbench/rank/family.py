@@ -135,7 +135,7 @@ class Family(Watched):
         try:
             self._wait(request)
         except BaseException:
-            abandon(made)  # MPI may write its handle
+            abandon(request, made)  # MPI may write its handle
             raise
 
     @posting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -145,7 +146,13 @@ class SpmdCall:
 
     def _let_go(self, *, whole: bool) -> None:
         """Forget what may be large, but for what MPI may write to yet."""
+        from mpi4py import MPI
+
         self._function = None
+        for request in self.watch.posted:
+            if request and request.receives:
+                with contextlib.suppress(MPI.Exception):
+                    request.Cancel()
         left = [request for request in self.watch.posted if request and not (whole and _complete(request))]
         self.watch.posted = []
         if left:
@@ -158,9 +165,11 @@ class SpmdCall:
         Returns
         -------
         dict
-            ``pending``: whether there are requests that are not complete, or may be; ``messages``: as of `Watch`.
+            ``pending``: whether there are requests that are not complete, or may be; ``messages``: as of `Watch`, and
+            of all ranks the sum is a multiple of `KEYS` + 1 where each message was received.
         """
-        return {"pending": self._pending or self.watch.doubtful, "messages": self.watch.messages}
+        watch = self.watch
+        return {"pending": self._pending or watch.doubtful or watch.unknown > 0, "messages": watch.messages & KEYS}
 
     def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.
