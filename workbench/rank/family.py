@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.rank.request import watched
-from workbench.rank.waiting import abandon, meet
+from workbench.rank.waiting import abandon
 from workbench.rank.watch import Watch
 from workbench.rank.watched import F, Watched, operation, posting
 
@@ -177,11 +177,8 @@ def meeting(method: F) -> F:
 
     @functools.wraps(method)
     def make(self: Family, *args: Any, **options: Any) -> Any:
-        ended = meet(MPI.Comm.Ibarrier(self).Test, self.watch.check)
-        made = self._counted(self._adopted(method(self, *args, **options)))
-        if ended is not None:
-            raise ended
-        return made
+        self.meet(MPI.Comm.Ibarrier(self))
+        return self._counted(self._adopted(self.blocking(method, *args, **options)))
 
     return cast("F", operation(make))
 

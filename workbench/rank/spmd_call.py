@@ -29,6 +29,8 @@ ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
 INTERRUPT, REVOKE = 0.1, 0.3
 # Seconds until that is repeated, where code went on all the same: time to tidy up.
 AGAIN = 2.0
+# Seconds for an operation of ours to end by itself.
+OURS = 1.0
 
 
 class SpmdCall:
@@ -62,6 +64,7 @@ class SpmdCall:
         self._function: Callable[..., Any] | None = None
         self._comm: Communicator | None = None
         self._lock = threading.Lock()
+        self._told = 0.0
         self._interrupted = False
 
     def unpack(self, contents: bytes, values: Sequence[Any]) -> None:
@@ -184,6 +187,7 @@ class SpmdCall:
         if self.watch.ended is not None:
             return
         self.watch.end(reason)
+        self._told = time.monotonic()
         used = self._used()
         call_later(INTERRUPT, lambda: self._interrupt(used, call_later))
         spot = self._spot()
@@ -221,9 +225,11 @@ class SpmdCall:
             call_later(REVOKE, lambda: self._revoke(spot, call_later))
 
     def _spot(self) -> Any:
-        """Return where the code of the user is; None while it is in an operation of ours, which ends by itself."""
+        """Return where the code of the user is; None while an operation of ours may yet end by itself."""
+        if self.watch.operation:
+            return self.watch.count if time.monotonic() - self._told > OURS else None
         frame = sys._current_frames().get(self.thread or 0)  # noqa: SLF001  (documented)
-        return None if frame is None or self.watch.operation else (id(frame), frame.f_lasti)
+        return None if frame is None else (id(frame), frame.f_lasti)
 
 
 def _key(call: str) -> int:

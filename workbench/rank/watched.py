@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from array import array
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -14,7 +15,7 @@ from workbench.metrics.counters import STEP, Counters
 from workbench.rank.counting import Counting
 from workbench.rank.pairs import Pairs
 from workbench.rank.sending import Sent, destination, is_collective, is_message, rule
-from workbench.rank.waiting import abandon, complete, until
+from workbench.rank.waiting import abandon, complete, meet, until
 from workbench.rank.watch import Watch
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +54,39 @@ class Watched(MPI.Intracomm):
     ) -> None:
         """Post the non-blocking twin of an operation, and wait for it."""
         complete(twin(self, *args), self.watch.check, status, args, give_up)
+
+    def meet(self, arriving: MPI.Request, *held: Any) -> None:
+        """Return when all ranks are sure to make a call that cannot be ended; see `workbench.rank.waiting.meet`.
+
+        Parameters
+        ----------
+        arriving
+            A collective operation that was posted.
+        held
+            What it reads and writes.
+        """
+        check = self.watch.check
+        given_up: list[Any] = [arriving, held]
+
+        def vote(yes: bool) -> Callable[[], bool | None]:
+            votes = array("i", [yes])
+            request = MPI.Comm.Iallreduce(self, MPI.IN_PLACE, votes, MPI.MIN)
+            given_up.extend((request, votes))
+            return lambda: bool(votes[0]) if request.Test() else None
+
+        try:
+            meet(arriving.Test, vote, check)
+        except BaseException:
+            abandon(*given_up)
+            check()
+            raise
+
+    def blocking(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Make a call that cannot be ended, once all ranks are sure to make it."""
+        try:
+            return method(self, *args, **options)
+        finally:
+            self.watch.check()
 
     def _until(self, attempt: Callable[[], T | None]) -> T:
         return cast("T", until(attempt, self.watch.check))
