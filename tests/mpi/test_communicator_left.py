@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.patience import DEADLINE
 from support.world import World, on_ranks
 
 if TYPE_CHECKING:
@@ -140,7 +141,12 @@ async def test_a_call_whose_messages_were_all_received_leaves_nothing(end: End) 
 
 async def each_is_noticed(end: End) -> None:
     for name, function in unclean().items():
-        assert any(await left_behind(end, function)), name
+
+        def run(comm: Any, its: Callable[[Any], object] = function) -> None:
+            its(comm)
+            comm.Barrier()  # until then each takes in what the others send
+
+        assert any(await left_behind(end, run)), name
 
 
 def test_a_message_that_nobody_received_is_noticed_whatever_else_is_amiss(untidy: World) -> None:
@@ -178,3 +184,25 @@ async def test_an_exchange_that_is_refused_takes_no_message_and_sends_none(end: 
         more = comm.Iprobe()
         comm.Barrier()  # before the next message is sent
         assert not more, name
+
+
+async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) -> None:
+    from mpi4py import MPI
+
+    from workbench.rank import communicators
+
+    communicators._SETTLE = DEADLINE
+    made = communicators.Communicators(MPI.COMM_WORLD.Dup())
+    comm = made.get(1, range(end.size), lambda: None)
+    left_over = [comm.Isend(np.ones(size), right(comm), tag=size) for size in (0, 1, 600_000) for _ in range(2)]
+    assert made.settle(1, b"the end of a call", left_over)
+    comm.Barrier()
+    assert not comm.Iprobe()
+    assert made.get(1, range(end.size), lambda: None) is comm
+    communicators._SETTLE = 0.1
+    settled = made.settle(1, b"another end", [comm.Ibarrier()] if end.rank == 0 else [])
+    assert end.rank > 0 or not settled
+
+
+def test_what_is_left_of_a_call_is_received(untidy: World) -> None:
+    untidy.run(what_is_left_is_received_but_for_a_collective_of_one_rank)

@@ -167,13 +167,22 @@ class Run:
             unreceived = sum(answer["messages"] for answer in answers.values()) & KEYS
             if unreceived or any(answer["pending"] for answer in answers.values()):
                 # The next call would receive what was meant for this one.
-                self._collectives.abandon(self._world, self._serial)
+                await self._settle()
             return await self._finish(list(answers.values()), limit)
         first = next((rank for rank in order if _failed(going[rank])), None)
         why = "the call was cancelled" if self._stopped.is_set() else "its time is over"
         self._end(why if first is None else f"rank {first} of world {self._world.index} failed")
         await self._await_back(going)
         return self._failure(going, order)
+
+    async def _settle(self) -> None:
+        """Have the ranks receive what is left on the communicator, or have the next call get another one."""
+        try:
+            settled = await all_of(self._ask(rank, "settle", serial=self._serial) for rank in self._members.ranks)
+        except (CollectiveFailed, RankLost, OSError):
+            settled = [False]
+        if not all(settled):
+            self._collectives.abandon(self._world, self._serial)
 
     async def _finish(self, answers: list[dict[str, Any]], limit: int | None) -> dict[str, Any]:
         if "blocks" not in answers[0]:

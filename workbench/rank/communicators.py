@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from workbench.rank.waiting import abandon, meet, release, withdraw
+from workbench.errors import CollectiveFailed
+from workbench.rank.waiting import Patience, abandon, complete, is_over, meet, release, until, withdraw
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+# Seconds for messages that were sent to arrive.
+_SETTLE = 5.0
 # Tags that the standard guarantees.
 _TAGS = 32767
 
@@ -66,6 +69,40 @@ class Communicators:
                 return self._base.Create_from_group(group, f"workbench.{self._name}.{serial}")
         return self._base.Create_group(group, serial % _TAGS)
 
+    def settle(self, serial: int, mark: bytes, left: Sequence[MPI.Request]) -> bool:
+        """Receive what a call that has succeeded sent and nobody received; collective over the ranks of a number.
+
+        Messages of one rank to another do not overtake each other, so each rank receives until the mark of each.
+
+        Parameters
+        ----------
+        mark
+            The same on all ranks, and different from all messages.
+        left
+            Requests that were not complete at the end of the call.
+
+        Returns
+        -------
+        settled : bool
+            Whether this rank has nothing left on the communicator.
+        """
+        from mpi4py import MPI
+
+        comm, within = self._made[serial], Patience(_SETTLE, "messages of a call did not arrive")
+        sent: list[MPI.Request] = []
+        try:
+            comm.Set_errhandler(MPI.ERRORS_RETURN)
+            sent += [comm.Isend([mark, MPI.BYTE], other) for other in range(comm.size)]
+            for source in range(comm.size):
+                while _received(comm, source, within.check) != mark:
+                    pass
+            until(lambda: all(map(is_over, (*sent, *left))), within.check)
+        except (MPI.Exception, CollectiveFailed):
+            abandon(*sent)
+            self.abandon(serial)
+            return False
+        return True
+
     def abandon(self, serial: int) -> None:
         """Forget a communicator after a call that has failed; it is not freed, since MPI may still use it."""
         self._made.pop(serial, None)
@@ -77,6 +114,17 @@ class Communicators:
             meet(meeting.arrived, meeting.vote, check)
         finally:
             meeting.leave()
+
+
+def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> bytearray:
+    """Return the bytes of the next message from a rank, of whatever tag and type."""
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    message = cast("MPI.Message", until(lambda: comm.Improbe(source, MPI.ANY_TAG, status), check))
+    received = bytearray(status.Get_count(MPI.BYTE))
+    complete(message.Irecv([received, MPI.BYTE]), check, held=received)
+    return received
 
 
 class _Meeting:

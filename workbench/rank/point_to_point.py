@@ -39,19 +39,15 @@ class PointToPoint(Watched):
         status: MPI.Status | None = None,
     ) -> None:
         status = status_of(status, source)
-        # What cannot be sent is refused before a receive is posted that could take the message of another.
-        sending = MPI.Comm.Send_init(self, sendbuf, dest, sendtag)
-        receiving = MPI.REQUEST_NULL
+        self._check_sending(sendbuf, dest, sendtag)
+        receiving = MPI.Comm.Irecv(self, recvbuf, source, recvtag)
+        self.watch.messages += self.gives[dest]
         try:
-            receiving = MPI.Comm.Irecv(self, recvbuf, source, recvtag)
-            self._send(sending, dest)
-            self._wait(sending)
+            self._run(MPI.Comm.Isend, sendbuf, dest, sendtag)
             self._wait(receiving, status)
         except BaseException:
             withdraw(receiving)
-            abandon(sending)
             raise
-        sending.Free()
         self._received_from("Sendrecv", source, status)
 
     @operation
@@ -94,17 +90,18 @@ class PointToPoint(Watched):
         status: MPI.Status | None = None,
     ) -> Any:
         data, status = pickled(sendobj, dest), status_of(status, source)
-        sending = MPI.Comm.Send_init(self, [data, MPI.BYTE], dest, sendtag)
+        message = [data, MPI.BYTE]
+        self._check_sending(message, dest, sendtag)
+        MPI.Comm.iprobe(self, source, recvtag)  # raises where nothing can be received
+        receive = self._receiving(recvbuf, source, recvtag)
+        self.watch.messages += self.gives[dest]
+        sending = MPI.Comm.Isend(self, message, dest, sendtag)
         try:
-            MPI.Comm.iprobe(self, source, recvtag)  # raises where nothing can be received
-            receive = self._receiving(recvbuf, source, recvtag)
-            self._send(sending, dest)
             received = unpickled(receive(), self.watch.check, status)
-            self._wait(sending)
         except BaseException:
             abandon(sending)
             raise
-        sending.Free()
+        self._wait(sending)
         self._sent("sendrecv", lambda _: (dest, len(data)))
         self._received_from("sendrecv", source, status)
         return received
@@ -124,9 +121,9 @@ class PointToPoint(Watched):
             return lambda: posted
         return lambda: self._until(lambda: MPI.Comm.improbe(self, source, tag)).irecv()
 
-    def _send(self, request: MPI.Prequest, dest: int) -> None:
-        self.watch.messages += self.gives[dest]
-        request.Start()
+    def _check_sending(self, message: Any, dest: int, tag: int) -> None:
+        """Raise if a message cannot be sent: before a receive is posted that could take the message of another."""
+        MPI.Comm.Send_init(self, message, dest, tag).Free()
 
 
 def pickled(obj: Any, dest: int) -> bytes:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.metrics.counters import KEYS
 from workbench.rank import parcel
-from workbench.rank.waiting import abandon
+from workbench.rank.waiting import abandon, is_over
 from workbench.rank.watch import CallEnded, Watch
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from workbench.rank.communicator import Communicator
     from workbench.rank.communicators import Communicators
 
@@ -59,7 +61,8 @@ class SpmdCall:
         """Blocks that are to be kept, as `to_blocks` returned them."""
         self.to_blocks: ToBlocks | None = None
         """Turns the value into blocks to keep; None: it is to be sent."""
-        self._pending = False
+        self.left: list[MPI.Request] = []
+        """Requests that were not complete at its end."""
         self._serial = serial
         self._function: Callable[..., Any] | None = None
         self._comm: Communicator | None = None
@@ -156,11 +159,10 @@ class SpmdCall:
             if request and request.receives:
                 with contextlib.suppress(MPI.Exception):
                     request.Cancel()
-        left = [request for request in self.watch.posted if request and not (whole and _complete(request))]
+        self.left = [request for request in self.watch.posted if request and not (whole and is_over(request))]
         self.watch.posted = []
-        if left:
-            abandon(*left)
-        self._pending = bool(left)
+        for request in self.left:
+            abandon(request)
 
     def left_behind(self) -> dict[str, Any]:
         """Return what would come between the next call and its messages, on the same communicator.
@@ -172,7 +174,7 @@ class SpmdCall:
             of all ranks the sum is a multiple of `KEYS` + 1 where each message was received.
         """
         watch = self.watch
-        return {"pending": self._pending or watch.doubtful or watch.unknown > 0, "messages": watch.messages & KEYS}
+        return {"pending": bool(self.left) or watch.doubtful or watch.unknown > 0, "messages": watch.messages & KEYS}
 
     def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.
@@ -235,15 +237,6 @@ class SpmdCall:
 def _key(call: str) -> int:
     """Return what tells the communicator of a call from all others: the same on all ranks."""
     return int(call, 16) & KEYS
-
-
-def _complete(request: Any) -> bool:
-    from mpi4py import MPI
-
-    try:
-        return bool(request.Test())
-    except MPI.Exception:  # of the operation, and nobody asks for that any more
-        return False
 
 
 def _interrupt(thread: int | None) -> None:

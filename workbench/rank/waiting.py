@@ -46,18 +46,18 @@ def abandon(*things: Any) -> None:
 
 def release() -> None:
     """Let go of the requests that this thread gave up and MPI is done with, and of their buffers."""
-    _abandoned.things = [things for things in _abandoned.things if not all(map(_is_over, things))]
+    _abandoned.things = [things for things in _abandoned.things if not all(map(is_over, things))]
 
 
-def _is_over(thing: Any) -> bool:
-    """Tell whether MPI is done with a thing, if it is a request."""
+def is_over(thing: Any) -> bool:
+    """Tell whether MPI is done with a thing, if it is a request; a persistent one that is not active is freed."""
     from mpi4py import MPI
 
     if not isinstance(thing, MPI.Request):
         return True
     with contextlib.suppress(MPI.Exception):  # of the operation, and nobody asks for that any more
         if thing and MPI.Request.Test(thing) and thing:
-            MPI.Request.Free(thing)  # a persistent one
+            MPI.Request.Free(thing)
     return not thing
 
 
