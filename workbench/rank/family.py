@@ -16,6 +16,10 @@ from workbench.rank.waiting import abandon
 from workbench.rank.watch import Watch
 from workbench.rank.watched import F, Watched, operation, posting
 
+_OF_MPI = (
+    MPI.TAG_UB, MPI.IO, MPI.WTIME_IS_GLOBAL, MPI.UNIVERSE_SIZE, MPI.APPNUM, MPI.LASTUSEDCODE,
+)  # fmt: skip
+
 
 class Family(Watched):
     """A communicator, and what is made from it: all share a watch, and each can be ended."""
@@ -73,6 +77,10 @@ class Family(Watched):
         """Set how errors are told; the next call gets another communicator."""
         self.watch.doubtful = True
         super().Set_errhandler(errhandler)
+
+    def Get_attr(self, keyval: int) -> Any:
+        """Return an attribute; those of MPI itself are attached to `MPI.COMM_WORLD` alone."""
+        return MPI.COMM_WORLD.Get_attr(keyval) if keyval in _OF_MPI else super().Get_attr(keyval)
 
     def Free(self) -> None:
         """Free a communicator that was made from the one of the call.

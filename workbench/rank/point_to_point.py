@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, cast
 
@@ -73,6 +74,8 @@ class PointToPoint(Watched):
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
+        if buf is not None:
+            warnings.warn("comm.recv(buf=...) is deprecated in mpi4py: leave buf out", UserWarning, stacklevel=3)
         status = status_of(status, source)
         received = self._received(buf, source, tag, status)
         self._received_from("recv", source, status)
