@@ -126,6 +126,18 @@ def test_messages_that_were_looked_for_count_as_received(client4):
 
 
 @pytest.mark.mpi_flavour
+@pytest.mark.parametrize(
+    "function", [functions.send_for_nobody, functions.start_for_nobody, functions.cancel_a_receive]
+)
+def test_a_call_that_succeeds_costs_no_communicator_whatever_it_leaves(client4, function):
+    serial = run_on_ranks(functions.look_for, client=client4, timeout=DEADLINE)
+    for _ in range(3):
+        run_on_ranks(function, client=client4, timeout=DEADLINE)
+    assert run_on_ranks(functions.look_for, client=client4, timeout=DEADLINE) == serial
+    assert run_on_ranks(functions.pass_on, client=client4, timeout=DEADLINE)[1] == "of this call"
+
+
+@pytest.mark.mpi_flavour
 @pytest.mark.parametrize("way", ["Revoke", "Set_errhandler"])
 def test_what_a_call_does_to_its_communicator_does_not_reach_the_next(client4, way):
     run_on_ranks(functions.spoil, way, client=client4, timeout=DEADLINE)

@@ -233,6 +233,40 @@ async def making_the_communicator_of_a_call_ends_too(end: End):
             assert communicators.get(serial, list(ranks), comm.watch.check) == comm
 
 
+async def a_rank_that_comes_when_the_others_have_left_ends_too(end: End):
+    from workbench.rank.watch import CallEnded, Watch
+
+    communicators, serial, large = _communicators(), 0, np.ones(LARGE)
+    operations: tuple[Callable[[Any], object], ...] = (
+        lambda c: c.Split(0),
+        lambda c: c.Allreduce(large, np.zeros(LARGE)),
+        lambda c: c.Create_cart([c.size], [True]).Neighbor_alltoall(np.zeros(2), np.zeros(2)),
+    )
+    for late in (0, end.size - 1):
+        for operation in operations:
+            serial += 1
+            comm = _ours(communicators, serial, range(end.size))
+            if end.rank != late:
+                _ended(comm, operation)
+            await end.gather()
+            if end.rank == late:
+                assert _ended(comm, operation) < AT_ONCE
+            await end.gather()
+        for _ in range(2):
+            serial += 1
+            watch = Watch()
+            timer = threading.Timer(SOON, watch.end, ["because"])
+            if end.rank == late:
+                await end.gather()
+            timer.start()
+            with pytest.raises(CallEnded):
+                communicators.get(serial, range(end.size), watch.check)
+            if end.rank != late:
+                await end.gather()
+            await end.gather()
+    assert _ours(communicators, serial + 1, range(end.size)).allreduce(1) == end.size
+
+
 async def a_communicator_that_is_not_ended_is_handed_out_again(end: End):
     communicators = _communicators()
     first = communicators.get(1, range(end.size), lambda: None)
@@ -279,12 +313,12 @@ async def a_message_that_is_too_long_leaves_nothing_behind(end: End):
     from workbench.rank import waiting
 
     comm = _ours(_communicators(), 1, range(end.size))
-    before = len(waiting._abandoned)
+    before = len(waiting._abandoned.things)
     sent = comm.Isend(np.zeros(8), end.rank)
     with pytest.raises(MPI.Exception):
         comm.Recv(np.zeros(2), end.rank)
     sent.Wait()
-    assert len(waiting._abandoned) == before
+    assert len(waiting._abandoned.things) == before
 
 
 async def what_mpi_may_write_to_yet_is_kept(end: End):
@@ -348,6 +382,7 @@ CHECKS = (
     what_is_made_from_it_ends_too,
     neighbours_end_too,
     making_the_communicator_of_a_call_ends_too,
+    a_rank_that_comes_when_the_others_have_left_ends_too,
     a_communicator_that_is_not_ended_is_handed_out_again,
     a_request_that_nobody_waits_for_keeps_its_buffer,
     buffers_go_when_their_requests_are_complete,

@@ -147,3 +147,17 @@ async def test_every_operation_that_waits_is_ours(end: End):
         kept = {name for name in methods if getattr(ours, name) is getattr(theirs, name)}
         kept |= {name for name in methods if getattr(getattr(ours, name), "__self__", None) is ours} & local
         assert kept <= local, kept - local
+
+
+@on_ranks
+async def test_attributes_of_mpi_are_found_on_every_communicator(end: End):
+    from mpi4py import MPI
+
+    _, comm = communicators()
+    for keyval in (MPI.TAG_UB, MPI.WTIME_IS_GLOBAL, MPI.LASTUSEDCODE):
+        assert comm.Get_attr(keyval) == comm.Dup().Get_attr(keyval) == MPI.COMM_WORLD.Get_attr(keyval)
+    assert comm.Get_attr(MPI.TAG_UB) > 0
+    own = MPI.Comm.Create_keyval()
+    assert comm.Get_attr(own) is None
+    comm.Set_attr(own, "mine")
+    assert comm.Get_attr(own) == "mine"

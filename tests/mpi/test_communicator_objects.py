@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from support.two_ways import same
+import pytest
+from support.two_ways import communicators, same
 from support.world import on_ranks
 
 if TYPE_CHECKING:
@@ -232,3 +233,11 @@ async def test_requests_wait_for_one_for_some_and_for_all(end: End):  # noqa: C9
 
     cases = (all_at_once, one_after_the_other, some, objects_at_once, any_object, some_objects, one_object)
     await same(end, {each.__name__: each for each in (*cases, collective, persistent)})
+
+
+@on_ranks
+async def test_a_buffer_for_an_object_is_deprecated_as_it_is_in_mpi4py(end: End):
+    _, comm = communicators()
+    comm.isend("an object", comm.rank)
+    with pytest.warns(UserWarning, match="deprecated"):
+        assert comm.recv(bytearray(1000), comm.rank) == "an object"

@@ -156,6 +156,17 @@ def start_for_nobody(comm):
         comm.Send_init(np.full(FEW, 1, dtype="b"), 1).Start()
 
 
+def cancel_a_receive(comm):
+    """Cancel a receive by what cannot be counted, and leave a message too large to go without its receiver."""
+    from mpi4py import MPI
+
+    receiving = comm.Irecv(np.zeros(1), (comm.rank - 1) % comm.size)
+    MPI.Request.Cancel(receiving)
+    receiving.Wait()
+    comm.Barrier()
+    comm.Isend(np.ones(LARGE), (comm.rank + 1) % comm.size)
+
+
 def look_for(comm):
     """Receive by looking for messages; return what tells communicators apart."""
     sent = comm.isend(comm.rank, (comm.rank + 1) % comm.size)

@@ -1,4 +1,4 @@
-"""What a rank may end beside itself, and what may end it."""
+"""What a rank may end beside itself, what may end it, and what it does first."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import dataclasses
 import os
 import subprocess
 import threading
+import time
+from concurrent.futures import Future
 
 import pytest
 from support.patience import DEADLINE
 
 from workbench.host import ProcessId
-from workbench.rank import worker
-from workbench.rank.__main__ import _is_of_the_world
+from workbench.rank import worker, world
+from workbench.rank.__main__ import _is_of_the_world, _meet
+from workbench.rank.spmd_thread import SpmdThread
 
 
 def test_an_orphan_leaves_its_new_parent_alone() -> None:
@@ -38,3 +41,22 @@ def test_a_rank_that_has_closed_its_worker_is_not_cut_off_while_it_finalises_mpi
     monkeypatch.setattr(worker, "_timers", [timer])
     worker.has_closed()
     assert timer.finished.is_set()
+
+
+def test_ranks_meet_before_any_call_of_the_head_although_a_call_may_be_faster(monkeypatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(world, "meet", lambda *_: done.append("met"))
+    thread, registered = SpmdThread(), threading.Event()
+    thread.submit(_meet, None, registered, Future(), time.monotonic() + DEADLINE)
+    call = thread.submit(done.append, "a call")
+    registered.set()
+    call.result(DEADLINE)
+    assert done == ["met", "a call"]
+
+
+def test_a_rank_that_has_ended_already_does_not_wait_for_the_others(monkeypatch) -> None:
+    monkeypatch.setattr(world, "meet", lambda *_: pytest.fail("it waits"))
+    registered, ended = threading.Event(), Future()
+    ended.set_result(None)
+    registered.set()
+    _meet(None, registered, ended, time.monotonic() + DEADLINE)

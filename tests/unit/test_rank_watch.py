@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from workbench.errors import CollectiveFailed
+from workbench.rank import waiting
 from workbench.rank.waiting import meet, until
 from workbench.rank.watch import CallEnded, Watch
 from workbench.rank.whereabouts import whereabouts
@@ -58,17 +60,61 @@ def test_long_waiting_takes_little_of_the_core():
     assert time.thread_time() - before < 0.15
 
 
-def test_who_is_told_to_stop_goes_on_if_the_others_have_come():
-    ended = CallEnded("because")
+class Votes:
+    """The votes of the others, and what is given to them."""
 
-    def check():
-        raise ended
+    def __init__(self, verdict, *, delay=3):
+        self.given, self._verdict, self._left = [], verdict, delay
 
-    came = iter([False, False, True])
-    assert meet(lambda: next(came), check) is ended
-    assert meet(lambda: True, check) is None
-    with pytest.raises(CallEnded):
-        meet(lambda: False, check)
+    def __call__(self, yes):
+        self.given.append(yes)
+        return self._test
+
+    def _test(self):
+        self._left -= 1
+        return None if self._left > 0 else self._verdict
+
+
+def test_ranks_make_a_call_together_once_all_have_arrived_and_voted():
+    came, votes = iter([False, False, True]), Votes(verdict=True)
+    meet(lambda: next(came), votes, Watch().check)
+    assert votes.given == [True]
+
+
+def test_a_rank_that_is_told_to_stop_before_it_votes_votes_against_the_call():
+    for arrived in (False, True):
+        watch, votes = Watch(), Votes(verdict=False)
+        watch.end("because")
+        with pytest.raises(CallEnded, match="because"):
+            meet(lambda its=arrived: its, votes, watch.check)
+        assert votes.given == [False]
+
+
+def test_a_rank_that_has_voted_stays_for_the_verdict_whatever_it_is_told():
+    watch, votes = Watch(), Votes(verdict=True, delay=50)
+
+    def vote(yes):
+        watch.end("because")
+        return votes(yes)
+
+    meet(lambda: True, vote, watch.check)
+    assert votes.given == [True]
+
+
+def test_a_rank_that_came_in_vain_waits_until_it_is_told_to_stop():
+    watch = Watch()
+    threading.Timer(0.01, watch.end, ["because"]).start()
+    with pytest.raises(CallEnded, match="because"):
+        meet(lambda: True, Votes(verdict=False), watch.check)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"), [(None, "a rank did not vote"), (False, "another rank was told to stop")]
+)
+def test_a_rank_does_not_wait_for_a_verdict_for_ever(monkeypatch, verdict, words):
+    monkeypatch.setattr(waiting, "_VERDICT", 0.0)
+    with pytest.raises(CollectiveFailed, match=words):
+        meet(lambda: True, Votes(verdict, delay=0), Watch().check)
 
 
 class Thread(threading.Thread):

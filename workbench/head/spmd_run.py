@@ -15,6 +15,7 @@ from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest
 from workbench.head.asking import Asking, all_of, most_telling, room
 from workbench.head.collectives import Collectives
 from workbench.head.pinned import drop_copies
+from workbench.metrics.counters import KEYS
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -170,10 +171,10 @@ class Run:
         order = await self._over(going, self._deadline)
         answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
         if len(answers) == len(going) and not any(map(_failed, going.values())):
-            unreceived = sum(answer["messages"] for answer in answers.values())
+            unreceived = sum(answer["messages"] for answer in answers.values()) & KEYS
             if unreceived or any(answer["pending"] for answer in answers.values()):
                 # The next call would receive what was meant for this one.
-                self._collectives.abandon(self._world, self._serial)
+                await self._settle()
             return await self._finish(list(answers.values()), limit)
         return await self._break_off(going, order)
 
@@ -206,6 +207,16 @@ class Run:
         self._end(why if first is None else f"rank {first} of world {self._world.index} failed")
         await self._await_back(going)
         return self._failure(going, order)
+
+    async def _settle(self) -> None:
+        """Have the ranks receive what is left on the communicator, or have the next call get another one."""
+        try:
+            async with asyncio.timeout(_GRACE):
+                settled = await all_of(self._ask(rank, "settle", serial=self._serial) for rank in self._members.ranks)
+        except (CollectiveFailed, RankLost, OSError):  # a TimeoutError is one
+            settled = [False]
+        if not all(settled):
+            self._collectives.abandon(self._world, self._serial)
 
     async def _finish(self, answers: list[dict[str, Any]], limit: int | None) -> dict[str, Any]:
         if "blocks" not in answers[0]:

@@ -124,6 +124,8 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
 
     registered, ended = threading.Event(), Future[bool | None]()
     main_thread = MainThread(ended)
+    # Queued before the head knows this rank, so it comes before whatever the head asks for on any rank.
+    met = thread.submit(_meet, context, registered, ended, deadline)
 
     def run() -> None:
         serving = worker.serve(
@@ -138,12 +140,19 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     threading.Thread(target=run, name="dask-worker", daemon=True).start()
     registered.wait(_left(deadline) + 1)
     if not ended.done():
-        thread.submit(world.meet, context, deadline).result(_left(deadline) + 1)
+        met.result(_left(deadline) + 1)
         # From here on a failure of this rank is its own: it must not take the others along.
         finalize = _wait(ended, main_thread)
         worker.has_closed()
         return finalize
     return ended.result()
+
+
+def _meet(context: world.RankContext, registered: threading.Event, ended: Future[bool | None], deadline: float) -> None:
+    """Meet the other ranks once this one is registered. On the SPMD thread."""
+    registered.wait(_left(deadline) + 1)
+    if not ended.done():
+        world.meet(context, deadline)
 
 
 def _wait(ended: Future[bool | None], main_thread: MainThread) -> bool | None:

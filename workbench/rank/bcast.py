@@ -100,7 +100,7 @@ def bcast(communicator: MPI.Intracomm, buffers: Sequence[memoryview], check: Cal
         while under_way:
             _complete(under_way, check)
     except BaseException as error:
-        abandon(under_way, buffers)
+        abandon(*under_way, buffers)
         if isinstance(error, MPI.Exception):
             raise CollectiveFailed(f"MPI_Bcast failed: {error}") from error
         raise

@@ -116,6 +116,8 @@ class Cells:
         self._ended: set[str] = set()
         self._generation = -1
         self._watch = Watch()
+        self._given_up: list[Any] = []
+        """Requests of cells that broke off."""
         self._communicators: Any = None
         self._comms: dict[int, Any] = {}
         worker.handlers |= answering(
@@ -231,7 +233,7 @@ class Cells:
         if cell in self._ended:  # it took so long that somebody has given it up
             raise CollectiveFailed("the cell was called off before it began")
         if generation != self._generation:
-            abandon(*self._watch.posted)
+            self._given_up += self._watch.posted
             self._generation, self._watch = generation, Watch()
             for old in self._comms:
                 self._communicators.abandon(old)
@@ -337,6 +339,8 @@ class Cells:
         from workbench.rank.communicator import Communicator
         from workbench.rank.communicators import Communicators
 
+        abandon(*self._given_up)  # on the thread that has posted them
+        self._given_up = []
         if self._communicators is None:
             self._communicators = Communicators(self._context.cells, "cells")
         if cell.serial not in self._comms:

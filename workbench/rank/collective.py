@@ -13,7 +13,7 @@ from workbench.metrics.counters import STEP
 from workbench.rank.large import LARGE, perform
 from workbench.rank.sending import reduce_scatter
 from workbench.rank.sizes import items, nbytes
-from workbench.rank.waiting import complete, meet
+from workbench.rank.waiting import complete
 from workbench.rank.watched import Watched, operation, waiting
 
 
@@ -110,10 +110,8 @@ class Neighbours(Watched, MPI.Topocomm):
         """Exchange something with each neighbour, by the method of this name."""
         if self._twice_a_neighbour():
             # The twin of Open MPI confuses what comes from the left and from the right, where both are one rank.
-            ended = meet(MPI.Comm.Ibarrier(self).Test, self.watch.check)
-            getattr(MPI.Topocomm, name)(self, *args)
-            if ended is not None:
-                raise ended
+            self.meet(MPI.Comm.Ibarrier(self))
+            self.blocking(getattr(MPI.Topocomm, name), *args)
         else:
             self._run(getattr(MPI.Topocomm, f"I{name.lower()}"), *args)
 

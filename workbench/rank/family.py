@@ -12,9 +12,13 @@ from mpi4py import MPI
 
 from workbench.errors import CollectiveFailed, InvalidRequest
 from workbench.rank.request import watched
-from workbench.rank.waiting import abandon, meet
+from workbench.rank.waiting import abandon
 from workbench.rank.watch import Watch
 from workbench.rank.watched import F, Watched, operation, posting
+
+_OF_MPI = (
+    MPI.TAG_UB, MPI.IO, MPI.WTIME_IS_GLOBAL, MPI.UNIVERSE_SIZE, MPI.APPNUM, MPI.LASTUSEDCODE,
+)  # fmt: skip
 
 
 class Family(Watched):
@@ -73,6 +77,10 @@ class Family(Watched):
         """Set how errors are told; the next call gets another communicator."""
         self.watch.doubtful = True
         super().Set_errhandler(errhandler)
+
+    def Get_attr(self, keyval: int) -> Any:
+        """Return an attribute; those of MPI itself are attached to `MPI.COMM_WORLD` alone."""
+        return MPI.COMM_WORLD.Get_attr(keyval) if keyval in _OF_MPI else super().Get_attr(keyval)
 
     def Free(self) -> None:
         """Free a communicator that was made from the one of the call.
@@ -135,7 +143,7 @@ class Family(Watched):
         try:
             self._wait(request)
         except BaseException:
-            abandon(made)  # MPI may write its handle
+            abandon(request, made)  # MPI may write its handle
             raise
 
     @posting
@@ -177,11 +185,8 @@ def meeting(method: F) -> F:
 
     @functools.wraps(method)
     def make(self: Family, *args: Any, **options: Any) -> Any:
-        ended = meet(MPI.Comm.Ibarrier(self).Test, self.watch.check)
-        made = self._counted(self._adopted(method(self, *args, **options)))
-        if ended is not None:
-            raise ended
-        return made
+        self.meet(MPI.Comm.Ibarrier(self))
+        return self._counted(self._adopted(self.blocking(method, *args, **options)))
 
     return cast("F", operation(make))
 

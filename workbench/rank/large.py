@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from workbench.rank.waiting import abandon, complete, meet
+from workbench.rank.waiting import complete
 from workbench.rank.watched import Watched
 
 # Bytes from which on it pays: to agree takes some percent of the time of such an operation, as the twin does.
@@ -47,11 +47,8 @@ def perform(
     op, root
         Of the operation, where it has one.
     """
-    agreed, ended = _agree(comm, _words(name, send, receive, comm.size, op=op, root=root))
-    if agreed:
-        getattr(MPI.Intracomm, name)(comm, *arguments)
-        if ended is not None:
-            raise ended
+    if _agree(comm, _words(name, send, receive, comm.size, op=op, root=root)):
+        comm.blocking(getattr(MPI.Intracomm, name), *arguments)
     else:
         twin = getattr(MPI.Intracomm, f"I{name.lower()}")
         complete(twin(comm, *arguments), comm.watch.check, held=arguments)
@@ -83,21 +80,14 @@ def _words(name: str, send: Any, receive: Any, size: int, *, op: MPI.Op | None, 
     return length, what << 32 | root
 
 
-def _agree(comm: Watched, words: tuple[int, int] | None) -> tuple[bool, BaseException | None]:
-    """Tell whether all ranks say the same words, and what is to be raised after the call that they make then."""
+def _agree(comm: Watched, words: tuple[int, int] | None) -> bool:
+    """Tell whether all ranks say the same words, and are sure to make the call then."""
     length, what = words or (-1, -2 - comm.rank)
     extremes = np.array([length, what, -length, -what])
     request = MPI.Comm.Iallreduce(comm, MPI.IN_PLACE, extremes, MPI.MAX)
-    try:
-        ended = meet(request.Test, comm.watch.check)
-    except BaseException:
-        abandon(request, extremes)
-        raise
+    comm.meet(request, extremes)
     longest, most, shortest, least = extremes.tolist()
-    agreed = words is not None and longest == -shortest and most == -least
-    if ended is not None and not agreed:
-        raise ended
-    return agreed, ended
+    return words is not None and longest == -shortest and most == -least
 
 
 def _code(array: Any) -> int | None:

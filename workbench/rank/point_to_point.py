@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
-from workbench.rank.request import Message, unpickled
-from workbench.rank.waiting import abandon
+from workbench.rank.request import Message, status_of, unpickled
+from workbench.rank.waiting import abandon, withdraw
 from workbench.rank.watched import Watched, named, operation, waiting
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,8 +24,8 @@ class PointToPoint(Watched):
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
-        status = self._status(status, source)
-        self._run(MPI.Comm.Irecv, buf, source, tag, status=status)
+        status = status_of(status, source)
+        self._run(MPI.Comm.Irecv, buf, source, tag, status=status, give_up=withdraw)
         self._received_from("Recv", source, status)
 
     @operation
@@ -38,14 +39,16 @@ class PointToPoint(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
+        status = status_of(status, source)
+        self._check_sending(sendbuf, dest, sendtag)
         receiving = MPI.Comm.Irecv(self, recvbuf, source, recvtag)
+        self.watch.messages += self.gives[dest]
         try:
             self._run(MPI.Comm.Isend, sendbuf, dest, sendtag)
+            self._wait(receiving, status)
         except BaseException:
-            abandon(receiving)
+            withdraw(receiving)
             raise
-        status = self._status(status, source)
-        self._wait(receiving, status)
         self._received_from("Sendrecv", source, status)
 
     @operation
@@ -58,7 +61,8 @@ class PointToPoint(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        status = self._status(status, source)
+        status = status_of(status, source)
+        self.watch.messages += self.gives[dest]
         self._run(MPI.Comm.Isendrecv_replace, buf, dest, sendtag, source, recvtag, status=status)
         self._received_from("Sendrecv_replace", source, status)
 
@@ -70,7 +74,9 @@ class PointToPoint(Watched):
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        status = self._status(status, source)
+        if buf is not None:
+            warnings.warn("comm.recv(buf=...) is deprecated in mpi4py: leave buf out", UserWarning, stacklevel=3)
+        status = status_of(status, source)
         received = self._received(buf, source, tag, status)
         self._received_from("recv", source, status)
         return received
@@ -86,10 +92,15 @@ class PointToPoint(Watched):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        data, status = pickled(sendobj, dest), self._status(status, source)
-        sending = MPI.Comm.Isend(self, [data, MPI.BYTE], dest, sendtag)
+        data, status = pickled(sendobj, dest), status_of(status, source)
+        message = [data, MPI.BYTE]
+        self._check_sending(message, dest, sendtag)
+        MPI.Comm.iprobe(self, source, recvtag)  # raises where nothing can be received
+        receive = self._receiving(recvbuf, source, recvtag)
+        self.watch.messages += self.gives[dest]
+        sending = MPI.Comm.Isend(self, message, dest, sendtag)
         try:
-            received = self._received(recvbuf, source, recvtag, status)
+            received = unpickled(receive(), self.watch.check, status)
         except BaseException:
             abandon(sending)
             raise
@@ -98,12 +109,24 @@ class PointToPoint(Watched):
         self._received_from("sendrecv", source, status)
         return received
 
+    def _matched(self, message: MPI.Message, source: int, status: MPI.Status | None) -> Message:
+        self.watch.messages -= self.takes[source if status is None else status.source]
+        self._taken(source)
+        return Message(message, self.watch)
+
     def _received(self, buf: Any, source: int, tag: int, status: MPI.Status | None) -> Any:
-        if buf is None:
-            request = self._until(lambda: MPI.Comm.improbe(self, source, tag)).irecv()
-        else:
-            request = MPI.Comm.irecv(self, buf, source, tag)
-        return unpickled(request, self.watch.check, status)
+        return unpickled(self._receiving(buf, source, tag)(), self.watch.check, status)
+
+    def _receiving(self, buf: Any, source: int, tag: int) -> Callable[[], MPI.Request]:
+        """Return what receives an object."""
+        if buf is not None:
+            posted = MPI.Comm.irecv(self, buf, source, tag)
+            return lambda: posted
+        return lambda: self._until(lambda: MPI.Comm.improbe(self, source, tag)).irecv()
+
+    def _check_sending(self, message: Any, dest: int, tag: int) -> None:
+        """Raise if a message cannot be sent: before a receive is posted that could take the message of another."""
+        MPI.Comm.Send_init(self, message, dest, tag).Free()
 
 
 def pickled(obj: Any, dest: int) -> bytes:
@@ -119,6 +142,7 @@ def _sending(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     @functools.wraps(blocking)
     def send(self: PointToPoint, obj: Any, dest: int, tag: int = 0) -> None:
         data = pickled(obj, dest)
+        self.watch.messages += self.gives[dest]
         self._run(twin, [data, MPI.BYTE], dest, tag)
         self._sent(name, lambda _: (dest, len(data)))
 
@@ -129,14 +153,13 @@ def _looking(method: F) -> F:
     """Return an operation that matches a message, if there is one, as one whose receiving can be ended."""
 
     @functools.wraps(method)
-    def look(self: PointToPoint, *args: Any, **options: Any) -> MPI.Message | None:
+    def look(
+        self: PointToPoint, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message | None:
         self.watch.check()
-        found = method(self, *args, **options)
-        if found is None:
-            return None
-        self.watch.messages -= 1
-        self._taken(args[0] if args else options.get("source", MPI.ANY_SOURCE))
-        return Message(found, self.watch)
+        status = status_of(status, source)
+        found = method(self, source, tag, status)
+        return None if found is None else self._matched(found, source, status)
 
     return cast("F", named(look, method.__name__))
 
@@ -149,11 +172,9 @@ def _probing(blocking: F, attempt: Callable[..., Any]) -> F:
     def probe(
         self: PointToPoint, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | Literal[True]:
+        status = status_of(status, source)
         found: MPI.Message | Literal[True] = self._until(lambda: attempt(self, source, tag, status))
-        if found is True:
-            return found
-        self._taken(source)
-        return Message(found, self.watch)
+        return found if found is True else self._matched(found, source, status)
 
     return cast("F", probe)
 

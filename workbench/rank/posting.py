@@ -12,8 +12,8 @@ from workbench.metrics.fields import COLLECTIVE, NEIGHBOURS
 from workbench.rank.collective import lengths
 from workbench.rank.point_to_point import pickled
 from workbench.rank.request import Prequest, watched
-from workbench.rank.sending import rule, source_of
-from workbench.rank.watched import Watched, messages_of, named, posting
+from workbench.rank.sending import destination, is_message, rule, source_of
+from workbench.rank.watched import Watched, named, posting
 
 
 class Posting(Watched):
@@ -29,22 +29,26 @@ _NOT_HELD = ("allgatherv", "reduce", "allreduce", "reduce_scatter_block", "reduc
 
 
 def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
-    messages = messages_of(method.__name__)
     # What is sent whenever it is started is not counted.
     doubtful = method.__name__.endswith(("end_init", "ecv_init"))
     holds = method.__name__.lower().removeprefix("i").removesuffix("_init") not in _NOT_HELD
-    sends, source = rule(method.__name__), source_of(method.__name__)
+    receives = method.__name__.lower() in {"irecv", "recv_init"}
+    gives, sends, source = is_message(method.__name__), rule(method.__name__), source_of(method.__name__)
 
     @posting
     @functools.wraps(method)
     def post(self: Watched, *args: Any, **options: Any) -> MPI.Request:
-        self.watch.messages += messages
+        if gives:
+            self.watch.messages += self.gives[destination(args, options)]
         self.watch.doubtful |= doubtful
         posted = watched(method(self, *args, **options), self.watch, None if holds else (args, options))
         if isinstance(posted, Prequest):
             posted.starting = lambda name: start(self, name, args, options)
+            posted.receives = receives
         elif source is not None:
-            self._taken(source(*args, **options))
+            posted.receives = receives
+            posted.take(self.takes, rank := source(*args, **options))
+            self._taken(rank)
         return posted
 
     def start(self: Watched, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -59,13 +63,12 @@ def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
 def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
     """Return the operation as one that posts that of a buffer with the pickled object."""
     name = method.__name__
-    messages = messages_of(name)
 
     @posting
     @functools.wraps(method)
     def post(self: Watched, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         data = pickled(obj, dest)
-        self.watch.messages += messages
+        self.watch.messages += self.gives[dest]
         request = watched(twin(self, [data, MPI.BYTE], dest, tag), self.watch)
         self._sent(name, lambda _: (dest, len(data)))
         return request

@@ -9,7 +9,8 @@ from typing import Any, Literal, Self, cast
 
 from mpi4py import MPI
 
-from workbench.rank.waiting import abandon, complete, until
+from workbench.rank.pairs import Pairs
+from workbench.rank.waiting import abandon, complete, completes, until
 from workbench.rank.watch import Watch
 
 
@@ -27,6 +28,11 @@ def unpickled(request: MPI.Request, check: Callable[[], None], status: MPI.Statu
         raise
 
 
+def status_of(status: MPI.Status | None, source: int) -> MPI.Status | None:
+    """Return a status where it alone will tell from whom a message is, else the one that was given."""
+    return MPI.Status() if status is None and source == MPI.ANY_SOURCE else status
+
+
 class Request(MPI.Request):
     """A request of a `Communicator`: its waits can be ended from outside.
 
@@ -40,6 +46,11 @@ class Request(MPI.Request):
     watch: Watch
     held: object
     """What MPI reads and writes until it is complete, where mpi4py's own request does not hold it."""
+    receives = False
+    """Whether it does nothing but receive, so that it can be cancelled."""
+    _takes: Pairs | None = None
+    """Of a receive, until nobody has to know whether it has taken a message."""
+    _source = MPI.PROC_NULL
 
     def __new__(cls, request: MPI.Request | None = None, watch: Watch | None = None, held: object = None) -> Self:
         """Take over a request of mpi4py."""
@@ -49,15 +60,52 @@ class Request(MPI.Request):
         self.held = held
         return self
 
+    def take(self, takes: Pairs, source: int) -> None:
+        """Count the message that it receives from a rank, or will have received from any."""
+        self._takes, self._source = takes, source
+        if source == MPI.ANY_SOURCE:
+            self.watch.unknown += 1
+        else:
+            self.watch.messages -= takes[source]
+
+    def _taken_from(self, status: MPI.Status | None) -> None:
+        if self._source == MPI.ANY_SOURCE and self._takes is not None and status is not None:
+            self.watch.unknown -= 1
+            self.watch.messages -= self._takes[status.source]
+            self._takes = None
+
     def Test(self, status: MPI.Status | None = None) -> bool:
-        done = MPI.Request.Test(self, status)
+        status = status_of(status, self._source)
+        if done := MPI.Request.Test(self, status):
+            self._taken_from(status)
         self.let_go()
         return done
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        status = status_of(status, self._source)
         found = MPI.Request.test(self, status)
+        if found[0]:
+            self._taken_from(status)
         self.let_go()
         return found
+
+    def Cancel(self) -> None:
+        """Cancel it; a receive that is cancelled has taken no message."""
+        MPI.Request.Cancel(self)
+        takes, status = self._takes, MPI.Status()
+        if takes is None or not completes(lambda: self.Get_status(status)):
+            self.watch.doubtful = True
+        elif status.Is_cancelled():
+            self._takes = None
+            if self._source == MPI.ANY_SOURCE:
+                self.watch.unknown -= 1
+            else:
+                self.watch.messages += takes[self._source]
+
+    def Free(self) -> None:
+        """Free it; whether it sends or receives anything yet cannot be asked any more."""
+        self.watch.doubtful = True
+        MPI.Request.Free(self)
 
     def let_go(self) -> None:
         """Forget the buffers if MPI is done with them."""

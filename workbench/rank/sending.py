@@ -39,6 +39,7 @@ Rule = Callable[..., Sent]
 
 NOTHING: Sent = []
 
+_SENDING = ("send", "bsend", "ssend", "rsend", "sendrecv", "sendrecv_replace")
 _COLLECTIVE = {name.lower() for name in (*COLLECTIVE, *NEIGHBOURS, *MAKERS, "Agree", "Shrink")}
 
 
@@ -59,6 +60,17 @@ def _plain(operation: str) -> str:
 def source_of(operation: str) -> Callable[..., int] | None:
     """Return what tells, of the arguments of a non-blocking or persistent operation, from whom it receives."""
     return _SOURCES.get(operation.lower().removeprefix("i").removesuffix("_init"))
+
+
+def is_message(operation: str) -> bool:
+    """Tell whether an operation sends a message to one rank, which is its second argument; not a persistent one."""
+    return operation.lower().removeprefix("i") in _SENDING
+
+
+def destination(args: tuple[Any, ...], options: dict[str, Any]) -> int:
+    """Return to whom such an operation sends."""
+    found: int = args[1] if len(args) > 1 else options.get("dest", MPI.PROC_NULL)
+    return found
 
 
 def to_each_other(its: Counting, sizes: Sequence[int]) -> Sent:

@@ -17,6 +17,7 @@ from workbench.rank.watch import CallEnded
 if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Worker
+    from mpi4py import MPI
 
     from workbench.rank.activity import Activity
     from workbench.rank.communicators import Communicators
@@ -54,10 +55,12 @@ class SpmdCalls:
         self._activity = activity
         self._calls: dict[str, SpmdCall] = {}
         self._ended: set[str] = set()
+        self._left: list[MPI.Request] = []
         worker.handlers |= answering(
             {
                 "workbench_spmd_reserve": self.reserve,
                 "workbench_spmd_go": self.go,
+                "workbench_spmd_settle": self.settle,
                 "workbench_spmd_keep": self.keep,
             }
         )
@@ -121,9 +124,16 @@ class SpmdCalls:
         finally:
             put_back(self._worker.data, ready.taken)
             ready.taken = {}
+            self._left = ready.left
             if not ready.made:
                 self._calls.pop(call, None)
         return told
+
+    async def settle(self, call: str, serial: int) -> bool:
+        """Make the communicator of the last call, which has succeeded, fit for the next one; tell whether it is."""
+        left, self._left = self._left, []
+        submit = self._context.spmd_thread.submit
+        return await asyncio.wrap_future(submit(self._communicators.settle, serial, call.encode(), left))
 
     def _run(self, ready: SpmdCall, root: bool, limit: int | None) -> dict[str, Any]:
         number = ready.ranks.index(self._context.rank)

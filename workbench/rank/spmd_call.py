@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.metrics.counters import KEYS
 from workbench.rank import parcel
-from workbench.rank.waiting import abandon
+from workbench.rank.waiting import abandon, is_over
 from workbench.rank.watch import CallEnded, Watch
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from workbench.rank.communicator import Communicator
     from workbench.rank.communicators import Communicators
 
@@ -28,6 +31,8 @@ ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
 INTERRUPT, REVOKE = 0.1, 0.3
 # Seconds until that is repeated, where code went on all the same: time to tidy up.
 AGAIN = 2.0
+# Seconds for an operation of ours to end by itself.
+OURS = 1.0
 
 
 class SpmdCall:
@@ -58,11 +63,13 @@ class SpmdCall:
         """What it is given of the worker's data, by key."""
         self.to_blocks: ToBlocks | None = None
         """Turns the value into blocks to keep; None: it is to be sent."""
-        self._pending = False
+        self.left: list[MPI.Request] = []
+        """Requests that were not complete at its end."""
         self._serial = serial
         self._function: Callable[..., Any] | None = None
         self._comm: Communicator | None = None
         self._lock = threading.Lock()
+        self._told = 0.0
         self._interrupted = False
 
     def unpack(self, contents: bytes, values: Sequence[Any]) -> None:
@@ -150,12 +157,17 @@ class SpmdCall:
 
     def _let_go(self, *, whole: bool) -> None:
         """Forget what may be large, but for what MPI may write to yet."""
+        from mpi4py import MPI
+
         self._function = None
-        left = [request for request in self.watch.posted if request and not (whole and _complete(request))]
+        for request in self.watch.posted:
+            if request and request.receives:
+                with contextlib.suppress(MPI.Exception):
+                    request.Cancel()
+        self.left = [request for request in self.watch.posted if request and not (whole and is_over(request))]
         self.watch.posted = []
-        if left:
-            abandon(*left)
-        self._pending = bool(left)
+        for request in self.left:
+            abandon(request)
 
     def left_behind(self) -> dict[str, Any]:
         """Return what would come between the next call and its messages, on the same communicator.
@@ -163,9 +175,11 @@ class SpmdCall:
         Returns
         -------
         dict
-            ``pending``: whether there are requests that are not complete, or may be; ``messages``: as of `Watch`.
+            ``pending``: whether there are requests that are not complete, or may be; ``messages``: as of `Watch`, and
+            of all ranks the sum is a multiple of `KEYS` + 1 where each message was received.
         """
-        return {"pending": self._pending or self.watch.doubtful, "messages": self.watch.messages}
+        watch = self.watch
+        return {"pending": bool(self.left) or watch.doubtful or watch.unknown > 0, "messages": watch.messages & KEYS}
 
     def end(self, reason: str, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
         """Have it end: where it waits in MPI at once, in Python code soon, in C code if MPI can do that.
@@ -180,6 +194,7 @@ class SpmdCall:
         if self.watch.ended is not None:
             return
         self.watch.end(reason)
+        self._told = time.monotonic()
         used = self._used()
         call_later(INTERRUPT, lambda: self._interrupt(used, call_later))
         spot = self._spot()
@@ -217,23 +232,16 @@ class SpmdCall:
             call_later(REVOKE, lambda: self._revoke(spot, call_later))
 
     def _spot(self) -> Any:
-        """Return where the code of the user is; None while it is in an operation of ours, which ends by itself."""
+        """Return where the code of the user is; None while an operation of ours may yet end by itself."""
+        if self.watch.operation:
+            return self.watch.count if time.monotonic() - self._told > OURS else None
         frame = sys._current_frames().get(self.thread or 0)  # noqa: SLF001  (documented)
-        return None if frame is None or self.watch.operation else (id(frame), frame.f_lasti)
+        return None if frame is None else (id(frame), frame.f_lasti)
 
 
 def _key(call: str) -> int:
     """Return what tells the communicator of a call from all others: the same on all ranks."""
     return int(call, 16) & KEYS
-
-
-def _complete(request: Any) -> bool:
-    from mpi4py import MPI
-
-    try:
-        return bool(request.Test())
-    except MPI.Exception:  # of the operation, and nobody asks for that any more
-        return False
 
 
 def _interrupt(thread: int | None) -> None:

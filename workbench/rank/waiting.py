@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.errors import CollectiveFailed
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -17,16 +21,61 @@ T = TypeVar("T")
 _BUSY, _SPIN = 50e-6, 0.001
 # Seconds of the longest pause.
 _PAUSE = 0.001
-# Seconds that a rank waits on, once it is told to stop, for the others to come to where they cannot be stopped.
+# Seconds for what MPI completes without any other rank.
+_AT_ONCE = 1.0
+# Seconds that a rank which is told to stop helps to carry the votes of others.
 _GRACE = 0.2
+# Seconds for the verdict of ranks that have all arrived.
+_VERDICT = 60.0
 
-# Requests that were given up, and their buffers: MPI may write to them until the process ends.
-_abandoned: list[Any] = []
+
+class _Abandoned(threading.local):
+    """Of each thread: requests that were given up, and their buffers, which MPI may use until they are complete."""
+
+    def __init__(self) -> None:
+        self.things: list[tuple[Any, ...]] = []
+
+
+_abandoned = _Abandoned()
 
 
 def abandon(*things: Any) -> None:
-    """Keep requests that are given up, and what they write to, until the process ends."""
-    _abandoned.append(things)
+    """Keep requests that are given up, and what they write to, until `release` finds them complete."""
+    _abandoned.things.append(things)
+
+
+def release() -> None:
+    """Let go of the requests that this thread gave up and MPI is done with, and of their buffers."""
+    _abandoned.things = [things for things in _abandoned.things if not all(map(is_over, things))]
+
+
+def is_over(thing: Any) -> bool:
+    """Tell whether MPI is done with a thing, if it is a request; a persistent one that is not active is freed."""
+    from mpi4py import MPI
+
+    if not isinstance(thing, MPI.Request):
+        return True
+    with contextlib.suppress(MPI.Exception):  # of the operation, and nobody asks for that any more
+        if thing and MPI.Request.Test(thing) and thing:
+            MPI.Request.Free(thing)
+    return not thing
+
+
+def completes(attempt: Callable[[], object]) -> bool:
+    """Tell whether something becomes true that does not depend on any other rank, as the end of a cancelled receive."""
+    deadline = time.monotonic() + _AT_ONCE
+    while not attempt():
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
+def withdraw(receive: MPI.Request, *held: Any) -> None:
+    """Cancel a receive that is given up, so that it takes no message of later and needs its buffer no longer."""
+    if receive:
+        receive.Cancel()
+        if not completes(receive.Test):
+            abandon(receive, *held)
 
 
 def until(attempt: Callable[[], T], check: Callable[[], None]) -> T:
@@ -51,7 +100,11 @@ def until(attempt: Callable[[], T], check: Callable[[], None]) -> T:
 
 
 def complete(
-    request: MPI.Request, check: Callable[[], None], status: MPI.Status | None = None, held: object = None
+    request: MPI.Request,
+    check: Callable[[], None],
+    status: MPI.Status | None = None,
+    held: object = None,
+    give_up: Callable[..., None] = abandon,
 ) -> None:
     """Wait for a request.
 
@@ -65,36 +118,92 @@ def complete(
     held
         What MPI reads and writes: kept with the request if that is abandoned. mpi4py's own requests of reductions and
         some others do not hold it.
+    give_up
+        What is done with the request, and with what is held, if it is given up: `withdraw` for a receive.
     """
     try:
         if not request.Test(status):
             until(request.Test if status is None else partial(request.Test, status), check)
     except BaseException:
         if request:  # else it is complete, though in error
-            abandon(request, held)
+            give_up(request, held)
+        check()  # an order to stop is the reason for whatever else goes wrong after it
         raise
 
 
-def meet(attempt: Callable[[], object], check: Callable[[], None]) -> BaseException | None:
-    """Wait for all ranks, before an operation that cannot be ended; return what is to be raised after it, if anything.
-
-    A rank that is told to stop may have been seen by others, who are in the operation by now: then it has to go there
-    as well. So it breaks off only if somebody is still missing some time later.
+def meet(
+    arrived: Callable[[], object], vote: Callable[[bool], Callable[[], bool | None]], check: Callable[[], None]
+) -> None:
+    """Return when all ranks are sure to make a call of MPI that cannot be ended; raise where they are not.
 
     Parameters
     ----------
-    attempt
-        Tells whether all are here.
+    arrived
+        Tells whether all ranks are here.
+    vote
+        Gives the vote of this rank, and returns what tells the verdict: None until it is known, then whether all ranks
+        have voted for the call.
     check
         As for `until`.
+
+    Raises
+    ------
+    CollectiveFailed
+        If another rank was told to stop and `check` does not raise, or if another rank does not vote.
+
+    Notes
+    -----
+    What a rank does on its way in stays, so a rank that comes late finds the others here although they have left.
+    Therefore all ranks vote once all have arrived. A rank that is told to stop before it has voted votes against the
+    call, and leaves; nobody can make the call then, whoever comes late. A rank that has voted for the call does not
+    leave before the verdict, whatever it is told; all others have arrived, so each of them votes, the one that is
+    held up as soon as it can run. So if one rank makes the call then all ranks make it. The rank that is held up would
+    keep the others from their next call in any case; they wait for it no longer than a minute.
     """
     try:
-        until(attempt, check)
-    except BaseException as error:
-        deadline = time.monotonic() + _GRACE
-        while not attempt():
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_PAUSE)
-        return error
-    return None
+        until(arrived, check)
+        check()
+    except BaseException:
+        left = time.monotonic() + _GRACE
+        with contextlib.suppress(Exception):  # of MPI, if a rank is dead
+            verdict = vote(False)
+            # The votes of others may pass here.
+            until(lambda: verdict() is not None or time.monotonic() > left, lambda: None)
+        raise
+    verdict = vote(True)
+    within = Patience(_VERDICT, "a rank did not vote on a call of MPI: it does not run, or is gone")
+    until(lambda: verdict() is not None, within.check)
+    if not verdict():
+        within = Patience(_VERDICT, "another rank was told to stop before a call of MPI that all ranks have to make")
+
+        def told() -> None:
+            check()
+            within.check()
+
+        until(lambda: False, told)
+
+
+class Patience:
+    """A limit to how long something is waited for.
+
+    Parameters
+    ----------
+    seconds
+        From now on.
+    what
+        What has happened if the time is over.
+    """
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self._until, self._words = time.monotonic() + seconds, f"{what}. The wait of {seconds:.0f} s is over"
+
+    def check(self) -> None:
+        """Return as long as the time is not over.
+
+        Raises
+        ------
+        CollectiveFailed
+            Once it is.
+        """
+        if time.monotonic() > self._until:
+            raise CollectiveFailed(self._words)

@@ -50,7 +50,18 @@ class Watch:
     `end` may be called from any thread, and the attributes read from any; the thread that is watched does the rest.
     """
 
-    __slots__ = ("_many", "count", "counters", "doubtful", "ended", "messages", "operation", "posted", "since")
+    __slots__ = (
+        "_many",
+        "count",
+        "counters",
+        "doubtful",
+        "ended",
+        "messages",
+        "operation",
+        "posted",
+        "since",
+        "unknown",
+    )
 
     def __init__(self, counters: Counters | None = None) -> None:
         self.counters = counters
@@ -59,7 +70,9 @@ class Watch:
         self.count = 0
         self.ended: str | None = None
         self.messages = 0
-        """Messages that were sent, less those that were received, or will be; of all ranks it comes to nothing."""
+        """Of messages that were sent less those that were received, or will be: as of `Pairs`."""
+        self.unknown = 0
+        """Receives from any rank of which nobody has seen yet whose message they got."""
         self.doubtful = False
         """Whether the communicator may not be as it was, or messages be on their way that are not counted."""
         self.posted: list[Any] = []

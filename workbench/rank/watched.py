@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from array import array
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -12,14 +13,13 @@ from mpi4py import MPI
 
 from workbench.metrics.counters import STEP, Counters
 from workbench.rank.counting import Counting
-from workbench.rank.sending import Sent, is_collective, rule
-from workbench.rank.waiting import complete, until
+from workbench.rank.pairs import Pairs
+from workbench.rank.sending import Sent, destination, is_collective, is_message, rule
+from workbench.rank.waiting import abandon, complete, meet, until
 from workbench.rank.watch import Watch
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-_SENDING, _RECEIVING = ("send", "bsend", "ssend", "rsend"), ("recv", "mprobe")
 
 
 class Watched(MPI.Intracomm):
@@ -30,12 +30,63 @@ class Watched(MPI.Intracomm):
     """Tells it from other communicators, where it was made from none of ours."""
     _counting: Counting | None = None
 
+    @functools.cached_property
+    def gives(self) -> Pairs:
+        """What a message to each rank adds to `Watch.messages`."""
+        rank = self.rank
+        return Pairs(lambda dest: (rank, dest))
+
+    @functools.cached_property
+    def takes(self) -> Pairs:
+        """What a message from each rank takes from `Watch.messages`."""
+        rank = self.rank
+        return Pairs(lambda source: (source, rank))
+
     def _wait(self, request: MPI.Request, status: MPI.Status | None = None) -> None:
         complete(request, self.watch.check, status)
 
-    def _run(self, twin: Callable[..., MPI.Request], *args: Any, status: MPI.Status | None = None) -> None:
+    def _run(
+        self,
+        twin: Callable[..., MPI.Request],
+        *args: Any,
+        status: MPI.Status | None = None,
+        give_up: Callable[..., None] = abandon,
+    ) -> None:
         """Post the non-blocking twin of an operation, and wait for it."""
-        complete(twin(self, *args), self.watch.check, status, held=args)
+        complete(twin(self, *args), self.watch.check, status, args, give_up)
+
+    def meet(self, arriving: MPI.Request, *held: Any) -> None:
+        """Return when all ranks are sure to make a call that cannot be ended; see `workbench.rank.waiting.meet`.
+
+        Parameters
+        ----------
+        arriving
+            A collective operation that was posted.
+        held
+            What it reads and writes.
+        """
+        check = self.watch.check
+        given_up: list[Any] = [arriving, held]
+
+        def vote(yes: bool) -> Callable[[], bool | None]:
+            votes = array("i", [yes])
+            request = MPI.Comm.Iallreduce(self, MPI.IN_PLACE, votes, MPI.MIN)
+            given_up.extend((request, votes))
+            return lambda: bool(votes[0]) if request.Test() else None
+
+        try:
+            meet(arriving.Test, vote, check)
+        except BaseException:
+            abandon(*given_up)
+            check()
+            raise
+
+    def blocking(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Make a call that cannot be ended, once all ranks are sure to make it."""
+        try:
+            return method(self, *args, **options)
+        finally:
+            self.watch.check()
 
     def _until(self, attempt: Callable[[], T | None]) -> T:
         return cast("T", until(attempt, self.watch.check))
@@ -63,21 +114,11 @@ class Watched(MPI.Intracomm):
 
     def _received_from(self, operation: str, source: int, status: MPI.Status | None) -> None:
         """Count a message that was waited for, from a rank or from that of the status."""
+        if source == MPI.ANY_SOURCE and status is not None:
+            source = status.source
+        self.watch.messages -= self.takes[source]
         if (counters := self.watch.counters) is not None:
-            if source == MPI.ANY_SOURCE and status is not None:
-                source = status.source
             self.counting(counters).taken(source, operation, self.watch.since)
-
-    def _status(self, status: MPI.Status | None, source: int) -> MPI.Status | None:
-        """Return a status for an operation that is counted, where it alone will tell from whom a message is."""
-        known = status is not None or source != MPI.ANY_SOURCE or self.watch.counters is None
-        return status if known else MPI.Status()
-
-
-def messages_of(name: str) -> int:
-    """Return what an operation adds to `Watch.messages`: 1 if it sends one, -1 if it receives one."""
-    name = name.lower().removeprefix("i")
-    return (name in _SENDING) - (name in _RECEIVING)
 
 
 def _counts(name: str) -> Callable[[Watched, Counters, tuple[Any, ...], dict[str, Any]], None]:
@@ -100,14 +141,13 @@ def _counts(name: str) -> Callable[[Watched, Counters, tuple[Any, ...], dict[str
 
 def operation(method: F) -> F:
     """Make a method an operation that is watched, under its own name. They do not nest."""
-    name, messages = method.__name__, messages_of(method.__name__)
+    name = method.__name__
     count = _counts(name)
 
     @functools.wraps(method)
     def watched(self: Watched, *args: Any, **options: Any) -> Any:
         watch = self.watch
         watch.enter(name)
-        watch.messages += messages
         try:
             result = method(self, *args, **options)
             if (counters := watch.counters) is not None:
@@ -121,15 +161,16 @@ def operation(method: F) -> F:
 
 def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     """Return the blocking operation as one that posts its non-blocking twin and waits for it."""
-    name, messages = blocking.__name__, messages_of(blocking.__name__)
-    count = _counts(name)
+    name = blocking.__name__
+    count, sends = _counts(name), is_message(name)
 
     @functools.wraps(blocking)
     def watched(self: Watched, *args: Any, **options: Any) -> None:
         # as `operation`, in one function: small messages take a few microseconds
         watch = self.watch
         watch.enter(name)
-        watch.messages += messages
+        if sends:
+            watch.messages += self.gives[destination(args, options)]
         try:
             complete(twin(self, *args, **options), watch.check, held=(args, options))
             if (counters := watch.counters) is not None:

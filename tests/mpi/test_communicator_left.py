@@ -1,0 +1,208 @@
+"""What is left of a call is known, and a message or receive that was given up does not meet what comes later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import DEADLINE
+from support.world import World, on_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from support.ends import End
+
+
+@pytest.fixture(scope="module")
+def untidy() -> Iterator[World]:
+    # its requests stay outstanding, so MPI cannot be finalised
+    world = World(3)
+    yield world
+    world.stop(finalize=False)
+
+
+async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool, bool]:
+    """Return of a call on all ranks whether requests may be pending, and whether messages are missing."""
+    from mpi4py import MPI
+
+    from workbench.metrics.counters import KEYS
+    from workbench.rank.spmd_call import SpmdCall
+
+    class Fresh:
+        def get(self, *_: object) -> Any:
+            return MPI.COMM_WORLD.Dup()
+
+    call = SpmdCall("ab", "a call", 1, tuple(range(end.size)))
+    call._function = function
+    call.run(Fresh(), lambda value: value)  # type: ignore[arg-type]
+    told = (await end.gather(call.left_behind())).values()
+    return any(each["pending"] for each in told), bool(sum(each["messages"] for each in told) & KEYS)
+
+
+def right(comm: Any) -> int:
+    return (comm.rank + 1) % comm.size
+
+
+def left(comm: Any) -> int:
+    return (comm.rank - 1) % comm.size
+
+
+def clean() -> dict[str, Callable[[Any], object]]:  # noqa: C901  (a list of cases)
+    """Return functions that receive whatever is sent, in all ways that there are."""
+    from mpi4py import MPI
+
+    def shifted(comm: Any) -> None:
+        before = comm.rank - 1 if comm.rank else MPI.PROC_NULL
+        after = comm.rank + 1 if comm.rank + 1 < comm.size else MPI.PROC_NULL
+        comm.Sendrecv(np.ones(1), after, recvbuf=np.zeros(1), source=before)
+        comm.sendrecv(1, after, source=before)
+        comm.Sendrecv_replace(np.ones(1), after, source=before)
+        comm.send(1, MPI.PROC_NULL)
+        comm.Recv(np.zeros(1), MPI.PROC_NULL)
+
+    def from_any(comm: Any) -> None:
+        for wait in (lambda its: its.Wait(), lambda its: its.Wait(MPI.Status()), spun):
+            receiving = comm.Irecv(np.zeros(1))
+            comm.Send(np.ones(1), right(comm))
+            wait(receiving)
+        comm.isend(1, right(comm))
+        comm.irecv().wait()
+        comm.isend(2, right(comm))
+        comm.recv()
+        comm.isend(3, right(comm))
+        comm.mprobe().recv()
+        comm.Barrier()
+
+    def spun(request: Any) -> None:
+        while not request.Test():
+            pass
+
+    def cancelled(comm: Any) -> None:
+        for source in (left(comm), MPI.ANY_SOURCE):
+            receiving = comm.Irecv(np.zeros(1), source)
+            receiving.Cancel()
+            receiving.Wait()
+
+    def too_late_to_cancel(comm: Any) -> None:
+        for source in (comm.rank, MPI.ANY_SOURCE):
+            receiving = comm.Irecv(np.zeros(1), source)
+            comm.Isend(np.ones(1), comm.rank).Wait()
+            while not receiving.Get_status():
+                pass
+            receiving.Cancel()
+            receiving.Wait()
+
+    def receive_for_nobody(comm: Any) -> None:
+        comm.Irecv(np.zeros(1), left(comm))
+        comm.Irecv(np.zeros(1))
+
+    return {its.__name__: its for its in (shifted, from_any, cancelled, too_late_to_cancel, receive_for_nobody)}
+
+
+def unclean() -> dict[str, Callable[[Any], object]]:
+    """Return functions that send what nobody receives, and do something else that is amiss."""
+    from mpi4py import MPI
+
+    def cancel(comm: Any) -> None:
+        receiving = comm.Irecv(np.zeros(1), left(comm), tag=1)
+        receiving.Cancel()
+        receiving.Wait()
+        comm.Isend(np.ones(1), right(comm), tag=1).Wait()
+
+    def end_at_the_edge(comm: Any) -> None:
+        comm.send(1, right(comm))
+        comm.recv(source=MPI.PROC_NULL)
+
+    def shift_to_the_edge(comm: Any) -> None:
+        comm.Sendrecv(np.ones(1), right(comm), recvbuf=np.zeros(1), source=MPI.PROC_NULL)
+
+    def receive_what_was_not_counted(comm: Any) -> None:
+        MPI.Comm.Isend(comm, np.ones(1), left(comm), tag=1).Wait()
+        comm.Isend(np.ones(1), comm.rank).Wait()
+        comm.Recv(np.zeros(1), right(comm), tag=1)
+
+    def free(comm: Any) -> None:
+        receiving = comm.Irecv(np.zeros(1), left(comm), tag=1)
+        comm.Isend(np.ones(1), right(comm)).Wait()
+        receiving.Free()
+
+    return {
+        its.__name__: its for its in (cancel, end_at_the_edge, shift_to_the_edge, receive_what_was_not_counted, free)
+    }
+
+
+@on_ranks
+async def test_a_call_whose_messages_were_all_received_leaves_nothing(end: End) -> None:
+    for name, function in clean().items():
+        assert await left_behind(end, function) == (False, False), name
+
+
+async def each_is_noticed(end: End) -> None:
+    for name, function in unclean().items():
+
+        def run(comm: Any, its: Callable[[Any], object] = function) -> None:
+            its(comm)
+            comm.Barrier()  # until then each takes in what the others send
+
+        assert any(await left_behind(end, run)), name
+
+
+def test_a_message_that_nobody_received_is_noticed_whatever_else_is_amiss(untidy: World) -> None:
+    untidy.run(each_is_noticed)
+
+
+@on_ranks
+async def test_an_exchange_that_is_refused_takes_no_message_and_sends_none(end: End) -> None:
+    from mpi4py import MPI
+
+    from workbench.rank.communicator import Communicator
+
+    comm, got = Communicator(MPI.COMM_WORLD.Dup()), np.zeros(2)
+    array = np.ones(2)
+    refused: dict[str, Callable[[], object]] = {
+        "a count": lambda: comm.Sendrecv([array, -1, "d"], right(comm), recvbuf=got, source=left(comm)),
+        "a rank": lambda: comm.Sendrecv(array, comm.size, recvbuf=got, source=left(comm)),
+        "a tag": lambda: comm.Sendrecv(array, right(comm), -5, recvbuf=got, source=left(comm)),
+        "a count of what is received": lambda: comm.Sendrecv(
+            array, right(comm), recvbuf=[got, -1, "d"], source=left(comm)
+        ),
+        "a sender": lambda: comm.Sendrecv(array, right(comm), recvbuf=got, source=comm.size),
+        "a rank for an object": lambda: comm.sendrecv(1, comm.size, source=left(comm)),
+        "a sender of an object": lambda: comm.sendrecv(1, right(comm), source=comm.size),
+    }
+    for number, (name, exchange) in enumerate(refused.items()):
+        sent = comm.Isend(np.full(2, float(number)), right(comm))
+        comm.Barrier()  # the message may be there by now, and matches
+        with pytest.raises((MPI.Exception, ValueError)):
+            exchange()
+        comm.Recv(got, left(comm))
+        assert got.tolist() == [number] * 2, name
+        sent.Wait()
+        comm.Barrier()
+        more = comm.Iprobe()
+        comm.Barrier()  # before the next message is sent
+        assert not more, name
+
+
+async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) -> None:
+    from mpi4py import MPI
+
+    from workbench.rank import communicators
+
+    communicators._SETTLE = DEADLINE
+    made = communicators.Communicators(MPI.COMM_WORLD.Dup())
+    comm = made.get(1, range(end.size), lambda: None)
+    left_over = [comm.Isend(np.ones(size), right(comm), tag=size) for size in (0, 1, 600_000) for _ in range(2)]
+    assert made.settle(1, b"the end of a call", left_over)
+    comm.Barrier()
+    assert not comm.Iprobe()
+    assert made.get(1, range(end.size), lambda: None) is comm
+    communicators._SETTLE = 0.1
+    settled = made.settle(1, b"another end", [comm.Ibarrier()] if end.rank == 0 else [])
+    assert end.rank > 0 or not settled
+
+
+def test_what_is_left_of_a_call_is_received(untidy: World) -> None:
+    untidy.run(what_is_left_is_received_but_for_a_collective_of_one_rank)

@@ -1,0 +1,31 @@
+"""What tells whether each message between two ranks was received, without a list of the pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mpi4py import MPI
+
+
+class Pairs(dict[int, int]):
+    """Of each rank: a number for the pair of ranks that it forms with this one; 0 for `MPI.PROC_NULL`.
+
+    Parameters
+    ----------
+    pair
+        Returns the sender and the receiver, as ranks of their communicator, for the rank of the other.
+
+    Notes
+    -----
+    The sender adds the number of its pair and the receiver subtracts it, so the sum of all ranks is zero if each
+    message was received. Numbers of pairs are hashes: two messages that are amiss do not make up for each other.
+    """
+
+    def __init__(self, pair: Callable[[int], tuple[int, int]]) -> None:
+        super().__init__({MPI.PROC_NULL: 0})
+        self._pair = pair
+
+    def __missing__(self, rank: int) -> int:
+        """Return the number of a rank that was not asked for before."""
+        found = self[rank] = hash(self._pair(rank))
+        return found
