@@ -393,7 +393,9 @@ class _Course:
             self._patience = min(self._patience, time.monotonic() + _GRACE)
         missing = set(self._result.ranks) - set(self._result.lost)
         all_came = all(each.done() for rank in missing for each in self._sent[rank])
-        return self._said.empty() and (all_came or time.monotonic() > self._patience)
+        # The head answers when what was written to blocks is what everybody reads.
+        ended = all_came and self._over.done()
+        return self._said.empty() and (ended or time.monotonic() > self._patience)
 
     def _end(self, reason: str) -> None:
         self._patience = time.monotonic() + _END

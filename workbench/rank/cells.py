@@ -296,12 +296,14 @@ class Cells:
 
     def _leave(self, cell: Cell, status: str, summary: str) -> None:
         """Keep what the cell has written to blocks, and report that it is over. On the worker's loop."""
-        put_back(self._worker.data, cell.taken)
-        for key, value in cell.taken.items():
-            with contextlib.suppress(TypeError):  # a value of a type without weak references, a list for instance
-                self._taken[key] = value
-        cell.taken = {}
-        self._report(cell.id, status, summary)
+        try:
+            put_back(self._worker.data, cell.taken)
+            for key, value in cell.taken.items():
+                with contextlib.suppress(TypeError):  # a value of a type without weak references, a list for instance
+                    self._taken[key] = value
+            cell.taken = {}
+        finally:
+            self._report(cell.id, status, summary)
 
     def _report(self, cell: str, status: str, summary: str) -> None:
         """Tell the head that this rank is done with a cell. On the worker's loop."""
