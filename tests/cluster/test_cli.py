@@ -128,5 +128,5 @@ def test_ctrl_c_removes_what_was_started(tmp_path):
 def test_stop_ends_it_and_its_logs_stay():
     assert json.loads(run("stop", "cli", "--json")[0]) == {"stopped": ["cli"], "failed": []}
 
-    assert "cluster 'cli' has ended. Its logs are in " in run("status", "cli", code=1)[1]
+    assert "cluster 'cli' has ended (the user has stopped it). Its logs are in " in run("status", "cli", code=1)[1]
     assert run("logs", "cli", "--rank", "0")[0].startswith("rank 0 of 2")

@@ -57,7 +57,7 @@ async def test_ranks_agree_on_a_blocking_call_only_where_all_of_them_are_sure(en
     numbers, other = np.ones(8), np.zeros(8)
 
     def agreed(send: Any, receive: Any, op: Any = MPI.SUM, root: int = 0, name: str = "Allreduce") -> bool:
-        return _agree(ours, _words(name, send, receive, ours.size, op=op, root=root))[0]
+        return _agree(ours, _words(name, send, receive, ours.size, op=op, root=root))
 
     first = ours.rank == 0
     own = MPI.Op.Create(lambda *_: None)
