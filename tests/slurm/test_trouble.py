@@ -271,14 +271,10 @@ def test_a_home_that_the_node_does_not_have(slurm, tmp_path):
     assert "its first node may have no access to the folder of its output" in failure(start)
 
 
-@pytest.mark.parametrize(
-    ("kibibytes", "sentence"),
-    [(0, "has to be a folder that you can write to, with room"), (1, "job.sh: File too large")],
-)
-def test_a_file_system_without_room(kibibytes, sentence):
+def test_a_file_system_without_room():
     start = f"{sys.executable} -m workbench start 2 --name {NAME} --scheduler slurm --nodes 1"
-    line = f"ulimit -f {kibibytes}; exec {start}"
+    line = f"ulimit -f 0; exec {start}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert sentence in done.stderr
+    assert "has to be a folder that you can write to, with room" in done.stderr
     assert "Traceback" not in done.stderr

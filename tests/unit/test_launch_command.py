@@ -106,3 +106,13 @@ def test_what_was_never_submitted_is_settled(tmp_path):
 def test_a_job_inherits_the_words_and_times_of_its_user(tmp_path):
     answer = submit(tmp_path / "job.job", 'echo "$LC_ALL,$SLURM_TIME_FORMAT"', LC_ALL="de_DE.UTF-8")
     assert answer.out == "de_DE.UTF-8,\n"
+
+
+def test_questions_share_a_deadline_and_after_it_none_is_asked(tmp_path):
+    with command.answering_within(0.2):
+        with pytest.raises(SchedulerSilent):
+            ask(["sleep", "60"])
+        with pytest.raises(SchedulerSilent):
+            ask(["touch", str(tmp_path / "asked")])
+    assert not (tmp_path / "asked").exists()
+    assert ask(["true"]).code == 0

@@ -68,6 +68,8 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
         If there is no such command.
     """
     timeout = min(config.seconds("scheduler-timeout"), within or math.inf, max(_until.get() - time.monotonic(), 0.0))
+    if not timeout:
+        raise _silent(argv, timeout)  # what was asked before has taken all the time
     try:
         done = subprocess.run(
             argv, env=_plain(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
