@@ -40,7 +40,7 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
     cluster = MPICluster(2, quiet=True)
     processes, record = processes_of(cluster), cluster.record
     cluster.close()
-    assert all(map(gone, processes))
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert not record.folder.exists()
     assert folders_of(record) == []
     assert "rank 1 of 2" in (record.logs / "rank-1.log").read_text()
@@ -99,7 +99,7 @@ def test_a_detached_cluster_goes_on_and_an_attached_one_can_end_it() -> None:
         assert again.refresh().state == "ready"
     assert not any(map(gone, processes))
     MPICluster.attach(name).close(shutdown=True)
-    assert all(map(gone, processes))
+    until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     with pytest.raises(ClusterNotFound, match=name):
         MPICluster.attach(name)
 

@@ -9,7 +9,6 @@ import stat
 import threading
 from contextlib import nullcontext, suppress
 
-import psutil
 import pytest
 from server.running import panels_of
 from support.processes import gone, kill, line_of, until
@@ -77,9 +76,8 @@ async def test_the_path_of_the_pages_is_not_on_a_command_line(new, cluster, modu
         monkeypatch.setattr(panels, "MODULE", "workbench.dashboard")
     shown, record = new(), cluster("a")
     starting = asyncio.create_task(shown.socket(record, "/secret/"))
-    await awaited("its process", lambda: len(psutil.Process().children()) == 1)
-    [process] = psutil.Process().children()
-    await awaited("its program", lambda: record.name in line_of(process))
+    await awaited("its program", lambda: panels_of(os.getpid(), record))
+    [process] = panels_of(os.getpid(), record)
 
     assert not any("secret" in word for word in line_of(process))
     assert process.environ()[dashboard.PREFIX] == "/secret/"

@@ -86,7 +86,7 @@ def test_what_the_scheduler_cannot_give(options, sentence):
         ({"memory": "much"}, "memory 'much': allowed is a size above zero"),
         ({"nodes": "some"}, "nodes 'some': allowed is a whole number"),
         ({"nodes": 3}, "--nodes 3"),
-        ({"queue": "debug\nrm"}, "--queue 'debug\\nrm': no job script can carry a line break"),
+        ({"queue": "debug\nrm"}, "queue 'debug\\nrm': allowed is a text on one line"),
         ({"preset": "nix"}, "preset 'nix': allowed"),
     ],
 )
