@@ -172,15 +172,15 @@ class Guard:
         self._left: dict[int, list[tuple[socket.socket, Any]]] = {}
         self._refused, self._quiet_until = 0, 0.0
         try:
-            self._check(child)
+            self._silent = self._check(child)
             self._outlive()
         except BaseException:
             os.close(self._notifications)
             raise
         channel.send(b"!")
 
-    def _check(self, child: int) -> None:
-        """Check everything that serving a call takes."""
+    def _check(self, child: int) -> tuple[socket.socket, socket.socket]:
+        """Check everything that serving a call takes, and return a connection on which nothing ever comes."""
         os.close(_copy(child, 0))
         try:
             fcntl.ioctl(self._notifications, _ADDFD, _FILE.pack(0, _SEND_IT, 0, 0, 0))
@@ -193,9 +193,14 @@ class Guard:
             peer.connect(listening.getsockname())
             if owner(peer.getsockname(), peer.getpeername()) != self._user:
                 raise OSError(errno.EOPNOTSUPP, "the kernel does not report whose a TCP socket is (inet_diag)")
+            while True:
+                number, address = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+                end = socket.socket(fileno=number)
+                if address == peer.getsockname():
+                    return peer, end
+                end.close()  # a stranger was faster
         finally:
             listening.close()
-            peer.close()
 
     def serve(self) -> None:
         """Serve calls until there is nobody left to make one."""
@@ -253,7 +258,7 @@ class Guard:
                 call.go_on()
                 return
             blocking = os.get_blocking(listening.fileno())
-            if not self._accept(call, listening, blocking=blocking) and blocking:
+            if not self._accept(call, listening, blocking=blocking, polled=True) and blocking:
                 self._waiting[listening.fileno()] = call, listening
                 ready.register(listening.fileno(), select.POLLIN)
         except Exception as error:  # noqa: BLE001  (other calls are to be served all the same)
@@ -291,8 +296,14 @@ class Guard:
         copy.close()
         return None
 
-    def _accept(self, call: _Call, listening: socket.socket, *, blocking: bool) -> bool:
-        """Accept one connection in the place of a call; return whether the call has an answer."""
+    def _accept(self, call: _Call, listening: socket.socket, *, blocking: bool, polled: bool = False) -> bool:
+        """Accept one connection in the place of a call; return whether the call has an answer.
+
+        Notes
+        -----
+        A caller that found a connection by `polled` and then waits does nothing else until the next one comes, and
+        Hydra ends if a signal interrupts it. In the place of a stranger it gets a connection on which nothing comes.
+        """
         inode = os.fstat(listening.fileno()).st_ino
         left = self._left.get(inode)
         if left:
@@ -308,7 +319,9 @@ class Guard:
                 self._tell(peer, listening.getsockname())
                 if not blocking:
                     call.answer(error=errno.EAGAIN)
-                return not blocking
+                elif polled:
+                    call.hand_over(self._silent[0], peer)
+                return polled or not blocking
         try:
             call.hand_over(connection, peer)
         except OSError:

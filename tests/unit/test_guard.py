@@ -50,6 +50,22 @@ INTERRUPTED = (
     "import signal; signal.signal(signal.SIGALRM, lambda *_: None); "
     "signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)\n" + LISTENS
 )
+# A launcher as Hydra is: it waits for all that it serves at once, and accepts when there is a connection.
+POLLS = """
+import select, socket, sys
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+served = [listening, sys.stdin]
+while True:
+    for ready in select.select(served, [], [])[0]:
+        if ready is listening:
+            served.append(listening.accept()[0])
+            served[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        elif ready is sys.stdin:
+            sys.exit(sys.stdin.read())
+        else:
+            ready.sendall(ready.recv(5))
+"""
 UNIX = """
 import socket, sys
 listening = socket.socket(socket.AF_UNIX)
@@ -143,6 +159,14 @@ def test_no_connection_is_lost_while_signals_interrupt_accept(mode):
         for _ in range(30):
             own = connected(address, DEADLINE)
             assert ast.literal_eval((name := own.getsockname(), told(own))[1]) == name
+
+
+def test_a_stranger_does_not_hold_up_a_launcher_that_polls_before_it_waits_in_accept():
+    with started(sys.executable, "-I", "-S", "-c", POLLS, stdin=subprocess.PIPE) as (process, port):
+        for _ in range(3):
+            assert told(connected(("127.0.0.1", port), DEADLINE, nobody=True)) == ""
+        _, errors = process.communicate("goes on", timeout=DEADLINE)
+    assert errors.endswith("goes on\n")
 
 
 def test_a_peer_is_refused_if_the_kernel_does_not_answer(monkeypatch):
