@@ -56,11 +56,12 @@ _NO_COOKIE = b"\xff" * 8
 _MAPPED = bytes(10) + b"\xff\xff"
 # How addresses begin by which no other host is reached: loopback, and those of one link.
 _OF_THIS_HOST = (b"\x7f", bytes(15) + b"\1", b"\xfe\x80")
-# What the kernel, or the container around, answers where it lacks something that a guard needs.
+# What the kernel, or the container around, answers where it lacks something that a guard needs. What strangers can
+# cause is not there: whoever takes all ports (EADDRINUSE, EADDRNOTAVAIL) must not leave a launcher without its guard.
 _LACKING = frozenset(
     {
         *(errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EBUSY, errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP),
-        *(errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENETUNREACH, errno.EADDRNOTAVAIL),
+        *(errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENETUNREACH),
     }
 )
 # Seconds for the kernel's answer about a socket, between two lines about refused peers, and between two looks whether

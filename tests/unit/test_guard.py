@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import resource
 import signal
@@ -249,6 +250,11 @@ def test_a_launcher_whose_guard_fails_for_a_reason_that_is_not_the_kernel_s_is_n
     assert process.returncode == 1
     assert output == ""
     assert "Too many open files. Repair that, or set workbench.mpi.guard to false" in errors
+
+
+@pytest.mark.parametrize("number", [errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.EAGAIN])
+def test_what_other_users_can_cause_is_no_lack_of_the_kernel(number):
+    assert not guard.lacks(OSError(number, os.strerror(number)))
 
 
 def loopback(family=socket.AF_INET):
