@@ -194,6 +194,8 @@ class Guard:
             peer.connect(listening.getsockname())
             if owner(peer.getsockname(), peer.getpeername()) != self._user:
                 raise OSError(errno.EOPNOTSUPP, "the kernel does not report whose a TCP socket is (inet_diag)")
+            if _is_anybody(self._user):
+                raise OSError(errno.EOPNOTSUPP, "users of this host have no numbers in this user namespace")
             while True:
                 number, address = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
                 end = socket.socket(fileno=number)
@@ -459,6 +461,15 @@ def owner(peer: Any, own: Any) -> int | None:
     # A socket that listens is the answer where no other is found; one without an inode has no process any more.
     exact = told == ports and (_unmapped(family, source), _unmapped(family, target)) == ends
     return user if exact and state == _ESTABLISHED and inode else None
+
+
+def _is_anybody(user: int) -> bool:
+    """Return whether the kernel also names users by this number that have none in this user namespace."""
+    with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+        if int(file.read()) != user:
+            return False
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        return file.read().split() != ["0", "0", "4294967295"]
 
 
 def _rename(name: bytes) -> None:

@@ -243,6 +243,17 @@ def test_a_launcher_that_is_under_another_guard_already_starts_with_a_warning():
     assert "cannot be guarded here: [Errno 16] seccomp: Device or resource busy (setting workbench.mpi.guard)" in errors
 
 
+def test_where_no_user_has_a_number_a_launcher_starts_with_a_warning():
+    apart = ["unshare", "--user"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespace can be made here")
+    line = [*apart, sys.executable, "-I", "-S", tether.__file__, "--guard", "", str(os.getpid()), "/nowhere", "true"]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert ended.returncode == 0
+    assert "cannot be guarded here" in ended.stderr
+    assert "users of this host have no numbers in this user namespace" in ended.stderr
+
+
 def test_a_launcher_whose_guard_fails_for_a_reason_that_is_not_the_kernel_s_is_not_started():
     few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))}
     with tied(sys.executable, "-c", "print('started')", **few) as process:
