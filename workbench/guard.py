@@ -56,11 +56,12 @@ _NO_COOKIE = b"\xff" * 8
 _MAPPED = bytes(10) + b"\xff\xff"
 # How addresses begin by which no other host is reached: loopback, and those of one link.
 _OF_THIS_HOST = (b"\x7f", bytes(15) + b"\1", b"\xfe\x80")
-# What the kernel, or the container around, answers where it lacks something that a guard needs.
+# What the kernel, or the container around, answers where it lacks something that a guard needs. What strangers can
+# cause is not there: whoever takes all ports (EADDRINUSE, EADDRNOTAVAIL) must not leave a launcher without its guard.
 _LACKING = frozenset(
     {
         *(errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EBUSY, errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP),
-        *(errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENETUNREACH, errno.EADDRNOTAVAIL),
+        *(errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENETUNREACH),
     }
 )
 # Seconds for the kernel's answer about a socket, between two lines about refused peers, and between two looks whether
@@ -172,15 +173,15 @@ class Guard:
         self._left: dict[int, list[tuple[socket.socket, Any]]] = {}
         self._refused, self._quiet_until = 0, 0.0
         try:
-            self._check(child)
+            self._silent = self._check(child)
             self._outlive()
         except BaseException:
             os.close(self._notifications)
             raise
         channel.send(b"!")
 
-    def _check(self, child: int) -> None:
-        """Check everything that serving a call takes."""
+    def _check(self, child: int) -> tuple[socket.socket, socket.socket]:
+        """Check everything that serving a call takes, and return a connection on which nothing ever comes."""
         os.close(_copy(child, 0))
         try:
             fcntl.ioctl(self._notifications, _ADDFD, _FILE.pack(0, _SEND_IT, 0, 0, 0))
@@ -193,9 +194,16 @@ class Guard:
             peer.connect(listening.getsockname())
             if owner(peer.getsockname(), peer.getpeername()) != self._user:
                 raise OSError(errno.EOPNOTSUPP, "the kernel does not report whose a TCP socket is (inet_diag)")
+            if _is_anybody(self._user):
+                raise OSError(errno.EOPNOTSUPP, "users of this host have no numbers in this user namespace")
+            while True:
+                number, address = listening._accept()  # type: ignore[attr-defined]  # noqa: SLF001
+                end = socket.socket(fileno=number)
+                if address == peer.getsockname():
+                    return peer, end
+                end.close()  # a stranger was faster
         finally:
             listening.close()
-            peer.close()
 
     def serve(self) -> None:
         """Serve calls until there is nobody left to make one."""
@@ -253,7 +261,7 @@ class Guard:
                 call.go_on()
                 return
             blocking = os.get_blocking(listening.fileno())
-            if not self._accept(call, listening, blocking=blocking) and blocking:
+            if not self._accept(call, listening, blocking=blocking, polled=True) and blocking:
                 self._waiting[listening.fileno()] = call, listening
                 ready.register(listening.fileno(), select.POLLIN)
         except Exception as error:  # noqa: BLE001  (other calls are to be served all the same)
@@ -291,8 +299,14 @@ class Guard:
         copy.close()
         return None
 
-    def _accept(self, call: _Call, listening: socket.socket, *, blocking: bool) -> bool:
-        """Accept one connection in the place of a call; return whether the call has an answer."""
+    def _accept(self, call: _Call, listening: socket.socket, *, blocking: bool, polled: bool = False) -> bool:
+        """Accept one connection in the place of a call; return whether the call has an answer.
+
+        Notes
+        -----
+        A caller that found a connection by `polled` and then waits does nothing else until the next one comes, and
+        Hydra ends if a signal interrupts it. In the place of a stranger it gets a connection on which nothing comes.
+        """
         inode = os.fstat(listening.fileno()).st_ino
         left = self._left.get(inode)
         if left:
@@ -308,7 +322,9 @@ class Guard:
                 self._tell(peer, listening.getsockname())
                 if not blocking:
                     call.answer(error=errno.EAGAIN)
-                return not blocking
+                elif polled:
+                    call.hand_over(self._silent[0], peer)
+                return polled or not blocking
         try:
             call.hand_over(connection, peer)
         except OSError:
@@ -445,6 +461,15 @@ def owner(peer: Any, own: Any) -> int | None:
     # A socket that listens is the answer where no other is found; one without an inode has no process any more.
     exact = told == ports and (_unmapped(family, source), _unmapped(family, target)) == ends
     return user if exact and state == _ESTABLISHED and inode else None
+
+
+def _is_anybody(user: int) -> bool:
+    """Return whether the kernel also names users by this number that have none in this user namespace."""
+    with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+        if int(file.read()) != user:
+            return False
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        return file.read().split() != ["0", "0", "4294967295"]
 
 
 def _rename(name: bytes) -> None:

@@ -11,7 +11,7 @@ from distributed.comm import connect, listen
 from distributed.comm.registry import backends
 from support.patience import DEADLINE
 
-from workbench import certificates
+from workbench import certificates, open_files
 from workbench.comm import guard, listener
 
 
@@ -74,6 +74,12 @@ async def test_strangers_take_a_bounded_number_of_places_and_who_has_the_key_is_
         await _ends(*strangers[:5])
         assert len(listening._strangers) == 1, "the newest is still given time"
     await _ends(strangers[5])
+
+
+async def test_strangers_take_little_memory_however_many_files_there_are(security, monkeypatch):
+    monkeypatch.setattr(open_files, "most", lambda: 1 << 20)
+    async with _listening("tls", security) as listening:
+        assert listening._most * (50 << 10) <= 256 << 20
 
 
 async def test_failed_handshakes_are_logged_now_and_then(security, caplog):

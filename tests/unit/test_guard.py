@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import resource
 import signal
@@ -50,6 +51,22 @@ INTERRUPTED = (
     "import signal; signal.signal(signal.SIGALRM, lambda *_: None); "
     "signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)\n" + LISTENS
 )
+# A launcher as Hydra is: it waits for all that it serves at once, and accepts when there is a connection.
+POLLS = """
+import select, socket, sys
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+served = [listening, sys.stdin]
+while True:
+    for ready in select.select(served, [], [])[0]:
+        if ready is listening:
+            served.append(listening.accept()[0])
+            served[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        elif ready is sys.stdin:
+            sys.exit(sys.stdin.read())
+        else:
+            ready.sendall(ready.recv(5))
+"""
 UNIX = """
 import socket, sys
 listening = socket.socket(socket.AF_UNIX)
@@ -145,6 +162,14 @@ def test_no_connection_is_lost_while_signals_interrupt_accept(mode):
             assert ast.literal_eval((name := own.getsockname(), told(own))[1]) == name
 
 
+def test_a_stranger_does_not_hold_up_a_launcher_that_polls_before_it_waits_in_accept():
+    with started(sys.executable, "-I", "-S", "-c", POLLS, stdin=subprocess.PIPE) as (process, port):
+        for _ in range(3):
+            assert told(connected(("127.0.0.1", port), DEADLINE, nobody=True)) == ""
+        _, errors = process.communicate("goes on", timeout=DEADLINE)
+    assert errors.endswith("goes on\n")
+
+
 def test_a_peer_is_refused_if_the_kernel_does_not_answer(monkeypatch):
     def fails(*_):
         raise TimeoutError
@@ -218,6 +243,17 @@ def test_a_launcher_that_is_under_another_guard_already_starts_with_a_warning():
     assert "cannot be guarded here: [Errno 16] seccomp: Device or resource busy (setting workbench.mpi.guard)" in errors
 
 
+def test_where_no_user_has_a_number_a_launcher_starts_with_a_warning():
+    apart = ["unshare", "--user"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespace can be made here")
+    line = [*apart, sys.executable, "-I", "-S", tether.__file__, "--guard", "", str(os.getpid()), "/nowhere", "true"]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert ended.returncode == 0
+    assert "cannot be guarded here" in ended.stderr
+    assert "users of this host have no numbers in this user namespace" in ended.stderr
+
+
 def test_a_launcher_whose_guard_fails_for_a_reason_that_is_not_the_kernel_s_is_not_started():
     few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))}
     with tied(sys.executable, "-c", "print('started')", **few) as process:
@@ -225,6 +261,11 @@ def test_a_launcher_whose_guard_fails_for_a_reason_that_is_not_the_kernel_s_is_n
     assert process.returncode == 1
     assert output == ""
     assert "Too many open files. Repair that, or set workbench.mpi.guard to false" in errors
+
+
+@pytest.mark.parametrize("number", [errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.EAGAIN])
+def test_what_other_users_can_cause_is_no_lack_of_the_kernel(number):
+    assert not guard.lacks(OSError(number, os.strerror(number)))
 
 
 def loopback(family=socket.AF_INET):

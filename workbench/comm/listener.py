@@ -28,6 +28,8 @@ logger = logging.getLogger("workbench.comm")
 
 # Seconds for the handshake: those that distributed gives who connects.
 _HANDSHAKE = 30.0
+# Connections whose handshake is not done: each takes 50 KiB of memory.
+_MOST = 4096
 # Seconds between two lines in the log.
 _QUIET = 60.0
 # Seconds without a new connection, where there are no files for one.
@@ -60,9 +62,9 @@ class GuardedTLSListener(TLSListener):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The oldest first. More than half of the files are never theirs.
+        # The oldest first. More than half of the files are never theirs, nor is much memory.
         self._strangers: dict[IOStream, None] = {}
-        self._most = open_files.most() // 2
+        self._most = min(open_files.most() // 2, _MOST)
 
     async def start(self) -> None:
         """Listen."""
