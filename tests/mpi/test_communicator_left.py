@@ -230,13 +230,13 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
         return calls._run(ready, False, None)
 
     def leaves(comm: Any) -> None:
-        for made in (comm.Dup(), comm.Split(comm.rank // 2), comm.Create_cart([comm.size])):
-            made.isend("left", right(made), 5)
+        for made in (comm.Dup(), comm.Split(0, -comm.rank), comm.Create_cart([comm.size])):
+            made.send("left", right(made), 5)
             made.Barrier()
 
     def makes(comm: Any) -> set[str]:
         got = set()
-        for made in (comm.Dup(), comm.Split(comm.rank // 2), comm.Create_cart([comm.size])):
+        for made in (comm.Dup(), comm.Split(0, -comm.rank), comm.Create_cart([comm.size])):
             made.isend("new", right(made), 5)
             got.add(made.recv(source=left(made), tag=5))
         return got
