@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from support.patience import DEADLINE
 from support.world import World, on_ranks
+
+from workbench.rank import parcel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -204,6 +207,49 @@ async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) ->
     communicators._SETTLE = 0.1
     settled = made.settle(1, b"another end", [comm.Ibarrier()] if end.rank == 0 else [])
     assert end.rank > 0 or not settled
+
+
+async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -> None:
+    from types import SimpleNamespace
+
+    from mpi4py import MPI
+
+    from workbench.rank import communicators
+    from workbench.rank.spmd import SpmdCalls
+    from workbench.rank.spmd_call import SpmdCall
+
+    communicators._SETTLE = DEADLINE
+    worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
+    context: Any = SimpleNamespace(rank=end.rank)
+    activity: Any = SimpleNamespace(running=lambda *_: contextlib.nullcontext())
+    calls = SpmdCalls(worker, context, communicators.Communicators(MPI.COMM_WORLD.Dup()), activity)
+
+    def call(number: int, function: Callable[[Any], object]) -> dict[str, Any]:
+        ready = SpmdCall(str(number), "a call", 1, tuple(range(end.size)))
+        ready._function = function
+        return calls._run(ready, False, None)
+
+    def leaves(comm: Any) -> None:
+        for made in (comm.Dup(), comm.Split(0, -comm.rank), comm.Create_cart([comm.size])):
+            made.send("left", right(made), 5)
+            made.Barrier()
+
+    def makes(comm: Any) -> set[str]:
+        got = set()
+        for made in (comm.Dup(), comm.Split(0, -comm.rank), comm.Create_cart([comm.size])):
+            made.isend("new", right(made), 5)
+            got.add(made.recv(source=left(made), tag=5))
+        return got
+
+    for number in range(3):
+        assert call(2 * number, leaves)["messages"]
+        assert calls._settle(str(2 * number), 1)
+        told = call(2 * number + 1, makes)
+        assert parcel.unpack(told["value"]) == {"new"}
+
+
+def test_what_is_left_on_communicators_that_a_call_made_is_received(untidy: World) -> None:
+    untidy.run(what_is_left_on_communicators_that_a_call_made_is_received)
 
 
 def test_what_is_left_of_a_call_is_received(untidy: World) -> None:

@@ -69,7 +69,9 @@ class Communicators:
                 return self._base.Create_from_group(group, f"workbench.{self._name}.{serial}")
         return self._base.Create_group(group, serial % _TAGS)
 
-    def settle(self, serial: int, mark: bytes, left: Sequence[MPI.Request]) -> bool:
+    def settle(
+        self, serial: int, mark: bytes, left: Sequence[MPI.Request], offspring: Sequence[MPI.Intracomm] = ()
+    ) -> bool:
         """Receive what a call that has succeeded sent and nobody received; collective over the ranks of a number.
 
         Messages of one rank to another do not overtake each other, so each rank receives until the mark of each.
@@ -80,22 +82,27 @@ class Communicators:
             The same on all ranks, and different from all messages.
         left
             Requests that were not complete at the end of the call.
+        offspring
+            What was made from the communicator.
 
         Returns
         -------
         settled : bool
-            Whether this rank has nothing left on the communicator.
+            Whether this rank has nothing left on the communicators.
         """
         from mpi4py import MPI
 
-        comm, within = self._made[serial], Patience(_SETTLE, "messages of a call did not arrive")
+        comms = [self._made[serial], *offspring]
+        within = Patience(_SETTLE, "messages of a call did not arrive")
         sent: list[MPI.Request] = []
         try:
-            comm.Set_errhandler(MPI.ERRORS_RETURN)
-            sent += [comm.Isend([mark, MPI.BYTE], other) for other in range(comm.size)]
-            for source in range(comm.size):
-                while _received(comm, source, within.check) != mark:
-                    pass
+            for comm in comms:
+                comm.Set_errhandler(MPI.ERRORS_RETURN)
+                sent += [comm.Isend([mark, MPI.BYTE], other) for other in range(comm.size)]
+            for comm in comms:
+                for source in range(comm.size):
+                    while _received(comm, source, within.check) != mark:
+                        pass
             until(lambda: all(map(is_over, (*sent, *left))), within.check)
         except (MPI.Exception, CollectiveFailed):
             abandon(*sent)

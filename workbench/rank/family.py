@@ -62,6 +62,11 @@ class Family(Watched):
             if comm != MPI.COMM_NULL:
                 MPI.Comm.Free(comm)
 
+    @property
+    def offspring(self) -> list[MPI.Intracomm]:
+        """What was made from this one and is not freed yet, without what is ours."""
+        return [MPI.Intracomm(comm) for comm in self._offspring if comm != MPI.COMM_NULL]
+
     def revoke(self) -> None:
         """Have C code that waits in MPI here, or on what was made from this, get an error; nothing without ULFM."""
         for comm in (self, *self._offspring):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from workbench.rank.activity import Activity
+    from workbench.rank.communicator import Communicator
     from workbench.rank.communicators import Communicators
     from workbench.rank.world import RankContext
 
@@ -55,7 +57,8 @@ class SpmdCalls:
         self._activity = activity
         self._calls: dict[str, SpmdCall] = {}
         self._ended: set[str] = set()
-        self._left: list[MPI.Request] = []
+        # Of the last call, if it has succeeded here: its identity, the requests that it left, and its communicator.
+        self._last: tuple[str, list[MPI.Request], Communicator] | None = None
         worker.handlers |= answering(
             {
                 "workbench_spmd_reserve": self.reserve,
@@ -124,19 +127,30 @@ class SpmdCalls:
         finally:
             put_back(self._worker.data, ready.taken)
             ready.taken = {}
-            self._left = ready.left
             if not ready.made:
                 self._calls.pop(call, None)
         return told
 
     async def settle(self, call: str, serial: int) -> bool:
         """Make the communicator of the last call, which has succeeded, fit for the next one; tell whether it is."""
-        left, self._left = self._left, []
-        submit = self._context.spmd_thread.submit
-        return await asyncio.wrap_future(submit(self._communicators.settle, serial, call.encode(), left))
+        return await asyncio.wrap_future(self._context.spmd_thread.submit(self._settle, call, serial))
+
+    def _settle(self, call: str, serial: int) -> bool:
+        last, self._last = self._last, None
+        if last is None or last[0] != call:
+            return False
+        _, left, comm = last
+        settled = self._communicators.settle(serial, call.encode(), left, comm.offspring)
+        if settled:
+            _free(comm)
+        return settled
 
     def _run(self, ready: SpmdCall, root: bool, limit: int | None) -> dict[str, Any]:
         number = ready.ranks.index(self._context.rank)
+        if self._last is not None:
+            # Not before: what is made later may get the context of one that is freed, with the messages left there.
+            _free(self._last[2])
+            self._last = None
 
         def tell(value: Any) -> dict[str, Any]:
             if ready.to_blocks is None:
@@ -148,6 +162,8 @@ class SpmdCalls:
         def run() -> dict[str, Any]:
             with self._activity.running(ready.id, ready.name, ready.watch):
                 told = ready.run(self._communicators, tell)
+            if ready.comm is not None:
+                self._last = ready.id, ready.left, ready.comm
             return told | ready.left_behind()
 
         return _outcome(run)
@@ -178,6 +194,14 @@ class SpmdCalls:
             if ready.running and ready.thread is not None:
                 return {"call": call, "name": ready.name, **whereabouts(ready.watch, ready.thread, ready.started)}
         return None
+
+
+def _free(comm: Communicator) -> None:
+    """Free what a call has made of its communicator; collective."""
+    from mpi4py import MPI
+
+    with contextlib.suppress(MPI.Exception):
+        comm.free_offspring()
 
 
 def _unpack(ready: SpmdCall, contents: bytes, values: Sequence[Any]) -> dict[str, Any]:

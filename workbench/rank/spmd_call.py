@@ -63,11 +63,12 @@ class SpmdCall:
         """What it is given of the worker's data, by key."""
         self.to_blocks: ToBlocks | None = None
         """Turns the value into blocks to keep; None: it is to be sent."""
+        self.comm: Communicator | None = None
+        """Its communicator, once that is made."""
         self.left: list[MPI.Request] = []
         """Requests that were not complete at its end."""
         self._serial = serial
         self._function: Callable[..., Any] | None = None
-        self._comm: Communicator | None = None
         self._lock = threading.Lock()
         self._told = 0.0
         self._interrupted = False
@@ -117,11 +118,9 @@ class SpmdCall:
             with self.watch.doing("the making of its communicator"):
                 shared = communicators.get(self._serial, self.ranks, self.watch.check)
             self.watch.counters = counters
-            self._comm = comm = Communicator(shared, self.watch, _key(self.id))
+            self.comm = comm = Communicator(shared, self.watch, _key(self.id))
             self.watch.check()
-            value = self._function(comm)  # type: ignore[misc]
-            comm.free_offspring()
-            told = tell(value)
+            told = tell(self._function(comm))  # type: ignore[misc]
             whole = True
             return told
 
@@ -223,11 +222,11 @@ class SpmdCall:
         """Revoke the communicator if code in C waits in it, as far as can be seen: Python did not get on."""
         from mpi4py import MPI
 
-        if not self.running or self._comm is None or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        if not self.running or self.comm is None or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             return  # this is the thread of the event loop, and not every MPI takes calls of several
         spot = self._spot()
         if spot is not None and spot == before:
-            self._comm.revoke()
+            self.comm.revoke()
         else:
             call_later(REVOKE, lambda: self._revoke(spot, call_later))
 
