@@ -46,6 +46,8 @@ _ASK = 3.0
 _END = 12.0
 # Bytes of a plain value that are sent with a cell; larger ones are broadcast, or sent where that cannot be.
 _VALUE, _AT_MOST = 1 << 20, 64 << 20
+# Seconds for the broadcast of one that can be sent with the cell: broadcasts wait for calls on all ranks, cells do not.
+_BROADCAST = 2.0
 
 # By client and world.
 _links: weakref.WeakKeyDictionary[Client, dict[int, EngineLink]] = weakref.WeakKeyDictionary()
@@ -193,13 +195,15 @@ def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> dict
         client.sync(computed, [value], f"the value of {name}")
         return {"key": value.key}
     parcel = _parcel(name, value) if sizeof(value) <= _AT_MOST else None
+    if parcel is not None and len(parcel) > _AT_MOST:
+        parcel = None
     if parcel is not None and len(parcel) <= _VALUE:
         return {"parcel": parcel}
     try:
-        sent.append(broadcasting.broadcast(client, value))
+        sent.append(broadcasting.broadcast(client, value, timeout=None if parcel is None else _BROADCAST))
     except (RankLost, CollectiveFailed):
-        # All ranks are needed for that, and a cell runs on some, too.
-        if parcel is None or len(parcel) > _AT_MOST:
+        # All ranks are needed for that, in no call, and a cell runs on some, too.
+        if parcel is None:
             raise
         return {"parcel": parcel}
     return {"key": sent[-1].key}

@@ -53,8 +53,11 @@ def test_a_cell_with_magics_is_fine_and_a_syntax_error_is_told_with_its_line():
         check_syntax("a = 1\nfor x in\n")
 
 
-def test_a_value_that_cannot_be_broadcast_goes_with_the_cell_unless_it_is_too_large(monkeypatch):
-    def broadcast(client, value):
+def test_a_value_that_cannot_be_broadcast_soon_goes_with_the_cell_unless_it_is_too_large(monkeypatch):
+    limits = []
+
+    def broadcast(client, value, timeout):
+        limits.append(timeout)
         raise RankLost("rank 3 is gone")
 
     monkeypatch.setattr(cells.broadcasting, "broadcast", broadcast)
@@ -63,6 +66,7 @@ def test_a_value_that_cannot_be_broadcast_goes_with_the_cell_unless_it_is_too_la
     assert (how, len(parcel) > 1_600_000) == ("parcel", True)
     with pytest.raises(RankLost, match="rank 3 is gone"):
         cells._how(None, "table", bytes(65 << 20), [])
+    assert limits == [cells._BROADCAST, None]
 
 
 def test_output_is_grouped_by_what_ranks_say():

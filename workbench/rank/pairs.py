@@ -27,5 +27,6 @@ class Pairs(dict[int, int]):
 
     def __missing__(self, rank: int) -> int:
         """Return the number of a rank that was not asked for before."""
-        found = self[rank] = hash(self._pair(rank))
+        # Below 2**28: Python adds larger numbers more slowly.
+        found = self[rank] = hash(self._pair(rank)) & 0xFFFFFFF
         return found
