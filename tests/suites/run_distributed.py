@@ -7,7 +7,6 @@ mpi:// as with tcp. What does not is listed below with its reason, or the run fa
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import os
 import shutil
@@ -15,10 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
 from pathlib import Path
 
+import comparison
 import sources
 
 PARTS = {
@@ -81,22 +79,8 @@ def outcomes(folder: Path, protocol: str, part: str, keywords: str) -> dict[str,
 
 def compare(folder: Path, part: str, keywords: str) -> int:
     """Run a part with both protocols, print what differs, and return how many differences are not expected."""
-    began = time.monotonic()
     ours, control = (outcomes(folder, protocol, part, keywords) for protocol in ("mpi", "tcp"))
-    counts = Counter(ours.values())
-    differ = [name for name in sorted(ours | control) if ours.get(name) != control.get(name)]
-    unexpected = 0
-    for name in differ:
-        reason = next((why for test, why in EXPECTED.items() if fnmatch.fnmatch(name, test)), "")
-        unexpected += not reason
-        print(f"{name}: {ours.get(name)}, with tcp {control.get(name)}: {reason or 'NOT EXPECTED'}")
-    print(
-        f"{part}: {len(ours)} tests run, {counts['passed']} passed, {counts['skipped']} skipped, {counts['failed']} "
-        f"failed; {len(ours | control) - len(differ)} equal to the control, {len(differ) - unexpected} differ as "
-        f"expected, {unexpected} otherwise, in {time.monotonic() - began:.0f} s; logs are in {folder}",
-        flush=True,
-    )
-    return unexpected
+    return comparison.compare(f"{part}, logs in {folder}", ours, control, EXPECTED)
 
 
 def main() -> int:

@@ -13,11 +13,12 @@ import fnmatch
 import itertools
 import os
 import sys
-import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 
+import comparison
 import sources
+from comparison import PASSED, SKIPPED
 from distributed import Client
 
 from workbench import MPICluster, run_on_ranks
@@ -38,11 +39,6 @@ EXPECTED = {
 }
 # Seconds for one call. Tests of windows take their turns by fences, which hold a core each: beside load that is slow.
 PATIENCE = 30 * float(os.environ.get("WORKBENCH_TEST_PATIENCE", "1"))
-
-
-def reason(name: str) -> str:
-    """Return why a test need not come to the same; empty: it has to."""
-    return next((why for test, why in EXPECTED.items() if fnmatch.fnmatch(name, test)), "")
 
 
 @contextlib.contextmanager
@@ -102,32 +98,29 @@ def run(comm, folder: str, names: list[str], *, plain: bool) -> list[str]:
             unexpected = [(test, "unexpected success") for test in result.unexpectedSuccesses]
             if wrong := result.errors + result.failures + unexpected:
                 raise AssertionError(wrong[0][1])
-            outcomes.append("skipped" if result.skipped or result.expectedFailures else "right")
+            outcomes.append(SKIPPED if result.skipped or result.expectedFailures else PASSED)
     return outcomes
 
 
-def outcomes(ranks: int, patterns: list[str], *, plain: bool) -> dict[str, tuple[str, str]]:
-    """Return what each test of some patterns comes to on a cluster of its own, and what it reports."""
+def outcomes(ranks: int, patterns: list[str], *, plain: bool) -> dict[str, str]:
+    """Return what each test of some patterns comes to on a cluster of its own."""
     folder = str(sources.distribution("mpi4py") / "test")
     found = {}
     with MPICluster(ranks, quiet=True) as cluster, Client(cluster) as client:
         known = run_on_ranks(names, folder, client=client, result="root")
         wanted = [name for name in known if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+
         # A call fails with the first test that does, so those that may fail are calls of their own.
-        calls = deque(
-            list(tests)
-            for _, tests in itertools.groupby(wanted, lambda name: name if reason(name) else name.rpartition(".")[0])
-        )
+        def call(name: str) -> str:
+            return name if comparison.reason(name, EXPECTED) else name.rpartition(".")[0]
+
+        calls = deque(list(tests) for _, tests in itertools.groupby(wanted, call))
         while calls:
             tests = calls.popleft()
             try:
                 every = run_on_ranks(run, folder, tests, client=client, timeout=PATIENCE, plain=plain)
-                found.update(
-                    {
-                        test: ("skipped" if "skipped" in words else "right", "")
-                        for test, *words in zip(tests, *every, strict=True)
-                    }
-                )
+                for test, *words in zip(tests, *every, strict=True):
+                    found[test] = SKIPPED if SKIPPED in words else PASSED
             except Exception as error:  # noqa: BLE001  (whatever it is, the comparison shows it)
                 if plain or not isinstance(error, AssertionError):
                     # Nothing ends what waits on a plain communicator. A world that has lost a rank starts by itself.
@@ -135,36 +128,21 @@ def outcomes(ranks: int, patterns: list[str], *, plain: bool) -> dict[str, tuple
                         cluster.restart()
                     client.wait_for_workers(ranks, timeout=6 * PATIENCE)
                 if len(tests) > 1:
+                    # What loses a rank only together with other tests would leave no trace else.
+                    print(f"{'control' if plain else 'call'}: {tests[0].rpartition('.')[0]}: {error}", flush=True)
                     calls.extendleft([test] for test in reversed(tests))
                 else:
                     # unittest takes the end of a call for an error of the test
                     late = isinstance(error, CollectiveFailed) or CallEnded.__name__ in str(error)
-                    found[tests[0]] = ("hangs" if late else "wrong"), str(error)
-                    print(f"{'control' if plain else 'call'}: {tests[0]}: {found[tests[0]][0]}", flush=True)
+                    found[tests[0]] = "hangs" if late else "failed"
+                    print(f"{'control' if plain else 'call'}: {tests[0]}: {found[tests[0]]}: {error}", flush=True)
     return found
 
 
 def compare(ranks: int, patterns: list[str]) -> int:
     """Run the tests of some patterns, print what differs, and return how many differences are not expected."""
-    began = time.monotonic()
-    ours = outcomes(ranks, patterns, plain=False)
-    print(f"{ranks} ranks: {len(ours)} tests run in calls in {time.monotonic() - began:.0f} s", flush=True)
-    control = outcomes(ranks, patterns, plain=True)
-    counts = Counter(outcome for outcome, _ in ours.values())
-    differ = [name for name, (outcome, _) in ours.items() if outcome != control[name][0]]
-    unexpected = 0
-    for name in differ:
-        outcome, report = ours[name]
-        unexpected += not reason(name)
-        why = reason(name) or "NOT EXPECTED: " + (report.strip().splitlines() or ["no error"])[-1]
-        print(f"{name}: {outcome}, on plain communicators {control[name][0]}: {why}")
-    print(
-        f"{ranks} ranks: {len(ours)} tests run, {counts['right']} right, {counts['skipped']} skipped; "
-        f"{len(ours) - len(differ)} equal to the control, {len(differ) - unexpected} differ as expected, {unexpected} "
-        f"otherwise, in {time.monotonic() - began:.0f} s",
-        flush=True,
-    )
-    return unexpected
+    ours, control = (outcomes(ranks, patterns, plain=plain) for plain in (False, True))
+    return comparison.compare(f"{ranks} ranks", ours, control, EXPECTED)
 
 
 def main() -> int:
