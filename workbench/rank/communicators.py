@@ -12,8 +12,8 @@ from workbench.rank.waiting import Patience, abandon, complete, is_over, meet, r
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Seconds for messages that were sent to arrive.
-_SETTLE = 5.0
+# Seconds for messages that were sent to arrive: less than the head waits, or the next call would wait for the rest.
+_SETTLE = 1.0
 # Tags that the standard guarantees.
 _TAGS = 32767
 
