@@ -33,11 +33,7 @@ def check_closed(folder: Path) -> None:
         status = folder.stat()
     except FileNotFoundError:
         return
-    if status.st_uid != os.geteuid():
-        raise RecordError(
-            f"{folder} belongs to user {status.st_uid}, not to you ({os.geteuid()}), and is needed for records of "
-            "clusters. Remove it, or set JUPYTER_DATA_DIR to a folder of yours."
-        )
+    _check_owner(folder, status)
     if stat.S_IMODE(status.st_mode) & 0o022:
         raise RecordError(
             f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and what "
@@ -56,14 +52,18 @@ def check_private(path: Path) -> None:
         If there is none.
     """
     status = path.lstat()
-    if status.st_uid != os.geteuid():
-        raise RecordError(
-            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}). "
-            "Only records of your own are used; remove it or set JUPYTER_DATA_DIR to a folder of yours."
-        )
+    _check_owner(path, status)
     if stat.S_IMODE(status.st_mode) & 0o077:
         mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
         raise RecordError(
             f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it guards "
             f"the cluster's key. Close it with: chmod {mode} '{path}'"
+        )
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise RecordError(
+            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}). "
+            "Only records of your own are used; remove it or set JUPYTER_DATA_DIR to a folder of yours."
         )

@@ -194,11 +194,17 @@ def test_a_folder_in_which_others_can_put_theirs_in_the_place_of_the_records_is_
 
 
 def test_a_folder_of_another_user_around_the_records_is_refused(monkeypatch):
+    _as_another_user(monkeypatch)
+    with pytest.raises(RecordError, match=r"workbench belongs to user .* set JUPYTER_DATA_DIR"):
+        registry.names()
+
+
+def _as_another_user(monkeypatch):
+    """Make a cluster, and be another user from then on; return who the first one is."""
     cluster()
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    with pytest.raises(RecordError, match=r"workbench belongs to user .* set JUPYTER_DATA_DIR"):
-        registry.names()
+    return me
 
 
 def test_a_record_is_read_as_it_was_written():
@@ -508,9 +514,7 @@ def test_a_record_that_others_can_read_is_refused_with_the_command_that_closes_i
 
 
 def test_a_record_of_another_user_is_refused(monkeypatch):
-    cluster()
-    me = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    me = _as_another_user(monkeypatch)
     with pytest.raises(RecordError, match=rf"belongs to user {me}, not to you \({me + 1}\).*JUPYTER_DATA_DIR"):
         registry.read("a")
 
