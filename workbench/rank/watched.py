@@ -14,7 +14,7 @@ from mpi4py import MPI
 from workbench.metrics.counters import STEP, Counters
 from workbench.rank.counting import Counting
 from workbench.rank.pairs import Pairs
-from workbench.rank.sending import Sent, destination, is_collective, is_message, rule
+from workbench.rank.sending import Sent, is_collective, rule
 from workbench.rank.waiting import abandon, complete, meet, until
 from workbench.rank.watch import Watch
 
@@ -116,9 +116,13 @@ class Watched(MPI.Intracomm):
         """Count a message that was waited for, from a rank or from that of the status."""
         if source == MPI.ANY_SOURCE and status is not None:
             source = status.source
-        self.watch.messages -= self.takes[source]
-        if (counters := self.watch.counters) is not None:
-            self.counting(counters).taken(source, operation, self.watch.since)
+        watch = self.watch
+        watch.messages -= self.takes[source]
+        if (counters := watch.counters) is not None:
+            counting = self._counting
+            if counting is None or counting.counters is not counters:
+                counting = self.counting(counters)
+            counting.taken(source, operation, watch.since)
 
 
 def _counts(name: str) -> Callable[[Watched, Counters, tuple[Any, ...], dict[str, Any]], None]:
@@ -162,15 +166,13 @@ def operation(method: F) -> F:
 def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     """Return the blocking operation as one that posts its non-blocking twin and waits for it."""
     name = blocking.__name__
-    count, sends = _counts(name), is_message(name)
+    count = _counts(name)
 
     @functools.wraps(blocking)
     def watched(self: Watched, *args: Any, **options: Any) -> None:
         # as `operation`, in one function: small messages take a few microseconds
         watch = self.watch
         watch.enter(name)
-        if sends:
-            watch.messages += self.gives[destination(args, options)]
         try:
             complete(twin(self, *args, **options), watch.check, held=(args, options))
             if (counters := watch.counters) is not None:
