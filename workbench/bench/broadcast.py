@@ -54,6 +54,8 @@ def run(options: argparse.Namespace) -> Report:
     nbytes = options.size[-1]
     rows = []
     with MPICluster(options.ranks, protocol="mpi", quiet=True) as cluster, Client(cluster) as client:
+        # Dask removes the copies of `scatter` that no task needs, every two seconds: also before they are checked.
+        client.amm.stop()
         for pair, arm in alternate(ARMS, options.pairs):
             # Another array each time: Dask knows one that it has had by its content.
             array = np.random.default_rng([pair, ARMS.index(arm)]).integers(0, 256, nbytes, np.uint8)
