@@ -275,7 +275,7 @@ def test_tables_of_dask_are_transformed_lazily():
     with dask.config.set(scheduler="synchronous"):
         found = recipe.transform(dd.from_pandas(FLIGHTS, npartitions=4))
         assert found.chunks[1] == (expected.shape[1],)
-        assert sum(found.chunks[0]) == ROWS
+        assert np.isnan(found.chunks[0]).all()
         np.testing.assert_array_equal(found.compute(), expected)
         recipe = Recipe(recipe.steps).fit(FLIGHTS.to_numpy(dtype=object), DELAY)
         found = recipe.transform(da.from_array(FLIGHTS.to_numpy(dtype=object), chunks=(400, 2)))
