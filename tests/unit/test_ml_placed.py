@@ -90,6 +90,12 @@ def test_what_is_not_placed_is_placed_beside_what_is(client, monkeypatch):
         LogisticRegression().fit(placed, dd.from_pandas(TABLE["y"].iloc[1:], npartitions=2))
 
 
+def test_a_cluster_without_mpi_fits_by_dask_and_logs_nothing(client, caplog):
+    placed = place(da.from_array(X, chunks=(50, 3)))
+    assert StandardScaler().fit(placed).engine_ == "dask"
+    assert caplog.records == []
+
+
 def test_a_search_copies_no_placed_rows(client, monkeypatch):
     placed = place(da.from_array(X, chunks=(50, 3)))
     monkeypatch.setattr("workbench.placement.place", lambda *_, **__: pytest.fail("it was placed again"))

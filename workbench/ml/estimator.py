@@ -113,6 +113,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         for name in ("labels_", "feature_names_in_"):
             model.__dict__.pop(name, None)
         model.verbose, model.callback = 0, None
+        # The blocks are those of an array, whatever the user has set.
+        model._sklearn_output_config = {"transform": "default"}
         empty = np.empty(0 if columns is None else (0, columns), dtype)
         call = Applied(model, method, empty)
         if columns is None:

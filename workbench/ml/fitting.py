@@ -55,9 +55,11 @@ def _has_mpi(data: Data) -> bool:
     """Return whether all blocks lie in one MPI world of a cluster that runs calls on all ranks."""
     client, pins = whereabouts(data.X)
     scheduler: Any = client.scheduler
-    worlds = client.sync(scheduler.workbench_where)
+    # A scheduler of Dask logs a traceback when it is asked for what only a head answers.
+    if client.sync(scheduler.identity, n_workers=0)["type"] != "HeadScheduler":
+        return False
     ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.targets(client, "rank")}
-    return worlds is not None and len({ranks.get(pin.address) for pin in pins}) == 1
+    return len({ranks.get(pin.address) for pin in pins}) == 1
 
 
 def _by_dask(task: Task, data: Data, report: Report | None) -> Any:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
-from sklearn.base import TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from workbench.ml.applied import Applied
@@ -23,11 +22,12 @@ from workbench.ml.recipe_part import RecipeChecks, RecipePart, of_weighed, stati
 from workbench.ml.recipe_steps import Chain, TargetMean, chain
 from workbench.ml.reporting import Callback
 from workbench.ml.task import Task
+from workbench.ml.transformer import Transformer
 
 _Array = NDArray[Any]
 
 
-class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
+class Recipe(Transformer, Estimator):  # type: ignore[misc]
     """What is done with the columns of a table before a model is trained on it.
 
     Parameters
@@ -132,8 +132,12 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         Returns
         -------
         ndarray, scipy.sparse.csr_array or dask.array.Array
-            As of `transform`. A Dask array has one chunk on each rank.
+            As of `transform`. A Dask array is placed, one block on each rank, and computed once: the next step of a
+            pipeline fits on these blocks.
         """
+        return super().fit_transform(X, y, sample_weight=sample_weight)
+
+    def _fit_transform(self, X: Any, y: Any, *, sample_weight: Any) -> Any:
         data = self._learn(X, y, sample_weight)
         columns = Columns(tuple(self.columns_))
         if not is_dask_collection(X):
