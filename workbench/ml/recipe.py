@@ -61,7 +61,7 @@ class Recipe(Transformer, Estimator):  # type: ignore[misc]
     ``OneHotEncoder(handle_unknown="ignore")``, ``KBinsDiscretizer(strategy="quantile")`` and ``TargetEncoder``, but for
     rounding, on any number of ranks; quantiles
     are exact where each block has at most 8192 different numbers. What differs: all that is missing is one category
-    (None, NaN, NaT); the folds of `TargetMean` go by the number of the row; its target is always a number, so
+    (None, NaN, NaT); the folds of `TargetMean` are drawn by the number of the row; its target is always a number, so
     whole numbers are not labels of many classes.
 
     Fitted on ranks, no rank needs more beside its block than eight columns of numbers, and the statistics: 128 KiB for
