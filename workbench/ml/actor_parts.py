@@ -192,13 +192,8 @@ class ActorParts:
             for which, (name, empty) in enumerate(zip(names, like, strict=True))
             for block, pin in enumerate(self._pins)
         ]
-        futures = dict(
-            zip(
-                [call.key for call in calls],
-                pinning.submit(self._client, calls, [call.key for call in calls]),
-                strict=True,
-            )
-        )
+        keys = [call.key for call in calls]
+        futures = dict(zip(keys, pinning.submit(self._client, calls, keys), strict=True))
         with self._client.as_current():
             wait(list(futures.values()))
         sizes = [pin.rows or 0 for pin in self._pins]

@@ -191,8 +191,8 @@ class NearestNeighbors(Estimator):
         For an array these are arrays. For rows of the fit that lie on ranks they are Dask arrays whose blocks stay with
         these rows: the rows of each rank go to the others in turn, with ``"mpi"`` without passing through this
         process. For other Dask collections they are Dask arrays with the chunks of X: not computed yet if the model was
-        fitted on an array, which then travels with the graph (compute both together); if its rows lie on ranks, computed
-        here already, one chunk of queries after the other, since a task cannot call all ranks.
+        fitted on an array, which then travels with the graph (compute both together); computed here already, one chunk
+        of queries after the other, if its rows lie on ranks, since a task cannot call all ranks.
         """
         check_is_fitted(self)
         own = X is None

@@ -123,7 +123,7 @@ class NeighborsPart(FindsNonFinite):
         return self._X[start - self._start : stop - self._start] if self._has(start) else None
 
     def keep(self, start: int, found: Found) -> None:
-        """Keep what was found for rows from a number on, if these are rows of this part; without these rows themselves."""
+        """Keep what was found for rows from a number on, without these rows themselves, if this part has these rows."""
         if self._has(start):
             self._found.append(others(*found, start))
 

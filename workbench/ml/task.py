@@ -45,7 +45,7 @@ class Task:
 def on_rank(
     comm: Intracomm, task: Task, starts: list[int], fit: str, wanted: bool, *columns: Any
 ) -> tuple[Any, ...] | None:
-    """Take part in a fit; return what the part keeps, or on rank 0 what was found, and all records if they are wanted."""
+    """Take part in a fit; return what the part keeps, or on rank 0 what was found and, if wanted, all records."""
     part = make(task.part, task.checks, starts[comm.rank], *columns)
     if comm.rank:
         serve(comm, part)
