@@ -42,7 +42,8 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     if engine == "local":
         parts = LocalParts([task.part(*data.columns(), 0)], report)
         return task.algorithm(parts, task.settings), "local"
-    there = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
+    X, y, weight = map(in_blocks, placed(data.columns(), engine))
+    there = Data(X, y, weight, distributed=True)
     if engine == "mpi" or (engine == "auto" and _has_mpi(there)):
         return _by_mpi(task, there, report), "mpi"
     return _by_dask(task, there, report), "dask"
