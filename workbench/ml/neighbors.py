@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,12 +15,15 @@ from sklearn.neighbors import VALID_METRICS
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from workbench.ml import fitting
 from workbench.ml.checks import Checks
-from workbench.ml.data import Data, as_array, know_features, training
-from workbench.ml.estimator import Estimator
+from workbench.ml.data import Data, know_features, training
+from workbench.ml.engines import chosen
+from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.neighbors_graph import graph
-from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find
-from workbench.ml.reporting import Callback
+from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find, find_own, others
+from workbench.ml.placed import as_array, in_blocks, placed
+from workbench.ml.reporting import Callback, reporting
 from workbench.ml.task import Task
 
 if TYPE_CHECKING:
@@ -36,21 +40,28 @@ class NearestNeighbors(Estimator):
 
     Parameters
     ----------
-    n_neighbors
-        How many are looked for.
-    metric
+    n_neighbors : int, default=5
+        How many neighbours are searched for.
+    radius : float, default=1.0
+        Is not used, as there is no search by radius; only the default is valid.
+    algorithm : {"auto", "brute"}, default="auto"
+        All rows are compared, in both cases.
+    leaf_size : int, default=30
+        Is not used, as in scikit-learn's ``algorithm="brute"``.
+    metric : str or callable, default="minkowski"
         One that scikit-learn's estimator of this name takes with ``algorithm="brute"``, but for ``"precomputed"``; or a
         function of two rows, which is slow.
-    p
+    p : float, default=2
         Of ``"minkowski"``: 2 is the Euclidean metric.
-    metric_params
-        What the metric is told besides, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A search is one round trip, so ``"auto"`` takes Dask for
-        what lies on ranks.
-    verbose
+    metric_params : dict, default=None
+        More arguments of the metric, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
+    n_jobs : int, default=None
+        Is not used: each rank searches in its rows.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``. A fit is one, and a search
         one for each call of all ranks.
 
@@ -85,25 +96,39 @@ class NearestNeighbors(Estimator):
         **Estimator._parameter_constraints,
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "metric": [StrOptions(set(VALID_METRICS["brute"]) - {"precomputed"}), callable],
+        "leaf_size": [Interval(Integral, 1, None, closed="left")],
+        "n_jobs": [Integral, None],
         "p": [Interval(Real, 0, None, closed="right")],
         "metric_params": [dict, None],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "algorithm": (("auto", "brute"), "all rows are compared, which finds the same neighbours"),
+        "radius": ((1.0,), "there is no search by radius"),
     }
 
     def __init__(
         self,
         n_neighbors: int = 5,
         *,
+        radius: float = 1.0,
+        algorithm: str = "auto",
+        leaf_size: int = 30,
         metric: Any = "minkowski",
         p: float = 2,
         metric_params: Mapping[str, Any] | None = None,
+        n_jobs: int | None = None,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
+        self.radius = radius
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
         self.metric = metric
         self.p = p
         self.metric_params = metric_params
+        self.n_jobs = n_jobs
         self.engine = engine
         self.verbose = verbose
         self.callback = callback
@@ -133,10 +158,9 @@ class NearestNeighbors(Estimator):
         """
         data = training(self, self._checks(), X)
         self._metric()
-        if data.distributed or self.engine != "auto":
-            from workbench.placement import place
-
-            data = Data(place(data.X, world=0 if self.engine == "mpi" else None), None, None, distributed=True)
+        engine = chosen(self.engine, distributed=data.distributed)
+        if engine != "local":
+            data = Data(in_blocks(placed([data.X], engine)[0]), None, None, distributed=True)
         self._rows = data
         # Blocks are checked now, not when the first is searched in.
         self.n_samples_fit_ = self._run(count, None)
@@ -164,9 +188,11 @@ class NearestNeighbors(Estimator):
 
         Notes
         -----
-        For an array these are arrays. For Dask collections they are Dask arrays, with the chunks of X: not computed
-        yet if the model was fitted on an array, which then travels with the graph (compute both together); computed
-        already, one chunk of queries after the other, if its rows lie on ranks, since a task cannot call all ranks.
+        For an array these are arrays. For rows of the fit that lie on ranks they are Dask arrays whose blocks stay with
+        these rows: the rows of each rank go to the others in turn, with ``"mpi"`` without passing through this
+        process. For other Dask collections they are Dask arrays with the chunks of X: not computed yet if the model was
+        fitted on an array, which then travels with the graph (compute both together); computed here already, one chunk
+        of queries after the other, if its rows lie on ranks, since a task cannot call all ranks.
         """
         check_is_fitted(self)
         own = X is None
@@ -175,13 +201,15 @@ class NearestNeighbors(Estimator):
             X = self._rows.X
         elif is_dask_collection(X):
             know_features(self, X, reset=False)
-            X = as_array(X).rechunk({1: -1})
+            X = rows_together(as_array(X))
         else:
             X = self._checked(X, order="C")
         if not is_dask_collection(X):
             found = self._found(X, number, 0 if own else None)
+        elif own:
+            found = self._own(number)
         elif self._rows.distributed:
-            found = self._chunk_by_chunk(X, number, own)
+            found = self._chunk_by_chunk(X, number)
         else:
             found = self._lazily(X, number)
         return found if return_distance else found[1]
@@ -232,24 +260,36 @@ class NearestNeighbors(Estimator):
 
     def _found(self, queries: Any, number: int, first: int | None) -> Found:
         """Return the nearest rows; without the queries themselves if these are rows, from number `first` on."""
-        wanted = number if first is None else number + 1
-        metric, keywords = self._metric()
-        step = max(_CALL // (8 * queries.shape[1] + 16 * wanted), 1)
+        search = self._search(queries, number if first is None else number + 1)
         found = [
-            self._run(find, Search(queries[start : start + step], wanted, metric, keywords))
-            for start in range(0, queries.shape[0], step)
+            self._run(find, replace(search, queries=queries[start : start + search.step]))
+            for start in range(0, queries.shape[0], search.step)
         ]
         distances, rows = (np.concatenate(each) for each in zip(*found, strict=True))
-        return (distances, rows) if first is None else _others(distances, rows, first)
+        return (distances, rows) if first is None else others(distances, rows, first)
 
-    def _chunk_by_chunk(self, X: Any, number: int, own: bool) -> tuple[Any, Any]:
+    def _own(self, number: int) -> tuple[Any, Any]:
+        """Return the nearest of all rows, which stay on the ranks of these."""
+        kept = np.empty((0, number)), np.empty((0, number), np.int64)
+        task = Task(find_own, self._search(None, number + 1), NeighborsPart, self._checks(), kept)
+        with reporting(type(self).__name__, None, self.verbose, self.callback) as report:
+            (distances, rows), self.engine_ = fitting.fit(task, self._rows, self.engine, None)
+            if report is not None:
+                report({"pass": 1, "name": "nearest"})
+        return distances, rows
+
+    def _search(self, queries: Any, wanted: int) -> Search:
+        metric, keywords = self._metric()
+        step = max(_CALL // (8 * self.n_features_in_ + 16 * wanted), 1)
+        return Search(queries, wanted, metric, keywords, step)
+
+    def _chunk_by_chunk(self, X: Any, number: int) -> tuple[Any, Any]:
         import dask.array as da
 
-        found, start = [], 0
-        for chunk in X.to_delayed().ravel():
-            queries = self._checks().apply(chunk.compute(), None, None)[0]
-            found.append(self._found(queries, number, start if own else None))
-            start += queries.shape[0]
+        found = [
+            self._found(self._checks().apply(chunk.compute(), None, None)[0], number, None)
+            for chunk in X.to_delayed().ravel()
+        ]
         chunks = tuple(len(rows) for _, rows in found), (number,)
         distances, rows = (da.from_array(np.concatenate(each), chunks=chunks) for each in zip(*found, strict=True))
         return distances, rows
@@ -283,11 +323,3 @@ class NearestNeighbors(Estimator):
 
     def _run(self, algorithm: Any, settings: Any) -> Any:
         return self._fit(Task(algorithm, settings, NeighborsPart, self._checks()), self._rows)
-
-
-def _others(distances: NDArray[Any], rows: NDArray[Any], first: int) -> Found:
-    """Return what was found without the queries themselves; the last is left out where one was not found."""
-    others = rows != first + np.arange(len(rows))[:, None]
-    others[others.all(axis=1), -1] = False
-    shape = len(rows), rows.shape[1] - 1
-    return distances[others].reshape(shape), rows[others].reshape(shape)
