@@ -55,7 +55,8 @@ class KMeansPart:
         self._X, self._weight, self._start = X, weight, start
         self._middle: _Array | None = None
         self._labels: NDArray[np.int32] | None = None
-        self._sums, self._counts, self._steps = np.empty(0), np.empty(0), 0
+        self._sums, self._counts, self._members = np.empty(0), np.empty(0), np.empty(0)
+        self._steps = 0
         self._distances = np.empty(0)
         self._sum, self._squares = np.empty(0), 0.0
 
@@ -141,11 +142,15 @@ class KMeansPart:
         changed = None if before is None else labels != before
         moved = len(labels) if changed is None else int(np.count_nonzero(changed))
         if gather or changed is None or moved > len(labels) // 4 or self._steps % _ANEW == 0:
-            self._sums, self._counts = self._totals(labels, None, len(centers), gather=gather)
+            self._sums, self._counts, self._members = self._totals(labels, None, len(centers), gather=gather)
         elif moved:
-            sums, counts = self._totals(labels, np.flatnonzero(changed), len(centers), before)
+            sums, counts, members = self._totals(labels, np.flatnonzero(changed), len(centers), before)
             self._sums += sums
             self._counts += counts
+            self._members += members
+            # Weights that come and go leave a rest by rounding where no row is left.
+            empty = self._members == 0
+            self._sums[empty] = self._counts[empty] = 0
         self._labels = labels
         self._steps += 1
         return self._sums, self._counts, scores, float(moved)
@@ -277,9 +282,13 @@ class KMeansPart:
         before: _Array | None = None,
         *,
         gather: bool = False,
-    ) -> tuple[_Array, _Array]:
-        """Return sums and weights of the rows of each cluster: of all rows, or of some; less those it had before."""
+    ) -> tuple[_Array, _Array, _Array]:
+        """Return sums, weights and number of the rows of each cluster: of all, or of some; less those it had before.
+
+        Rows that weigh nothing are not counted.
+        """
         sums, counts = np.zeros((clusters, self._X.shape[1])), np.zeros(clusters)
+        members = np.zeros(clusters)
         if gather:
             self._sum, self._squares = np.zeros(self._X.shape[1]), 0.0
         rows, at_once = len(labels) if which is None else len(which), self._at_once(1)
@@ -294,10 +303,11 @@ class KMeansPart:
                 # What goes to one cluster and comes from another, for each row.
                 of, weight = np.ravel((of, before[here]), "F"), np.ravel((weight, -weight), "F")
             ends = np.arange(0, len(of) + 1, len(of) // X.shape[0])
-            members = sparse.csc_array((weight, of, ends), shape=(clusters, X.shape[0]))
-            sums += _dense(members @ X)
+            sums += _dense(sparse.csc_array((weight, of, ends), shape=(clusters, X.shape[0])) @ X)
             counts += np.bincount(of, weight, minlength=clusters)
-        return sums, counts
+            if self._weight is not None:
+                members += np.bincount(of, np.sign(weight), minlength=clusters)
+        return sums, counts, counts.copy() if self._weight is None else members
 
     def _gather(self, X: Any) -> None:
         """Take rows into account of which `spread` tells."""
