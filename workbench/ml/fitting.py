@@ -48,16 +48,16 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     """
     if engine == "auto" and not data.distributed:
         parts = LocalParts([task.part(*data.columns(), 0)], report)
-        return task.algorithm(parts, task.settings), "local"
+        return task.finish(task.algorithm(parts, task.settings), data), "local"
     _refuse_on_workers()
     placed = _placed(data, engine)
     if engine == "mpi":
-        return _by_mpi(task, placed, report), "mpi"
+        return task.finish(_by_mpi(task, placed, report), placed), "mpi"
     stopwatch = _Stopwatch(ends=engine == "auto" and _has_mpi(placed))
     try:
-        return _by_dask(task, placed, report, stopwatch), "dask"
+        return task.finish(_by_dask(task, placed, report, stopwatch), placed), "dask"
     except _Slow:
-        return _by_mpi(task, placed, report), "mpi"
+        return task.finish(_by_mpi(task, placed, report), placed), "mpi"
 
 
 def _refuse_on_workers() -> None:

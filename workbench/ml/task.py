@@ -18,6 +18,8 @@ from workbench.rank import events
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from workbench.ml.data import Data
+
 
 @dataclass(frozen=True)
 class Task:
@@ -29,6 +31,12 @@ class Task:
     part: Callable[..., Any]
     """Makes a part of rows, targets, weights and the number of the first row."""
     checks: Checks
+    after: Callable[[Any, Data], Any] | None = None
+    """Is given what was found and the data where they lay, in the process that waits; returns what the fit returns."""
+
+    def finish(self, found: Any, data: Data) -> Any:
+        """Return what the fit returns, of what the algorithm has found."""
+        return found if self.after is None else self.after(found, data)
 
 
 def on_rank(
