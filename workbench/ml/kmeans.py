@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state
@@ -24,9 +24,10 @@ from workbench.ml.estimator import Estimator
 from workbench.ml.kmeans_part import KMeansPart
 from workbench.ml.reporting import Callback
 from workbench.ml.task import Task
+from workbench.ml.transformer import Transformer
 
 
-class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
+class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimator):  # type: ignore[misc]
     """K-means clustering.
 
     Parameters

@@ -74,16 +74,16 @@ def collect(fit: str, empty: NDArray[Any], found: Any, data: Data) -> tuple[Any,
     """
     if not data.distributed:
         return found, take(fit, 0)
-    from workbench.placing import alike, pinning, source
+    from workbench.ml.placed import whereabouts
+    from workbench.placing import pinning, source
 
-    blocks = alike.blocks(data.X)
-    client = pinning.connected(blocks[0].client)
+    client, pins = whereabouts(data.X)
     sizes = data.X.chunks[0]
     starts = [0, *itertools.accumulate(sizes)]
     name = source.placed_name(str(source.placed_per(data.X)), uuid.uuid4().int, 0)
     calls = [
         pinning.Call((name, number), take, (fit, start), pin=pin)
-        for number, (start, pin) in enumerate(zip(starts, alike.pins(client, data.X, blocks), strict=False))
+        for number, (start, pin) in enumerate(zip(starts, pins, strict=False))
     ]
     keys = [call.key for call in calls]
     futures = pinning.submit(client, calls, keys)
