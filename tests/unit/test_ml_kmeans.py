@@ -515,3 +515,12 @@ def test_a_model_travels():
     model = KMeans(5, random_state=0).fit(X)
 
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.labels_)  # noqa: S301
+
+
+def test_its_outputs_of_a_dask_array_stay_one_and_are_named():
+    X = blobs()
+    model = KMeans(3, init=X[:3]).set_output(transform="pandas").fit(X)
+    found = model.transform(da.from_array(X, chunks=(700, 6)))
+
+    assert list(found.columns) == ["kmeans0", "kmeans1", "kmeans2"]
+    np.testing.assert_allclose(found.compute().to_numpy(), model.transform(X).to_numpy())

@@ -240,7 +240,7 @@ class KMeansPart(FindsNonFinite):
             nearest = self._distances[here]
             nearer = distances < nearest
             nearest[nearer] = distances[nearer]
-            self._labels[here][nearer] = labels[nearer] + before
+            self._label(here)[nearer] = labels[nearer] + before
             cost += self._weighed(here, nearest)
         if not np.isfinite(cost):
             self.refuse_non_finite()
@@ -272,8 +272,8 @@ class KMeansPart(FindsNonFinite):
         """Return the rows of each cluster, or their weight."""
         counts = np.zeros(clusters)
         for start in range(0, self._X.shape[0], _SLICE):
-            here = slice(start, start + _SLICE)
-            counts += np.bincount(self._labels[here], None if weight is None else weight[here], minlength=clusters)
+            here = slice(start, min(start + _SLICE, self._X.shape[0]))
+            counts += np.bincount(self._label(here), None if weight is None else weight[here], minlength=clusters)
         return counts
 
     def _slices(self, clusters: int = 1) -> Iterator[tuple[slice, Any]]:
