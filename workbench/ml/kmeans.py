@@ -202,8 +202,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
 
     def __getstate__(self) -> dict[str, Any]:
         # Blocks on ranks stay there: a model that travels is numbers.
-        state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if not is_dask_collection(value)}
+        state: dict[str, Any] = dict(super().__getstate__())
+        if is_dask_collection(state.get("labels_")):
+            del state["labels_"]
+        return state
 
     def predict(self, X: Any) -> Any:
         """Return the cluster of each row, shape (rows,)."""
