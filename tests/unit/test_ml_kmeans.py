@@ -50,7 +50,6 @@ def settings(X, clusters, **options):
         "tol": 1e-4,
         "seed": 3,
         "rows": X.shape[0],
-        "fit": "a",
     } | options
     return kmeans_fit.Settings(n_clusters=clusters, **given)
 
@@ -421,14 +420,27 @@ def test_labels_of_several_runs_are_those_of_the_best():
         np.testing.assert_allclose(model.inertia_, -model.score(X), rtol=1e-10)
 
 
-def test_labels_are_left_to_one_who_asks_and_not_for_ever():
+class Left(left.Keeps):
+    """A part that keeps two arrays."""
+
+    def __init__(self, start):
+        self._start = start
+
+    def kept(self):
+        return np.array([self._start]), np.array([-self._start])
+
+
+def test_what_parts_leave_is_taken_once_and_not_left_for_ever():
     for number in range(20):
-        left.leave(f"fit {number}", 0, number)
-    assert left.take("fit 19", 0) == 19
-    for gone in ("fit 19", "fit 0"):
-        with pytest.raises(RankLost, match=r"model\.predict\(X\) assigns the rows again"):
-            left.take(gone, 0)
-    assert [left.take(f"fit {number}", 0) for number in range(5, 19)] == list(range(5, 19))
+        for start in (1, 2):
+            Left(start).leave(f"fit {number}")
+    assert [left.take("fit 19", start, which)[0] for start in (1, 2) for which in (1, 0)] == [-1, 1, -2, 2]
+    for gone in ("fit 19", "fit 3"):
+        with pytest.raises(RankLost, match=r"fit again, or ask the fitted model, model\.predict\(X\)"):
+            left.take(gone, 1, 0)
+    for number, start, which in itertools.product(range(4, 19), (1, 2), (0, 1)):
+        assert abs(left.take(f"fit {number}", start, which)[0]) == start
+    assert not left._left
 
 
 def test_a_model_that_travels_takes_no_blocks_along():

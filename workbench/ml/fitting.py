@@ -11,6 +11,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from workbench.ml import left
 from workbench.ml.actor_parts import ActorParts
 from workbench.ml.data import Data
 from workbench.ml.engines import chosen
@@ -23,6 +24,9 @@ from workbench.placing import alike, pinning
 
 def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any, str]:
     """Run an algorithm, and return what it has found, and the engine: ``"dask"``, ``"mpi"`` or ``"local"``.
+
+    Where the parts keep something (`Task.kept`) that is a pair: what the algorithm has found, and a tuple of what the
+    parts keep, arrays or placed Dask arrays.
 
     Parameters
     ----------
@@ -38,12 +42,14 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     """
     engine = chosen(engine, distributed=data.distributed)
     if engine == "local":
-        parts = LocalParts([task.part(*data.columns(), 0)], report)
-        return task.finish(task.algorithm(parts, task.settings), data), "local"
+        part = task.part(*data.columns(), 0)
+        found = task.algorithm(LocalParts([part], report), task.settings)
+        return (found, part.kept()) if task.kept else found, "local"
     there = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
-    if engine == "mpi" or (engine == "auto" and _has_mpi(there)):
-        return task.finish(_by_mpi(task, there, report), there), "mpi"
-    return task.finish(_by_dask(task, there, report), there), "dask"
+    run, engine = (_by_mpi, "mpi") if engine == "mpi" or (engine == "auto" and _has_mpi(there)) else (_by_dask, "dask")
+    identity = uuid.uuid4().hex
+    found = run(task, there, identity, report)
+    return (found, left.collect(identity, task.kept, there.X)) if task.kept else found, engine
 
 
 def _starts(data: Data) -> list[int]:
@@ -62,9 +68,9 @@ def _has_mpi(data: Data) -> bool:
     return len({ranks.get(pin.address) for pin in pins}) == 1
 
 
-def _by_dask(task: Task, data: Data, report: Report | None) -> Any:
+def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     client, pins = whereabouts(data.X)
-    sender = Sender(uuid.uuid4().hex, task.checks.estimator, client.log_event)
+    sender = Sender(fit, task.checks.estimator, client.log_event, awaited=False)
 
     def tell(record: Mapping[str, Any]) -> None:
         sender(record)
@@ -77,16 +83,17 @@ def _by_dask(task: Task, data: Data, report: Report | None) -> Any:
     # Between two steps there are small vectors here, and threads that wait for more would take a core from the ranks.
     with threadpool_limits(1, user_api="blas"):
         found = task.algorithm(parts, task.settings)
+    if task.kept:
+        parts.sum("leave", fit)
     sender.flush()
     return found
 
 
-def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
+def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     from workbench.calling.call import Call
     from workbench.calling.request import request
 
     client, _ = whereabouts(data.X)
-    fit = uuid.uuid4().hex
     listener = Listener(client, fit, report) if report else None
     args = [task, _starts(data), fit, listener is not None, *data.columns()]
     # Nobody who calls `fit` could ask for more.

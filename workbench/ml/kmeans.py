@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import uuid
 import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -17,7 +15,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from workbench.ml import kmeans_fit, left
+from workbench.ml import kmeans_fit
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
@@ -153,8 +151,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         self.__dict__.pop("inertia_", None)
         settings = self._settings(data.X)
         if self.compute_labels:
-            after = functools.partial(left.collect, settings.fit, np.empty(0, np.int32))
-            found, self.labels_ = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks, after), data)
+            kept = (np.empty(0, np.int32),)
+            found, (self.labels_,) = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks, kept), data)
             self.inertia_ = found.inertia
         else:
             found = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks), data)
@@ -193,7 +191,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
             tol=self.tol,
             seed=seed,
             rows=X.shape[0],
-            fit=uuid.uuid4().hex if self.compute_labels else "",
+            compute_labels=self.compute_labels,
         )
 
     @property

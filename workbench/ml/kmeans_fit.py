@@ -26,8 +26,7 @@ class Settings:
     tol: float
     seed: int
     rows: int
-    fit: str = ""
-    """Identity under which the parts leave labels to `workbench.ml.left`; empty: neither these nor the inertia."""
+    compute_labels: bool = True
 
 
 def fit(parts: Parts, settings: Settings) -> Fitted:
@@ -57,13 +56,11 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
         if found.better(best):
             best = found
             parts.sum("keep")
-    if settings.fit:
-        parts.sum("leave", settings.fit)
     return best
 
 
 def _run(parts: Parts, settings: Settings, run: int) -> Fitted:
-    assign = bool(settings.fit) or settings.n_init > 1
+    assign = settings.compute_labels or settings.n_init > 1
     return lloyd(parts, first(parts, settings, run), settings.max_iter, settings.tol, assign=assign)
 
 

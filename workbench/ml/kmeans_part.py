@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from workbench.ml import left
 from workbench.ml.checks import FindsNonFinite
+from workbench.ml.left import Keeps
 from workbench.ml.moments import Moments
 
 _Array = NDArray[Any]
@@ -31,7 +31,7 @@ _SAMPLE = 1000
 _ANEW = 20
 
 
-class KMeansPart(FindsNonFinite):
+class KMeansPart(Keeps, FindsNonFinite):
     """A block.
 
     Parameters
@@ -177,10 +177,9 @@ class KMeansPart(FindsNonFinite):
         self._kept = self._labels
         return 0.0
 
-    def leave(self, fit: str) -> float:
-        """Leave the labels that were kept, else the last ones, in this process after the fit."""
-        left.leave(fit, self._start, self._labels if self._kept is None else self._kept)
-        return 0.0
+    def kept(self) -> tuple[_Array, ...]:
+        """See `Keeps.kept`: the labels that were kept, else the last ones."""
+        return (self._label(slice(0, self._X.shape[0])) if self._kept is None else self._kept,)
 
     def labels(self, centers: _Array) -> NDArray[np.int32]:
         """Return the nearest centre of each row, shape (rows,)."""

@@ -1,10 +1,15 @@
-"""What the parts of a fit leave in their processes, until tasks take it over: one array per block."""
+"""Arrays that the parts of a fit leave on their ranks, and the placed arrays that are made of these.
+
+A part leaves arrays in its process, and tasks of Dask, one beside each block, take these over: they stay on the rank
+for as long as somebody has the placed array, and the block that they were found for need not stay.
+"""
 
 from __future__ import annotations
 
 import itertools
 import threading
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import RankLost
@@ -12,79 +17,81 @@ from workbench.errors import RankLost
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workbench.ml.data import Data
-
-# Fits that may leave something in a process at the same time. A fit that was interrupted in between is not asked for,
-# and goes when there are more.
+# Fits of which something may be left in a process at the same time. Of a fit that was interrupted nobody takes what was
+# left: it goes when there are more.
 _MOST = 16
 
-_left: dict[str, dict[int, Any]] = {}
+# By fit, then by the first row of the block and the number of the array.
+_left: dict[str, dict[tuple[int, int], NDArray[Any]]] = {}
 _lock = threading.Lock()
 
 
-def leave(fit: str, start: int, value: Any) -> None:
-    """Leave a value.
+class Keeps:
+    """A part that keeps something of its rows after the fit."""
 
-    Parameters
-    ----------
-    fit
-        Identity of the fit.
-    start
-        Number of the first row of the block.
-    value
-        What is left.
-    """
-    with _lock:
-        _left.setdefault(fit, {})[start] = value
-        while len(_left) > _MOST:
-            del _left[next(iter(_left))]
+    _start: int
+
+    def kept(self) -> tuple[NDArray[Any], ...]:
+        """Return arrays with as many rows as the block, as `workbench.ml.task.Task.kept` lists them."""
+        raise NotImplementedError
+
+    def leave(self, fit: str) -> float:
+        """Leave these in this process, under the identity of the fit."""
+        arrays = {(self._start, which): array for which, array in enumerate(self.kept())}
+        with _lock:
+            _left.setdefault(fit, {}).update(arrays)
+            while len(_left) > _MOST:
+                del _left[next(iter(_left))]
+        return 0.0
 
 
-def take(fit: str, start: int) -> Any:
-    """Return what a part has left, and keep it no more.
+def take(fit: str, start: int, which: int) -> NDArray[Any]:
+    """Return one of the arrays that the part of the block with this first row has left, and have it no more.
 
     Raises
     ------
     RankLost
-        If there is nothing: the process is another one.
+        If there is none: the process is another one.
     """
     with _lock:
-        its = _left.get(fit, {})
-        if start not in its:
+        arrays = _left.get(fit, {})
+        if (start, which) not in arrays:
             raise RankLost(
-                "the labels of a fit were on a rank that has been lost: model.predict(X) assigns the rows again"
+                "what a fit has left on a rank, such as labels_, was lost with the rank: fit again, or ask the fitted "
+                "model, model.predict(X)"
             )
-        value = its.pop(start)
-        if not its:
+        array = arrays.pop((start, which))
+        if not arrays:
             del _left[fit]
-        return value
+        return array
 
 
-def collect(fit: str, empty: NDArray[Any], found: Any, data: Data) -> tuple[Any, Any]:
-    """Return what a fit has found, and what its parts have left: an array, or a placed Dask array.
+def collect(fit: str, like: Sequence[NDArray[Any]], X: Any) -> tuple[Any, ...]:
+    """Return what the parts have left as placed Dask arrays, whose blocks stay beside those of X.
 
     Parameters
     ----------
     fit
         Identity of the fit.
-    empty
-        An array of the kind that was left, one value per row, without rows.
-    found, data
-        As of `workbench.ml.task.Task.after`.
+    like
+        Arrays without rows, one like each of those that were left.
+    X
+        The placed rows of the fit.
     """
-    if not data.distributed:
-        return found, take(fit, 0)
     from workbench.ml.placed import whereabouts
     from workbench.placing import pinning, source
 
-    client, pins = whereabouts(data.X)
-    sizes = data.X.chunks[0]
-    starts = [0, *itertools.accumulate(sizes)]
-    name = source.placed_name(str(source.placed_per(data.X)), uuid.uuid4().int, 0)
-    calls = [
-        pinning.Call((name, number), take, (fit, start), pin=pin)
-        for number, (start, pin) in enumerate(zip(starts, pins, strict=False))
-    ]
-    keys = [call.key for call in calls]
-    futures = pinning.submit(client, calls, keys)
-    return found, source.collection(empty, name, dict(zip(keys, futures, strict=True)), sizes)
+    client, pins = whereabouts(X)
+    sizes, number = X.chunks[0], uuid.uuid4().int
+    starts = [0, *itertools.accumulate(sizes)][:-1]
+    collections = []
+    for which, empty in enumerate(like):
+        name = source.placed_name(str(source.placed_per(X)), number, which)
+        calls = [
+            pinning.Call((name, block, *(0,) * (empty.ndim - 1)), take, (fit, start, which), pin=pin)
+            for block, (start, pin) in enumerate(zip(starts, pins, strict=True))
+        ]
+        keys = [call.key for call in calls]
+        graph = dict(zip(keys, pinning.submit(client, calls, keys), strict=True))
+        collections.append(source.collection(empty, name, graph, sizes))
+    return tuple(collections)

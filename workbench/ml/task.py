@@ -6,7 +6,7 @@ Ranks load this and what a task names, and so neither scikit-learn nor pandas bu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.ml.checks import Checks, make
@@ -17,8 +17,7 @@ from workbench.rank import events
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-
-    from workbench.ml.data import Data
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,16 @@ class Task:
     part: Callable[..., Any]
     """Makes a part of rows, targets, weights and the number of the first row."""
     checks: Checks
-    after: Callable[[Any, Data], Any] | None = None
-    """Is given what was found and the data where they lay, in the process that waits; returns what the fit returns."""
+    kept: tuple[NDArray[Any], ...] = ()
+    """Arrays without rows, like those that each part, a `workbench.ml.left.Keeps`, has found for its rows. These stay on
+    its rank, and the fit returns what the algorithm does, and placed Dask arrays of them."""
 
-    def finish(self, found: Any, data: Data) -> Any:
-        """Return what the fit returns, of what the algorithm has found."""
-        return found if self.after is None else self.after(found, data)
+    def __sizeof__(self) -> int:
+        # By this a call broadcasts what is large, such as the queries of a search.
+        from dask.sizeof import sizeof
+
+        settings = vars(self.settings).values() if is_dataclass(self.settings) else (self.settings,)
+        return super().__sizeof__() + sum(map(sizeof, settings))
 
 
 def on_rank(
@@ -47,9 +50,11 @@ def on_rank(
     if comm.rank:
         serve(comm, part)
         return None
-    sender = Sender(fit, task.checks.estimator, events.tell)
+    sender = Sender(fit, task.checks.estimator, events.tell, awaited=wanted)
     parts = RankParts(comm, part, sender)
     found = task.algorithm(parts, task.settings)
+    if task.kept:
+        parts.sum("leave", fit)
     parts.end()
     sender.flush()
     return found, sender.records if wanted else []
