@@ -46,9 +46,10 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         found = task.algorithm(LocalParts([part], report), task.settings)
         return (found, part.kept()) if task.kept else found, "local"
     there = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
-    run, engine = (_by_mpi, "mpi") if engine == "mpi" or (engine == "auto" and _has_mpi(there)) else (_by_dask, "dask")
+    if engine == "auto":
+        engine = "mpi" if _has_mpi(there) else "dask"
     identity = uuid.uuid4().hex
-    found = run(task, there, identity, report)
+    found = (_by_mpi if engine == "mpi" else _by_dask)(task, there, identity, report)
     return (found, left.collect(identity, task.kept, there.X)) if task.kept else found, engine
 
 

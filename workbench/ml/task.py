@@ -31,8 +31,8 @@ class Task:
     """Makes a part of rows, targets, weights and the number of the first row."""
     checks: Checks
     kept: tuple[NDArray[Any], ...] = ()
-    """Arrays without rows, like those that each part, a `workbench.ml.left.Keeps`, has found for its rows. These stay on
-    its rank, and the fit returns what the algorithm does, and placed Dask arrays of them."""
+    """Arrays without rows, like those that each part, a `workbench.ml.left.Keeps`, has found for its rows. These stay
+    on its rank, and the fit returns what the algorithm does, and placed Dask arrays of them."""
 
     def __sizeof__(self) -> int:
         # By this a call broadcasts what is large, such as the queries of a search.
