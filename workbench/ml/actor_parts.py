@@ -165,6 +165,11 @@ class ActorParts:
         found = self._client.sync(self._ask, method, args)
         return [found[address] for address in self._addresses]
 
+    def end(self) -> None:
+        """Let the actors go, also where the traceback of an error keeps these parts."""
+        for future in self._actors:
+            future.release()
+
     async def _ask(self, method: str, args: Sequence[Any]) -> dict[str, Any]:
         """Ask all workers at once; on the event loop of the client."""
         client = self._client

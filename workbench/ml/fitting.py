@@ -81,11 +81,14 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     columns = [alike.per_block(client, value, pins) for value in data.columns()]
     blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
     parts = ActorParts(client, task.part, task.checks, blocks, report=tell)
-    # Between two steps there are small vectors here, and threads that wait for more would take a core from the ranks.
-    with threadpool_limits(1, user_api="blas"):
-        found = task.algorithm(parts, task.settings)
-    if task.kept:
-        parts.sum("leave", fit)
+    try:
+        # Between two steps there are small vectors here: threads that wait for more would take a core from the ranks.
+        with threadpool_limits(1, user_api="blas"):
+            found = task.algorithm(parts, task.settings)
+        if task.kept:
+            parts.sum("leave", fit)
+    finally:
+        parts.end()
     sender.flush()
     return found
 

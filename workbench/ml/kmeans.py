@@ -179,14 +179,17 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
                     f"The shape of the initial centers {init.shape} does not match the number of clusters "
                     f"{self.n_clusters} and of features {X.shape[1]}."
                 )
-        several = self.n_init
-        if several == "auto":
-            several = 10 if isinstance(init, str) and init == "random" else 1
+        if not isinstance(init, str):
+            runs = 1
+        elif self.n_init == "auto":
+            runs = 10 if init == "random" else 1
+        else:
+            runs = int(self.n_init)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return kmeans_fit.Settings(
             n_clusters=self.n_clusters,
             init=init,
-            n_init=1 if not isinstance(init, str) else several,
+            n_init=runs,
             max_iter=self.max_iter,
             tol=self.tol,
             seed=seed,

@@ -57,8 +57,8 @@ def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
     part = KMeansPart(candidates, None, weights, 0)
     part.center(np.average(candidates, axis=0, weights=weights))
     runs, iterations = (_RUNS, _ITERATIONS) if number <= _MANY else (1, _FEW)
-    first = (plus_plus(candidates, weights, number, random) for _ in range(runs))
-    found = (lloyd(LocalParts([part]), centers, iterations, 1e-4) for centers in first)
+    starts = (plus_plus(candidates, weights, number, random) for _ in range(runs))
+    found = (lloyd(LocalParts([part]), start, iterations, 1e-4) for start in starts)
     return functools.reduce(lambda best, its: its if its.better(best) else best, found).centers
 
 
