@@ -45,7 +45,8 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         part = task.part(*data.columns(), 0)
         found = task.algorithm(LocalParts([part], report), task.settings)
         return (found, part.kept()) if task.kept else found, "local"
-    there = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
+    X, y, weight = map(in_blocks, placed(data.columns(), engine))
+    there = Data(X, y, weight, distributed=True)
     if engine == "auto":
         engine = "mpi" if _has_mpi(there) else "dask"
     identity = uuid.uuid4().hex

@@ -160,7 +160,7 @@ class NearestNeighbors(Estimator):
         self._metric()
         engine = chosen(self.engine, distributed=data.distributed)
         if engine != "local":
-            data = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
+            data = Data(in_blocks(placed([data.X], engine)[0]), None, None, distributed=True)
         self._rows = data
         # Blocks are checked now, not when the first is searched in.
         self.n_samples_fit_ = self._run(count, None)

@@ -39,7 +39,8 @@ class Task:
         from dask.sizeof import sizeof
 
         settings = vars(self.settings).values() if is_dataclass(self.settings) else (self.settings,)
-        return super().__sizeof__() + sum(map(sizeof, settings))
+        nbytes: int = super().__sizeof__() + sum(map(sizeof, settings))
+        return nbytes
 
 
 def on_rank(

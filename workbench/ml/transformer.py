@@ -15,7 +15,7 @@ from workbench.ml.engines import chosen
 from workbench.ml.placed import placed
 
 
-class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc]
+class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]
     """In the place of scikit-learn's mixin, whose ``set_output`` would compute and gather Dask collections.
 
     Notes
