@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 
@@ -25,6 +26,7 @@ from workbench.ml import PCA, KMeans, LogisticRegression, StandardScaler, compar
 from workbench.ml.checks import Checks
 from workbench.ml.data import Data
 from workbench.ml.task import Task
+from workbench.placing.source import futures_in
 from workbench.verbs import actions
 
 ROWS, FEATURES = 1003, 5
@@ -76,6 +78,33 @@ def test_k_means_finds_the_centres_of_scikit_learn(client4, engine):
     np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-9)
     np.testing.assert_array_equal(ours.labels_.compute(), theirs.labels_)
     assert ours.n_iter_ == theirs.n_iter_
+
+
+@BOTH
+def test_labels_lie_beside_the_rows_and_keep_them_no_longer_than_the_user_does(client4, engine):
+    placed = place(X)
+    model = KMeans(4, init=X[:4], engine=engine).fit(placed)
+    lengths = run_on_ranks(lambda _, rows, labels: (len(rows), labels.shape), placed, model.labels_)
+    assert all(labels == (rows,) for rows, labels in lengths)
+    keys = {future.key for future in futures_in(placed)}
+
+    def there(dask_scheduler):
+        return set(map(str, dask_scheduler.tasks)) & set(map(str, keys))
+
+    assert len(client4.run_on_scheduler(there)) == 4
+    del placed
+    until("the rows are gone", lambda: not client4.run_on_scheduler(there))
+    np.testing.assert_array_equal(model.labels_.compute(), model.predict(X))
+    assert "labels_" not in vars(pickle.loads(pickle.dumps(model)))  # noqa: S301
+
+
+@BOTH
+def test_a_fit_that_makes_no_labels_leaves_none(client4, engine):
+    model = KMeans(4, init=X[:4], engine=engine, compute_labels=False).fit(as_dask(X)[0])
+
+    assert not hasattr(model, "labels_")
+    np.testing.assert_allclose(model.cluster_centers_, KMeans(4, init=X[:4]).fit(X).cluster_centers_, rtol=1e-9)
+    np.testing.assert_allclose(model.score(as_dask(X)[0]), model.score(X), rtol=1e-12)
 
 
 @BOTH

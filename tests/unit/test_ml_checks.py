@@ -96,7 +96,8 @@ from workbench.ml.scaler_part import ScalerChecks, ScalerPart
 X = np.random.default_rng(0).normal(size=(100, 3))
 y = (X[:, 0] > 0) * 1.0
 rows = make(KMeansPart, Checks("KMeans"), 0, X, None, None)
-kmeans_fit.fit(LocalParts([rows]), kmeans_fit.Settings(2, X[:2], 1, 10, 1e-4, 0, 100))
+for init in (X[:2], "random", "k-means||"):
+    kmeans_fit.fit(LocalParts([rows]), kmeans_fit.Settings(2, init, 1, 10, 1e-4, 0, 100))
 labelled = make(LogisticPart, Checks("LogisticRegression", "labels"), 0, X, y, None)
 logistic_fit.fit(LocalParts([labelled]), logistic_fit.Settings(1, 1e-4, 9, 3, True, None, "lbfgs", 1e-16, None))
 make(LinearPart, Checks("Ridge", "numbers"), 0, X, y, None).products(None, np.zeros(1))

@@ -106,13 +106,13 @@ def kmeans(comm: Intracomm, data: _Block, iterations: int) -> tuple[_Vector, int
     own, total = np.empty(now.size + CLUSTERS + 1), np.empty(now.size + CLUSTERS + 1)
     made, moved = 0, 1.0
     while made < iterations and moved:
-        sums, counts, _, own[-1] = part.step(now)
+        sums, counts, _, own[-1] = part.step(now, not made)
         own[: now.size], own[now.size : -1] = sums.ravel(), counts
         comm.Allreduce(own, total)
         now, moved = total[: now.size].reshape(now.shape) / total[now.size : -1, None], total[-1]
         made += 1
     inertia = np.empty(1)
-    comm.Allreduce(np.array([part.inertia(now)]), inertia)
+    comm.Allreduce(np.array([part.spread()[-1] - part.assign(now)[1]]), inertia)
     return np.append(now, inertia), made
 
 

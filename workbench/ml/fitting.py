@@ -11,6 +11,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from workbench.ml import left
 from workbench.ml.actor_parts import ActorParts
 from workbench.ml.data import Data
 from workbench.ml.engines import chosen
@@ -18,13 +19,14 @@ from workbench.ml.parts import LocalParts
 from workbench.ml.placed import in_blocks, placed, whereabouts
 from workbench.ml.progress import Listener, Report, Sender
 from workbench.ml.task import Task, on_rank
-from workbench.placing import alike, pinning, source
+from workbench.placing import alike, pinning
 
 
 def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any, str]:
     """Run an algorithm, and return what it has found, and the engine: ``"dask"``, ``"mpi"`` or ``"local"``.
 
-    What has been found are placed Dask arrays, where the parts keep what they have found (`Task.kept`).
+    Where the parts keep something (`Task.kept`) that is a pair: what the algorithm has found, and a tuple of what the
+    parts keep, arrays or placed Dask arrays.
 
     Parameters
     ----------
@@ -36,17 +38,20 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         fitted here, and Dask collections by MPI where one world holds all blocks, else by Dask; the setting
         ``workbench.ml.engine`` is another default.
     report
-        Receives the records of `Parts.report`, in this process; None if the parts keep what they have found.
+        Receives the records of `Parts.report`, in this process.
     """
     engine = chosen(engine, distributed=data.distributed)
     if engine == "local":
-        parts = LocalParts([task.part(*data.columns(), 0)], report)
-        return task.algorithm(parts, task.settings), "local"
+        part = task.part(*data.columns(), 0)
+        found = task.algorithm(LocalParts([part], report), task.settings)
+        return (found, part.kept()) if task.kept else found, "local"
     X, y, weight = map(in_blocks, placed(data.columns(), engine))
     there = Data(X, y, weight, distributed=True)
-    if engine == "mpi" or (engine == "auto" and _has_mpi(there)):
-        return _by_mpi(task, there, report), "mpi"
-    return _by_dask(task, there, report), "dask"
+    if engine == "auto":
+        engine = "mpi" if _has_mpi(there) else "dask"
+    identity = uuid.uuid4().hex
+    found = (_by_mpi if engine == "mpi" else _by_dask)(task, there, identity, report)
+    return (found, left.collect(identity, task.kept, there.X)) if task.kept else found, engine
 
 
 def _starts(data: Data) -> list[int]:
@@ -65,9 +70,9 @@ def _has_mpi(data: Data) -> bool:
     return len({ranks.get(pin.address) for pin in pins}) == 1
 
 
-def _by_dask(task: Task, data: Data, report: Report | None) -> Any:
+def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     client, pins = whereabouts(data.X)
-    sender = Sender(uuid.uuid4().hex, task.checks.estimator, client.log_event, awaited=False)
+    sender = Sender(fit, task.checks.estimator, client.log_event, awaited=False)
 
     def tell(record: Mapping[str, Any]) -> None:
         sender(record)
@@ -77,27 +82,30 @@ def _by_dask(task: Task, data: Data, report: Report | None) -> Any:
     columns = [alike.per_block(client, value, pins) for value in data.columns()]
     blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
     parts = ActorParts(client, task.part, task.checks, blocks, report=tell)
-    # Between two steps there are small vectors here, and threads that wait for more would take a core from the ranks.
-    with threadpool_limits(1, user_api="blas"):
-        found = task.algorithm(parts, task.settings)
+    try:
+        # Between two steps there are small vectors here: threads that wait for more would take a core from the ranks.
+        with threadpool_limits(1, user_api="blas"):
+            found = task.algorithm(parts, task.settings)
+        if task.kept:
+            parts.sum("leave", fit)
+    finally:
+        parts.end()
     sender.flush()
-    return parts.kept(task.kept, str(source.placed_per(data.X))) if task.kept else found
+    return found
 
 
-def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
+def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     from workbench.calling.call import Call
     from workbench.calling.request import request
 
     client, _ = whereabouts(data.X)
-    fit = uuid.uuid4().hex
     listener = Listener(client, fit, report) if report else None
     args = [task, _starts(data), fit, listener is not None, *data.columns()]
     # Nobody who calls `fit` could ask for more.
-    result = "blocks" if task.kept else "root"
-    asked = request(on_rank, args, {}, client=client, result=result, world=None, limit=math.inf, timeout=None)
+    asked = request(on_rank, args, {}, client=client, result="root", world=None, limit=math.inf, timeout=None)
     call = Call(dataclasses.replace(asked, name=f"{task.checks.estimator}.fit"))
     if listener is None:
-        return call.result() if task.kept else call.result()[0]
+        return call.result()[0]
     listener.listen(call)
     try:
         found, records = call.result()

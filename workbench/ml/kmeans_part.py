@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from workbench.ml.checks import FindsNonFinite
+from workbench.ml.left import Keeps
 from workbench.ml.moments import Moments
 
 _Array = NDArray[Any]
@@ -25,13 +27,11 @@ _SLICE = 6000
 _NUMBERS, _LEAST = 32 * _SLICE, 250
 # Rows, at least, that tell about where all are.
 _SAMPLE = 1000
-# How well the inertia is to be known, and how well sums of squares are.
-_SURE, _ROUNDING = 1e-10, 2e-14
 # The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
 _ANEW = 20
 
 
-class KMeansPart:
+class KMeansPart(Keeps, FindsNonFinite):
     """A block.
 
     Parameters
@@ -47,17 +47,20 @@ class KMeansPart:
 
     Notes
     -----
-    Work space: 4 bytes per row for the labels, at most 11 during a step, 8 while the first centres are drawn, and
-    slices of 8 MiB, or of 250 rows where these with their distances to all centres are more.
+    Work space: 4 bytes per row for the labels, at most 11 during a step, 12 while the first centres are drawn, 4 more
+    where there are several runs, and slices of 8 MiB, or of 250 rows where these with their distances to all centres
+    are more.
     """
 
     def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
         self._X, self._weight, self._start = X, weight, start
         self._middle: _Array | None = None
         self._labels: NDArray[np.int32] | None = None
-        self._sums, self._counts, self._steps = np.empty(0), np.empty(0), 0
+        self._sums, self._counts, self._members = np.empty(0), np.empty(0), np.empty(0)
+        self._steps = 0
         self._distances = np.empty(0)
-        self._sum, self._squares = np.empty(0), 0.0
+        self._sum, self._squares, self._weighted = np.empty(0), 0.0, 0.0
+        self._kept: NDArray[np.int32] | None = None
 
     def sample(self, total: int) -> Moments:
         """Return the moments of some of the rows, the same of so many in all on however many parts.
@@ -69,15 +72,19 @@ class KMeansPart:
             return 0.0, nothing, nothing
         every = max(1, total // _SAMPLE)
         rows = self._X[-self._start % every :: every].astype(np.float64)
+        if not np.isfinite(rows).all():
+            self.refuse_non_finite()
         mean = rows.mean(axis=0) if len(rows) else np.zeros(rows.shape[1])
         return float(len(rows)), mean, np.square(rows - mean).sum(axis=0)
 
-    def spread(self) -> tuple[float, _Array, float]:
+    def spread(self) -> tuple[float, _Array, float, float]:
         """Return the number of rows, and the sums of them and of their squared norms, seen from the middle.
 
-        Those that a step has gathered: it has the rows in the cache.
+        The last number is the sum of the squared norms with the weights of the rows, NaN where the scores have not its
+        precision. All are gathered by the first step, which has the rows in the cache.
         """
-        return float(self._X.shape[0]), self._sum, self._squares
+        exact = self._X.dtype == np.float64 and not sparse.issparse(self._X)
+        return float(self._X.shape[0]), self._sum, self._squares, self._weighted if exact else np.nan
 
     def center(self, middle: _Array) -> float:
         """Look at rows from a point in their midst: far from 0 their products with centres lose digits."""
@@ -115,15 +122,16 @@ class KMeansPart:
         row = min(row, self._X.shape[0] - 1)
         return _dense(self._X[row : row + 1])
 
-    def step(self, centers: _Array, gather: bool = False) -> tuple[_Array, _Array, float, float]:
+    @np.errstate(over="ignore", invalid="ignore")
+    def step(self, centers: _Array, first: bool = False) -> tuple[_Array, _Array, float, float]:
         """Assign the rows to their nearest centres.
 
         Parameters
         ----------
         centers
             Shape (clusters, features).
-        gather
-            Whether to gather on the way what `spread` tells.
+        first
+            Whether this is the first step of a run, which gathers what `spread` returns.
 
         Returns
         -------
@@ -136,19 +144,42 @@ class KMeansPart:
         moved : float
             How many rows are in another cluster than before.
         """
+        if first:
+            self._labels = None
         before = self._labels
-        labels, scores, _ = self._nearest(centers)
+        labels, scores = self._nearest(centers)
+        if first and not np.isfinite(scores):
+            self.refuse_non_finite()
         changed = None if before is None else labels != before
         moved = len(labels) if changed is None else int(np.count_nonzero(changed))
-        if gather or changed is None or moved > len(labels) // 4 or self._steps % _ANEW == 0:
-            self._sums, self._counts = self._totals(labels, None, len(centers), gather=gather)
+        if changed is None or moved > len(labels) // 4 or self._steps % _ANEW == 0:
+            self._sums, self._counts, self._members = self._totals(labels, None, len(centers), gather=first)
         elif moved:
-            sums, counts = self._totals(labels, np.flatnonzero(changed), len(centers), before)
+            sums, counts, members = self._totals(labels, np.flatnonzero(changed), len(centers), before)
             self._sums += sums
             self._counts += counts
+            self._members += members
+            # Weights that come and go leave a rest by rounding where no row is left.
+            empty = self._members == 0
+            self._sums[empty] = self._counts[empty] = 0
         self._labels = labels
         self._steps += 1
         return self._sums, self._counts, scores, float(moved)
+
+    def assign(self, centers: _Array) -> tuple[_Array, float]:
+        """Assign the rows to their nearest centres after the last step; return the rows of each, and the scores."""
+        self._labels = None
+        self._labels, scores = self._nearest(centers)
+        return self._counted(len(centers), None), scores
+
+    def keep(self) -> float:
+        """Keep the labels while other runs are made."""
+        self._kept = self._labels
+        return 0.0
+
+    def kept(self) -> tuple[_Array, ...]:
+        """See `Keeps.kept`: the labels that were kept, else the last ones."""
+        return (self._label(slice(0, self._X.shape[0])) if self._kept is None else self._kept,)
 
     def labels(self, centers: _Array) -> NDArray[np.int32]:
         """Return the nearest centre of each row, shape (rows,)."""
@@ -177,30 +208,41 @@ class KMeansPart:
         ]
 
     def inertia(self, centers: _Array) -> float:
-        """Return the sum of the squared distances of the rows to their nearest centres, weighted; ends a run.
+        """Return the sum of the squared distances of the rows to the centres they are assigned to, weighted."""
+        return sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
 
-        Notes
-        -----
-        The scores tell it, too, unless it is small beside the sums of squares of which it is the difference.
+    def distances(self, centers: _Array) -> _Array:
+        """Return the squared distance of each row to its nearest centre, shape (rows,)."""
+        self._labels = self.labels(centers)
+        return np.concatenate([distances for _, distances in self._squared_distances(centers)])
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def near(self, candidates: _Array, before: int) -> float:
+        """Take more candidates into account; return the squared distances to the nearest ones, weighted, summed.
+
+        Parameters
+        ----------
+        candidates
+            Shape (candidates, features).
+        before
+            Number of candidates before these.
         """
-        exact = self._X.dtype == np.float64 and not sparse.issparse(self._X)
-        self._labels, scores, squares = self._nearest(centers, squares=exact)
-        inertia = squares - scores
-        doubt = max(_ROUNDING, np.finfo(np.float64).eps * 2 * len(centers)) * (squares + abs(scores))
-        if not (exact and doubt < _SURE * inertia):
-            inertia = sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
-        self._labels, self._steps = None, 0
-        return inertia
-
-    def cost(self, centers: _Array) -> float:
-        """Take more centres into account; return the sum of the squared distances to the nearest one, weighted."""
-        if not len(self._distances):
+        if not before:
             self._distances = np.full(self._X.shape[0], np.inf)
+            self._labels = np.zeros(self._X.shape[0], dtype=np.int32)
         cost = 0.0
-        for here, X in self._slices(len(centers)):
+        for here, labels, best, rows, centers in self._scored(candidates):
+            if sparse.issparse(rows):
+                distances = np.maximum(_squared_norms(rows) - best, 0)
+            else:
+                distances = _squared_norms(rows - centers[labels])
             nearest = self._distances[here]
-            np.minimum(nearest, _distances(X, centers).min(axis=1), out=nearest)
+            nearer = distances < nearest
+            nearest[nearer] = distances[nearer]
+            self._label(here)[nearer] = labels[nearer] + before
             cost += self._weighed(here, nearest)
+        if not np.isfinite(cost):
+            self.refuse_non_finite()
         return cost
 
     def draw(self, factor: float, seed: Sequence[int]) -> _Array:
@@ -219,10 +261,19 @@ class KMeansPart:
             drawn.append(here.start + np.flatnonzero(numbers < chances))
         return _dense(self._X[np.concatenate(drawn)])
 
-    def weigh(self, centers: _Array) -> _Array:
-        """Return the weight of the rows that are nearest to each centre, shape (centres,); forget the distances."""
-        self._distances = np.empty(0)
-        return self._totals(self._nearest(centers)[0], None, len(centers))[1]
+    def weigh(self, candidates: int) -> _Array:
+        """Return the weight of the rows nearest to each candidate, shape (candidates,); forget the distances."""
+        weights = self._counted(candidates, self._weight)
+        self._distances, self._labels = np.empty(0), None
+        return weights
+
+    def _counted(self, clusters: int, weight: _Array | None) -> _Array:
+        """Return the rows of each cluster, or their weight."""
+        counts = np.zeros(clusters)
+        for start in range(0, self._X.shape[0], _SLICE):
+            here = slice(start, min(start + _SLICE, self._X.shape[0]))
+            counts += np.bincount(self._label(here), None if weight is None else weight[here], minlength=clusters)
+        return counts
 
     def _slices(self, clusters: int = 1) -> Iterator[tuple[slice, Any]]:
         """Yield slices of rows, small enough for their distances to so many centres, too."""
@@ -235,8 +286,16 @@ class KMeansPart:
         numbers = clusters if sparse.issparse(self._X) else max(clusters, features)
         return int(min(rows, _SLICE, max(_LEAST, _NUMBERS // numbers)))
 
-    def _nearest(self, centers: _Array, *, squares: bool = False) -> tuple[NDArray[np.int32], float, float]:
-        """Return the nearest centre of each row, the weighted sum of their scores and, if wanted, of their norms.
+    def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
+        """Return the nearest centre of each row, and the weighted sum of their scores."""
+        labels, total = np.empty(self._X.shape[0], dtype=np.int32), 0.0
+        for here, of, best, _, _ in self._scored(centers):
+            labels[here] = of
+            total += self._weighed(here, best)
+        return labels, total
+
+    def _scored(self, centers: _Array) -> Iterator[tuple[slice, _Array, _Array, Any, _Array]]:
+        """Yield where some rows are, their nearest centres and scores, and rows and centres as seen from the middle.
 
         Notes
         -----
@@ -244,7 +303,6 @@ class KMeansPart:
         takes the place of the last bits of the score, so that one pass finds both: scores that agree in all bits but
         these, 48 with 16 centres, count as equal.
         """
-        labels = np.empty(self._X.shape[0], dtype=np.int32)
         middle = self._middle
         if middle is not None:
             centers, middle = centers - middle, middle.astype(self._X.dtype)
@@ -253,7 +311,6 @@ class KMeansPart:
         numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
         products = np.empty((len(centers), self._at_once(len(centers))), dtype=factors.dtype)
         scores = products if factors.dtype == np.float64 else np.empty(products.shape)
-        total, of_rows = 0.0, 0.0
         for here, rows in self._slices(len(centers)):
             X = rows if middle is None else rows - middle
             product, score = products[:, : X.shape[0]], scores[:, : X.shape[0]]
@@ -263,11 +320,7 @@ class KMeansPart:
             bits &= mask
             bits |= numbers
             best = score.max(axis=0)
-            labels[here] = best.view(np.int64) & low
-            total += self._weighed(here, best)
-            if squares:
-                of_rows += float(np.vdot(X, X)) if self._weight is None else self._weighed(here, _norms(X))
-        return labels, total, of_rows
+            yield here, best.view(np.int64) & low, best, X, centers
 
     def _totals(
         self,
@@ -277,38 +330,45 @@ class KMeansPart:
         before: _Array | None = None,
         *,
         gather: bool = False,
-    ) -> tuple[_Array, _Array]:
-        """Return sums and weights of the rows of each cluster: of all rows, or of some; less those it had before."""
+    ) -> tuple[_Array, _Array, _Array]:
+        """Return sums, weights and number of the rows of each cluster: of all, or of some; less those it had before.
+
+        Rows that weigh nothing are not counted.
+        """
         sums, counts = np.zeros((clusters, self._X.shape[1])), np.zeros(clusters)
+        members = np.zeros(clusters)
         if gather:
-            self._sum, self._squares = np.zeros(self._X.shape[1]), 0.0
-        rows, at_once = len(labels) if which is None else len(which), self._at_once(1)
+            self._sum, self._squares, self._weighted = np.zeros(self._X.shape[1]), 0.0, 0.0
+        # Each slice takes room for a sum of its own: with many clusters more rows share it.
+        rows, at_once = len(labels) if which is None else len(which), max(self._at_once(1), clusters)
         for start in range(0, rows, at_once):
             here: Any = slice(start, min(start + at_once, rows))
             here = here if which is None else which[here]
             X, of = self._X[here], labels[here]
             if gather:
-                self._gather(X)
+                self._gather(here, X)
             weight = np.ones(len(of)) if self._weight is None else self._weight[here].astype(np.float64)
             if before is not None:
                 # What goes to one cluster and comes from another, for each row.
                 of, weight = np.ravel((of, before[here]), "F"), np.ravel((weight, -weight), "F")
             ends = np.arange(0, len(of) + 1, len(of) // X.shape[0])
-            members = sparse.csc_array((weight, of, ends), shape=(clusters, X.shape[0]))
-            sums += _dense(members @ X)
+            sums += _dense(sparse.csc_array((weight, of, ends), shape=(clusters, X.shape[0])) @ X)
             counts += np.bincount(of, weight, minlength=clusters)
-        return sums, counts
+            if self._weight is not None:
+                members += np.bincount(of, np.sign(weight), minlength=clusters)
+        return sums, counts, counts.copy() if self._weight is None else members
 
-    def _gather(self, X: Any) -> None:
+    def _gather(self, here: slice, X: Any) -> None:
         """Take rows into account of which `spread` tells."""
         if sparse.issparse(X):
-            numbers = X.data.astype(np.float64)
             self._sum += np.ravel(X.sum(axis=0))
-        else:
-            apart = (X if self._middle is None else X - self._middle).astype(np.float64, copy=False)
-            numbers = apart.ravel()
-            self._sum += np.ones(len(apart)) @ apart
-        self._squares += float(numbers @ numbers)
+            self._squares += float(_squared_norms(X).sum())
+            return
+        apart = (X if self._middle is None else X - self._middle).astype(np.float64, copy=False)
+        self._sum += np.ones(len(apart)) @ apart
+        squares = float(np.vdot(apart, apart))
+        self._squares += squares
+        self._weighted += squares if self._weight is None else self._weighed(here, _squared_norms(apart))
 
     def _squared_distances(self, centers: _Array) -> Iterator[tuple[slice, _Array]]:
         """Yield the squared distances of slices of rows to the centres of their clusters; of their differences."""
@@ -317,10 +377,10 @@ class KMeansPart:
             if sparse.issparse(X):
                 # Of their products: the differences are not sparse.
                 products = (X @ centers.T)[np.arange(len(labels)), labels]
-                norms = np.ravel(X.multiply(X).sum(axis=1)) + np.square(centers).sum(axis=1)[labels]
+                norms = _squared_norms(X) + np.square(centers).sum(axis=1)[labels]
                 yield here, np.maximum(norms - 2 * products, 0)
             else:
-                yield here, _norms(X - centers[labels])
+                yield here, _squared_norms(X - centers[labels])
 
     def _label(self, here: slice) -> _Array:
         """Return the clusters of some rows: the first one before there has been a step."""
@@ -344,14 +404,6 @@ def _multiply(factors: _Array, X: Any, out: _Array) -> None:
         np.matmul(factors, X.T, out=out)
 
 
-def _distances(X: Any, centers: _Array) -> _Array:
-    """Return the squared distances of rows and centres, shape (rows, centres)."""
-    from sklearn.metrics.pairwise import euclidean_distances
-
-    distances: _Array = euclidean_distances(X, centers, squared=True)
-    return distances
-
-
 def _uniform(seed: Sequence[int], start: int, number: int) -> _Array:
     """Return the random numbers of some rows, in [0, 1)."""
     # Its numbers come in fours, and so does it skip them.
@@ -359,9 +411,13 @@ def _uniform(seed: Sequence[int], start: int, number: int) -> _Array:
     return np.random.Generator(generator).random(start % 4 + number)[start % 4 :]
 
 
-def _norms(X: _Array) -> _Array:
+def _squared_norms(X: Any) -> _Array:
     """Return the squared norms of rows."""
-    norms: _Array = np.einsum("ij,ij->i", X, X)
+    if sparse.issparse(X):
+        X = X.astype(np.float64)
+        norms: _Array = np.ravel(X.multiply(X).sum(axis=1))
+    else:
+        norms = np.einsum("ij,ij->i", X, X)
     return norms
 
 

@@ -273,7 +273,7 @@ class NearestNeighbors(Estimator):
         kept = np.empty((0, number)), np.empty((0, number), np.int64)
         task = Task(find_own, self._search(None, number + 1), NeighborsPart, self._checks(), kept)
         with reporting(type(self).__name__, None, self.verbose, self.callback) as report:
-            (distances, rows), self.engine_ = fitting.fit(task, self._rows, self.engine, None)
+            (_, (distances, rows)), self.engine_ = fitting.fit(task, self._rows, self.engine, None)
             if report is not None:
                 report({"pass": 1, "name": "nearest"})
         return distances, rows

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from workbench.ml.checks import FindsNonFinite
+from workbench.ml.left import Keeps
 from workbench.ml.neighbors_measure import measure
 from workbench.ml.parts import Parts
 from workbench.ml.passes import Passes
@@ -86,7 +87,7 @@ def join(number: int, left: Found, right: Found) -> Found:
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
-class NeighborsPart(FindsNonFinite):
+class NeighborsPart(Keeps, FindsNonFinite):
     """A block.
 
     Parameters
@@ -128,7 +129,7 @@ class NeighborsPart(FindsNonFinite):
             self._found.append(others(*found, start))
 
     def kept(self) -> Found:
-        """Return what was found for all rows of this part."""
+        """See `Keeps.kept`: what was found for all rows of this part."""
         distances, rows = (np.concatenate(each) for each in zip(*self._found, strict=True))
         return distances, rows
 

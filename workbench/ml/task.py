@@ -31,8 +31,8 @@ class Task:
     """Makes a part of rows, targets, weights and the number of the first row."""
     checks: Checks
     kept: tuple[NDArray[Any], ...] = ()
-    """Arrays without rows, like those that the method ``kept`` of each part returns at the end, which stay on its rank
-    and are what the fit returns. Default: the fit returns what the algorithm does."""
+    """Arrays without rows, like those that each part, a `workbench.ml.left.Keeps`, has found for its rows. These stay
+    on its rank, and the fit returns what the algorithm does, and placed Dask arrays of them."""
 
     def __sizeof__(self) -> int:
         # By this a call broadcasts what is large, such as the queries of a search.
@@ -45,15 +45,17 @@ class Task:
 
 def on_rank(
     comm: Intracomm, task: Task, starts: list[int], fit: str, wanted: bool, *columns: Any
-) -> tuple[Any, ...] | None:
-    """Take part in a fit; return what the part keeps, or on rank 0 what was found and, if wanted, all records."""
+) -> tuple[Any, list[Any]] | None:
+    """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
     part = make(task.part, task.checks, starts[comm.rank], *columns)
     if comm.rank:
         serve(comm, part)
-        return part.kept() if task.kept else None
+        return None
     sender = Sender(fit, task.checks.estimator, events.tell, awaited=wanted)
     parts = RankParts(comm, part, sender)
     found = task.algorithm(parts, task.settings)
+    if task.kept:
+        parts.sum("leave", fit)
     parts.end()
     sender.flush()
-    return part.kept() if task.kept else (found, sender.records if wanted else [])
+    return found, sender.records if wanted else []
