@@ -58,7 +58,7 @@ def test_several_targets_are_fitted_as_by_scikit_learn_and_passes_are_told(clien
     assert ours.engine_ == engine
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-10)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-9)
-    assert [record["name"] for record in told] == ["sums", "products", "pull"]
+    assert [record["name"] for record in told] == ["sample", "products", "pull"]
 
 
 @BOTH

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
+from scipy.linalg import LinAlgWarning
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
@@ -18,6 +20,10 @@ from workbench.ml.estimator import Estimator
 from workbench.ml.linear_part import LinearPart
 from workbench.ml.reporting import Callback
 from workbench.ml.task import Task
+from workbench.words import count
+
+# Names of columns in a warning.
+_NAMED = 10
 
 
 class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
@@ -84,7 +90,8 @@ class LinearRegression(_Linear):
     fit_intercept
         Whether the model has a constant beside the features.
     tol
-        Singular values of the rows below this times the largest one count as 0; 1e-7 at least.
+        Singular values of the rows, once each column has length 1, below this times the largest one count as 0;
+        1e-15 times the number of features at least.
     engine
         ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
     verbose
@@ -99,10 +106,10 @@ class LinearRegression(_Linear):
     intercept_ : float or ndarray of shape (targets,)
         The constant; 0 without one.
     rank_ : int
-        How many singular values of the rows count.
+        How many singular values of the rows count, once each column has length 1.
     singular_ : ndarray of shape (min(rows, features),)
-        Singular values of the rows, weighted, and less their mean where there is an intercept. They come of squares:
-        those below 1e-8 of the largest are rounding.
+        Singular values of the rows, weighted, and less their mean where there is an intercept. Most fits find them by
+        squares: those below 1e-8 of the largest are rounding.
     n_features_in_ : int
         Number of features.
     engine_ : str
@@ -110,12 +117,13 @@ class LinearRegression(_Linear):
 
     Notes
     -----
-    Minimises what scikit-learn's estimator of this name minimises; where more than one model fits best, it is as there
-    the one of the shortest coefficients, to about 1e-8 of the largest. The rows are reduced to the sums of their
-    products, of which each rank has a matrix of features x features, float64 whatever the rows are. With float64 rows
-    the coefficients agree with those of scikit-learn to about 1e-10 of the largest as long as the condition, the
-    largest singular value over the smallest that counts, is below 1e5; to 1e-8 at 1e6, where `tol` cuts off by default;
-    to no more than 1e-3 at 1e7. Scale features whose units differ much.
+    Minimises what scikit-learn's estimator of this name minimises, in units in which each column has length 1, so that
+    features in units that differ much all count; scikit-learn drops those that are below `tol` times the largest. Where
+    more than one model fits best, a warning names the columns that depend on each other, and the model is as in
+    scikit-learn the one of the shortest coefficients, to about 1e-8 of the largest. The rows are reduced to the sums of
+    their products, of which each rank has half a matrix of features x features, float64 whatever the rows are. Where a
+    singular value is below 1e-5 of the largest and may count, a pass of QR decompositions finds what squares do not
+    know. The coefficients agree with those of scikit-learn, for float64 rows, to about 1e-10 of the largest.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -139,10 +147,26 @@ class LinearRegression(_Linear):
         self.callback = callback
 
     def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
-        return linear_fit.Settings(alpha=0.0, fit_intercept=self.fit_intercept, tol=self.tol, rows=rows)
+        return linear_fit.Settings(
+            alpha=0.0, fit_intercept=self.fit_intercept, tol=self.tol, rows=rows, targets=targets
+        )
 
     def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
         self.rank_, self.singular_ = found.rank, found.singular.astype(dtype)
+        if len(found.dependent):
+            warnings.warn(self._of_rank(found), LinAlgWarning, stacklevel=3)
+
+    def _of_rank(self, found: linear_fit.Fitted) -> str:
+        """Return why more than one model fits best."""
+        names = getattr(self, "feature_names_in_", range(self.n_features_in_))
+        named = [repr(names[column]) for column in found.dependent[:_NAMED]]
+        more = len(found.dependent) - len(named)
+        return (
+            f"LinearRegression: the rows have rank {found.rank} of {count(self.n_features_in_, 'feature')}, so that "
+            "more than one model fits best, and the one of the shortest coefficients was taken. Columns that are "
+            f"constant or depend on each other: {', '.join(named)}{f' and {more} more' if more else ''}. Leave out "
+            "those that the others replace, or use Ridge"
+        )
 
 
 class Ridge(_Linear):
@@ -175,8 +199,9 @@ class Ridge(_Linear):
 
     Notes
     -----
-    As `LinearRegression`. The condition that counts is that of the rows with the penalty, which is the better the
-    larger `alpha` is. Each different one is another matrix of features x features, where the equations are solved.
+    The rows are reduced to the sums of their products, as by `LinearRegression`, and the equations are solved by a
+    Cholesky decomposition for each different `alpha`; a pass corrects the coefficients, which agree with those of
+    scikit-learn to about 1e-10 of the largest where the rows with the penalty have a condition below 1e5.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -215,4 +240,4 @@ class Ridge(_Linear):
             raise ValueError(
                 f"The 'alpha' parameter of Ridge must be numbers of at least 0. Got {self.alpha!r} instead."
             )
-        return linear_fit.Settings(alpha=alpha, fit_intercept=self.fit_intercept, tol=0.0, rows=rows)
+        return linear_fit.Settings(alpha=alpha, fit_intercept=self.fit_intercept, tol=0.0, rows=rows, targets=targets)
