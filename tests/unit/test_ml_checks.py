@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from workbench.ml.checks import Checks
+from workbench.ml.checks import Checks, FindsNonFinite, make
+from workbench.ml.neighbors_part import NeighborsPart
 
 ROWS = np.arange(12.0).reshape(4, 3)
 LABELS = np.array([0, 1, 1, 0])
@@ -110,3 +111,39 @@ def test_a_fit_of_plain_blocks_loads_neither_scikit_learn_nor_pandas():
     told = subprocess.run([sys.executable, "-c", FITS], capture_output=True, text=True, check=True, timeout=60)
 
     assert told.stdout == "[]\n"
+
+
+class Sums(FindsNonFinite):
+    """A part that passes over its rows once."""
+
+    def __init__(self, X, y, weight, start):
+        self.X = X
+
+    def total(self):
+        total = self.X.sum(axis=0)
+        if not np.isfinite(total).all():
+            self.refuse_non_finite()
+        return total
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_part_that_finds_what_is_not_finite_does_so_in_its_own_pass(value, monkeypatch):
+    rows = np.where(ROWS == 5, value, ROWS)
+    with pytest.raises(ValueError, match="Input X contains"):
+        make(NeighborsPart, Checks("Model"), 0, rows, None, None).rows()
+    part = make(Sums, Checks("Model"), 0, rows, None, None)
+    with pytest.raises(ValueError, match=f"Input X contains {'NaN' if np.isnan(value) else 'infinity'}"):
+        part.total()
+
+    monkeypatch.setattr("workbench.ml.checks._is_finite", lambda *_: pytest.fail("the rows were searched"))
+    assert make(Sums, Checks("Model"), 0, ROWS, None, None).total().tolist() == ROWS.sum(axis=0).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_a_sum_of_finite_numbers_that_overflows_is_not_refused():
+    assert np.isinf(make(Sums, Checks("Model"), 0, np.full((4, 3), 1e308), None, None).total()).all()
+
+
+def test_rows_that_have_to_be_converted_are_checked_before_the_first_pass():
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        make(Sums, Checks("Model"), 0, np.asfortranarray(np.where(ROWS == 5, np.nan, ROWS)), None, None)

@@ -5,6 +5,8 @@ What is as it has to be is let through without it: to load it takes a rank two s
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
@@ -63,10 +65,18 @@ class Checks:
             X, y = check_array(X, input_name="X", **options), None
         return X, y, weights(weight, X)
 
-    def _is_plain(self, X: Any, y: Any, weight: Any) -> bool:
-        """Tell whether nothing is to be converted or refused; if it cannot be told in no time, False."""
+    def _is_plain(self, X: Any, y: Any, weight: Any, *, finite: bool = True) -> bool:
+        """Return whether nothing is to be converted or refused; False where this would take long to find out.
+
+        Parameters
+        ----------
+        X, y, weight
+            As of `apply`.
+        finite
+            Whether X is searched for numbers that are not finite.
+        """
         return (
-            _is_finite(X, 2)
+            (_is_finite(X, 2) if finite else _is_array(X, 2))
             and X.dtype in FLOATS
             and X.flags.c_contiguous
             and X.size > 0
@@ -96,9 +106,36 @@ class Checks:
             raise ValueError(f"y should be a 1d array, got an array of shape {y.shape} instead.")
 
 
+class FindsNonFinite:
+    """A part that reports numbers of X that are not finite by itself, in its first pass, so that `make` skips a pass.
+
+    A method that passes over all rows calls `refuse_non_finite` where a result of the pass is not finite.
+    """
+
+    finds_non_finite = True
+    """Whether `make` leaves the search for such numbers to the part."""
+    _check: Callable[[], Any] | None = None
+
+    def refuse_non_finite(self) -> None:
+        """Check the block as scikit-learn does; return if all numbers are finite, as a sum of large ones may not be.
+
+        Raises
+        ------
+        ValueError
+            As scikit-learn words it.
+        """
+        if self._check is not None:
+            self._check()
+
+
+def _is_array(array: Any, ndim: int) -> bool:
+    """Return whether this is a numpy array of numbers, of so many dimensions."""
+    return type(array) is np.ndarray and array.ndim == ndim and array.dtype.kind in "fiub"
+
+
 def _is_finite(array: Any, ndim: int) -> bool:
-    """Tell whether this is a numpy array of so many dimensions, and surely has finite numbers only."""
-    if type(array) is not np.ndarray or array.ndim != ndim or array.dtype.kind not in "fiub":
+    """Return whether this is a numpy array of so many dimensions, and surely has finite numbers only."""
+    if not _is_array(array, ndim):
         return False
     # A sum that is none may be of finite numbers, too.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -132,4 +169,9 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
     ValueError, TypeError
         As `Checks.apply`.
     """
-    return part(*checks.apply(*columns), start)
+    if not (getattr(part, "finds_non_finite", False) and checks._is_plain(*columns, finite=False)):
+        return part(*checks.apply(*columns), start)
+    X, y, weight = columns
+    made = part(X, y if checks.target else None, weight, start)
+    made._check = functools.partial(checks.apply, *columns)
+    return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -40,6 +40,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     _sparse: ClassVar[bool] = False
     """Whether it takes CSR matrices."""
 
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {}
+    """By the name of a parameter of scikit-learn: the values that have a meaning here, and why no others have one."""
+
     engine: str
     verbose: int
     callback: Callback | None
@@ -50,6 +53,24 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:
             found, self.engine_ = fitting.fit(task, data, self.engine, report)
         return found
+
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        for name, (values, reason) in self._only.items():
+            given = getattr(self, name)
+            if not any(type(given) is type(value) and given == value for value in values):
+                raise ValueError(
+                    f"{name}={given!r} has no meaning for workbench.ml.{type(self).__name__}: {reason}. "
+                    f"Pass {' or '.join(map(repr, values))}, or use the estimator of scikit-learn"
+                )
+
+    def __sklearn_clone__(self) -> Self:
+        # A copy of a callback would be called in the place of the callback that the user watches.
+        bare = type(self).__new__(type(self))
+        bare.__dict__.update(vars(self), callback=None)
+        cloned: Self = super(Estimator, bare).__sklearn_clone__()
+        cloned.callback = self.callback
+        return cloned
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

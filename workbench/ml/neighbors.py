@@ -36,21 +36,28 @@ class NearestNeighbors(Estimator):
 
     Parameters
     ----------
-    n_neighbors
-        How many are looked for.
-    metric
+    n_neighbors : int, default=5
+        How many neighbours are searched for.
+    radius : float, default=1.0
+        Is not used, as there is no search by radius; only the default is valid.
+    algorithm : {"auto", "brute"}, default="auto"
+        All rows are compared, in both cases.
+    leaf_size : int, default=30
+        Is not used, as in scikit-learn's ``algorithm="brute"``.
+    metric : str or callable, default="minkowski"
         One that scikit-learn's estimator of this name takes with ``algorithm="brute"``, but for ``"precomputed"``; or a
         function of two rows, which is slow.
-    p
+    p : float, default=2
         Of ``"minkowski"``: 2 is the Euclidean metric.
-    metric_params
-        What the metric is told besides, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A search is one round trip, so ``"auto"`` takes Dask for
-        what lies on ranks.
-    verbose
+    metric_params : dict, default=None
+        More arguments of the metric, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
+    n_jobs : int, default=None
+        Is not used: each rank searches in its rows.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``. A fit is one, and a search
         one for each call of all ranks.
 
@@ -85,25 +92,39 @@ class NearestNeighbors(Estimator):
         **Estimator._parameter_constraints,
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "metric": [StrOptions(set(VALID_METRICS["brute"]) - {"precomputed"}), callable],
+        "leaf_size": [Interval(Integral, 1, None, closed="left")],
+        "n_jobs": [Integral, None],
         "p": [Interval(Real, 0, None, closed="right")],
         "metric_params": [dict, None],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "algorithm": (("auto", "brute"), "all rows are compared, which finds the same neighbours"),
+        "radius": ((1.0,), "there is no search by radius"),
     }
 
     def __init__(
         self,
         n_neighbors: int = 5,
         *,
+        radius: float = 1.0,
+        algorithm: str = "auto",
+        leaf_size: int = 30,
         metric: Any = "minkowski",
         p: float = 2,
         metric_params: Mapping[str, Any] | None = None,
+        n_jobs: int | None = None,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
+        self.radius = radius
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
         self.metric = metric
         self.p = p
         self.metric_params = metric_params
+        self.n_jobs = n_jobs
         self.engine = engine
         self.verbose = verbose
         self.callback = callback

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from workbench.ml.checks import FindsNonFinite
 from workbench.ml.neighbors_measure import measure
 from workbench.ml.parts import Parts
 from workbench.ml.passes import Passes
@@ -63,7 +64,7 @@ def join(number: int, left: Found, right: Found) -> Found:
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
-class NeighborsPart:
+class NeighborsPart(FindsNonFinite):
     """A block.
 
     Parameters
@@ -85,7 +86,9 @@ class NeighborsPart:
         self._X, self._start = X, start
 
     def rows(self) -> float:
-        """Return their number."""
+        """Return their number, once they are checked: a search does not check them again."""
+        if not sparse.issparse(self._X) and not np.isfinite(self._X.sum()):
+            self.refuse_non_finite()
         return float(self._X.shape[0])
 
     def nearest(self, search: Search) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,7 +29,6 @@ _Array = NDArray[Any]
 _APPLIED: dict[str, Any] = {
     "accept_sparse": "csr",
     "dtype": FLOATS,
-    "copy": True,
     "force_writeable": True,
     "ensure_all_finite": "allow-nan",
     "ensure_min_samples": 0,
@@ -40,16 +40,18 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
 
     Parameters
     ----------
-    with_mean
+    copy : bool, default=True
+        Whether `transform` leaves an array as it is and returns another. If not, an array of floats in this process is
+        scaled in place. Blocks of Dask collections are never changed.
+    with_mean : bool, default=True
         Whether the mean is taken away. Sparse rows cannot be centred.
-    with_std
+    with_std : bool, default=True
         Whether features are divided by their standard deviation.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A fit is one pass over the rows and one round trip, so
-        ``"auto"`` takes Dask for what lies on ranks.
-    verbose
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
@@ -77,6 +79,7 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
+        "copy": ["boolean"],
         "with_mean": ["boolean"],
         "with_std": ["boolean"],
     }
@@ -84,12 +87,14 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
     def __init__(
         self,
         *,
+        copy: bool = True,
         with_mean: bool = True,
         with_std: bool = True,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
+        self.copy = copy
         self.with_mean = with_mean
         self.with_std = with_std
         self.engine = engine
@@ -165,8 +170,8 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
         """Return rows scaled, shape (rows, features), in the dtype of X if that is float32; lazily if X is Dask's."""
         check_is_fitted(self)
         if is_dask_collection(X):
-            return self._map("transform", X, self.n_features_in_, _dtype(X))
-        X = validate_data(self, X, reset=False, **_APPLIED)
+            return self._lazily("transform", X)
+        X = validate_data(self, X, reset=False, copy=self.copy, **_APPLIED)
         refuse_to_centre(X, self.with_mean)
         if sparse.issparse(X):
             if self.scale_ is not None:
@@ -182,8 +187,8 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
         """Return rows as they were before they were scaled, as `transform` does."""
         check_is_fitted(self)
         if is_dask_collection(X):
-            return self._map("inverse_transform", X, self.n_features_in_, _dtype(X))
-        X = check_array(X, estimator=self, input_name="X", **_APPLIED)
+            return self._lazily("inverse_transform", X)
+        X = check_array(X, estimator=self, input_name="X", copy=self.copy, **_APPLIED)
         refuse_to_centre(X, self.with_mean)
         if sparse.issparse(X):
             if self.scale_ is not None:
@@ -194,6 +199,12 @@ class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type
         if self.with_mean and self.mean_ is not None:
             X += self.mean_.astype(X.dtype)
         return X
+
+    def _lazily(self, method: str, X: Any) -> Any:
+        model = copy.copy(self)
+        # A block may be of use to others.
+        model.copy = True
+        return model._map(method, X, self.n_features_in_, _dtype(X))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

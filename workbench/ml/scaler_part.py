@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from workbench.ml.checks import FLOATS, Checks, weights
+from workbench.ml.checks import FLOATS, Checks, FindsNonFinite, weights
 from workbench.ml.moments import Moments, join
 from workbench.ml.parts import Parts
 from workbench.ml.passes import Passes
@@ -61,7 +61,7 @@ def moments(parts: Parts, seen: Moments | None) -> Moments:
     return found if seen is None else join(seen, found)
 
 
-class ScalerPart:
+class ScalerPart(FindsNonFinite):
     """A block.
 
     Parameters
@@ -86,7 +86,11 @@ class ScalerPart:
     def moments(self) -> Moments:
         """Return the moments of the block in one pass, with the weight of the rows by feature: NaNs do not count."""
         if not sparse.issparse(self._X):
-            return functools.reduce(join, self._slices())
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = functools.reduce(join, self._slices())
+            if not np.isfinite(found[1]).all():
+                self.refuse_non_finite()
+            return found
         from sklearn.utils.sparsefuncs import mean_variance_axis
 
         mean, variance, rows = (

@@ -1,0 +1,85 @@
+"""What all estimators share: parameters of scikit-learn, copies, engines, and results of the type that is set."""
+
+from __future__ import annotations
+
+import threading
+
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+
+from workbench.ml import LinearRegression, NearestNeighbors, StandardScaler
+
+X = np.random.default_rng(3).normal(size=(60, 5))
+
+
+class Curve:
+    """A callback that collects what it is called with; its lock cannot be copied."""
+
+    def __init__(self):
+        self.records, self.lock = [], threading.Lock()
+
+    def __call__(self, record):
+        self.records.append(record)
+
+    def add(self, record):
+        self.records.append(record)
+
+
+@pytest.mark.parametrize("choose", [lambda curve: curve, lambda curve: curve.add], ids=["object", "method"])
+def test_a_clone_calls_the_callback_of_the_user(choose):
+    curve = Curve()
+    model = LinearRegression(callback=choose(curve), verbose=0)
+
+    clone(model).fit(X, X[:, 0])
+    assert len(curve.records) == 3
+    clone(make_pipeline(StandardScaler(callback=choose(curve)), model)).fit(X, X[:, 0])
+    assert len(curve.records) == 7
+    assert clone(model).callback == model.callback
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        NearestNeighbors(2, radius=1.0, algorithm="brute", leaf_size=40, n_jobs=-1),
+        StandardScaler(copy=False),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken(model):
+    assert clone(model).fit(X).get_params() == model.get_params()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"algorithm": "kd_tree"}, "algorithm='kd_tree' has no meaning for .*NearestNeighbors: .*'auto' or 'brute'"),
+        ({"radius": 2.0}, "radius=2.0 has no meaning for .*: there is no search by radius.* Pass 1.0"),
+        ({"n_jobs": 2.5}, "The 'n_jobs' parameter"),
+        ({"leaf_size": 0}, "The 'leaf_size' parameter"),
+    ],
+)
+def test_parameters_of_scikit_learn_that_have_no_meaning_are_refused_in_a_sentence(parameters, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        NearestNeighbors(2, **parameters).fit(X)
+
+
+def test_rows_are_scaled_in_place_if_they_are_not_to_be_copied():
+    given = X.copy()
+    found = StandardScaler(copy=False).fit(given).transform(given)
+
+    assert np.shares_memory(found, given)
+    np.testing.assert_array_equal(found, StandardScaler().fit_transform(X))
+    kept = X.copy()
+    StandardScaler().fit(kept).inverse_transform(kept)
+    np.testing.assert_array_equal(kept, X)
+
+
+def test_blocks_are_never_scaled_in_place():
+    given = X.copy()
+    found = StandardScaler(copy=False).fit(X).transform(da.from_array(given, chunks=(20, 5)))
+
+    np.testing.assert_array_equal(found.compute(scheduler="sync"), StandardScaler().fit_transform(X))
+    np.testing.assert_array_equal(given, X)
