@@ -13,7 +13,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml import decomposition_fit
+from workbench.ml import decomposition_fit, room
 from workbench.ml.applied import Applied
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
@@ -24,6 +24,11 @@ from workbench.ml.task import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_INSTEAD = (
+    "Pass solver='randomized', which needs no such matrix, with fewer n_components than features, or use ranks with "
+    "more memory"
+)
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
@@ -75,6 +80,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimato
             rows=rows,
             features=features,
         )
+        room.check(type(self).__name__, data, self.engine, settings.needs, _INSTEAD, most=settings.most)
         found = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
         dtype = data.dtype
         self.components_ = found.components.astype(dtype)

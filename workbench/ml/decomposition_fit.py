@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr, svd
 
-from workbench.ml.gram import about_mean
+from workbench.ml.gram import COUNTED, about_mean
 from workbench.ml.parts import Parts
 from workbench.ml.passes import Passes
 from workbench.ml.slices import upper
@@ -47,6 +47,27 @@ class Settings:
     def all(self) -> int:
         """How many components there are."""
         return min(self.rows, self.features)
+
+    @property
+    def chosen(self) -> str:
+        """What finds them first."""
+        if self.solver != "auto":
+            return self.solver
+        wanted = self.all if self.n_components is None else self.n_components
+        if self.features > _NARROW and 1 <= wanted < _MOST * self.all:
+            return "randomized"
+        return "tsqr" if self.rows < self.features else "gram"
+
+    @property
+    def most(self) -> int:
+        """More features than these cannot be, whatever the memory."""
+        return COUNTED if self.chosen == "gram" else 2**31 - 1
+
+    def needs(self, features: int) -> int:
+        """Return the bytes of matrices for so many features, on the rank that has the most."""
+        if self.chosen == "gram":
+            return 16 * features**2
+        return 20 * features * min(self.rows, 5 * features) if self.chosen == "tsqr" else 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +125,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     Scientific Computing 41 (2019).
     """
     passes = Passes(parts)
-    solver = settings.solver if settings.solver != "auto" else _choose(settings)
+    solver = settings.chosen
     spectrum = _SOLVERS[solver](passes, settings)
     number = _number(spectrum, settings)
     if settings.solver == "auto" and solver == "gram" and _doubtful(spectrum, number):
@@ -116,16 +137,10 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     if len(spectrum.values) == settings.all:
         rest = float(np.square(spectrum.values[number:]).sum())
     components = spectrum.vectors[:number].copy()
-    largest = np.take_along_axis(components, np.abs(components).argmax(axis=1)[:, None], axis=1)
-    components *= np.copysign(1.0, largest)
+    # One at a time, without a copy of all.
+    largest = [component[np.abs(component).argmax()] for component in components]
+    components *= np.copysign(1.0, largest)[:, None]
     return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver)
-
-
-def _choose(settings: Settings) -> str:
-    wanted = settings.all if settings.n_components is None else settings.n_components
-    if settings.features > _NARROW and 1 <= wanted < _MOST * settings.all:
-        return "randomized"
-    return "tsqr" if settings.rows < settings.features else "gram"
 
 
 def _doubtful(spectrum: _Spectrum, number: int) -> bool:

@@ -12,6 +12,9 @@ from workbench.ml.slices import upper
 
 _Array = NDArray[np.float64]
 
+COUNTED = 65_535
+"""With more features than these the half of a matrix has more numbers than LAPACK counts."""
+
 # An origin that is farther than ten deviations from the mean costs more than two digits.
 _FAR = 100
 # A column whose deviation is less than this times its mean is constant, but for rounding.

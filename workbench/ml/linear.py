@@ -13,7 +13,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml import linear_fit
+from workbench.ml import linear_fit, room
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
@@ -24,6 +24,10 @@ from workbench.words import count
 
 # Names of columns in a warning.
 _NAMED = 10
+_INSTEAD = (
+    "Make fewer of them (TruncatedSVD with solver='randomized', or sklearn.feature_extraction.FeatureHasher), or use "
+    "ranks with more memory; for labels LogisticRegression needs no matrix"
+)
 
 
 class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
@@ -56,6 +60,7 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         """
         checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse, several=True)
         data = training(self, checks, X, y, sample_weight)
+        room.check(type(self).__name__, data, self.engine, linear_fit.needs, _INSTEAD)
         task = Task(linear_fit.fit, self._settings(*data.X.shape[:1], *data.y.shape[1:]), LinearPart, checks)
         found = self._fit(task, data)
         self.coef_, self.intercept_ = found.coef.astype(data.dtype), found.intercept.astype(data.dtype)

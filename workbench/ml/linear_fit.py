@@ -84,6 +84,11 @@ class _Free:
     """Shape (features, targets), where there is no `solve`: with all digits, so that nothing is to be corrected."""
 
 
+def needs(features: int) -> int:
+    """Return the bytes of the matrices of rank 0, while it solves the equations."""
+    return 16 * features**2
+
+
 def fit(parts: Parts, settings: Settings) -> Fitted:
     """Fit a model.
 
@@ -147,9 +152,10 @@ def _sums(parts: Passes, settings: Settings) -> _Sums:
         weighed(weight)
         if middle is None:
             matrix = upper(packed, len(rows))
-            return _Sums(matrix, projection, None, target, np.diag(matrix) <= 0)
+            return _Sums(matrix, projection.copy(), None, target, np.diag(matrix) <= 0)
         gram = about_mean(packed, rows, weight, middle)
-        projection -= np.outer(rows, targets / weight)
+        # Copied, as it is a view of the message, which is large.
+        projection = projection - np.outer(rows, targets / weight)
         near, middle, target = not gram.far or (middle == gram.mean).all(), gram.mean, target + targets / weight
         if near:
             return _Sums(gram.matrix, projection, middle, target, gram.constant)
@@ -162,7 +168,7 @@ def _with_penalty(gram: _Array, penalty: float) -> _Solve:
     if factor is not None and known > _rounding(gram):
         return _by_factor(factor, scale)
     values, vectors = eigh(_scaled(gram, scale), lower=False, overwrite_a=True, check_finite=False)
-    return _shortest(scale, values, vectors, values > _rounding(gram) * values[-1])
+    return _shortest(scale, values, vectors, int((values > _rounding(gram) * values[-1]).sum()))
 
 
 def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
@@ -170,9 +176,10 @@ def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
     gram, width = sums.gram, len(sums.gram)
     scale = np.zeros(width)
     np.divide(1.0, np.sqrt(np.diag(gram), where=~sums.constant, out=np.ones(width)), out=scale, where=~sums.constant)
+    singular = _singular(gram, settings)
     factor, known = (None, 0.0) if sums.constant.any() else _cholesky(_scaled(gram, scale))
     if factor is not None and known > max(settings.tol**2, _KNOWN):
-        return _Free(_singular(gram, settings), width, np.empty(0, dtype=np.intp), _by_factor(factor, scale))
+        return _Free(singular, width, np.empty(0, dtype=np.intp), _by_factor(factor, scale))
     values, vectors = eigh(_scaled(gram, scale), lower=False, overwrite_a=True, check_finite=False)
     shares, rounding = values / (values[-1] or 1.0), _rounding(gram)
     least = max(settings.tol**2, rounding)
@@ -180,9 +187,8 @@ def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
     doubtful = (shares < _KNOWN) & (shares > settings.tol**2 - rounding)
     if doubtful.sum() > (sums.constant.sum() if settings.tol**2 <= rounding else 0):
         return _decomposed(parts, sums, scale, settings)
-    counts = shares > least
-    solve = _shortest(scale, values, vectors, counts)
-    return _Free(_singular(gram, settings), int(counts.sum()), _dependent(vectors[:, ~counts]), solve)
+    rank = int((shares > least).sum())
+    return _Free(singular, rank, _dependent(vectors[:, : width - rank]), _shortest(scale, values, vectors, rank))
 
 
 def _decomposed(parts: Passes, sums: _Sums, scale: _Array, settings: Settings) -> _Free:
@@ -210,12 +216,14 @@ def _by_factor(factor: _Array, scale: _Array) -> _Solve:
     return solve
 
 
-def _shortest(scale: _Array, values: _Array, vectors: _Array, counts: NDArray[np.bool_]) -> _Solve:
-    """Return what solves equations by those eigenvectors of their matrix that count, by the shortest coefficients."""
+def _shortest(scale: _Array, values: _Array, vectors: _Array, rank: int) -> _Solve:
+    """Return what solves equations by the last eigenvectors of their matrix, so many, by the shortest coefficients."""
+    first = len(values) - rank
+    null, kept = vectors[:, :first], vectors[:, first:]
 
     def solve(projection: _Array) -> _Array:
-        along = (vectors[:, counts].T @ (scale[:, None] * projection)) / values[counts, None]
-        return _less_null(scale, vectors[:, ~counts], scale[:, None] * (vectors[:, counts] @ along))
+        along = (kept.T @ (scale[:, None] * projection)) / values[first:, None]
+        return _less_null(scale, null, scale[:, None] * (kept @ along))
 
     return solve
 
