@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 import warnings
 
 import dask.array as da
@@ -209,6 +210,53 @@ def test_weights_of_classes_that_are_not_there_are_refused():
     X, y, _ = data(3)
     with pytest.raises(ValueError, match="not in class_weight"):
         LogisticRegression(class_weight={"early": 2.0, "late": 1.0, "never": 1.0}).fit(X, y)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes_that_weigh_nothing_cannot_be_balanced(classes):
+    X, y, weight = data(classes)
+    weight[y == 1] = 0
+    with pytest.raises(ValueError, match="class_weight='balanced': all rows of class 1 have the weight 0"):
+        LogisticRegression(class_weight="balanced").fit(X, y, weight)
+    assert np.isfinite(LogisticRegression().fit(X, y, weight).coef_).all()
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("dtype", [object, str])
+@pytest.mark.parametrize("options", [{}, {"class_weight": "balanced"}, {"class_weight": {"late": 3.0}}], ids=str)
+def test_labels_of_text_are_those_of_scikit_learn(classes, dtype, options):
+    X, y, weight = data(classes)
+    y = np.array(["late", "early", "never", "in time"], dtype=dtype)[y]
+    theirs = linear_model.LogisticRegression(tol=1e-8, **options).fit(X, y, weight)
+    ours = LogisticRegression(tol=1e-8, **options).fit(X, y, weight)
+
+    np.testing.assert_array_equal(ours.classes_, theirs.classes_)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-9)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_text_is_not_sorted_row_by_row(monkeypatch):
+    y = np.array(["late", "early", "never"], dtype=object)[np.arange(3000) % 3]
+    sort, sorted_ = np.unique, []
+    monkeypatch.setattr(np, "unique", lambda values: sorted_.append(len(values)) or sort(values))
+    part = LogisticPart(np.ones((3000, 2)), y, None, 0)
+
+    assert part.classes().tolist() == ["early", "late", "never"]
+    assert sorted_ == [3]
+
+
+@pytest.mark.parametrize(("classes", "nbytes"), [(2, 8), (3, 4)])
+def test_codes_of_labels_take_what_the_docstring_says(classes, nbytes):
+    X, y, weight = data(classes, rows=100_000, features=1)
+    part = LogisticPart(X, y, weight, 0)
+    tracemalloc.start()
+    part.count(part.classes())
+    part.encode(part.classes(), None)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < nbytes * len(y) + 10_000
+    assert peak < 18 * len(y) + 10_000
 
 
 @pytest.mark.parametrize(

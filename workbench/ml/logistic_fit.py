@@ -63,7 +63,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     Raises
     ------
     ValueError
-        If the labels are of one class only.
+        If the labels are of one class only, or if a class without weight is to be balanced.
 
     Notes
     -----
@@ -89,6 +89,11 @@ def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, flo
         return None
     if wanted == "balanced":
         counts = parts.sum("count", classes)
+        if not counts.all():
+            raise ValueError(
+                f"class_weight='balanced': all rows of class {classes[counts == 0].tolist()[0]!r} have the weight 0, and "
+                "no weight of the class balances them: leave them out, or pass a weight for each class"
+            )
         balanced: _Vector = counts.sum() / (len(classes) * counts)
         return balanced
     from sklearn.utils.class_weight import compute_class_weight

@@ -34,8 +34,8 @@ class LogisticPart:
     The loss is that of scikit-learn, summed over the rows with their weights: the binomial deviance of two classes, for
     weights of shape (features + 1,), the multinomial one of more, for weights of shape (classes, features + 1). The
     last weight is the intercept; without one its gradient is not used. Work space: 8 bytes per row for the codes of the
-    labels, 8 for the weights if there are any, with Newton-CG 8 for each class; while the labels are taken in 10 bytes
-    per row beside; and slices of a fixed size, 1 MiB.
+    labels, 4 of more than two classes, 8 for the weights if there are any, with Newton-CG 8 for each class; while the
+    labels are taken in 10 bytes per row beside; and slices of a fixed size, 1 MiB.
     """
 
     def __init__(self, X: Any, y: _Array, weight: _Array | None, start: int) -> None:
@@ -47,23 +47,41 @@ class LogisticPart:
 
     def classes(self) -> _Array:
         """Return the labels that there are, sorted."""
-        return np.unique(self._y)
+        if self._y.dtype != object:
+            return np.unique(self._y)
+        # Text is compared in Python: it is sorted once it is unique.
+        import pandas as pd
+
+        return np.unique(pd.unique(self._y))
 
     def count(self, classes: _Array) -> _Array:
         """Return how many rows have each label, weighted, shape (classes,)."""
-        codes = np.searchsorted(classes, self._y)
-        return np.bincount(codes, self._weight, minlength=len(classes)).astype(np.float64)
+        self._number(classes)
+        return np.bincount(self._codes, self._weight, minlength=len(classes)).astype(np.float64)
 
     def encode(self, classes: _Array, weights: _Array | None) -> float:
         """Take the labels as numbers from now on, and the rows of each class with its weight; return all weight."""
-        codes = np.searchsorted(classes, self._y)
+        self._number(classes)
         if weights is not None:
-            of_row = weights[codes].astype(np.float64, copy=False)
+            of_row = weights[self._codes].astype(np.float64, copy=False)
             if self._weight is not None:
                 of_row *= self._weight
             self._weight = of_row
-        self._codes = codes.astype(self._X.dtype) if len(classes) == 2 else codes
+        if len(classes) == 2:
+            self._codes = self._codes.astype(self._X.dtype)
         return float(len(self._y)) if self._weight is None else float(self._weight.sum(dtype=np.float64))
+
+    def _number(self, classes: _Array) -> None:
+        """Know the numbers of the labels."""
+        if len(self._codes):
+            return
+        if self._y.dtype == object:
+            import pandas as pd
+
+            codes = pd.Index(classes).get_indexer(self._y)
+        else:
+            codes = np.searchsorted(classes, self._y)
+        self._codes = codes.astype(np.int32)
 
     def loss_and_gradient(self, weights: _Array) -> tuple[float, _Array]:
         """Return the loss, and its gradient in the shape of the weights."""
