@@ -23,6 +23,7 @@ from support.sklearn_checks import accepted_by_scikit_learn
 from workbench.ml import LogisticRegression
 from workbench.ml.parts import LocalParts
 from workbench.ml.recipe import Recipe
+from workbench.ml.recipe_folds import fold_of
 from workbench.ml.recipe_part import RecipePart, statistics
 from workbench.ml.recipe_statistics import POINTS, Spread
 from workbench.ml.recipe_steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
@@ -151,7 +152,7 @@ def test_rows_to_train_on_are_told_the_means_of_the_other_folds(parts, smooth):
     columns = ["carrier", "hour"]
     ours = in_parts(Recipe([(TargetMean(folds=4, smooth=smooth), columns)]), FLIGHTS, DELAY, parts)
     found = ours.transform(FLIGHTS, np.arange(ROWS))
-    fold = np.arange(ROWS) % 4
+    fold = fold_of(np.arange(ROWS), 4)
     for number in range(4):
         encoder = preprocessing.TargetEncoder(target_type="continuous", smooth=smooth)
         encoder.fit(FLIGHTS[columns][fold != number], DELAY[fold != number])
@@ -275,7 +276,7 @@ def test_tables_of_dask_are_transformed_lazily():
     with dask.config.set(scheduler="synchronous"):
         found = recipe.transform(dd.from_pandas(FLIGHTS, npartitions=4))
         assert found.chunks[1] == (expected.shape[1],)
-        assert sum(found.chunks[0]) == ROWS
+        assert np.isnan(found.chunks[0]).all()
         np.testing.assert_array_equal(found.compute(), expected)
         recipe = Recipe(recipe.steps).fit(FLIGHTS.to_numpy(dtype=object), DELAY)
         found = recipe.transform(da.from_array(FLIGHTS.to_numpy(dtype=object), chunks=(400, 2)))
@@ -362,3 +363,21 @@ def test_a_target_has_to_be_of_numbers_all_of_them_known():
 def test_infinite_numbers_are_refused():
     with pytest.raises(ValueError, match=r"Input X contains infinity.* in column 'distance'"):
         Recipe([(Scale(), "distance")]).fit(FLIGHTS.assign(distance=np.inf))
+
+
+@pytest.mark.parametrize("folds", [1, 2, 5, 7])
+def test_rows_that_repeat_are_in_all_folds_and_folds_are_as_large(folds):
+    fold = fold_of(np.arange(folds * 400), folds)
+
+    assert np.bincount(fold, minlength=folds).tolist() == [400] * folds
+    # Each of the stations whose rows take turns: 400 draws, whose deviation is at most 10.
+    stations = np.stack([np.bincount(fold[station::folds], minlength=folds) for station in range(folds)])
+    assert abs(stations - 400 / folds).max() < 50
+
+
+def test_means_of_interleaved_stations_are_those_of_the_station():
+    station = np.tile(np.arange(5), 60)
+    table = pd.DataFrame({"station": station.astype(str)})
+    found = Recipe([(TargetMean(folds=5, smooth=0.0), "station")]).fit_transform(table, station * 10.0)
+
+    np.testing.assert_allclose(found[:, 0], station * 10.0)

@@ -12,9 +12,7 @@ from sklearn import preprocessing
 from sklearn.pipeline import make_pipeline
 from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
 
-from workbench.errors import PlacementError
 from workbench.ml import Bucketise, Impute, LogisticRegression, OneHot, Recipe, Scale, TargetMean
-from workbench.ml.data import per_row
 from workbench.ml.recipe_statistics import POINTS, Spread
 
 
@@ -84,15 +82,12 @@ def test_the_median_of_weights_that_have_no_exact_sums_is_that_of_any_number_of_
         assert spread.quantiles([0.5]) == 4.5
 
 
-def test_all_rows_of_a_dask_collection_may_have_one_weight():
-    frame = dd.from_pandas(FLIGHTS, npartitions=3)
-    for rows, lengths in ((frame, frame.map_partitions(len).compute()), (da.ones((9, 2), chunks=(4, 2)), (4, 4, 1))):
-        weight = per_row(2, rows)
-        assert weight.chunks == (tuple(lengths),)
-        assert (weight == 2).all().compute()
-        # It has got as far as to where the rows are to lie.
-        with pytest.raises(PlacementError, match="no client is connected"):
-            Recipe([(Scale(), [0])]).fit(rows, sample_weight=2)
+def test_all_rows_of_a_dask_collection_may_have_one_weight(client):
+    steps = [([Impute(), Scale()], ["distance"])]
+    there = Recipe(steps).fit(dd.from_pandas(FLIGHTS, npartitions=3), sample_weight=2)
+    here = Recipe(steps).fit(FLIGHTS, sample_weight=2)
+
+    np.testing.assert_allclose(there.transform(FLIGHTS), here.transform(FLIGHTS), rtol=1e-12)
 
 
 def test_weights_go_to_the_steps_of_a_pipeline():

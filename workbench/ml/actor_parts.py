@@ -12,13 +12,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from distributed import wait
+from distributed import get_worker, wait
 
 from workbench.errors import HeadUnreachable, RankLost
 from workbench.ml.checks import Checks, make
@@ -41,12 +40,13 @@ _BEHEADED = (
     "tells which clusters there are"
 )
 
-# By fit, the actors of this worker. Dask keeps them, for as long as there are their futures.
-_here: WeakValueDictionary[str, PartActor] = WeakValueDictionary()
+# The actors of this process, by fit and address: a process may have several workers. Dask keeps an actor for as long as
+# its future exists.
+_here: WeakValueDictionary[tuple[str, str], PartActor] = WeakValueDictionary()
 
 
 class PartActor:
-    """A part on the worker of its block; times what it computes.
+    """A part on the worker of its block.
 
     Parameters
     ----------
@@ -58,18 +58,16 @@ class PartActor:
 
     def __init__(self, fit: str, part: Any, checks: Checks, start: int, *columns: Any) -> None:
         self._part = make(part, checks, start, *columns)
-        _here[fit] = self
+        _here[fit, get_worker().address] = self
         # Dask logs each call of `Client.run`, and here these are the steps of a fit.
         logging.getLogger("distributed.worker").addFilter(_is_no_step)
 
-    def call(self, method: str, args: Sequence[Any]) -> tuple[Any, float]:
-        """Return what a method of the part returns, and how many seconds it took."""
-        begin = time.perf_counter()
-        value = getattr(self._part, method)(*args)
-        return value, time.perf_counter() - begin
+    def call(self, method: str, args: Sequence[Any]) -> Any:
+        """Return what a method of the part returns."""
+        return getattr(self._part, method)(*args)
 
 
-async def ask_part(fit: str, method: str, args: Sequence[Any], dask_worker: Worker) -> tuple[Any, float]:
+async def ask_part(fit: str, method: str, args: Sequence[Any], dask_worker: Worker) -> Any:
     """Return what `PartActor.call` returns; runs on the event loop of each worker.
 
     Raises
@@ -77,7 +75,7 @@ async def ask_part(fit: str, method: str, args: Sequence[Any], dask_worker: Work
     RankLost
         If the actor is gone with the worker that was at this address before.
     """
-    actor = _here.get(fit)
+    actor = _here.get((fit, dask_worker.address))
     if actor is None:
         raise RankLost(_lost(dask_worker.address))
     # Where calls of actors run, so that a task that runs does not hold it up.
@@ -110,8 +108,6 @@ class ActorParts:
         For each part its pin, the number of its first row, and the futures of its blocks, None where there is none.
     report
         Is given each record of `Parts.report`.
-    timed
-        Is told of each round trip how many seconds it took, and how many the slowest part took of them.
 
     Raises
     ------
@@ -127,9 +123,8 @@ class ActorParts:
         blocks: Sequence[tuple[Pin, int, Sequence[Any]]],
         *,
         report: Report,
-        timed: Callable[[float, float], None] | None = None,
     ) -> None:
-        self._client, self._timed = client, timed
+        self._client = client
         self.report = report
         self._addresses = [pin.address for pin, _, _ in blocks]
         self._fit = uuid.uuid4().hex
@@ -145,8 +140,8 @@ class ActorParts:
         try:
             # The actors themselves are asked by `ask_part`, and are not needed here.
             with client.as_current():
+                wait(made)
                 for future in made:
-                    wait([future])
                     if future.status != "finished":
                         future.result()
             self._actors = made
@@ -167,25 +162,21 @@ class ActorParts:
 
     def each(self, method: str, *args: Any) -> list[Any]:
         """See `workbench.ml.parts.Parts.each`."""
-        begin = time.perf_counter()
-        told = self._client.sync(self._ask, method, args)
-        values, seconds = zip(*(told[address] for address in self._addresses), strict=True)
-        if self._timed is not None:
-            self._timed(time.perf_counter() - begin, max(seconds))
-        return list(values)
+        found = self._client.sync(self._ask, method, args)
+        return [found[address] for address in self._addresses]
 
-    async def _ask(self, method: str, args: Sequence[Any]) -> dict[str, tuple[Any, float]]:
+    async def _ask(self, method: str, args: Sequence[Any]) -> dict[str, Any]:
         """Ask all workers at once; on the event loop of the client."""
         client = self._client
         asking = asyncio.ensure_future(client.run(ask_part, self._fit, method, args, workers=self._addresses))
         try:
             while not (await asyncio.wait({asking}, timeout=_LOOK))[0] and client.status == "running":
                 pass
-            told: dict[str, tuple[Any, float]] = asking.result()
+            found: dict[str, Any] = asking.result()
         except (OSError, asyncio.InvalidStateError) as error:
             raise await self._reason() from error
         else:
-            return told
+            return found
         finally:
             asking.cancel()
 

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -35,6 +35,8 @@ class Checks:
     """Whether blocks may be matrices in CSR format."""
     several: bool = False
     """Whether a row may have several targets."""
+    frames: ClassVar[bool] = False
+    """Whether parts take dataframes as they are."""
 
     def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
         """Return the rows, their targets and weights as arrays; copied only where they have to be converted.
@@ -169,6 +171,10 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
     ValueError, TypeError
         As `Checks.apply`.
     """
+    if not checks.frames and any(hasattr(column, "iloc") for column in columns):
+        from workbench.ml.frames import array_of
+
+        columns = tuple(array_of(column) if hasattr(column, "iloc") else column for column in columns)
     if not (getattr(part, "finds_non_finite", False) and checks._is_plain(*columns, finite=False)):
         return part(*checks.apply(*columns), start)
     X, y, weight = columns

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -21,6 +21,7 @@ from workbench.ml.decomposition_part import DecompositionPart
 from workbench.ml.estimator import Estimator
 from workbench.ml.reporting import Callback
 from workbench.ml.task import Task
+from workbench.ml.transformer import Transformer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +32,7 @@ _INSTEAD = (
 )
 
 
-class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
+class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  # type: ignore[misc]
     """What both have in common."""
 
     _sparse = True

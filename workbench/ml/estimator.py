@@ -15,7 +15,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from workbench.ml import fitting
 from workbench.ml.applied import Applied
 from workbench.ml.checks import FLOATS
-from workbench.ml.data import Data, as_array, know_features
+from workbench.ml.data import Data, know_features
+from workbench.ml.engines import ENGINES
+from workbench.ml.placed import as_array
 from workbench.ml.reporting import Callback, reporting
 from workbench.ml.task import Task
 from workbench.words import count
@@ -31,7 +33,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "engine": [StrOptions(set(fitting.ENGINES))],
+        "engine": [StrOptions(set(ENGINES))],
         "verbose": ["verbose"],
         "callback": [callable, None],
     }
@@ -104,15 +106,22 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         know_features(self, X, reset=False)
-        X = as_array(X).rechunk({1: -1})
+        X = rows_together(as_array(X))
         model = copy.copy(self)
         # Of no use there: what belongs to the rows of the fit, and may be a graph of this very kind, and a callback.
         # Blocks have no names.
         for name in ("labels_", "feature_names_in_"):
             model.__dict__.pop(name, None)
         model.verbose, model.callback = 0, None
+        # The blocks are those of an array, whatever the user has set.
+        model._sklearn_output_config = {"transform": "default"}
         empty = np.empty(0 if columns is None else (0, columns), dtype)
         call = Applied(model, method, empty)
         if columns is None:
             return X.map_blocks(call, drop_axis=1, dtype=dtype, meta=empty)
         return X.map_blocks(call, chunks=(X.chunks[0], (columns,)), dtype=dtype, meta=empty)
+
+
+def rows_together(X: Any) -> Any:
+    """Return a Dask array whose chunks have all columns; the lengths of its chunks need not be known."""
+    return X if X.numblocks[1] == 1 else X.rechunk({1: -1})

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import uuid
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from distributed import get_worker
 from threadpoolctl import threadpool_limits
 
-from workbench import rank
-from workbench.errors import InvalidRequest
 from workbench.ml.actor_parts import ActorParts
 from workbench.ml.data import Data
+from workbench.ml.engines import chosen
 from workbench.ml.parts import LocalParts
+from workbench.ml.placed import in_blocks, placed, whereabouts
 from workbench.ml.progress import Listener, Report, Sender
 from workbench.ml.task import Task, on_rank
-from workbench.placing import alike, pinning, source
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from distributed import Client
-
-ENGINES = ("auto", "dask", "mpi")
-"""What an estimator may be told."""
-
-# With "auto": round trips that are looked at, after one that is not, and the share of them beside the computing from
-# which on MPI is worth its start, of some 10 ms.
-_LOOKED_AT, _SHARE = 3, 0.05
+from workbench.placing import alike, pinning
 
 
 def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any, str]:
@@ -40,66 +28,22 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     ----------
     task, data
         What to fit, and on what.
-    engine
-        One of `ENGINES`. With ``"auto"`` arrays in this process are fitted here; Dask collections by Dask for some
-        round trips, and by MPI from the beginning if these take longer than the computing by a twentieth.
+    engine : {"auto", "mpi", "dask", "local"}
+        ``"mpi"`` for one call of all ranks of an MPI world, ``"dask"`` for requests of this process to all ranks, which
+        works on any Dask cluster, ``"local"`` for arrays in this process. With ``"auto"`` arrays in this process are
+        fitted here, and Dask collections by MPI where one world holds all blocks, else by Dask; the setting
+        ``workbench.ml.engine`` is another default.
     report
-        Is given the records of `Parts.report`, in this process.
+        Receives the records of `Parts.report`, in this process.
     """
-    if engine == "auto" and not data.distributed:
+    engine = chosen(engine, distributed=data.distributed)
+    if engine == "local":
         parts = LocalParts([task.part(*data.columns(), 0)], report)
         return task.algorithm(parts, task.settings), "local"
-    _refuse_on_workers()
-    placed = _placed(data, engine)
-    if engine == "mpi":
-        return _by_mpi(task, placed, report), "mpi"
-    stopwatch = _Stopwatch(ends=engine == "auto" and _has_mpi(placed))
-    try:
-        return _by_dask(task, placed, report, stopwatch), "dask"
-    except _Slow:
-        return _by_mpi(task, placed, report), "mpi"
-
-
-def _refuse_on_workers() -> None:
-    """Raise InvalidRequest where a fit would wait for the very worker that it runs on."""
-    try:
-        where = f"in a task, on {get_worker().address}"
-    except ValueError:
-        if not rank.is_rank():
-            return
-        where = "on a rank, in a cell or in a call on all ranks"
-    raise InvalidRequest(
-        f"a fit on the ranks was begun {where}, and would wait for itself: fit in the notebook, or pass arrays with "
-        'engine="auto", which are fitted where they are'
-    )
-
-
-def _placed(data: Data, engine: str) -> Data:
-    """Return the data as one block per rank, all alike; themselves where they are placed so."""
-    from workbench.placement import place
-
-    given = [value for value in data.columns() if value is not None]
-    if _alike(given):
-        return data
-    placed = place(*given, world=0 if engine == "mpi" else None)
-    rest = iter(placed if len(given) > 1 else [placed])
-    X, y, weight = (None if value is None else next(rest) for value in data.columns())
-    return Data(X, y, weight, distributed=True)
-
-
-def _alike(columns: Sequence[Any]) -> bool:
-    if not all(map(source.placed_per, columns)):
-        return False
-    blocks = [alike.blocks(column) for column in columns]
-    first, *others = (alike.pins(its[0].client, column, its) for column, its in zip(columns, blocks, strict=True))
-    return all(pins == first for pins in others)
-
-
-def _whereabouts(placed: Data) -> tuple[Client, Sequence[pinning.Pin]]:
-    """Return where the blocks lie, and the client that has placed them."""
-    blocks = alike.blocks(placed.X)
-    client = pinning.connected(blocks[0].client)
-    return client, alike.pins(client, placed.X, blocks)
+    there = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
+    if engine == "mpi" or (engine == "auto" and _has_mpi(there)):
+        return _by_mpi(task, there, report), "mpi"
+    return _by_dask(task, there, report), "dask"
 
 
 def _starts(data: Data) -> list[int]:
@@ -107,38 +51,19 @@ def _starts(data: Data) -> list[int]:
     return [0, *itertools.accumulate(data.X.chunks[0])][:-1]
 
 
-class _Slow(Exception):
-    """Round trips take too long beside the computing."""
-
-
-class _Stopwatch:
-    """Raises `_Slow` after some round trips, if that is wanted."""
-
-    def __init__(self, *, ends: bool) -> None:
-        self._ends = ends
-        self._number = 0
-        self._whole = self._computing = 0.0
-
-    def __call__(self, whole: float, computing: float) -> None:
-        self._number += 1
-        if self._number > 1:
-            self._whole += whole
-            self._computing += computing
-        if self._ends and self._number > _LOOKED_AT and self._whole - self._computing > _SHARE * self._computing:
-            raise _Slow
-
-
-def _has_mpi(placed: Data) -> bool:
-    """Tell whether all blocks lie in one MPI world of a cluster that runs calls on all ranks."""
-    client, pins = _whereabouts(placed)
+def _has_mpi(data: Data) -> bool:
+    """Return whether all blocks lie in one MPI world of a cluster that runs calls on all ranks."""
+    client, pins = whereabouts(data.X)
     scheduler: Any = client.scheduler
-    worlds = client.sync(scheduler.workbench_where)
+    # A scheduler of Dask logs a traceback when it is asked for what only a head answers.
+    if client.sync(scheduler.identity, n_workers=0)["type"] != "HeadScheduler":
+        return False
     ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.targets(client, "rank")}
-    return worlds is not None and len({ranks.get(pin.address) for pin in pins}) == 1
+    return len({ranks.get(pin.address) for pin in pins}) == 1
 
 
-def _by_dask(task: Task, data: Data, report: Report | None, timed: Callable[[float, float], None]) -> Any:
-    client, pins = _whereabouts(data)
+def _by_dask(task: Task, data: Data, report: Report | None) -> Any:
+    client, pins = whereabouts(data.X)
     sender = Sender(uuid.uuid4().hex, task.checks.estimator, client.log_event)
 
     def tell(record: Mapping[str, Any]) -> None:
@@ -148,7 +73,7 @@ def _by_dask(task: Task, data: Data, report: Report | None, timed: Callable[[flo
 
     columns = [alike.per_block(client, value, pins) for value in data.columns()]
     blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
-    parts = ActorParts(client, task.part, task.checks, blocks, report=tell, timed=timed)
+    parts = ActorParts(client, task.part, task.checks, blocks, report=tell)
     # Between two steps there are small vectors here, and threads that wait for more would take a core from the ranks.
     with threadpool_limits(1, user_api="blas"):
         found = task.algorithm(parts, task.settings)
@@ -160,11 +85,12 @@ def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
     from workbench.calling.call import Call
     from workbench.calling.request import request
 
-    client, _ = _whereabouts(data)
+    client, _ = whereabouts(data.X)
     fit = uuid.uuid4().hex
     listener = Listener(client, fit, report) if report else None
     args = [task, _starts(data), fit, listener is not None, *data.columns()]
-    asked = request(on_rank, args, {}, client=client, result="root", world=None, limit=None, timeout=None)
+    # Nobody who calls `fit` could ask for more.
+    asked = request(on_rank, args, {}, client=client, result="root", world=None, limit=math.inf, timeout=None)
     call = Call(dataclasses.replace(asked, name=f"{task.checks.estimator}.fit"))
     if listener is None:
         return call.result()[0]

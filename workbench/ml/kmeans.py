@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
-from sklearn.base import ClusterMixin, TransformerMixin
+from sklearn.base import ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_array, check_random_state
@@ -22,9 +22,10 @@ from workbench.ml.estimator import Estimator
 from workbench.ml.kmeans_part import KMeansPart
 from workbench.ml.reporting import Callback
 from workbench.ml.task import Task
+from workbench.ml.transformer import Transformer
 
 
-class KMeans(TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
+class KMeans(Transformer, ClusterMixin, Estimator):  # type: ignore[misc]
     """K-means clustering.
 
     Parameters

@@ -91,8 +91,8 @@ def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, flo
         counts = parts.sum("count", classes)
         if not counts.all():
             raise ValueError(
-                f"class_weight='balanced': all rows of class {classes[counts == 0].tolist()[0]!r} have the weight 0, and "
-                "no weight of the class balances them: leave them out, or pass a weight for each class"
+                f"class_weight='balanced': all rows of class {classes[counts == 0].tolist()[0]!r} have the weight 0, "
+                "and no weight of the class balances them: leave them out, or pass a weight for each class"
             )
         balanced: _Vector = counts.sum() / (len(classes) * counts)
         return balanced

@@ -15,10 +15,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from workbench.ml.checks import Checks
-from workbench.ml.data import Data, as_array, know_features, training
-from workbench.ml.estimator import Estimator
+from workbench.ml.data import Data, know_features, training
+from workbench.ml.engines import chosen
+from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.neighbors_graph import graph
 from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find
+from workbench.ml.placed import as_array, in_blocks, placed
 from workbench.ml.reporting import Callback
 from workbench.ml.task import Task
 
@@ -154,10 +156,9 @@ class NearestNeighbors(Estimator):
         """
         data = training(self, self._checks(), X)
         self._metric()
-        if data.distributed or self.engine != "auto":
-            from workbench.placement import place
-
-            data = Data(place(data.X, world=0 if self.engine == "mpi" else None), None, None, distributed=True)
+        engine = chosen(self.engine, distributed=data.distributed)
+        if engine != "local":
+            data = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
         self._rows = data
         # Blocks are checked now, not when the first is searched in.
         self.n_samples_fit_ = self._run(count, None)
@@ -196,7 +197,7 @@ class NearestNeighbors(Estimator):
             X = self._rows.X
         elif is_dask_collection(X):
             know_features(self, X, reset=False)
-            X = as_array(X).rechunk({1: -1})
+            X = rows_together(as_array(X))
         else:
             X = self._checked(X, order="C")
         if not is_dask_collection(X):

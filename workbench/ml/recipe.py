@@ -9,39 +9,39 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
-from sklearn.base import TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from workbench.ml.applied import Applied
 from workbench.ml.data import Data, know_features
-from workbench.ml.estimator import Estimator
+from workbench.ml.estimator import Estimator, rows_together
+from workbench.ml.placed import in_blocks
 from workbench.ml.recipe_applied import Training
-from workbench.ml.recipe_data import blocks_of, local, training
+from workbench.ml.recipe_data import local, training
 from workbench.ml.recipe_fitted import Columns, FittedColumn, fitted
 from workbench.ml.recipe_part import RecipeChecks, RecipePart, of_weighed, statistics
 from workbench.ml.recipe_steps import Chain, TargetMean, chain
 from workbench.ml.reporting import Callback
 from workbench.ml.task import Task
+from workbench.ml.transformer import Transformer
 
 _Array = NDArray[Any]
 
 
-class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
+class Recipe(Transformer, Estimator):  # type: ignore[misc]
     """What is done with the columns of a table before a model is trained on it.
 
     Parameters
     ----------
-    steps
+    steps : list
         List of pairs ``(steps, columns)``. Steps are `Scale`, `OneHot`, `Bucketise`, `TargetMean` or `Keep`, or a list
         of `Impute` and one of these. Columns are a name, a number (of a column of an array), a list or slice of these,
         or a function that is given the frame and returns them, as ``sklearn.compose.make_column_selector``. Each column
         comes to its own result; those that are not named are left out.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide. A fit is one pass over the rows and one round trip, so
-        ``"auto"`` takes Dask for what lies on ranks.
-    verbose
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
@@ -61,7 +61,7 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
     ``OneHotEncoder(handle_unknown="ignore")``, ``KBinsDiscretizer(strategy="quantile")`` and ``TargetEncoder``, but for
     rounding, on any number of ranks; quantiles
     are exact where each block has at most 8192 different numbers. What differs: all that is missing is one category
-    (None, NaN, NaT); the folds of `TargetMean` go by the number of the row; its target is always a number, so
+    (None, NaN, NaT); the folds of `TargetMean` are drawn by the number of the row; its target is always a number, so
     whole numbers are not labels of many classes.
 
     Fitted on ranks, no rank needs more beside its block than eight columns of numbers, and the statistics: 128 KiB for
@@ -132,8 +132,12 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         Returns
         -------
         ndarray, scipy.sparse.csr_array or dask.array.Array
-            As of `transform`. A Dask array has one chunk on each rank.
+            As of `transform`. A Dask array is placed, one block on each rank, and computed once: the next step of a
+            pipeline fits on these blocks.
         """
+        return super().fit_transform(X, y, sample_weight=sample_weight)
+
+    def _fit_transform(self, X: Any, y: Any, *, sample_weight: Any) -> Any:
         data = self._learn(X, y, sample_weight)
         columns = Columns(tuple(self.columns_))
         if not is_dask_collection(X):
@@ -152,8 +156,8 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
         Returns
         -------
         ndarray, scipy.sparse.csr_array or dask.array.Array of shape (rows, names), float64
-            In CSR format if a step is `OneHot(sparse_output=True)`, of Dask's each chunk. Lazily if X is Dask's. The
-            lengths of its chunks are known: those of a dataframe that is not placed are counted at once.
+            In CSR format if a step is `OneHot(sparse_output=True)`, of Dask's each chunk. Lazily if X is Dask's: the
+            lengths of the chunks are unknown where X is a dataframe that is not placed.
         """
         import dask.array as da
 
@@ -164,10 +168,11 @@ class Recipe(TransformerMixin, Estimator):  # type: ignore[misc]
             validate_data(self, X, reset=False, skip_check_array=True)
             return columns.transform(X)
         know_features(self, X, reset=False)
-        blocks, lengths = blocks_of(X)
-        call, options = Applied(columns, "transform"), _lazily(lengths, columns)
+        call, blocks = Applied(columns, "transform"), in_blocks(X, object)
         if not hasattr(blocks, "divisions"):
-            return blocks.map_blocks(call, **options)
+            blocks = rows_together(blocks)
+            return blocks.map_blocks(call, **_lazily(blocks.chunks[0], columns))
+        options = _lazily([np.nan] * blocks.npartitions, columns)
         found = blocks.map_partitions(call, meta=options["meta"], enforce_metadata=False)
         return da.Array(found.dask, found.name, **options)
 
@@ -261,7 +266,7 @@ def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
     return found
 
 
-def _lazily(lengths: Sequence[int], columns: Columns) -> dict[str, Any]:
+def _lazily(lengths: Sequence[float], columns: Columns) -> dict[str, Any]:
     """Return what Dask is told of the result."""
     empty = columns.empty
     return {"chunks": (tuple(lengths), (empty.shape[1],)), "dtype": np.float64, "meta": empty}

@@ -11,6 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
+from workbench.ml.recipe_folds import fold_of
+
 _Array = NDArray[Any]
 
 Encoded = tuple[_Array | None, _Array | float]
@@ -108,7 +110,7 @@ class Means:
 
     def encode(self, values: Any, rows: _Array | None) -> Encoded:
         """See `Encoder.encode`."""
-        fold = -1 if rows is None else rows % (len(self.table) - 1)
+        fold = -1 if rows is None else fold_of(rows, len(self.table) - 1)
         return None, self.table[fold, positions(values, self.categories)]
 
 

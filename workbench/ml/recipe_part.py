@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,8 @@ _Array = NDArray[Any]
 @dataclass(frozen=True)
 class RecipeChecks(Checks):
     """What rows have to be: anything that has columns; these are looked at one by one."""
+
+    frames: ClassVar[bool] = True
 
     def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
         """See `Checks.apply`."""

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from workbench.ml import moments
+from workbench.ml.recipe_folds import fold_of
 from workbench.ml.scaler_part import ScalerPart
 
 _Array = NDArray[Any]
@@ -125,11 +126,11 @@ class Groups:
     def of(
         cls, column: pd.Series[Any], target: _Array | None, folds: int, numbers: _Array, weight: _Array | None = None
     ) -> Self:
-        """Return those of one block: row i of all is in fold i % folds; 0 is the target where there is none."""
+        """Return those of one block, by the folds of its rows (`fold_of`); 0 is the target where there is none."""
         codes, values = pd.factorize(column)
         width = len(values) + 1
         codes = np.where(codes < 0, len(values), codes)
-        index = numbers % folds * width + codes
+        index = fold_of(numbers, folds) * width + codes
         rows: _Array = np.bincount(index, weight, minlength=folds * width).astype(np.float64)
         mean: _Array
         squares: _Array

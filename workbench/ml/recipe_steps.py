@@ -96,8 +96,9 @@ class Bucketise:
 class TargetMean:
     """Replace categories by the mean of the target among their rows, drawn towards the mean of all rows.
 
-    Rows that a model is trained on (`Recipe.fit_transform`) get means of the other folds: their own target is not among
-    what they are told. Row i is in fold i % folds. A category that was not there in the fit is the mean of all rows.
+    Rows that a model is trained on (`Recipe.fit_transform`) get means of the other folds, so that their own target is
+    not in them. The fold of a row is drawn by its number, so that the number of ranks changes nothing. A category that
+    was not there in the fit is the mean of all rows.
 
     Raises
     ------

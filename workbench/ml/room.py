@@ -10,6 +10,7 @@ from dask.utils import format_bytes
 from distributed import system
 
 from workbench.errors import InvalidRequest
+from workbench.ml.engines import chosen
 from workbench.ml.gram import COUNTED
 from workbench.placing import pinning
 
@@ -58,7 +59,7 @@ def check(
 
 def _limit(data: Data, engine: str) -> tuple[int, str]:
     """Return the least memory limit of what takes part in a fit, in bytes, and whose it is."""
-    if engine == "auto" and not data.distributed:
+    if chosen(engine, distributed=data.distributed) == "local":
         return system.MEMORY_LIMIT, "this process"
     limits = (rank.memory_limit for rank in pinning.targets(pinning.connected(None), "rank"))
     return min((limit for limit in limits if limit), default=system.MEMORY_LIMIT), "a rank"

@@ -9,7 +9,7 @@ import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin
 from sklearn.utils import check_array
 from sklearn.utils.sparsefuncs import inplace_column_scale
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -22,6 +22,7 @@ from workbench.ml.parts import weighed
 from workbench.ml.reporting import Callback
 from workbench.ml.scaler_part import ScalerChecks, ScalerPart, moments, refuse_to_centre
 from workbench.ml.task import Task
+from workbench.ml.transformer import Transformer
 
 _Array = NDArray[Any]
 
@@ -35,7 +36,7 @@ _APPLIED: dict[str, Any] = {
 }
 
 
-class StandardScaler(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ignore[misc]
+class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ignore[misc]
     """Scaling of features to mean 0 and variance 1.
 
     Parameters

@@ -1,0 +1,147 @@
+"""What a fit on ranks computes: each partition once, nothing that lies on the ranks, and nothing before the fit."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench import place
+from workbench.errors import InvalidRequest, PlacementError
+from workbench.ml import KMeans, LinearRegression, LogisticRegression, NearestNeighbors, Recipe, Scale, StandardScaler
+from workbench.placing import source
+
+ROWS = 403
+RANDOM = np.random.default_rng(4)
+X = RANDOM.normal(size=(ROWS, 3))
+Y = (X @ [1.0, -2.0, 0.5] + RANDOM.logistic(size=ROWS) > 0).astype(int)
+TABLE = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=Y, label=np.array(["early", "late"])[Y], weight=1.0 + Y)
+FEATURES = ["a", "b", "c"]
+read: list[int] = []
+
+
+def partition(number):
+    """Return a partition of the table, as one that is read from a file."""
+    read.append(number)
+    return TABLE.iloc[number * 101 : (number + 1) * 101]
+
+
+def lazy_table():
+    read.clear()
+    return dd.from_map(partition, range(4), meta=TABLE.iloc[:0], enforce_metadata=False)
+
+
+def test_each_partition_is_computed_once_for_rows_targets_and_weights(client):
+    table = lazy_table()
+    model = LogisticRegression(tol=1e-8).fit(table[FEATURES], table["label"], table["weight"])
+
+    assert sorted(read) == [0, 1, 2, 3]
+    here = LogisticRegression(tol=1e-8).fit(X, TABLE["label"].to_numpy(), TABLE["weight"].to_numpy())
+    np.testing.assert_allclose(model.coef_, here.coef_, atol=1e-9)
+    assert list(model.classes_) == ["early", "late"]
+    assert list(model.feature_names_in_) == FEATURES
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba"])
+def test_nothing_of_a_table_is_computed_before_it_is_asked_for(client, method):
+    model = LogisticRegression().fit(TABLE[FEATURES], Y)
+    found = getattr(model, method)(lazy_table()[FEATURES])
+
+    assert read == []
+    np.testing.assert_allclose(found.compute(), getattr(model, method)(TABLE[FEATURES]))
+    assert sorted(read) == [0, 1, 2, 3]
+
+
+def test_a_recipe_computes_nothing_of_a_table_before_it_is_asked_for(client):
+    recipe = Recipe([(Scale(), FEATURES)]).fit(TABLE)
+    found = recipe.transform(lazy_table())
+
+    assert read == []
+    np.testing.assert_allclose(found.compute(), recipe.transform(TABLE))
+    placed = recipe.transform(place(lazy_table()))
+    assert placed.chunks == ((101, 101, 101, 100), (3,))
+
+
+def test_a_placed_table_is_fitted_where_it_lies(client, monkeypatch):
+    table, label = place(dd.from_pandas(TABLE[FEATURES], npartitions=3), dd.from_pandas(TABLE["label"], npartitions=3))
+    monkeypatch.setattr("workbench.placement.place", lambda *_, **__: pytest.fail("it was placed again"))
+    monkeypatch.setattr("workbench.placing.source.assemble", lambda *_: pytest.fail("it was copied"))
+    model = LogisticRegression(tol=1e-8).fit(table, label)
+
+    assert model.engine_ == "dask"
+    np.testing.assert_allclose(model.coef_, LogisticRegression(tol=1e-8).fit(X, Y).coef_, atol=1e-9)
+    assert model.predict(table).chunks == ((101, 101, 101, 100),)
+
+
+def test_what_is_not_placed_is_placed_beside_what_is(client, monkeypatch):
+    placed, weight = place(da.from_array(X, chunks=(50, 3))), da.from_array(TABLE["weight"].to_numpy(), chunks=60)
+    assembled, assemble = [], source.assemble
+    monkeypatch.setattr(source, "assemble", lambda *given: assembled.append(given[1].name) or assemble(*given))
+    model = StandardScaler().fit(placed, sample_weight=weight)
+
+    np.testing.assert_allclose(model.mean_, StandardScaler().fit(X, sample_weight=TABLE["weight"]).mean_)
+    assert assembled == ["sample_weight"]
+    with pytest.raises((PlacementError, ValueError), match="inconsistent"):
+        StandardScaler().fit(placed, sample_weight=weight[1:])
+    with pytest.raises(PlacementError, match="y has 402 rows and X has 403"):
+        LogisticRegression().fit(placed, dd.from_pandas(TABLE["y"].iloc[1:], npartitions=2))
+
+
+def test_a_cluster_without_mpi_fits_by_dask_and_logs_nothing(client, caplog):
+    placed = place(da.from_array(X, chunks=(50, 3)))
+    assert StandardScaler().fit(placed).engine_ == "dask"
+    assert caplog.records == []
+
+
+def test_a_search_copies_no_placed_rows(client, monkeypatch):
+    placed = place(da.from_array(X, chunks=(50, 3)))
+    monkeypatch.setattr("workbench.placement.place", lambda *_, **__: pytest.fail("it was placed again"))
+    found = NearestNeighbors(3).fit(placed).kneighbors(X[:5], return_distance=False)
+
+    np.testing.assert_array_equal(found, NearestNeighbors(3).fit(X).kneighbors(X[:5], return_distance=False))
+
+
+def test_arrays_of_unknown_lengths_are_counted_for_a_fit(client):
+    few = da.from_array(X, chunks=(50, 3))
+    few = few[few[:, 0] > 0]
+    model = KMeans(3, init=X[:3]).fit(few)
+
+    np.testing.assert_allclose(
+        model.cluster_centers_, KMeans(3, init=X[:3]).fit(X[X[:, 0] > 0]).cluster_centers_, rtol=1e-9
+    )
+
+
+def test_types_that_only_pandas_has_become_numbers(client):
+    frame = pd.DataFrame({"a": pd.array(Y, "Int64"), "b": pd.array(X[:, 1], "Float64"), "c": Y > 0})
+    target = pd.Series(pd.array(Y * 2, "Int64"))
+    model = LinearRegression().fit(dd.from_pandas(frame, npartitions=3), dd.from_pandas(target, npartitions=3))
+
+    here = LinearRegression().fit(frame.to_numpy(float), Y * 2)
+    np.testing.assert_allclose(model.predict(frame), here.predict(frame.to_numpy(float)), atol=1e-9)
+
+
+def test_one_weight_for_all_rows_computes_nothing(client):
+    model = LogisticRegression(tol=1e-8).fit(lazy_table()[FEATURES], da.from_array(Y, chunks=101), 2.0)
+
+    assert sorted(read) == [0, 1, 2, 3]
+    np.testing.assert_allclose(model.coef_, LogisticRegression(tol=1e-8).fit(X, Y, 2.0).coef_, atol=1e-9)
+
+
+def test_the_engine_of_a_setting_holds_where_no_other_is_named(client):
+    with dask.config.set({"workbench.ml.engine": "dask"}):
+        assert StandardScaler().fit(X).engine_ == "dask"
+        assert StandardScaler(engine="local").fit(X).engine_ == "local"
+    with (
+        dask.config.set({"workbench.ml.engine": "fast"}),
+        pytest.raises(InvalidRequest, match=r"workbench.ml.engine 'fast': allowed is one of auto, mpi, dask, local"),
+    ):
+        StandardScaler().fit(X)
+
+
+@pytest.mark.parametrize("model", [StandardScaler(engine="local"), NearestNeighbors(engine="local")])
+def test_collections_are_not_fitted_in_this_process(client, model):
+    with pytest.raises(InvalidRequest, match='engine="local" fits arrays in this process'):
+        model.fit(da.from_array(X, chunks=(50, 3)))

@@ -1,0 +1,54 @@
+"""What a fit runs on: as its estimator says, as the settings say, or as the rows lie."""
+
+from __future__ import annotations
+
+from distributed import get_worker
+
+from workbench import config, rank
+from workbench.errors import InvalidRequest
+
+ENGINES = ("auto", "mpi", "dask", "local")
+"""The values of ``engine``."""
+
+
+def chosen(engine: str, *, distributed: bool) -> str:
+    """Return the engine of a fit: ``"local"`` for arrays that are fitted in this process, else another of `ENGINES`.
+
+    Parameters
+    ----------
+    engine
+        One of `ENGINES`; for ``"auto"`` the setting ``workbench.ml.engine`` holds.
+    distributed
+        Whether the fit is on Dask collections.
+
+    Raises
+    ------
+    InvalidRequest
+        If the setting is not valid, Dask collections are to be fitted in this process, or a fit on the ranks would wait
+        for the worker that it runs on.
+    """
+    if engine == "auto" and (engine := config.get("ml.engine")) not in ENGINES:
+        raise InvalidRequest(f"the setting workbench.ml.engine {engine!r}: allowed is one of {', '.join(ENGINES)}")
+    if not distributed and engine in {"auto", "local"}:
+        return "local"
+    if engine == "local":
+        raise InvalidRequest(
+            'engine="local" fits arrays in this process, and Dask collections were passed: pass X.compute(), or '
+            'engine="mpi", "dask" or "auto", which fit them where they lie'
+        )
+    _refuse_on_workers()
+    return engine
+
+
+def _refuse_on_workers() -> None:
+    """Raise InvalidRequest where a fit would wait for the very worker that it runs on."""
+    try:
+        where = f"in a task, on {get_worker().address}"
+    except ValueError:
+        if not rank.is_rank():
+            return
+        where = "on a rank, in a cell or in a call on all ranks"
+    raise InvalidRequest(
+        f"a fit on the ranks was begun {where}, and would wait for itself: fit in the notebook, or pass arrays with "
+        'engine="auto", which are fitted where they are'
+    )

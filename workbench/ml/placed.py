@@ -1,0 +1,139 @@
+"""The columns of a fit on ranks: one block of each on each rank, all alike, dataframes as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Number
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from dask.base import is_dask_collection, persist
+
+from workbench.errors import PlacementError
+from workbench.ml.frames import array_of, plain
+from workbench.placing import alike, pinning, source
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+_NAMES = "X", "y", "sample_weight"
+
+
+def placed(columns: Sequence[Any], engine: str) -> list[Any]:
+    """Return columns as Dask collections with one block per rank; those that lie so already as they are.
+
+    Parameters
+    ----------
+    columns
+        Rows, targets and weights: Dask collections, arrays and dataframes; None and numbers stay what they are.
+    engine
+        As `workbench.ml.engines.chosen` has returned it; with ``"mpi"`` the blocks lie in the first MPI world.
+
+    Notes
+    -----
+    Where the first lies on the ranks, the others are placed beside it, and it is not copied. What several share is
+    computed once, if these are all dataframes, or all arrays.
+
+    Raises
+    ------
+    PlacementError
+        As `workbench.place`.
+    """
+    from workbench.placement import place
+
+    given = [number for number, value in enumerate(columns) if not (value is None or isinstance(value, Number))]
+    found = dict(zip(given, _counted([columns[number] for number in given]), strict=True))
+    first, *rest = found
+    if source.placed_per(found[first]) is None:
+        blocks = place(*found.values(), world=0 if engine == "mpi" else None)
+        found = dict(zip(found, blocks if rest else [blocks], strict=True))
+    else:
+        found |= _beside(found[first], {number: found[number] for number in rest})
+    return [found.get(number, value) for number, value in enumerate(columns)]
+
+
+def _counted(collections: Sequence[Any]) -> list[Any]:
+    """Return collections with arrays of known lengths; those that are not known are computed, all together."""
+    unknown = [
+        number for number, value in enumerate(collections) if not has_lengths(value) and hasattr(value, "chunks")
+    ]
+    found = list(collections)
+    for number, value in zip(unknown, persist(*(found[number] for number in unknown)), strict=True):
+        found[number] = value.compute_chunk_sizes()
+    return found
+
+
+def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
+    """Return collections placed as the first is."""
+    client, pins = whereabouts(first)
+    away = {number: other for number, other in others.items() if not _lies(client, other, pins)}
+    if not away:
+        return others
+    per = str(source.placed_per(first))
+    ranks = pinning.targets(client, per)
+    if [rank.address for rank in ranks] != [pin.address for pin in pins]:
+        raise PlacementError("X was placed on ranks of which some are gone, or on some of them: place it again")
+    whole = source.examine("X", as_array(first))
+    sources = [source.examine(_NAMES[number], other) for number, other in away.items()]
+    source.check([whole, *sources], ranks)
+    sources = source.persist(client, sources)
+    source.check([whole, *sources], ranks)
+    return others | {
+        number: source.assemble(client, each, pins, per) for number, each in zip(away, sources, strict=True)
+    }
+
+
+def _lies(client: Client, collection: Any, pins: Sequence[pinning.Pin]) -> bool:
+    if source.placed_per(collection) is None:
+        return False
+    return alike.pins(client, collection, alike.blocks(collection)) == list(pins)
+
+
+def whereabouts(X: Any) -> tuple[Client, Sequence[pinning.Pin]]:
+    """Return where the blocks of a placed collection lie, and the client that has placed them."""
+    blocks = alike.blocks(X)
+    client = pinning.connected(blocks[0].client)
+    return client, alike.pins(client, X, blocks)
+
+
+def has_lengths(collection: Any) -> bool:
+    """Return whether the lengths of the chunks are known."""
+    return (
+        hasattr(collection, "shape") and not hasattr(collection, "divisions") and not np.isnan(collection.shape).any()
+    )
+
+
+def in_blocks(X: Any, dtype: Any = None) -> Any:
+    """Return the Dask array whose chunks are the frames of a placed dataframe or series; anything else as it is.
+
+    Parameters
+    ----------
+    X
+        A collection.
+    dtype
+        Of the array. Default: that which its frames have as arrays.
+    """
+    if not (hasattr(X, "divisions") and source.placed_per(X)):
+        return X
+    futures = alike.blocks(X)
+    lengths = [pin.rows or 0 for pin in whereabouts(X)[1]]
+    empty = array_of(X._meta)
+    graph = {(X._name, number, *(0,) * (X.ndim - 1)): future for number, future in enumerate(futures)}
+    return source.collection(empty if dtype is None else empty.astype(dtype), X._name, graph, lengths)
+
+
+def as_array(collection: Any) -> Any:
+    """Return the Dask array of a Dask dataframe or series, lazily; arrays as they are.
+
+    Notes
+    -----
+    Its lengths are known if the dataframe is placed; to count those of others would be to compute them.
+    """
+    if not (is_dask_collection(collection) and hasattr(collection, "to_dask_array")):
+        return collection
+    lengths = None
+    if source.placed_per(collection) is not None:
+        lengths = [pin.rows or 0 for pin in whereabouts(collection)[1]]
+    # Dask warns of types that only pandas has: text becomes objects, as in pandas, nullable numbers become floats.
+    return plain(collection).to_dask_array(lengths=lengths)

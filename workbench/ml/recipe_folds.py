@@ -1,0 +1,36 @@
+"""Which fold a row of a recipe is in: by its number alone, so that any number of ranks comes to the same folds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def fold_of(rows: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
+    """Return the fold of each row.
+
+    Parameters
+    ----------
+    rows : ndarray of int64
+        Numbers of rows, from 0.
+    folds : int
+        How many folds there are.
+
+    Notes
+    -----
+    Of as many consecutive rows as there are folds one is in each fold, so that all folds have as many rows. Which of
+    them is drawn by a hash of their number, the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): rows that
+    repeat with a period, as those of days or stations do, are in all folds.
+    """
+    group, place = np.divmod(rows.astype(np.uint64), np.uint64(folds))
+    mixed = (group + np.uint64(1)) * np.uint64(_GOLDEN)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_FIRST)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_SECOND)
+    mixed ^= mixed >> np.uint64(31)
+    return ((place + mixed % np.uint64(folds)) % np.uint64(folds)).astype(np.int64)

@@ -1,0 +1,87 @@
+"""What estimators that transform rows share: results of the type that the user has set, never gathered."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from dask.base import is_dask_collection
+from scipy import sparse
+from sklearn.base import TransformerMixin
+from sklearn.utils._set_output import _get_output_config, _wrap_data_with_container
+
+from workbench.ml.engines import chosen
+from workbench.ml.placed import placed
+
+
+class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc]
+    """In the place of scikit-learn's mixin, whose ``set_output`` would compute and gather Dask collections.
+
+    Notes
+    -----
+    Of Dask collections ``transform`` returns a Dask dataframe where pandas output is set, with the names of the
+    features and the index of X, if X is a dataframe. Other settings are for arrays of this process, and leave a Dask
+    array as it is.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("transform", "fit_transform"):
+            # scikit-learn has just wrapped those that are defined in this class.
+            if plain := getattr(vars(cls).get(name), "__wrapped__", None):
+                setattr(cls, name, _lazily(plain, vars(cls)[name]))
+
+    def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Any:
+        """Fit, and return the rows transformed.
+
+        Parameters
+        ----------
+        X, y, **params
+            As of ``fit``.
+
+        Returns
+        -------
+        array, dataframe or Dask collection
+            As of ``transform``. A Dask collection is placed, one block on each rank, and computed once: the next step
+            of a pipeline fits on these blocks.
+        """
+        if not is_dask_collection(X):
+            return _wrap_data_with_container("transform", self._fit_transform(X, y, **params), X, self)
+        self._validate_params()
+        engine = chosen(self.engine, distributed=True)
+        given = {"X": X, "y": y} | params
+        lazy = [name for name, value in given.items() if is_dask_collection(value)]
+        given |= zip(lazy, placed([given[name] for name in lazy], engine), strict=True)
+        return placed([_named(self, given["X"], self._fit_transform(**given))], engine)[0]
+
+    def _fit_transform(self, X: Any, y: Any, **params: Any) -> Any:
+        # As scikit-learn has it, before it was wrapped.
+        return TransformerMixin.fit_transform.__wrapped__(self, X, y, **params)
+
+
+def _lazily(plain: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that calls scikit-learn's wrapper only for what is in this process."""
+
+    @functools.wraps(plain)
+    def method(self: Any, X: Any, *args: Any, **options: Any) -> Any:
+        if not is_dask_collection(X):
+            return wrapped(self, X, *args, **options)
+        return _named(self, X, plain(self, X, *args, **options))
+
+    return method
+
+
+def _named(model: Any, X: Any, found: Any) -> Any:
+    """Return the rows that a model has made of X as a Dask dataframe, where the user has set that."""
+    from dask.dataframe import from_dask_array
+
+    if _get_output_config("transform", model)["dense"] != "pandas" or hasattr(found, "divisions"):
+        return found
+    if sparse.issparse(found._meta):
+        raise ValueError(
+            "The transformer outputs sparse matrices, of which there are no dataframes: try to set the transformer "
+            "output to a dense array, or call set_output(transform='default')"
+        )
+    names = list(model.get_feature_names_out())
+    return from_dask_array(found, columns=names, index=X.index if hasattr(X, "divisions") else None)
