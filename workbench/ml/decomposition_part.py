@@ -9,14 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from workbench.ml.slices import Products, centred, rows_at_once, sample
+from workbench.ml.checks import FindsNonFinite
+from workbench.ml.slices import Products, centred, is_copied, rows_at_once, sample
 from workbench.ml.triangles import triangle
 
 _Array = NDArray[np.float64]
 _Middle = _Array | None
 
+# So many slices at once, of rows that are not copied.
+_MANY = 16
 
-class DecompositionPart:
+
+class DecompositionPart(FindsNonFinite):
     """A block.
 
     Parameters
@@ -41,12 +45,15 @@ class DecompositionPart:
 
     def sums(self) -> _Array:
         """Return the sum of the rows, shape (features,)."""
-        return np.asarray(self._X.sum(axis=0, dtype=np.float64)).ravel()
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = np.ravel(self._X.sum(axis=0, dtype=np.float64))
+        return self._finite(sums)
 
     def sample(self, rows: int) -> tuple[float, _Array]:
         """Return the number of some of so many rows of all parts, and their sum, shape (features,)."""
         some = sample(self._X, self._start, rows)
-        return float(some.shape[0]), np.ravel(some.sum(axis=0, dtype=np.float64))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(some.shape[0]), np.ravel(some.sum(axis=0, dtype=np.float64))
 
     def squares(self, middle: _Middle) -> float:
         """Return the sum of the squares of all numbers."""
@@ -62,10 +69,19 @@ class DecompositionPart:
         """Return the product of the transposed rows and the rows, packed as by `Products`, and the sum of the rows."""
         width = self._X.shape[1]
         products, sums = Products(width), np.zeros(width)
-        for _, X in centred(self._X, middle):
-            products.add(X)
-            sums += X.sum(axis=0)
-        return products.packed, sums
+        # Rows that are not copied come many at once: BLAS keeps in the cache what it needs there.
+        rows = None if is_copied(self._X, middle) else _MANY * rows_at_once(width)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _, X in centred(self._X, middle, rows):
+                products.add(X)
+                sums += np.ones(len(X)) @ X
+        return products.packed, self._finite(sums)
+
+    def _finite(self, sums: _Array) -> _Array:
+        """Return the sums of all rows; refuse rows that are not finite."""
+        if not np.isfinite(sums).all():
+            self.refuse_non_finite()
+        return sums
 
     def normal(self, middle: _Middle, basis: _Array) -> _Array:
         """Return the product of the transposed rows, the rows and a basis, as `gram` times the basis.

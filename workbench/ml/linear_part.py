@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from workbench.ml.checks import FindsNonFinite
 from workbench.ml.slices import Products, centred, rows_at_once, sample
 from workbench.ml.triangles import triangle
 
 _Array = NDArray[np.float64]
 
 
-class LinearPart:
+class LinearPart(FindsNonFinite):
     """A block with its targets.
 
     Parameters
@@ -42,7 +43,8 @@ class LinearPart:
         """Return the number of some of so many rows of all parts, and their sum, and that of their targets."""
         X = sample(self._X, self._start, rows)
         y = self._y if sparse.issparse(X) else sample(self._y, self._start, rows)
-        return float(X.shape[0]), np.ravel(X.sum(axis=0, dtype=np.float64)), y.sum(axis=0, dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(X.shape[0]), np.ravel(X.sum(axis=0, dtype=np.float64)), y.sum(axis=0, dtype=np.float64)
 
     def products(self, middle: _Array | None, target: _Array) -> tuple[float, _Array, _Array, _Array, _Array]:
         """Return the weighted sums of products of rows and rows, and of rows and targets.
@@ -68,14 +70,17 @@ class LinearPart:
         width = self._X.shape[1]
         products, projection = Products(width), np.zeros((width, len(target)))
         weights, rows, targets = 0.0, np.zeros(width), np.zeros(len(target))
-        for X, y, weight in self._slices(middle, target):
-            weights += float(weight.sum())
-            rows += weight @ X
-            targets += weight @ y
-            root = np.sqrt(weight)
-            scaled = X * root[:, None] if self._weight is not None else X
-            products.add(scaled)
-            projection += scaled.T @ (root[:, None] * y)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for X, y, weight in self._slices(middle, target):
+                weights += float(weight.sum())
+                rows += weight @ X
+                targets += weight @ y
+                root = np.sqrt(weight)
+                scaled = X * root[:, None] if self._weight is not None else X
+                products.add(scaled)
+                projection += scaled.T @ (root[:, None] * y)
+        if not np.isfinite(rows).all():
+            self.refuse_non_finite()
         return weights, products.packed, projection, rows, targets
 
     def triangle(self, middle: _Array | None, target: _Array, scale: _Array) -> _Array:

@@ -24,6 +24,11 @@ def rows_at_once(width: int) -> int:
     return max(_LEAST, _CACHED // (8 * max(1, width)))
 
 
+def is_copied(X: Any, middle: NDArray[np.float64] | None) -> bool:
+    """Return whether `centred` makes copies of the rows, which is why there are few at once."""
+    return middle is not None or sparse.issparse(X) or X.dtype != np.float64
+
+
 def centred(
     X: Any, middle: NDArray[np.float64] | None, rows: int | None = None
 ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
