@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import tracemalloc
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn import decomposition
+from sklearn.base import clone
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml import decomposition_fit, slices
@@ -282,4 +284,62 @@ def test_the_work_space_is_what_the_docstring_says(method, vectors, squares, dty
 )
 def test_what_cannot_be_is_refused(model, message):
     with pytest.raises(ValueError, match=message):
+        model.fit(data())
+
+
+@pytest.mark.parametrize(
+    ("svd_solver", "solver"), [("full", "tsqr"), ("covariance_eigh", "gram"), ("randomized", "randomized")]
+)
+def test_solvers_have_the_names_of_scikit_learn_too(svd_solver, solver):
+    X = data()
+    options = {"copy": False, "svd_solver": svd_solver, "tol": 0.0, "iterated_power": 9, "random_state": 0}
+    theirs = decomposition.PCA(4, **options, power_iteration_normalizer="QR").fit(X.copy())
+    ours = clone(PCA(4, **options, power_iteration_normalizer="QR")).fit(X)
+
+    assert ours.solver_ == solver
+    np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-9)
+    np.testing.assert_array_equal(PCA(4, solver=solver, svd_solver=svd_solver, random_state=0).fit(X).solver_, solver)
+
+
+def test_iterated_power_is_the_number_of_iterations():
+    told = []
+    PCA(2, svd_solver="randomized", iterated_power=2, random_state=0, callback=told.append).fit(data())
+
+    assert [record["iteration"] for record in told if "iteration" in record] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("algorithm", ["arpack", "randomized"])
+def test_both_algorithms_of_scikit_learn_find_the_true_singular_values(algorithm):
+    X = data()
+    theirs = decomposition.TruncatedSVD(4, algorithm="arpack").fit(X)
+    ours = clone(TruncatedSVD(4, algorithm=algorithm, tol=0.0, power_iteration_normalizer="auto")).fit(X)
+
+    np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["PCA", "TruncatedSVD"])
+def test_each_parameter_of_scikit_learn_is_one_here(name):
+    theirs, ours = (
+        inspect.signature(each).parameters.keys() for each in (getattr(decomposition, name), globals()[name])
+    )
+
+    assert theirs < ours
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (PCA(3, svd_solver="arpack"), "svd_solver='arpack' has no meaning for .*: no solver takes a pass"),
+        (PCA(3, tol=0.1), "tol=0.1 has no meaning for .*: no solver ends at a tolerance"),
+        (
+            PCA(3, power_iteration_normalizer="LU"),
+            "power_iteration_normalizer='LU' has no meaning for .* or 'QR'",
+        ),
+        (PCA(3, iterated_power="often"), "The 'iterated_power' parameter of PCA"),
+        (PCA(3, svd_solver="full", solver="gram"), "svd_solver='full' is solver='tsqr', and solver='gram' was passed"),
+        (TruncatedSVD(3, algorithm="lanczos"), "The 'algorithm' parameter of TruncatedSVD"),
+    ],
+)
+def test_parameters_of_scikit_learn_that_have_no_meaning_are_refused_in_a_sentence(model, sentence):
+    with pytest.raises(ValueError, match=sentence):
         model.fit(data())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -37,6 +37,10 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
         "fit_intercept": ["boolean"],
+        "copy_X": ["boolean"],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "positive": ((False,), "coefficients may have either sign"),
     }
 
     fit_intercept: bool
@@ -46,17 +50,24 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
-            Shape (rows,) or (rows, targets).
-        sample_weight
-            Shape (rows,): weights of the rows. Default: all 1.
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : array-like, or Dask array or series of shape (rows,) or (rows, targets)
+            The targets.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows; None: all 1.
 
         Returns
         -------
         LinearRegression or Ridge
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows, targets or weights are not valid.
+        InvalidRequest
+            If the matrix of features x features has no room in the memory of a rank.
         """
         checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse, several=True)
         data = training(self, checks, X, y, sample_weight)
@@ -92,16 +103,22 @@ class LinearRegression(_Linear):
 
     Parameters
     ----------
-    fit_intercept
+    fit_intercept : bool, default=True
         Whether the model has a constant beside the features.
-    tol
+    copy_X : bool, default=True
+        Is not used: rows are never changed.
+    tol : float, default=1e-6
         Singular values of the rows, once each column has length 1, below this times the largest one count as 0;
         1e-15 times the number of features at least.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
-    verbose
+    n_jobs : int, default=None
+        Is not used: each rank computes on its rows.
+    positive : bool, default=False
+        Only the default is valid.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
@@ -134,19 +151,26 @@ class LinearRegression(_Linear):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Linear._parameter_constraints,
         "tol": [Interval(Real, 0, None, closed="left")],
+        "n_jobs": [Integral, None],
     }
 
     def __init__(
         self,
         *,
         fit_intercept: bool = True,
+        copy_X: bool = True,  # noqa: N803  (scikit-learn's name)
         tol: float = 1e-6,
+        n_jobs: int | None = None,
+        positive: bool = False,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
         self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
         self.tol = tol
+        self.n_jobs = n_jobs
+        self.positive = positive
         self.engine = engine
         self.verbose = verbose
         self.callback = callback
@@ -179,16 +203,28 @@ class Ridge(_Linear):
 
     Parameters
     ----------
-    alpha
+    alpha : float or array-like of shape (targets,), default=1.0
         The strength of the penalty, ``alpha * |coef|^2`` beside the sum of squares: a number, or one for each target.
         The intercept is not penalised.
-    fit_intercept
+    fit_intercept : bool, default=True
         Whether the model has a constant beside the features.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
-    verbose
+    copy_X : bool, default=True
+        Is not used: rows are never changed.
+    max_iter : int, default=None
+        Only the default is valid, as nothing is iterated.
+    tol : float, default=1e-4
+        Is not used, for the same reason.
+    solver : {"auto", "cholesky"}, default="auto"
+        Both are the Cholesky decomposition.
+    positive : bool, default=False
+        Only the default is valid.
+    random_state : int, RandomState instance or None, default=None
+        Is not used: nothing is random.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
@@ -212,6 +248,13 @@ class Ridge(_Linear):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Linear._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        **_Linear._only,
+        "solver": (("auto", "cholesky"), "the equations are solved as they are, without iterations"),
+        "max_iter": ((None,), "nothing is iterated"),
     }
 
     def __init__(
@@ -219,12 +262,24 @@ class Ridge(_Linear):
         alpha: Any = 1.0,
         *,
         fit_intercept: bool = True,
+        copy_X: bool = True,  # noqa: N803  (scikit-learn's name)
+        max_iter: int | None = None,
+        tol: float = 1e-4,
+        solver: str = "auto",
+        positive: bool = False,
+        random_state: Any = None,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
+        self.max_iter = max_iter
+        self.tol = tol
+        self.solver = solver
+        self.positive = positive
+        self.random_state = random_state
         self.engine = engine
         self.verbose = verbose
         self.callback = callback

@@ -30,26 +30,38 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    C
+    penalty : {"l2", None}, default="l2"
+        None: as ``C=np.inf``.
+    C : float, default=1.0
         Inverse of the strength of the penalty.
-    tol
+    l1_ratio : float, default=0.0
+        Only 0 is valid: there is no L1 penalty.
+    dual : bool, default=False
+        Only the default is valid.
+    tol : float, default=1e-4
         It has converged where no component of the gradient of the loss per row is larger; with ``"newton-cg"`` and an
         intercept that by features less their means.
-    max_iter
+    max_iter : int, default=100
         Iterations at most.
-    fit_intercept
+    fit_intercept : bool, default=True
         Whether the model has a constant beside the features. It is not penalised.
-    class_weight
+    intercept_scaling : float, default=1
+        Is not used, as in scikit-learn with these solvers.
+    class_weight : dict or "balanced", default=None
         Weights by label, or ``"balanced"`` for such that all classes weigh the same. Default: all 1.
-    solver
-        ``"lbfgs"`` or ``"newton-cg"``.
-    warm_start
+    random_state : int, RandomState instance or None, default=None
+        Is not used: nothing is random.
+    solver : {"lbfgs", "newton-cg"}, default="lbfgs"
+        What finds the minimum.
+    warm_start : bool, default=False
         Whether a fit starts from what the one before has found.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
-    verbose
+    n_jobs : int, default=None
+        Is not used: each rank computes on its rows.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each iteration.
-    callback
+    callback : callable, default=None
         Is called after each iteration with its numbers: ``iteration``, ``loss``, ``gradient``.
 
     Attributes
@@ -82,31 +94,51 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
+        "intercept_scaling": [Interval(Real, 0, None, closed="neither")],
+        "random_state": ["random_state"],
         "solver": [StrOptions({"lbfgs", "newton-cg"})],
         "warm_start": ["boolean"],
+        "n_jobs": [Integral, None],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "penalty": (("l2", None), "there is no L1 penalty"),
+        "l1_ratio": ((0.0, 0, None), "there is no L1 penalty"),
+        "dual": ((False,), "the weights themselves are varied"),
     }
 
     def __init__(
         self,
-        C: float = 1.0,
+        penalty: str | None = "l2",
         *,
+        C: float = 1.0,
+        l1_ratio: float | None = 0.0,
+        dual: bool = False,
         tol: float = 1e-4,
         max_iter: int = 100,
         fit_intercept: bool = True,
+        intercept_scaling: float = 1,
         class_weight: Mapping[Any, float] | str | None = None,
+        random_state: Any = None,
         solver: str = "lbfgs",
         warm_start: bool = False,
+        n_jobs: int | None = None,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
+        self.penalty = penalty
         self.C = C
+        self.l1_ratio = l1_ratio
+        self.dual = dual
         self.tol = tol
         self.max_iter = max_iter
         self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
         self.class_weight = class_weight
+        self.random_state = random_state
         self.solver = solver
         self.warm_start = warm_start
+        self.n_jobs = n_jobs
         self.engine = engine
         self.verbose = verbose
         self.callback = callback
@@ -116,12 +148,12 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
-            Shape (rows,): the labels.
-        sample_weight
-            Shape (rows,): weights of the rows. Default: all 1.
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : array-like, or Dask array or series of shape (rows,)
+            The labels.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows; None: all 1.
 
         Returns
         -------
@@ -150,7 +182,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
             start = np.column_stack([self.coef_, self.intercept_])
             start = start[0] if len(start) == 1 else start
         return logistic_fit.Settings(
-            C=self.C,
+            C=self.C if self.penalty else np.inf,
             tol=self.tol,
             max_iter=self.max_iter,
             features=self.n_features_in_,
