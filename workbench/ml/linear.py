@@ -233,6 +233,8 @@ class Ridge(_Linear):
         The slopes.
     intercept_ : float or ndarray of shape (targets,)
         The constant; 0 without one.
+    n_iter_ : ndarray of shape (targets,), int32
+        1 for each: the equations are solved once.
     n_features_in_ : int
         Number of features.
     engine_ : str
@@ -285,6 +287,7 @@ class Ridge(_Linear):
         self.callback = callback
 
     def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+        self.n_iter_ = np.ones(len(found.coef), dtype=np.int32)
         if len(found.coef) == 1:
             # Also of a column of targets, as in scikit-learn.
             self.coef_ = np.ravel(self.coef_)
