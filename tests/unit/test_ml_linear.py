@@ -17,7 +17,7 @@ from sklearn import linear_model
 from sklearn.base import clone
 from support.sklearn_checks import accepted_by_scikit_learn
 
-from workbench.ml import linear_fit, slices
+from workbench.ml import equations, linear_fit, slices
 from workbench.ml.linear import LinearRegression, Ridge
 from workbench.ml.linear_part import LinearPart
 from workbench.ml.parts import LocalParts
@@ -359,7 +359,7 @@ def test_ridge_takes_columns_that_depend_on_each_other(alpha, error):
 
 def test_the_equations_of_ridge_are_solved_without_eigenvectors(monkeypatch):
     X, y, _ = data()
-    monkeypatch.setattr(linear_fit, "eigh", lambda *_, **__: pytest.fail("eigenvectors"))
+    monkeypatch.setattr(equations, "eigh", lambda *_, **__: pytest.fail("eigenvectors"))
     y = np.column_stack([y, -y, 2 * y])
     theirs, ours = linear_model.Ridge([1.0, 2.0, 2.0]).fit(X, y), Ridge([1.0, 2.0, 2.0]).fit(X, y)
 

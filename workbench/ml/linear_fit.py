@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, eigvalsh, lstsq, svd, svdvals
-from scipy.linalg.lapack import dpocon
+from scipy.linalg import eigh, eigvalsh, svd, svdvals
 
+from workbench.ml.equations import (
+    Solve,
+    by_factor,
+    by_vectors,
+    cholesky,
+    in_units,
+    less_null,
+    rounding_of,
+    solver,
+    units_of,
+)
 from workbench.ml.gram import about_mean
 from workbench.ml.parts import Parts, weighed
 from workbench.ml.passes import Passes
@@ -17,10 +26,7 @@ from workbench.ml.slices import upper
 from workbench.ml.triangles import join_triangles
 
 _Array = NDArray[np.float64]
-_Solve = Callable[[_Array], _Array]
-"""Returns coefficients, shape (features, targets), of a projection of this shape."""
 
-_EPS = float(np.finfo(np.float64).eps)
 # Eigenvalues of products of rows above this times the largest are known to as many digits as the correction needs.
 _KNOWN = 1e-10
 # A direction of columns depends on those columns that have more than this part in it.
@@ -78,7 +84,7 @@ class _Free:
     singular: _Array
     rank: int
     dependent: NDArray[np.intp]
-    solve: _Solve | None
+    solve: Solve | None
     """Solves the equations; None where they lack digits."""
     coef: _Array | None = None
     """Shape (features, targets), where there is no `solve`: with all digits, so that nothing is to be corrected."""
@@ -126,7 +132,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
         for penalty in np.unique(penalties[~exact]):
             its = penalties == penalty
             # Factors are as large as the matrix: none is kept for the correction.
-            solve = free.solve if free and free.solve and not penalty else _with_penalty(sums.gram, float(penalty))
+            solve = free.solve if free and free.solve and not penalty else solver(sums.gram, float(penalty))
             coef[:, its] = solve(projection[:, its])
         return coef
 
@@ -161,34 +167,23 @@ def _sums(parts: Passes, settings: Settings) -> _Sums:
             return _Sums(gram.matrix, projection, middle, target, gram.constant)
 
 
-def _with_penalty(gram: _Array, penalty: float) -> _Solve:
-    """Return what solves the equations of sums of products with a penalty."""
-    scale = 1 / np.sqrt(np.clip(np.diag(gram), 0, None) + penalty)
-    factor, known = _cholesky(_scaled(gram, scale))
-    if factor is not None and known > _rounding(gram):
-        return _by_factor(factor, scale)
-    values, vectors = eigh(_scaled(gram, scale), lower=False, overwrite_a=True, check_finite=False)
-    return _shortest(scale, values, vectors, int((values > _rounding(gram) * values[-1]).sum()))
-
-
 def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
     """Return what solves the equations without a penalty, and which columns depend on others."""
     gram, width = sums.gram, len(sums.gram)
-    scale = np.zeros(width)
-    np.divide(1.0, np.sqrt(np.diag(gram), where=~sums.constant, out=np.ones(width)), out=scale, where=~sums.constant)
+    scale = units_of(np.where(sums.constant, 0.0, np.diag(gram)))
     singular = _singular(gram, settings)
-    factor, known = (None, 0.0) if sums.constant.any() else _cholesky(_scaled(gram, scale))
+    factor, known = (None, 0.0) if sums.constant.any() else cholesky(in_units(gram, scale))
     if factor is not None and known > max(settings.tol**2, _KNOWN):
-        return _Free(singular, width, np.empty(0, dtype=np.intp), _by_factor(factor, scale))
-    values, vectors = eigh(_scaled(gram, scale), lower=False, overwrite_a=True, check_finite=False)
-    shares, rounding = values / (values[-1] or 1.0), _rounding(gram)
+        return _Free(singular, width, np.empty(0, dtype=np.intp), by_factor(factor, scale))
+    values, vectors = eigh(in_units(gram, scale), lower=False, overwrite_a=True, check_finite=False)
+    shares, rounding = values / (values[-1] or 1.0), rounding_of(gram)
     least = max(settings.tol**2, rounding)
     # A constant column is known to be one.
     doubtful = (shares < _KNOWN) & (shares > settings.tol**2 - rounding)
     if doubtful.sum() > (sums.constant.sum() if settings.tol**2 <= rounding else 0):
         return _decomposed(parts, sums, scale, settings)
     rank = int((shares > least).sum())
-    return _Free(singular, rank, _dependent(vectors[:, : width - rank]), _shortest(scale, values, vectors, rank))
+    return _Free(singular, rank, _dependent(vectors[:, : width - rank]), by_vectors(scale, values, vectors, rank))
 
 
 def _decomposed(parts: Passes, sums: _Sums, scale: _Array, settings: Settings) -> _Free:
@@ -197,61 +192,13 @@ def _decomposed(parts: Passes, sums: _Sums, scale: _Array, settings: Settings) -
     triangle = parts.fold(join_triangles, "triangle", sums.middle, sums.target, scale)[:width]
     rows, targets = triangle[:, :width], triangle[:, width:]
     left, values, right = svd(rows, check_finite=False)
-    rank = int((values > max(settings.tol, _rounding(rows)) * values.max(initial=0.0)).sum())
+    rank = int((values > max(settings.tol, rounding_of(rows)) * values.max(initial=0.0)).sum())
     along = (left.T @ targets)[:rank] / values[:rank, None]
-    coef = _less_null(scale, right[rank:].T, scale[:, None] * (right[:rank].T @ along))
+    coef = less_null(scale, right[rank:].T, scale[:, None] * (right[:rank].T @ along))
     singular = np.zeros(min(settings.rows, width))
-    found = svdvals(rows / _units(scale), check_finite=False)[: len(singular)]
+    found = svdvals(rows / np.where(scale > 0, scale, 1.0), check_finite=False)[: len(singular)]
     singular[: len(found)] = found
     return _Free(singular, rank, _dependent(right[rank:].T), None, coef)
-
-
-def _by_factor(factor: _Array, scale: _Array) -> _Solve:
-    """Return what solves equations by the Cholesky factor of their matrix in other units."""
-
-    def solve(projection: _Array) -> _Array:
-        solution: _Array = cho_solve((factor, False), scale[:, None] * projection, check_finite=False)
-        return scale[:, None] * solution
-
-    return solve
-
-
-def _shortest(scale: _Array, values: _Array, vectors: _Array, rank: int) -> _Solve:
-    """Return what solves equations by the last eigenvectors of their matrix, so many, by the shortest coefficients."""
-    first = len(values) - rank
-    null, kept = vectors[:, :first], vectors[:, first:]
-
-    def solve(projection: _Array) -> _Array:
-        along = (kept.T @ (scale[:, None] * projection)) / values[first:, None]
-        return _less_null(scale, null, scale[:, None] * (kept @ along))
-
-    return solve
-
-
-def _less_null(scale: _Array, null: _Array, coef: _Array) -> _Array:
-    """Return the shortest coefficients that fit as these do.
-
-    Parameters
-    ----------
-    scale
-        Shape (features,): the features were multiplied by these.
-    null
-        Shape (features, directions): along these the features that were multiplied do not change.
-    coef
-        Shape (features, targets), of the features as they are.
-    """
-    if not null.size:
-        return coef
-    directions = null * _units(scale)[:, None]
-    share = lstsq(directions, coef, check_finite=False, lapack_driver="gelsy")[0]
-    shortest: _Array = coef - directions @ share
-    return shortest
-
-
-def _units(scale: _Array) -> _Array:
-    """Return the factors of features; 1 for those that are constant."""
-    units: _Array = np.where(scale > 0, scale, 1.0)
-    return units
 
 
 def _dependent(null: _Array) -> NDArray[np.intp]:
@@ -262,27 +209,3 @@ def _singular(gram: _Array, settings: Settings) -> _Array:
     values = eigvalsh(gram, lower=False, check_finite=False)[::-1]
     singular: _Array = np.sqrt(np.clip(values, 0, None))[: settings.rows]
     return singular
-
-
-def _scaled(gram: _Array, scale: _Array) -> _Array:
-    """Return a matrix in other units; its diagonal is 1, or 0."""
-    scaled = gram * scale
-    scaled *= scale[:, None]
-    np.fill_diagonal(scaled, scale > 0)
-    return scaled
-
-
-def _cholesky(scaled: _Array) -> tuple[_Array | None, float]:
-    """Return the factor of a matrix, in its place, and 1 over its condition or less; None if there is no factor."""
-    # Of the whole matrix, of which there is the upper half.
-    norm = float(np.sqrt(2 * np.einsum("ij,ij->", scaled, scaled)))
-    try:
-        factor: _Array = cho_factor(scaled, overwrite_a=True, check_finite=False)[0]
-    except LinAlgError:
-        return None, 0.0
-    return factor, float(dpocon(factor, norm)[0])
-
-
-def _rounding(matrix: _Array) -> float:
-    """Return what is rounding, relative to the largest eigenvalue."""
-    return _EPS * (10 + len(matrix))
