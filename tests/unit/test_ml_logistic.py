@@ -63,14 +63,57 @@ def test_it_takes_the_steps_of_scikit_learn(classes, options, weighted):
 
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_newton_finds_the_same_minimum(classes, weighted):
+@pytest.mark.parametrize("options", [*OPTIONS, {"C": np.inf}, {"C": np.inf, "fit_intercept": False}], ids=str)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_newton_finds_the_same_minimum_in_few_passes(classes, weighted, options, form):
     X, y, weight = data(classes)
     weight = weight if weighted else None
-    theirs = linear_model.LogisticRegression(tol=1e-10).fit(X, y, weight)
-    ours = LogisticRegression(tol=1e-10, solver="newton-cg").fit(X, y, weight)
+    theirs = linear_model.LogisticRegression(tol=1e-8, solver="newton-cholesky", **options).fit(X, y, weight)
+    ours = LogisticRegression(tol=1e-10, solver="newton-cholesky", **options).fit(form(X), y, weight)
 
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    assert ours.n_iter_[0] < theirs.n_iter_[0]
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-7)
+    assert ours.n_iter_[0] <= 9
+    again = LogisticRegression(tol=1e-10, solver="newton-cg", **options).fit(form(X), y, weight)
+    np.testing.assert_array_equal(again.coef_, ours.coef_)
+
+
+@pytest.mark.parametrize(("classes", "pairs"), [(2, 1), (3, 6)])
+def test_the_work_space_of_the_curvature_is_what_the_docstring_says(classes, pairs):
+    X, y, _ = data(classes, rows=20_000, features=200)
+    part = LogisticPart(X, y, None, 0)
+    part.encode(np.arange(classes), None)
+    tracemalloc.start()
+    part.curvature(np.zeros(201 if classes == 2 else (3, 201)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 8 * pairs * 201**2 + (5 << 20) < X.nbytes / 4
+
+
+def test_a_newton_step_is_one_pass():
+    X, y, _ = data(2)
+    asked = []
+
+    class Watched(LocalParts):
+        def sum(self, method, *args):
+            asked.append(method)
+            return super().sum(method, *args)
+
+    settings = logistic_fit.Settings(1.0, 1e-8, 100, 7, True, None, "newton-cholesky", 2e-16, None)
+    found = logistic_fit.fit(Watched([LogisticPart(X, y, None, 0)]), settings)
+    assert asked == ["encode", *["curvature"] * (found.iterations + 1)]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_newton_takes_columns_that_depend_on_each_other(classes):
+    X, y, _ = data(classes)
+    X = np.column_stack([X, X[:, :2], np.ones(len(X)), np.zeros(len(X))])
+    options = {"C": np.inf, "tol": 1e-8}
+    theirs = linear_model.LogisticRegression(**options, max_iter=1000).fit(X, y)
+    ours = LogisticRegression(solver="newton-cholesky", **options).fit(X, y)
+
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

@@ -10,7 +10,16 @@ from distributed import system
 from scipy import sparse
 
 from workbench.errors import InvalidRequest
-from workbench.ml import PCA, LinearRegression, Ridge, TruncatedSVD, decomposition_fit, linear_fit, room
+from workbench.ml import (
+    PCA,
+    LinearRegression,
+    LogisticRegression,
+    Ridge,
+    TruncatedSVD,
+    decomposition_fit,
+    linear_fit,
+    room,
+)
 from workbench.ml.decomposition_part import DecompositionPart
 from workbench.ml.linear_part import LinearPart
 from workbench.ml.rank_parts import RankParts
@@ -54,6 +63,7 @@ def peak(call):
         (Ridge(), "149.01 GiB"),
         (PCA(3, solver="gram"), "149.01 GiB"),
         (PCA(), "1.86 GiB"),
+        (LogisticRegression(solver="newton-cholesky"), "298.03 GiB"),
         (TruncatedSVD(90_000, solver="gram"), "149.01 GiB"),
     ],
     ids=str,
@@ -67,7 +77,7 @@ def test_a_matrix_that_has_no_room_is_refused_before_there_is_one(model, nbytes,
 
     def refused():
         with pytest.raises(InvalidRequest, match=sentence):
-            model.fit(rows, np.ones(rows.shape[0]))
+            model.fit(rows, np.arange(rows.shape[0]) % 2)
 
     assert peak(refused) < 32 << 20
 

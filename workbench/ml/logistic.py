@@ -13,7 +13,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml import logistic_fit
+from workbench.ml import logistic_fit, room
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
@@ -39,8 +39,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
     dual : bool, default=False
         Only the default is valid.
     tol : float, default=1e-4
-        It has converged where no component of the gradient of the loss per row is larger; with ``"newton-cg"`` and an
-        intercept that by features less their means.
+        It has converged where no component of the gradient of the loss per row is larger.
     max_iter : int, default=100
         Iterations at most.
     fit_intercept : bool, default=True
@@ -51,8 +50,10 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         Weights by label, or ``"balanced"`` for such that all classes weigh the same. Default: all 1.
     random_state : int, RandomState instance or None, default=None
         Is not used: nothing is random.
-    solver : {"lbfgs", "newton-cg"}, default="lbfgs"
-        What finds the minimum.
+    solver : {"lbfgs", "newton-cholesky", "newton-cg"}, default="lbfgs"
+        ``"newton-cholesky"`` is Newton's method: five to ten passes over the rows where ``"lbfgs"`` has some dozens or,
+        with features of different units, hundreds; each multiplies rows by rows, and the number of features times
+        classes, 2 counting as 1, is to be some thousand at most. ``"newton-cg"`` is another name of it.
     warm_start : bool, default=False
         Whether a fit starts from what the one before has found.
     n_jobs : int, default=None
@@ -81,9 +82,9 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     Notes
     -----
-    Minimises what scikit-learn's estimator of this name minimises, with the same scale and the same solver, so that
-    coefficients agree to about `tol`, and to rounding where `tol` is small. ``"newton-cg"`` looks at rows from their
-    mean, without a copy of them: features far from 0 cost it no iterations.
+    Minimises what scikit-learn's estimator of this name minimises, with the same scale and, but for ``"newton-cg"``,
+    the same solver, so that coefficients agree to about `tol`, and to rounding where `tol` is small. Where more than
+    one model fits best, Newton's method finds one of them.
     """
 
     _sparse = True
@@ -96,7 +97,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         "class_weight": [dict, StrOptions({"balanced"}), None],
         "intercept_scaling": [Interval(Real, 0, None, closed="neither")],
         "random_state": ["random_state"],
-        "solver": [StrOptions({"lbfgs", "newton-cg"})],
+        "solver": [StrOptions({"lbfgs", "newton-cg", "newton-cholesky"})],
         "warm_start": ["boolean"],
         "n_jobs": [Integral, None],
     }
@@ -162,6 +163,8 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         """
         checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
         data = training(self, checks, X, y, sample_weight)
+        if self.solver != "lbfgs":
+            room.check(type(self).__name__, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'")
         found = self._fit(Task(logistic_fit.fit, self._settings(data.dtype), LogisticPart, checks), data)
         weights = np.atleast_2d(found.weights).astype(data.dtype)
         self.classes_ = found.classes
