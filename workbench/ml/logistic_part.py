@@ -82,7 +82,7 @@ class LogisticPart:
         if self._y.dtype == object:
             import pandas as pd
 
-            codes = pd.Index(classes).get_indexer(self._y)
+            codes = pd.Index(classes).get_indexer(pd.Index(self._y))
         else:
             codes = np.searchsorted(classes, self._y)
         self._codes = codes.astype(np.int32)
