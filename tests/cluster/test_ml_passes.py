@@ -120,7 +120,7 @@ def test_rows_are_decomposed_on_all_ranks_where_sums_of_products_lack_digits(cli
 
 def test_a_matrix_that_is_over_the_memory_limit_of_a_rank_is_refused_before_anything_is_placed(client4):
     wide = da.zeros((8, 100_000), chunks=(2, 100_000))
-    with pytest.raises(InvalidRequest, match=r"149\.01 GiB .* the memory limit of a rank is"):
+    with pytest.raises(InvalidRequest, match=r"223\.52 GiB .* the memory limit of a rank is"):
         Ridge().fit(wide, da.zeros(8, chunks=2))
 
 

@@ -257,7 +257,7 @@ def test_triangles_are_joined_in_any_order():
 
 @pytest.mark.parametrize(
     ("method", "vectors", "squares"),
-    [("gram", 0, 4), ("triangle", 0, 100), ("triangle", 20, 0), ("normal", 20, 0), ("squares", 0, 0)],
+    [("gram", 0, 12), ("triangle", 0, 100), ("triangle", 20, 0), ("normal", 20, 0), ("squares", 0, 0)],
 )
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_work_space_is_what_the_docstring_says(method, vectors, squares, dtype):

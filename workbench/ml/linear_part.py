@@ -32,8 +32,9 @@ class LinearPart(FindsNonFinite):
 
     Notes
     -----
-    All sums are of float64. Work space: 4 bytes times the square of the number of features, 100 times that square for
-    `triangle`, and slices of a fixed size, four of 1 MiB or 128 rows; with many targets as much for them.
+    All sums are of float64. Work space: 4 bytes times the square of the number of features (12 up to 1000 features),
+    100 times that square for `triangle`, and slices of a fixed size, four of 1 MiB or 128 rows; with many targets as
+    much for them.
     """
 
     def __init__(self, X: Any, y: NDArray[Any], weight: NDArray[Any] | None, start: int) -> None:

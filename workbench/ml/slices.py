@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg.lapack import dsfrk, dtfttr
+from scipy.linalg.blas import dsyrk
+from scipy.linalg.lapack import dsfrk, dtfttr, dtrttf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _CACHED, _LEAST = 1 << 20, 128
 # Rows of a sample: their mean is near that of all rows, beside the deviation.
 _SAMPLE = 4096
+# With more features the memory of half a square counts more than a tenth of the time.
+_SQUARE = 1000
 
 
 def rows_at_once(width: int) -> int:
@@ -93,18 +96,26 @@ class Products:
 
     Notes
     -----
-    The half is in the packed form of LAPACK that is as fast as a square: Gustavson, Wasniewski, Dongarra and Langou,
-    ACM Transactions on Mathematical Software 37 (2010).
+    The half is in the packed form of LAPACK that is nearly as fast as a square: Gustavson, Wasniewski, Dongarra and
+    Langou, ACM Transactions on Mathematical Software 37 (2010). Up to 1000 features there is a square, 8 MiB.
     """
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self.packed: NDArray[np.float64] = np.zeros(width * (width + 1) // 2)
-        """The half, to be unpacked by `upper`."""
+        self._square = np.zeros((width, width), order="F") if width <= _SQUARE else None
+        self._half = np.empty(0) if width <= _SQUARE else np.zeros(width * (width + 1) // 2)
 
     def add(self, X: NDArray[np.float64]) -> None:
         """Add the product of rows, shape (rows, features)."""
-        self.packed = dsfrk(self._width, len(X), 1.0, X.T, 1.0, self.packed, overwrite_c=True)
+        if self._square is not None:
+            self._square = dsyrk(1.0, X.T, beta=1.0, c=self._square, overwrite_c=True)
+        else:
+            self._half = dsfrk(self._width, len(X), 1.0, X.T, 1.0, self._half, overwrite_c=True)
+
+    @property
+    def packed(self) -> NDArray[np.float64]:
+        """The half, to be unpacked by `upper`."""
+        return self._half if self._square is None else dtrttf(self._square)[0]
 
 
 def upper(packed: NDArray[np.float64], width: int) -> NDArray[np.float64]:
