@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 from sklearn import linear_model
 from sklearn.base import clone
 
-from workbench import place
+from workbench import broadcasting, place
 from workbench.errors import InvalidRequest
 from workbench.ml import PCA, LinearRegression, NearestNeighbors, Ridge, StandardScaler
+from workbench.placing import source
 
 X = np.random.default_rng(5).normal(size=(1003, 4)) + 7
 QUERIES = np.random.default_rng(6).normal(size=(100, 4)) + 7
@@ -77,8 +79,28 @@ def test_neighbours_are_the_same_on_all_ranks(client4, engine):
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])
     assert there.kneighbors(as_dask(QUERIES, 30))[1].chunks == ((30, 30, 30, 10), (6,))
+    # Those of own rows stay with the rows.
+    assert [source.placed_per(found) for found in there.kneighbors()] == ["rank", "rank"]
     graph = there.kneighbors_graph(as_dask(QUERIES, 30), mode="distance").compute()
     np.testing.assert_array_equal(graph.toarray(), here.kneighbors_graph(QUERIES, mode="distance").toarray())
+
+
+def test_a_result_of_a_fit_may_have_any_size(client4):
+    model = NearestNeighbors(6, engine="mpi").fit(X)
+    with dask.config.set({"workbench.spmd.result-limit": "1 KiB"}):
+        assert model.kneighbors(QUERIES)[0].nbytes > 1024
+
+
+def test_large_queries_go_to_the_ranks_by_a_broadcast(client4, monkeypatch):
+    sent, send = [], broadcasting.send
+    monkeypatch.setattr(
+        broadcasting, "send", lambda client, value, timeout: sent.append(value) or send(client, value, timeout)
+    )
+    queries = np.random.default_rng(8).normal(size=(34_000, 4)) + 7
+    found = NearestNeighbors(1, engine="mpi").fit(X).kneighbors(queries, return_distance=False)
+
+    assert len(sent) == 1
+    np.testing.assert_array_equal(found[::500], NearestNeighbors(1).fit(X).kneighbors(queries[::500])[1])
 
 
 @BOTH

@@ -185,3 +185,13 @@ def test_a_sum_of_finite_numbers_that_overflows_is_not_refused():
 def test_rows_that_have_to_be_converted_are_checked_before_the_first_pass():
     with pytest.raises(ValueError, match="Input X contains NaN"):
         make(Sums, Checks("Model"), 0, np.asfortranarray(np.where(ROWS == 5, np.nan, ROWS)), None, None)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, bool])
+def test_whole_numbers_are_converted_without_scikit_learn(dtype, monkeypatch):
+    monkeypatch.setattr("sklearn.utils.check_array", lambda *_, **__: pytest.fail("scikit-learn was asked"))
+    part = make(Sums, Checks("Model"), 0, np.asfortranarray(ROWS > 5, dtype=dtype), None, None)
+
+    assert part.X.dtype == np.float64
+    assert part.X.flags.c_contiguous
+    assert part.total().tolist() == [2.0, 2.0, 2.0]

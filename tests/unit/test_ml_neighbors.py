@@ -9,13 +9,17 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+from dask.sizeof import sizeof
 from scipy import sparse
 from sklearn import neighbors
 from support.sklearn_checks import accepted_by_scikit_learn
 
+from workbench.ml.checks import Checks
 from workbench.ml.neighbors import NearestNeighbors
-from workbench.ml.neighbors_part import NeighborsPart, Search, find
+from workbench.ml.neighbors_part import NeighborsPart, Search, find, find_own
 from workbench.ml.parts import LocalParts
+from workbench.ml.task import Task
+from workbench.placing import source
 
 
 def rows(number, features=6, away=0.0, dtype=np.float64, seed=1):
@@ -259,3 +263,38 @@ def test_numbers_whose_squares_overflow_are_refused():
     X = np.array([[1e200], [-1e200], [3e200]])
     with pytest.raises(ValueError, match="Distances overflow"):
         NearestNeighbors(2).fit(X).kneighbors(X)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_parts_keep_the_neighbours_of_their_own_rows(number, form):
+    X = rows(300)
+    parts = parts_of(form(X), number)
+    find_own(parts, Search(None, 5, "euclidean", {}, step=40))
+    found = [np.concatenate(each) for each in zip(*parts.each("kept"), strict=True)]
+
+    assert_found(found, NearestNeighbors(4).fit(X).kneighbors(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("n_neighbors", [1, 4])
+def test_neighbours_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypatch):
+    X, passes = rows(203), []
+    model = NearestNeighbors(n_neighbors, callback=passes.append).fit(da.from_array(X, chunks=(60, 6)))
+    passes.clear()
+    monkeypatch.setattr("workbench.ml.neighbors._CALL", 8000)
+    distances, indices = model.kneighbors()
+
+    assert distances.chunks == indices.chunks == ((51, 51, 51, 50), (n_neighbors,))
+    assert source.placed_per(distances) == source.placed_per(indices) == "rank"
+    assert passes == [{"pass": 1, "name": "nearest"}]
+    expected = NearestNeighbors(n_neighbors).fit(X)
+    assert_found((distances.compute(), indices.compute()), expected.kneighbors(), rtol=0)
+    graph = model.kneighbors_graph(mode="distance").compute()
+    np.testing.assert_array_equal(graph.toarray(), expected.kneighbors_graph(mode="distance").toarray())
+
+
+def test_a_task_is_as_large_as_its_queries():
+    queries = rows(4000)
+    task = Task(find, Search(queries, 5, "euclidean", {}), NeighborsPart, Checks("NearestNeighbors"))
+
+    assert sizeof(task) > queries.nbytes

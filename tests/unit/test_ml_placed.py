@@ -145,3 +145,13 @@ def test_the_engine_of_a_setting_holds_where_no_other_is_named(client):
 def test_collections_are_not_fitted_in_this_process(client, model):
     with pytest.raises(InvalidRequest, match='engine="local" fits arrays in this process'):
         model.fit(da.from_array(X, chunks=(50, 3)))
+
+
+@pytest.mark.parametrize("weight", [None, da.zeros(ROWS, chunks=50)])
+def test_the_pass_of_the_scaler_refuses_what_is_infinite_and_takes_what_is_missing(client, weight):
+    bad = X.copy()
+    bad[300, 1] = np.inf
+    with pytest.raises(ValueError, match="Input X contains infinity"):
+        StandardScaler().fit(place(bad), sample_weight=weight)
+    bad[300, 1] = np.nan
+    np.testing.assert_allclose(StandardScaler().fit(place(bad)).mean_, np.nanmean(bad, axis=0))

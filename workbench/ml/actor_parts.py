@@ -23,11 +23,14 @@ from workbench.errors import HeadUnreachable, RankLost
 from workbench.ml.checks import Checks, make
 from workbench.ml.parts import add
 from workbench.ml.progress import Report
+from workbench.placing import pinning, source
+from workbench.placing.pinning import Call
 from workbench.rank import parcel
 from workbench.rank.quiet import quiet
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
+    from numpy.typing import NDArray
 
     from workbench.placing.pinning import Pin
 
@@ -84,6 +87,12 @@ async def ask_part(fit: str, method: str, args: Sequence[Any], dask_worker: Work
         return await asyncio.get_running_loop().run_in_executor(thread, actor.call, method, args)
 
 
+def _kept(fit: str, which: int) -> NDArray[Any]:
+    """Return one of the arrays that a part has kept, in a task beside it."""
+    kept: NDArray[Any] = _here[fit, get_worker().address].call("kept", ())[which]
+    return kept
+
+
 def _is_no_step(record: logging.LogRecord) -> bool:
     return record.args != (ask_part.__name__,)
 
@@ -126,7 +135,8 @@ class ActorParts:
     ) -> None:
         self._client = client
         self.report = report
-        self._addresses = [pin.address for pin, _, _ in blocks]
+        self._pins = [pin for pin, _, _ in blocks]
+        self._addresses = [pin.address for pin in self._pins]
         self._fit = uuid.uuid4().hex
         made = [
             client.submit(
@@ -164,6 +174,33 @@ class ActorParts:
         """See `workbench.ml.parts.Parts.each`."""
         found = self._client.sync(self._ask, method, args)
         return [found[address] for address in self._addresses]
+
+    def kept(self, like: Sequence[NDArray[Any]], per: str) -> tuple[Any, ...]:
+        """Return what the method ``kept`` of each part returns as placed Dask arrays, whose blocks stay on the workers.
+
+        Parameters
+        ----------
+        like
+            Arrays without rows, one like each of these.
+        per
+            What the blocks of the parts are placed for.
+        """
+        number = uuid.uuid4().int
+        names = [source.placed_name(per, number, which) for which in range(len(like))]
+        calls = [
+            Call((name, block, *(0,) * (empty.ndim - 1)), _kept, (self._fit, which), pin=pin)
+            for which, (name, empty) in enumerate(zip(names, like, strict=True))
+            for block, pin in enumerate(self._pins)
+        ]
+        keys = [call.key for call in calls]
+        futures = dict(zip(keys, pinning.submit(self._client, calls, keys), strict=True))
+        with self._client.as_current():
+            wait(list(futures.values()))
+        sizes = [pin.rows or 0 for pin in self._pins]
+        return tuple(
+            source.collection(empty, name, {key: its for key, its in futures.items() if key[0] == name}, sizes)
+            for name, empty in zip(names, like, strict=True)
+        )
 
     async def _ask(self, method: str, args: Sequence[Any]) -> dict[str, Any]:
         """Ask all workers at once; on the event loop of the client."""

@@ -175,6 +175,9 @@ def make(part: Any, checks: Checks, start: int, *columns: Any) -> Any:
         from workbench.ml.frames import array_of
 
         columns = tuple(array_of(column) if hasattr(column, "iloc") else column for column in columns)
+    # Whole numbers need no more than this, as scikit-learn does it.
+    if not checks.frames and _is_array(columns[0], 2) and columns[0].dtype.kind != "f":
+        columns = columns[0].astype(FLOATS[0], order="C"), *columns[1:]
     if not (getattr(part, "finds_non_finite", False) and checks._is_plain(*columns, finite=False)):
         return part(*checks.apply(*columns), start)
     X, y, weight = columns

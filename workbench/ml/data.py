@@ -71,10 +71,10 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")
     if y is None and checks.target:
         raise ValueError(f"This {type(model).__name__} estimator requires y to be passed, but the target y is None.")
-    columns = [value for value in given.values() if is_dask_collection(value)]
-    countable = all(map(has_lengths, columns))
+    collections = [given[name] for name in lazy]
+    countable = all(map(has_lengths, collections))
     if countable:
-        check_consistent_length(*columns)
+        check_consistent_length(*collections)
     if y is not None:
         checks.shape(y)
     know_features(model, X, reset=True)

@@ -18,11 +18,13 @@ from workbench.ml.parts import LocalParts
 from workbench.ml.placed import in_blocks, placed, whereabouts
 from workbench.ml.progress import Listener, Report, Sender
 from workbench.ml.task import Task, on_rank
-from workbench.placing import alike, pinning
+from workbench.placing import alike, pinning, source
 
 
 def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any, str]:
     """Run an algorithm, and return what it has found, and the engine: ``"dask"``, ``"mpi"`` or ``"local"``.
+
+    What has been found are placed Dask arrays, where the parts keep what they have found (`Task.kept`).
 
     Parameters
     ----------
@@ -34,13 +36,14 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         fitted here, and Dask collections by MPI where one world holds all blocks, else by Dask; the setting
         ``workbench.ml.engine`` is another default.
     report
-        Receives the records of `Parts.report`, in this process.
+        Receives the records of `Parts.report`, in this process; None if the parts keep what they have found.
     """
     engine = chosen(engine, distributed=data.distributed)
     if engine == "local":
         parts = LocalParts([task.part(*data.columns(), 0)], report)
         return task.algorithm(parts, task.settings), "local"
-    there = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
+    X, y, weight = map(in_blocks, placed(data.columns(), engine))
+    there = Data(X, y, weight, distributed=True)
     if engine == "mpi" or (engine == "auto" and _has_mpi(there)):
         return _by_mpi(task, there, report), "mpi"
     return _by_dask(task, there, report), "dask"
@@ -64,7 +67,7 @@ def _has_mpi(data: Data) -> bool:
 
 def _by_dask(task: Task, data: Data, report: Report | None) -> Any:
     client, pins = whereabouts(data.X)
-    sender = Sender(uuid.uuid4().hex, task.checks.estimator, client.log_event)
+    sender = Sender(uuid.uuid4().hex, task.checks.estimator, client.log_event, awaited=False)
 
     def tell(record: Mapping[str, Any]) -> None:
         sender(record)
@@ -78,7 +81,7 @@ def _by_dask(task: Task, data: Data, report: Report | None) -> Any:
     with threadpool_limits(1, user_api="blas"):
         found = task.algorithm(parts, task.settings)
     sender.flush()
-    return found
+    return parts.kept(task.kept, str(source.placed_per(data.X))) if task.kept else found
 
 
 def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
@@ -90,10 +93,11 @@ def _by_mpi(task: Task, data: Data, report: Report | None) -> Any:
     listener = Listener(client, fit, report) if report else None
     args = [task, _starts(data), fit, listener is not None, *data.columns()]
     # Nobody who calls `fit` could ask for more.
-    asked = request(on_rank, args, {}, client=client, result="root", world=None, limit=math.inf, timeout=None)
+    result = "blocks" if task.kept else "root"
+    asked = request(on_rank, args, {}, client=client, result=result, world=None, limit=math.inf, timeout=None)
     call = Call(dataclasses.replace(asked, name=f"{task.checks.estimator}.fit"))
     if listener is None:
-        return call.result()[0]
+        return call.result() if task.kept else call.result()[0]
     listener.listen(call)
     try:
         found, records = call.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,14 +15,15 @@ from sklearn.neighbors import VALID_METRICS
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from workbench.ml import fitting
 from workbench.ml.checks import Checks
 from workbench.ml.data import Data, know_features, training
 from workbench.ml.engines import chosen
 from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.neighbors_graph import graph
-from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find
+from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find, find_own, others
 from workbench.ml.placed import as_array, in_blocks, placed
-from workbench.ml.reporting import Callback
+from workbench.ml.reporting import Callback, reporting
 from workbench.ml.task import Task
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ class NearestNeighbors(Estimator):
         self._metric()
         engine = chosen(self.engine, distributed=data.distributed)
         if engine != "local":
-            data = Data(*map(in_blocks, placed(data.columns(), engine)), distributed=True)
+            data = Data(in_blocks(placed([data.X], engine)[0]), None, None, distributed=True)
         self._rows = data
         # Blocks are checked now, not when the first is searched in.
         self.n_samples_fit_ = self._run(count, None)
@@ -186,9 +188,11 @@ class NearestNeighbors(Estimator):
 
         Notes
         -----
-        For an array these are arrays. For Dask collections they are Dask arrays, with the chunks of X: not computed
-        yet if the model was fitted on an array, which then travels with the graph (compute both together); computed
-        already, one chunk of queries after the other, if its rows lie on ranks, since a task cannot call all ranks.
+        For an array these are arrays. For rows of the fit that lie on ranks they are Dask arrays whose blocks stay with
+        these rows: the rows of each rank go to the others in turn, with ``"mpi"`` without passing through this
+        process. For other Dask collections they are Dask arrays with the chunks of X: not computed yet if the model was
+        fitted on an array, which then travels with the graph (compute both together); computed here already, one chunk
+        of queries after the other, if its rows lie on ranks, since a task cannot call all ranks.
         """
         check_is_fitted(self)
         own = X is None
@@ -202,8 +206,10 @@ class NearestNeighbors(Estimator):
             X = self._checked(X, order="C")
         if not is_dask_collection(X):
             found = self._found(X, number, 0 if own else None)
+        elif own:
+            found = self._own(number)
         elif self._rows.distributed:
-            found = self._chunk_by_chunk(X, number, own)
+            found = self._chunk_by_chunk(X, number)
         else:
             found = self._lazily(X, number)
         return found if return_distance else found[1]
@@ -254,24 +260,36 @@ class NearestNeighbors(Estimator):
 
     def _found(self, queries: Any, number: int, first: int | None) -> Found:
         """Return the nearest rows; without the queries themselves if these are rows, from number `first` on."""
-        wanted = number if first is None else number + 1
-        metric, keywords = self._metric()
-        step = max(_CALL // (8 * queries.shape[1] + 16 * wanted), 1)
+        search = self._search(queries, number if first is None else number + 1)
         found = [
-            self._run(find, Search(queries[start : start + step], wanted, metric, keywords))
-            for start in range(0, queries.shape[0], step)
+            self._run(find, replace(search, queries=queries[start : start + search.step]))
+            for start in range(0, queries.shape[0], search.step)
         ]
         distances, rows = (np.concatenate(each) for each in zip(*found, strict=True))
-        return (distances, rows) if first is None else _others(distances, rows, first)
+        return (distances, rows) if first is None else others(distances, rows, first)
 
-    def _chunk_by_chunk(self, X: Any, number: int, own: bool) -> tuple[Any, Any]:
+    def _own(self, number: int) -> tuple[Any, Any]:
+        """Return the nearest of all rows, which stay on the ranks of these."""
+        kept = np.empty((0, number)), np.empty((0, number), np.int64)
+        task = Task(find_own, self._search(None, number + 1), NeighborsPart, self._checks(), kept)
+        with reporting(type(self).__name__, None, self.verbose, self.callback) as report:
+            (distances, rows), self.engine_ = fitting.fit(task, self._rows, self.engine, None)
+            if report is not None:
+                report({"pass": 1, "name": "nearest"})
+        return distances, rows
+
+    def _search(self, queries: Any, wanted: int) -> Search:
+        metric, keywords = self._metric()
+        step = max(_CALL // (8 * self.n_features_in_ + 16 * wanted), 1)
+        return Search(queries, wanted, metric, keywords, step)
+
+    def _chunk_by_chunk(self, X: Any, number: int) -> tuple[Any, Any]:
         import dask.array as da
 
-        found, start = [], 0
-        for chunk in X.to_delayed().ravel():
-            queries = self._checks().apply(chunk.compute(), None, None)[0]
-            found.append(self._found(queries, number, start if own else None))
-            start += queries.shape[0]
+        found = [
+            self._found(self._checks().apply(chunk.compute(), None, None)[0], number, None)
+            for chunk in X.to_delayed().ravel()
+        ]
         chunks = tuple(len(rows) for _, rows in found), (number,)
         distances, rows = (da.from_array(np.concatenate(each), chunks=chunks) for each in zip(*found, strict=True))
         return distances, rows
@@ -305,11 +323,3 @@ class NearestNeighbors(Estimator):
 
     def _run(self, algorithm: Any, settings: Any) -> Any:
         return self._fit(Task(algorithm, settings, NeighborsPart, self._checks()), self._rows)
-
-
-def _others(distances: NDArray[Any], rows: NDArray[Any], first: int) -> Found:
-    """Return what was found without the queries themselves; the last is left out where one was not found."""
-    others = rows != first + np.arange(len(rows))[:, None]
-    others[others.all(axis=1), -1] = False
-    shape = len(rows), rows.shape[1] - 1
-    return distances[others].reshape(shape), rows[others].reshape(shape)

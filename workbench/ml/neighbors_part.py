@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,9 @@ class Search:
     metric: Any
     """Name of a metric, or a function, as scikit-learn's ``pairwise_distances`` takes them."""
     keywords: Mapping[str, Any]
-    """What the metric is told besides."""
+    """More arguments of the metric."""
+    step: int = 0
+    """Of `find_own`: how many rows are searched for at a time."""
 
 
 def count(parts: Parts, settings: None) -> int:  # noqa: ARG001  (an algorithm has both)
@@ -55,6 +57,26 @@ def find(parts: Parts, search: Search) -> Found:
     """Return the nearest of all rows: as many as wanted, or all if there are fewer."""
     found: Found = Passes(parts).fold(functools.partial(join, search.n_neighbors), "nearest", search)
     return found
+
+
+def find_own(parts: Parts, search: Search) -> None:
+    """Find the nearest of each row, which is none of its own, and have its part keep these.
+
+    Notes
+    -----
+    Some rows at a time go from the part where they lie to all others, and what is found for them goes back.
+    """
+    first = 0
+    for rows in parts.each("size"):
+        for start in range(first, first + rows, search.step):
+            stop = min(start + search.step, first + rows)
+            asked = replace(search, queries=parts.fold(_either, "queries", start, stop))
+            parts.each("keep", start, parts.fold(functools.partial(join, search.n_neighbors), "nearest", asked))
+        first += rows
+
+
+def _either(left: Any, right: Any) -> Any:
+    return right if left is None else left
 
 
 def join(number: int, left: Found, right: Found) -> Found:
@@ -84,12 +106,34 @@ class NeighborsPart(FindsNonFinite):
 
     def __init__(self, X: Any, y: None, weight: None, start: int) -> None:
         self._X, self._start = X, start
+        self._found: list[Found] = []
 
     def rows(self) -> float:
         """Return their number, once they are checked: a search does not check them again."""
         if not sparse.issparse(self._X) and not np.isfinite(self._X.sum()):
             self.refuse_non_finite()
         return float(self._X.shape[0])
+
+    def size(self) -> int:
+        """Return the number of the rows."""
+        return int(self._X.shape[0])
+
+    def queries(self, start: int, stop: int) -> Any:
+        """Return rows by their numbers in all of the data; None if these are rows of another part."""
+        return self._X[start - self._start : stop - self._start] if self._has(start) else None
+
+    def keep(self, start: int, found: Found) -> None:
+        """Keep what was found for rows from a number on, without these rows themselves, if this part has these rows."""
+        if self._has(start):
+            self._found.append(others(*found, start))
+
+    def kept(self) -> Found:
+        """Return what was found for all rows of this part."""
+        distances, rows = (np.concatenate(each) for each in zip(*self._found, strict=True))
+        return distances, rows
+
+    def _has(self, number: int) -> bool:
+        return self._start <= number < self._start + self.size()
 
     def nearest(self, search: Search) -> Found:
         """Return the nearest of the rows; where distances agree, those of lower numbers come first."""
@@ -117,6 +161,22 @@ class NeighborsPart(FindsNonFinite):
                 best, pairs = _better(best, pairs), []
         best = _better(best, pairs)
         return by.distances(best[0]), best[1]
+
+
+def others(distances: _Array, rows: NDArray[np.int64], first: int) -> Found:
+    """Return what was found for rows without these rows themselves; without the last where a row was not found.
+
+    Parameters
+    ----------
+    distances, rows
+        What was found, shape (queries, neighbours).
+    first
+        The number of the row that is the first query.
+    """
+    kept = rows != first + np.arange(len(rows))[:, None]
+    kept[kept.all(axis=1), -1] = False
+    shape = len(rows), rows.shape[1] - 1
+    return distances[kept].reshape(shape), rows[kept].reshape(shape)
 
 
 def _near(scores: _Array, off: _Array, bound: _Array, number: int) -> tuple[_Array, _Array]:

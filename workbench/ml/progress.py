@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 Report = Callable[[Mapping[str, Any]], None]
 """Is given the numbers of an iteration, or of a pass over the data, by their names."""
 
-# Seconds between two messages: iterations may take less than a message does.
-_OFTEN = 0.1
+# Seconds between two messages, where somebody waits for them and where only a dashboard may show them: iterations may
+# take less than a message does.
+_AWAITED, _OTHERWISE = 0.1, 1.0
 
 _Take = Callable[[Sequence[Mapping[str, Any]]], None]
 # By client, who listens to which fit; a client has one handler for a topic.
@@ -36,10 +37,13 @@ class Sender:
         Identity of the fit, and what it is called.
     tell
         Sends an event: `workbench.rank.events.tell`, or `distributed.Client.log_event`.
+    awaited
+        Whether a `Listener` waits for the records.
     """
 
-    def __init__(self, fit: str, name: str, tell: Callable[[str, Any], Any]) -> None:
+    def __init__(self, fit: str, name: str, tell: Callable[[str, Any], Any], *, awaited: bool) -> None:
         self._fit, self._name, self._tell = fit, name, tell
+        self._interval = _AWAITED if awaited else _OTHERWISE
         self.records: list[dict[str, Any]] = []
         """All so far."""
         self._told, self._sent = 0, time.monotonic()
@@ -47,7 +51,7 @@ class Sender:
     def __call__(self, record: Mapping[str, Any]) -> None:
         """Take a record."""
         self.records.append(dict(record))
-        if time.monotonic() - self._sent >= _OFTEN:
+        if time.monotonic() - self._sent >= self._interval:
             self.flush()
 
     def flush(self) -> None:

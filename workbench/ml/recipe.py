@@ -27,7 +27,7 @@ from workbench.ml.transformer import Transformer
 _Array = NDArray[Any]
 
 
-class Recipe(Transformer, Estimator):  # type: ignore[misc]
+class Recipe(Transformer, Estimator):
     """What is done with the columns of a table before a model is trained on it.
 
     Parameters
@@ -121,7 +121,9 @@ class Recipe(Transformer, Estimator):  # type: ignore[misc]
         self._learn(X, y, sample_weight)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit_transform(  # type: ignore[override]  # as that of `fit`
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> Any:
         """Fit, and return the rows as a model is to be trained on them: with means of the target of other folds.
 
         Parameters
@@ -137,8 +139,8 @@ class Recipe(Transformer, Estimator):  # type: ignore[misc]
         """
         return super().fit_transform(X, y, sample_weight=sample_weight)
 
-    def _fit_transform(self, X: Any, y: Any, *, sample_weight: Any) -> Any:
-        data = self._learn(X, y, sample_weight)
+    def _fit_transform(self, X: Any, y: Any, **params: Any) -> Any:
+        data = self._learn(X, y, params["sample_weight"])
         columns = Columns(tuple(self.columns_))
         if not is_dask_collection(X):
             X = local(X)

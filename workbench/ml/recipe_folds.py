@@ -33,4 +33,5 @@ def fold_of(rows: NDArray[np.int64], folds: int) -> NDArray[np.int64]:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_FIRST)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_SECOND)
     mixed ^= mixed >> np.uint64(31)
-    return ((place + mixed % np.uint64(folds)) % np.uint64(folds)).astype(np.int64)
+    fold: NDArray[np.int64] = ((place + mixed % np.uint64(folds)) % np.uint64(folds)).astype(np.int64)
+    return fold

@@ -6,7 +6,7 @@ Ranks load this and what a task names, and so neither scikit-learn nor pandas bu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.ml.checks import Checks, make
@@ -17,6 +17,7 @@ from workbench.rank import events
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -29,19 +30,30 @@ class Task:
     part: Callable[..., Any]
     """Makes a part of rows, targets, weights and the number of the first row."""
     checks: Checks
+    kept: tuple[NDArray[Any], ...] = ()
+    """Arrays without rows, like those that the method ``kept`` of each part returns at the end, which stay on its rank
+    and are what the fit returns. Default: the fit returns what the algorithm does."""
+
+    def __sizeof__(self) -> int:
+        # By this a call broadcasts what is large, such as the queries of a search.
+        from dask.sizeof import sizeof
+
+        settings = vars(self.settings).values() if is_dataclass(self.settings) else (self.settings,)
+        nbytes: int = super().__sizeof__() + sum(map(sizeof, settings))
+        return nbytes
 
 
 def on_rank(
     comm: Intracomm, task: Task, starts: list[int], fit: str, wanted: bool, *columns: Any
-) -> tuple[Any, list[Any]] | None:
-    """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
+) -> tuple[Any, ...] | None:
+    """Take part in a fit; return what the part keeps, or on rank 0 what was found and, if wanted, all records."""
     part = make(task.part, task.checks, starts[comm.rank], *columns)
     if comm.rank:
         serve(comm, part)
-        return None
-    sender = Sender(fit, task.checks.estimator, events.tell)
+        return part.kept() if task.kept else None
+    sender = Sender(fit, task.checks.estimator, events.tell, awaited=wanted)
     parts = RankParts(comm, part, sender)
     found = task.algorithm(parts, task.settings)
     parts.end()
     sender.flush()
-    return found, sender.records if wanted else []
+    return part.kept() if task.kept else (found, sender.records if wanted else [])

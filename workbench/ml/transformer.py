@@ -15,7 +15,7 @@ from workbench.ml.engines import chosen
 from workbench.ml.placed import placed
 
 
-class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc]
+class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore[misc, call-arg]
     """In the place of scikit-learn's mixin, whose ``set_output`` would compute and gather Dask collections.
 
     Notes
@@ -51,8 +51,10 @@ class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore
         self._validate_params()
         engine = chosen(self.engine, distributed=True)
         given = {"X": X, "y": y} | params
-        lazy = [name for name, value in given.items() if is_dask_collection(value)]
-        given |= zip(lazy, placed([given[name] for name in lazy], engine), strict=True)
+        # In the order of `placed`; `fit` refuses what is not lazy.
+        names = [name for name in ("X", "y", "sample_weight") if name in given]
+        lazy = [given[name] if is_dask_collection(given[name]) else None for name in names]
+        given |= {name: value for name, value in zip(names, placed(lazy, engine), strict=True) if value is not None}
         return placed([_named(self, given["X"], self._fit_transform(**given))], engine)[0]
 
     def _fit_transform(self, X: Any, y: Any, **params: Any) -> Any:
