@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn import linear_model
+from sklearn.base import clone
 
 from workbench import broadcasting, place
-from workbench.ml import NearestNeighbors, Ridge, StandardScaler
+from workbench.errors import InvalidRequest
+from workbench.ml import PCA, LinearRegression, NearestNeighbors, Ridge, StandardScaler
 from workbench.placing import source
 
 X = np.random.default_rng(5).normal(size=(1003, 4)) + 7
@@ -60,7 +62,7 @@ def test_several_targets_are_fitted_as_by_scikit_learn_and_passes_are_told(clien
     assert ours.engine_ == engine
     np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-10)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-9)
-    assert [record["name"] for record in told] == ["sums", "products", "pull"]
+    assert [record["name"] for record in told] == ["sample", "products", "pull"]
 
 
 @BOTH
@@ -122,3 +124,32 @@ def test_a_model_that_refers_to_rows_on_ranks_is_not_pickled(client4):
     model = NearestNeighbors().fit(place(as_dask(X)))
     with pytest.raises(TypeError, match="whose rows lie on ranks cannot be pickled"):
         pickle.dumps(model)
+
+
+@BOTH
+def test_rows_are_decomposed_on_all_ranks_where_sums_of_products_lack_digits(client4, engine):
+    rows = X @ np.diag([1.0, 1e9, 1e-9, 1.0])
+    rows[:, 3] = rows[:, 0] + 1e-8 * X[:, 3]
+    y, told = rows @ [1.0, 1e-9, 1e9, 2.0], []
+    here = LinearRegression(tol=1e-12).fit(rows, y)
+    there = LinearRegression(tol=1e-12, engine=engine, callback=told.append).fit(place(rows), place(y))
+
+    assert [record["name"] for record in told] == ["sample", "products", "triangle"]
+    assert there.rank_ == here.rank_ == 4
+    np.testing.assert_allclose(there.coef_, here.coef_, rtol=1e-6)
+    np.testing.assert_allclose(there.coef_, [1.0, 1e-9, 1e9, 2.0], rtol=1e-5)
+
+
+def test_a_matrix_that_is_over_the_memory_limit_of_a_rank_is_refused_before_anything_is_placed(client4):
+    wide = da.zeros((8, 100_000), chunks=(2, 100_000))
+    with pytest.raises(InvalidRequest, match=r"223\.52 GiB .* the memory limit of a rank is"):
+        Ridge().fit(wide, da.zeros(8, chunks=2))
+
+
+@BOTH
+@pytest.mark.parametrize("model", [PCA(2), Ridge()], ids=["PCA", "Ridge"])
+def test_numbers_that_are_not_finite_on_one_rank_end_the_fit_in_the_words_of_scikit_learn(client4, engine, model):
+    gap = X.copy()
+    gap[700, 2] = np.nan
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        clone(model).set_params(engine=engine).fit(place(gap), place(X[:, 0]))

@@ -8,8 +8,12 @@ import sys
 import numpy as np
 import pytest
 
+from workbench.ml import checks, decomposition_fit, linear_fit
 from workbench.ml.checks import Checks, FindsNonFinite, make
+from workbench.ml.decomposition_part import DecompositionPart
+from workbench.ml.linear_part import LinearPart
 from workbench.ml.neighbors_part import NeighborsPart
+from workbench.ml.parts import LocalParts
 
 ROWS = np.arange(12.0).reshape(4, 3)
 LABELS = np.array([0, 1, 1, 0])
@@ -138,6 +142,40 @@ def test_a_part_that_finds_what_is_not_finite_does_so_in_its_own_pass(value, mon
 
     monkeypatch.setattr("workbench.ml.checks._is_finite", lambda *_: pytest.fail("the rows were searched"))
     assert make(Sums, Checks("Model"), 0, ROWS, None, None).total().tolist() == ROWS.sum(axis=0).tolist()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("solver", ["gram", "tsqr", "randomized"])
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_decomposition_finds_what_is_not_finite_in_its_first_sums(value, solver, centred, monkeypatch):
+    settings = decomposition_fit.Settings(2, centred, solver, 1, 1, 0, 4, 3)
+
+    def fit(rows):
+        made = [make(DecompositionPart, Checks("PCA"), at, rows[at:][:2], None, None) for at in (0, 2)]
+        return decomposition_fit.fit(LocalParts(made), settings)
+
+    with pytest.raises(ValueError, match=f"Input X contains {'NaN' if np.isnan(value) else 'infinity'}"):
+        fit(np.where(ROWS == 10, value, ROWS))
+    monkeypatch.setattr(checks, "_is_finite", lambda *_: pytest.fail("the rows were searched"))
+    assert np.isfinite(fit(ROWS).components).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_a_linear_model_finds_what_is_not_finite_in_its_first_sums(value, fit_intercept, monkeypatch):
+    settings = linear_fit.Settings(1.0, fit_intercept, 0.0, 4)
+
+    def fit(rows):
+        columns = [(rows[at:][:2], LABELS[at:][:2], None) for at in (0, 2)]
+        made = [make(LinearPart, Checks("Ridge", "numbers"), at, *columns[at // 2]) for at in (0, 2)]
+        return linear_fit.fit(LocalParts(made), settings)
+
+    with pytest.raises(ValueError, match=f"Input X contains {'NaN' if np.isnan(value) else 'infinity'}"):
+        fit(np.where(ROWS == 10, value, ROWS))
+    plain = checks._is_finite
+    monkeypatch.setattr(checks, "_is_finite", lambda array, ndim: ndim == 1 and plain(array, ndim))
+    monkeypatch.setattr(Checks, "apply", lambda *_: pytest.fail("the rows were searched"))
+    assert np.isfinite(fit(ROWS).coef).all()
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")

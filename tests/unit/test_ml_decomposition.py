@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import tracemalloc
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn import decomposition
+from sklearn.base import clone
 from support.sklearn_checks import accepted_by_scikit_learn
 
-from workbench.ml import decomposition_fit
+from workbench.ml import decomposition_fit, slices
 from workbench.ml.decomposition import PCA, TruncatedSVD
-from workbench.ml.decomposition_part import DecompositionPart, join_triangles
+from workbench.ml.decomposition_part import DecompositionPart
 from workbench.ml.parts import LocalParts
+from workbench.ml.triangles import join_triangles
 
 SOLVERS = ["gram", "tsqr", "randomized"]
 
@@ -199,6 +202,21 @@ def test_means_far_from_zero_cost_no_more_than_the_bound(solver):
     assert (np.abs(far.singular_values_ - near.singular_values_) <= far.error_bound_ + rounded).all()
 
 
+@pytest.mark.parametrize(("sample", "passes"), [(4000, 1), (40, 2)])
+def test_principal_components_take_one_pass_and_another_where_a_sample_misleads(sample, passes, monkeypatch):
+    X = data(rows=8000)
+    told = []
+    # All rows of the sample are far from the others.
+    X[:: 8000 // sample, 0] -= 1e6
+    monkeypatch.setattr(slices, "_SAMPLE", sample)
+    model = PCA(12, solver="gram", callback=told.append).fit(X)
+    true = np.linalg.svd(X - X.mean(axis=0), compute_uv=False)
+
+    assert [record["name"] for record in told] == ["sample", *["gram"] * passes]
+    assert (np.abs(model.singular_values_ - true) <= model.error_bound_).all()
+    np.testing.assert_allclose(model.mean_, X.mean(axis=0), rtol=1e-12)
+
+
 @pytest.mark.parametrize("model", [PCA(3), PCA(3, whiten=True), TruncatedSVD(3)])
 def test_it_transforms_the_rows_of_dask_collections_there_and_back(model):
     X = data()
@@ -239,7 +257,7 @@ def test_triangles_are_joined_in_any_order():
 
 @pytest.mark.parametrize(
     ("method", "vectors", "squares"),
-    [("gram", 0, 16), ("triangle", 0, 100), ("triangle", 20, 0), ("normal", 20, 0), ("squares", 0, 0)],
+    [("gram", 0, 12), ("triangle", 0, 100), ("triangle", 20, 0), ("normal", 20, 0), ("squares", 0, 0)],
 )
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_work_space_is_what_the_docstring_says(method, vectors, squares, dtype):
@@ -266,4 +284,62 @@ def test_the_work_space_is_what_the_docstring_says(method, vectors, squares, dty
 )
 def test_what_cannot_be_is_refused(model, message):
     with pytest.raises(ValueError, match=message):
+        model.fit(data())
+
+
+@pytest.mark.parametrize(
+    ("svd_solver", "solver"), [("full", "tsqr"), ("covariance_eigh", "gram"), ("randomized", "randomized")]
+)
+def test_solvers_have_the_names_of_scikit_learn_too(svd_solver, solver):
+    X = data()
+    options = {"copy": False, "svd_solver": svd_solver, "tol": 0.0, "iterated_power": 9, "random_state": 0}
+    theirs = decomposition.PCA(4, **options, power_iteration_normalizer="QR").fit(X.copy())
+    ours = clone(PCA(4, **options, power_iteration_normalizer="QR")).fit(X)
+
+    assert ours.solver_ == solver
+    np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-9)
+    np.testing.assert_array_equal(PCA(4, solver=solver, svd_solver=svd_solver, random_state=0).fit(X).solver_, solver)
+
+
+def test_iterated_power_is_the_number_of_iterations():
+    told = []
+    PCA(2, svd_solver="randomized", iterated_power=2, random_state=0, callback=told.append).fit(data())
+
+    assert [record["iteration"] for record in told if "iteration" in record] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("algorithm", ["arpack", "randomized"])
+def test_both_algorithms_of_scikit_learn_find_the_true_singular_values(algorithm):
+    X = data()
+    theirs = decomposition.TruncatedSVD(4, algorithm="arpack").fit(X)
+    ours = clone(TruncatedSVD(4, algorithm=algorithm, tol=0.0, power_iteration_normalizer="auto")).fit(X)
+
+    np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["PCA", "TruncatedSVD"])
+def test_each_parameter_of_scikit_learn_is_one_here(name):
+    theirs, ours = (
+        inspect.signature(each).parameters.keys() for each in (getattr(decomposition, name), globals()[name])
+    )
+
+    assert theirs < ours
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (PCA(3, svd_solver="arpack"), "svd_solver='arpack' has no meaning for .*: no solver takes a pass"),
+        (PCA(3, tol=0.1), "tol=0.1 has no meaning for .*: no solver ends at a tolerance"),
+        (
+            PCA(3, power_iteration_normalizer="LU"),
+            "power_iteration_normalizer='LU' has no meaning for .* or 'QR'",
+        ),
+        (PCA(3, iterated_power="often"), "The 'iterated_power' parameter of PCA"),
+        (PCA(3, svd_solver="full", solver="gram"), "svd_solver='full' is solver='tsqr', and solver='gram' was passed"),
+        (TruncatedSVD(3, algorithm="lanczos"), "The 'algorithm' parameter of TruncatedSVD"),
+    ],
+)
+def test_parameters_of_scikit_learn_that_have_no_meaning_are_refused_in_a_sentence(model, sentence):
+    with pytest.raises(ValueError, match=sentence):
         model.fit(data())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+import tracemalloc
 import warnings
 
 import dask.array as da
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn import linear_model
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from support.sklearn_checks import accepted_by_scikit_learn
 
@@ -60,14 +63,57 @@ def test_it_takes_the_steps_of_scikit_learn(classes, options, weighted):
 
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_newton_finds_the_same_minimum(classes, weighted):
+@pytest.mark.parametrize("options", [*OPTIONS, {"C": np.inf}, {"C": np.inf, "fit_intercept": False}], ids=str)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_newton_finds_the_same_minimum_in_few_passes(classes, weighted, options, form):
     X, y, weight = data(classes)
     weight = weight if weighted else None
-    theirs = linear_model.LogisticRegression(tol=1e-10).fit(X, y, weight)
-    ours = LogisticRegression(tol=1e-10, solver="newton-cg").fit(X, y, weight)
+    theirs = linear_model.LogisticRegression(tol=1e-8, solver="newton-cholesky", **options).fit(X, y, weight)
+    ours = LogisticRegression(tol=1e-10, solver="newton-cholesky", **options).fit(form(X), y, weight)
 
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
-    assert ours.n_iter_[0] < theirs.n_iter_[0]
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-7)
+    assert ours.n_iter_[0] <= 9
+    again = LogisticRegression(tol=1e-10, solver="newton-cg", **options).fit(form(X), y, weight)
+    np.testing.assert_array_equal(again.coef_, ours.coef_)
+
+
+@pytest.mark.parametrize(("classes", "pairs"), [(2, 1), (3, 6)])
+def test_the_work_space_of_the_curvature_is_what_the_docstring_says(classes, pairs):
+    X, y, _ = data(classes, rows=20_000, features=200)
+    part = LogisticPart(X, y, None, 0)
+    part.encode(np.arange(classes), None)
+    tracemalloc.start()
+    part.curvature(np.zeros(201 if classes == 2 else (3, 201)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 8 * pairs * 201**2 + (5 << 20) < X.nbytes / 4
+
+
+def test_a_newton_step_is_one_pass():
+    X, y, _ = data(2)
+    asked = []
+
+    class Watched(LocalParts):
+        def sum(self, method, *args):
+            asked.append(method)
+            return super().sum(method, *args)
+
+    settings = logistic_fit.Settings(1.0, 1e-8, 100, 7, True, None, "newton-cholesky", 2e-16, None)
+    found = logistic_fit.fit(Watched([LogisticPart(X, y, None, 0)]), settings)
+    assert asked == ["encode", *["curvature"] * (found.iterations + 1)]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_newton_takes_columns_that_depend_on_each_other(classes):
+    X, y, _ = data(classes)
+    X = np.column_stack([X, X[:, :2], np.ones(len(X)), np.zeros(len(X))])
+    options = {"C": np.inf, "tol": 1e-8}
+    theirs = linear_model.LogisticRegression(**options, max_iter=1000).fit(X, y)
+    ours = LogisticRegression(solver="newton-cholesky", **options).fit(X, y)
+
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -211,6 +257,53 @@ def test_weights_of_classes_that_are_not_there_are_refused():
         LogisticRegression(class_weight={"early": 2.0, "late": 1.0, "never": 1.0}).fit(X, y)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes_that_weigh_nothing_cannot_be_balanced(classes):
+    X, y, weight = data(classes)
+    weight[y == 1] = 0
+    with pytest.raises(ValueError, match="class_weight='balanced': all rows of class 1 have the weight 0"):
+        LogisticRegression(class_weight="balanced").fit(X, y, weight)
+    assert np.isfinite(LogisticRegression().fit(X, y, weight).coef_).all()
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("dtype", [object, str])
+@pytest.mark.parametrize("options", [{}, {"class_weight": "balanced"}, {"class_weight": {"late": 3.0}}], ids=str)
+def test_labels_of_text_are_those_of_scikit_learn(classes, dtype, options):
+    X, y, weight = data(classes)
+    y = np.array(["late", "early", "never", "in time"], dtype=dtype)[y]
+    theirs = linear_model.LogisticRegression(tol=1e-8, **options).fit(X, y, weight)
+    ours = LogisticRegression(tol=1e-8, **options).fit(X, y, weight)
+
+    np.testing.assert_array_equal(ours.classes_, theirs.classes_)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-9)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_text_is_not_sorted_row_by_row(monkeypatch):
+    y = np.array(["late", "early", "never"], dtype=object)[np.arange(3000) % 3]
+    sort, sorted_ = np.unique, []
+    monkeypatch.setattr(np, "unique", lambda values: sorted_.append(len(values)) or sort(values))
+    part = LogisticPart(np.ones((3000, 2)), y, None, 0)
+
+    assert part.classes().tolist() == ["early", "late", "never"]
+    assert sorted_ == [3]
+
+
+@pytest.mark.parametrize(("classes", "nbytes"), [(2, 8), (3, 4)])
+def test_codes_of_labels_take_what_the_docstring_says(classes, nbytes):
+    X, y, weight = data(classes, rows=100_000, features=1)
+    part = LogisticPart(X, y, weight, 0)
+    tracemalloc.start()
+    part.count(part.classes())
+    part.encode(part.classes(), None)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < nbytes * len(y) + 10_000
+    assert peak < 18 * len(y) + 10_000
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -237,3 +330,33 @@ def test_a_model_travels():
     model = LogisticRegression().fit(X, y)
 
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))  # noqa: S301
+
+
+def test_parameters_of_scikit_learn_that_have_one_meaning_are_taken():
+    X, y, _ = data(2)
+    model = LogisticRegression(
+        "l2", C=0.5, l1_ratio=0, dual=False, intercept_scaling=2.0, random_state=0, n_jobs=-1, verbose=0, max_iter=200
+    )
+    theirs = linear_model.LogisticRegression(C=0.5, max_iter=200)
+
+    np.testing.assert_allclose(clone(model).fit(X, y).coef_, theirs.fit(X, y).coef_, atol=1e-9)
+    of = {type(each): inspect.signature(type(each)).parameters.keys() for each in (theirs, model)}
+    assert of[type(theirs)] < of[type(model)]
+    unpenalised = LogisticRegression(penalty=None, tol=1e-8).fit(X, y)
+    np.testing.assert_array_equal(unpenalised.coef_, LogisticRegression(C=np.inf, tol=1e-8).fit(X, y).coef_)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"penalty": "l1"}, "penalty='l1' has no meaning for .*: there is no L1 penalty. Pass 'l2' or None"),
+        ({"l1_ratio": 0.5}, "l1_ratio=0.5 has no meaning for .*: there is no L1 penalty"),
+        ({"dual": True}, "dual=True has no meaning for .*: the weights themselves are varied. Pass False"),
+        ({"solver": "liblinear"}, "The 'solver' parameter of LogisticRegression must be a str among"),
+        ({"intercept_scaling": 0}, "The 'intercept_scaling' parameter"),
+    ],
+)
+def test_parameters_of_scikit_learn_that_have_no_meaning_are_refused_in_a_sentence(options, sentence):
+    X, y, _ = data(2)
+    with pytest.raises(ValueError, match=sentence):
+        LogisticRegression(**options).fit(X, y)

@@ -13,7 +13,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml import decomposition_fit
+from workbench.ml import decomposition_fit, room
 from workbench.ml.applied import Applied
 from workbench.ml.checks import FLOATS, Checks
 from workbench.ml.data import training
@@ -25,6 +25,13 @@ from workbench.ml.transformer import Transformer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+# scikit-learn's names for solvers.
+_SOLVERS = {"full": "tsqr", "covariance_eigh": "gram", "randomized": "randomized"}
+_INSTEAD = (
+    "Pass solver='randomized', which needs no such matrix, with fewer n_components than features, or use ranks with "
+    "more memory"
+)
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  # type: ignore[misc]
@@ -40,6 +47,10 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         "n_oversamples": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
     }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "tol": ((0.0, 0), "no solver ends at a tolerance"),
+        "power_iteration_normalizer": (("auto", "QR"), "only the QR decomposition keeps the digits"),
+    }
 
     n_components: float | None
     solver: str
@@ -52,9 +63,9 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
             Is not used.
 
         Returns
@@ -69,13 +80,14 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         settings = decomposition_fit.Settings(
             n_components=self.n_components,
             centred=self._centred,
-            solver=self.solver,
-            n_iter=self.n_iter,
+            solver=self._solver(),
+            n_iter=self._iterations(),
             n_oversamples=self.n_oversamples,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             rows=rows,
             features=features,
         )
+        room.check(type(self).__name__, data, self.engine, settings.needs, _INSTEAD, most=settings.most)
         found = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
         dtype = data.dtype
         self.components_ = found.components.astype(dtype)
@@ -84,6 +96,14 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         self.solver_ = found.solver
         self._explain(found, rows, dtype)
         return self
+
+    def _solver(self) -> str:
+        """Return the solver, as this package names it."""
+        return self.solver
+
+    def _iterations(self) -> int:
+        """Return the number of iterations of random vectors."""
+        return self.n_iter
 
     def _check(self, rows: int, features: int) -> None:
         """Raise ValueError if there cannot be so many components."""
@@ -134,25 +154,37 @@ class PCA(_Decomposition):
 
     Parameters
     ----------
-    n_components
+    n_components : int, float or None, default=None
         How many; a share of all variance, less than 1, that they are to explain; or None for all there are.
-    whiten
+    copy : bool, default=True
+        Is not used: rows are never changed.
+    whiten : bool, default=False
         Whether `transform` returns columns of variance 1.
-    solver
+    svd_solver : {"auto", "full", "covariance_eigh", "randomized"}, default="auto"
+        scikit-learn's names for a `solver`: ``"full"`` is ``"tsqr"``, ``"covariance_eigh"`` is ``"gram"``.
+    tol : float, default=0.0
+        Only the default is valid, as no solver ends at a tolerance.
+    iterated_power : int or "auto", default="auto"
+        scikit-learn's name for `n_iter`, which holds with ``"auto"``.
+    power_iteration_normalizer : {"auto", "QR"}, default="auto"
+        Both are the QR decomposition.
+    solver : {"auto", "gram", "tsqr", "randomized"}, default="auto"
         ``"gram"``: by the products of features, for few features. ``"tsqr"``: by QR decompositions of blocks, where
         small singular values matter. ``"randomized"``: for many features and few components. ``"auto"`` takes
         ``"randomized"`` for more than 1000 features of which less than 4 in 5 components are wanted; else ``"tsqr"``
         for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if one of the singular values that are
         wanted is not known to 6 digits.
-    n_iter, n_oversamples
-        Iterations of ``"randomized"``, and how many vectors it has beside those that are wanted.
-    random_state
+    n_iter : int, default=5
+        Iterations of ``"randomized"``.
+    n_oversamples : int, default=10
+        How many vectors ``"randomized"`` has beside those that are wanted.
+    random_state : int, RandomState instance or None, default=None
         Seed of ``"randomized"``.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
-    verbose
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``; after an iteration of
         ``"randomized"`` with ``pass`` and ``iteration``.
 
@@ -203,14 +235,25 @@ class PCA(_Decomposition):
             Interval(RealNotInt, 0, 1, closed="neither"),
             None,
         ],
+        "copy": ["boolean"],
         "whiten": ["boolean"],
+        "iterated_power": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        **_Decomposition._only,
+        "svd_solver": (("auto", *_SOLVERS), "no solver takes a pass over all rows for each vector"),
     }
 
     def __init__(
         self,
         n_components: float | None = None,
         *,
+        copy: bool = True,
         whiten: bool = False,
+        svd_solver: str = "auto",
+        tol: float = 0.0,
+        iterated_power: int | str = "auto",
+        power_iteration_normalizer: str = "auto",
         solver: str = "auto",
         n_iter: int = 5,
         n_oversamples: int = 10,
@@ -220,7 +263,12 @@ class PCA(_Decomposition):
         callback: Callback | None = None,
     ) -> None:
         self.n_components = n_components
+        self.copy = copy
         self.whiten = whiten
+        self.svd_solver = svd_solver
+        self.tol = tol
+        self.iterated_power = iterated_power
+        self.power_iteration_normalizer = power_iteration_normalizer
         self.solver = solver
         self.n_iter = n_iter
         self.n_oversamples = n_oversamples
@@ -229,13 +277,25 @@ class PCA(_Decomposition):
         self.verbose = verbose
         self.callback = callback
 
+    def _solver(self) -> str:
+        theirs = _SOLVERS.get(self.svd_solver, "auto")
+        if "auto" not in (self.solver, theirs) and self.solver != theirs:
+            raise ValueError(
+                f"svd_solver={self.svd_solver!r} is solver={theirs!r}, and solver={self.solver!r} was passed beside "
+                "it: pass one of the two"
+            )
+        return self.solver if theirs == "auto" else theirs
+
+    def _iterations(self) -> int:
+        return self.n_iter if self.iterated_power == "auto" else int(self.iterated_power)
+
     def _check(self, rows: int, features: int) -> None:
         super()._check(rows, features)
         if rows < 2:
             raise ValueError(
                 f"Found array with n_samples={rows} (shape={(rows, features)}): PCA requires a minimum of 2."
             )
-        if self.solver == "randomized" and self.n_components is not None and self.n_components < 1:
+        if self._solver() == "randomized" and self.n_components is not None and self.n_components < 1:
             raise ValueError(
                 f"n_components={self.n_components} is a share of all variance, which solver='randomized' does not "
                 "find: pass a number of components, or solver='gram' or 'tsqr'"
@@ -272,9 +332,11 @@ class TruncatedSVD(_Decomposition):
 
     Parameters
     ----------
-    n_components
+    n_components : int, default=2
         How many.
-    solver, n_iter, n_oversamples, random_state, engine, verbose, callback
+    algorithm : {"arpack", "randomized"}, default="randomized"
+        Is not used: `solver` chooses, and all find what scikit-learn finds with ``"arpack"``, up to `error_bound_`.
+    tol, power_iteration_normalizer, solver, n_iter, n_oversamples, random_state, engine, verbose, callback
         As of `PCA`.
 
     Attributes
@@ -298,11 +360,18 @@ class TruncatedSVD(_Decomposition):
     """
 
     _centred = False
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_Decomposition._parameter_constraints,
+        "algorithm": [StrOptions({"arpack", "randomized"})],
+    }
 
     def __init__(
         self,
         n_components: int = 2,
         *,
+        algorithm: str = "randomized",
+        tol: float = 0.0,
+        power_iteration_normalizer: str = "auto",
         solver: str = "auto",
         n_iter: int = 5,
         n_oversamples: int = 10,
@@ -312,6 +381,9 @@ class TruncatedSVD(_Decomposition):
         callback: Callback | None = None,
     ) -> None:
         self.n_components = n_components
+        self.algorithm = algorithm
+        self.tol = tol
+        self.power_iteration_normalizer = power_iteration_normalizer
         self.solver = solver
         self.n_iter = n_iter
         self.n_oversamples = n_oversamples

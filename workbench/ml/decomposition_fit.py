@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, qr, svd
 
-from workbench.ml.decomposition_part import join_triangles
+from workbench.ml.gram import COUNTED, about_mean
 from workbench.ml.parts import Parts
 from workbench.ml.passes import Passes
+from workbench.ml.slices import upper
+from workbench.ml.triangles import join_triangles
 
 _Array = NDArray[np.float64]
 
@@ -45,6 +47,27 @@ class Settings:
     def all(self) -> int:
         """How many components there are."""
         return min(self.rows, self.features)
+
+    @property
+    def chosen(self) -> str:
+        """What finds them first."""
+        if self.solver != "auto":
+            return self.solver
+        wanted = self.all if self.n_components is None else self.n_components
+        if self.features > _NARROW and 1 <= wanted < _MOST * self.all:
+            return "randomized"
+        return "tsqr" if self.rows < self.features else "gram"
+
+    @property
+    def most(self) -> int:
+        """More features than these cannot be, whatever the memory."""
+        return COUNTED if self.chosen == "gram" else 2**31 - 1
+
+    def needs(self, features: int) -> int:
+        """Return the bytes of matrices for so many features, on the rank that has the most."""
+        if self.chosen == "gram":
+            return 16 * features**2
+        return 20 * features * min(self.rows, 5 * features) if self.chosen == "tsqr" else 0
 
 
 @dataclass(frozen=True)
@@ -89,9 +112,9 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
 
     Notes
     -----
-    ``"gram"``: eigenvectors of the products of features; one pass beside that for the mean. Squares have half the
-    digits: singular values below 1e-8 of the largest are rounding. ``"tsqr"``: Demmel, Grigori, Hoemmen and Langou,
-    SIAM Journal on Scientific Computing 34 (2012); all digits, several times the work. ``"randomized"``: Halko,
+    ``"gram"``: eigenvectors of the products of features; one pass. Squares have half the digits: singular values below
+    1e-8 of the largest are rounding. ``"tsqr"``: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on Scientific
+    Computing 34 (2012); all digits, several times the work, and a pass for the mean. ``"randomized"``: Halko,
     Martinsson and Tropp, SIAM Review 53 (2011), subspace iteration on the products of features, so that what is
     iterated has a number per feature and vector and none per row; ``n_iter + 3`` passes beside that for the mean.
     ``"auto"`` takes the last for more than 1000 features of which fewer than 4 in 5 components are wanted; else
@@ -102,7 +125,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     Scientific Computing 41 (2019).
     """
     passes = Passes(parts)
-    solver = settings.solver if settings.solver != "auto" else _choose(settings)
+    solver = settings.chosen
     spectrum = _SOLVERS[solver](passes, settings)
     number = _number(spectrum, settings)
     if settings.solver == "auto" and solver == "gram" and _doubtful(spectrum, number):
@@ -114,16 +137,10 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     if len(spectrum.values) == settings.all:
         rest = float(np.square(spectrum.values[number:]).sum())
     components = spectrum.vectors[:number].copy()
-    largest = np.take_along_axis(components, np.abs(components).argmax(axis=1)[:, None], axis=1)
-    components *= np.copysign(1.0, largest)
+    # One at a time, without a copy of all.
+    largest = [component[np.abs(component).argmax()] for component in components]
+    components *= np.copysign(1.0, largest)[:, None]
     return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver)
-
-
-def _choose(settings: Settings) -> str:
-    wanted = settings.all if settings.n_components is None else settings.n_components
-    if settings.features > _NARROW and 1 <= wanted < _MOST * settings.all:
-        return "randomized"
-    return "tsqr" if settings.rows < settings.features else "gram"
 
 
 def _doubtful(spectrum: _Spectrum, number: int) -> bool:
@@ -147,17 +164,28 @@ def _mean(parts: Parts, settings: Settings) -> tuple[_Array, _Array | None]:
 
 
 def _by_gram(parts: Parts, settings: Settings) -> _Spectrum:
-    middle = _mean(parts, settings)[1] if settings.centred else None
-    gram, sums = parts.sum("gram", middle)
-    mean = sums / settings.rows
-    if middle is not None:
-        # What is left of the sums is the rounding of the mean.
-        gram -= np.outer(sums, mean)
-        mean += middle
-    squares, vectors = eigh(gram, overwrite_a=True, check_finite=False)
+    gram, mean = _about_mean(parts, settings) if settings.centred else _about_zero(parts, settings)
+    squares, vectors = eigh(gram, lower=False, overwrite_a=True, check_finite=False)
     squares, vectors = np.clip(squares[::-1], 0.0, None)[: settings.all], vectors.T[::-1][: settings.all]
     doubt = _rounding(settings) * squares.max(initial=0.0)
     return _Spectrum(mean, np.sqrt(squares), vectors, float(squares.sum()), _of_roots(squares, doubt))
+
+
+def _about_mean(parts: Parts, settings: Settings) -> tuple[_Array, _Array]:
+    """Return the products of features, of rows less their mean, and the mean; an origin of a sample saves a pass."""
+    seen, sums = parts.sum("sample", settings.rows)
+    origin = sums / seen
+    while True:
+        packed, sums = parts.sum("gram", origin)
+        gram = about_mean(packed, sums, settings.rows, origin)
+        if not gram.far or (gram.mean == origin).all():
+            return gram.matrix, gram.mean
+        origin = gram.mean
+
+
+def _about_zero(parts: Parts, settings: Settings) -> tuple[_Array, _Array]:
+    packed, sums = parts.sum("gram", None)
+    return upper(packed, settings.features), sums / settings.rows
 
 
 def _by_tsqr(parts: Parts, settings: Settings) -> _Spectrum:

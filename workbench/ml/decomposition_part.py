@@ -8,38 +8,53 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import qr
 
-from workbench.ml.slices import Products, centred, rows_at_once
+from workbench.ml.checks import FindsNonFinite
+from workbench.ml.slices import Products, centred, is_copied, rows_at_once, sample
+from workbench.ml.triangles import triangle
 
 _Array = NDArray[np.float64]
 _Middle = _Array | None
 
+# So many slices at once, of rows that are not copied.
+_MANY = 16
 
-class DecompositionPart:
+
+class DecompositionPart(FindsNonFinite):
     """A block.
 
     Parameters
     ----------
     X
         Shape (rows, features): an array, or a matrix in CSR format.
-    y, weight, start
+    y, weight
         Are not used.
+    start
+        Number of its first row in all of the data.
 
     Notes
     -----
-    All methods but the first take the middle of all rows, shape (features,), which is taken from each of them; None for
-    nothing. All sums are of float64. Work space: 16 bytes times the square of the number of features for `gram`, 100
-    times that square for `triangle`, and with a basis thrice what it takes itself; beside these slices of a fixed size,
-    three of 1 MiB or 128 rows. Sparse rows become dense by slices, but not where there is a basis.
+    All methods but the first two take the middle of all rows, shape (features,), which is taken from each of them; None
+    for nothing. All sums are of float64. Work space: 4 bytes times the square of the number of features (12 up to 1000
+    features) for `gram`, 100 times that square for `triangle`, and with a basis thrice what it takes itself; beside
+    these slices of a fixed size, three of 1 MiB or 128 rows. Sparse rows become dense by slices, but not where there is
+    a basis.
     """
 
     def __init__(self, X: Any, y: None, weight: None, start: int) -> None:
-        self._X = X
+        self._X, self._start = X, start
 
     def sums(self) -> _Array:
         """Return the sum of the rows, shape (features,)."""
-        return np.asarray(self._X.sum(axis=0, dtype=np.float64)).ravel()
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = np.ravel(self._X.sum(axis=0, dtype=np.float64))
+        return self._finite(sums)
+
+    def sample(self, rows: int) -> tuple[float, _Array]:
+        """Return the number of some of so many rows of all parts, and their sum, shape (features,)."""
+        some = sample(self._X, self._start, rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(some.shape[0]), np.ravel(some.sum(axis=0, dtype=np.float64))
 
     def squares(self, middle: _Middle) -> float:
         """Return the sum of the squares of all numbers."""
@@ -52,13 +67,22 @@ class DecompositionPart:
         return total
 
     def gram(self, middle: _Middle) -> tuple[_Array, _Array]:
-        """Return the product of the transposed rows and the rows, (features, features), and the sum of the rows."""
+        """Return the product of the transposed rows and the rows, packed as by `Products`, and the sum of the rows."""
         width = self._X.shape[1]
         products, sums = Products(width), np.zeros(width)
-        for _, X in centred(self._X, middle):
-            products.add(X)
-            sums += X.sum(axis=0)
-        return products.whole(), sums
+        # Rows that are not copied come many at once: BLAS keeps in the cache what it needs there.
+        rows = None if is_copied(self._X, middle) else _MANY * rows_at_once(width)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _, X in centred(self._X, middle, rows):
+                products.add(X)
+                sums += np.ones(len(X)) @ X
+        return products.packed, self._finite(sums)
+
+    def _finite(self, sums: _Array) -> _Array:
+        """Return the sums of all rows; refuse rows that are not finite."""
+        if not np.isfinite(sums).all():
+            self.refuse_non_finite()
+        return sums
 
     def normal(self, middle: _Middle, basis: _Array) -> _Array:
         """Return the product of the transposed rows, the rows and a basis, as `gram` times the basis.
@@ -88,10 +112,10 @@ class DecompositionPart:
         """
         if basis is not None:
             products = (product for _, product in self._times(middle, basis))
-            return _triangle(products, basis.shape[1])
+            return triangle(products, basis.shape[1])
         width = self._X.shape[1]
         rows = max(rows_at_once(width), 4 * width)
-        return _triangle((X for _, X in centred(self._X, middle, rows)), width)
+        return triangle((X for _, X in centred(self._X, middle, rows)), width)
 
     def _times(self, middle: _Middle, basis: _Array) -> Iterator[tuple[Any, _Array]]:
         """Yield rows, and their products with a basis; of sparse rows the middle is taken from the products only."""
@@ -104,24 +128,3 @@ class DecompositionPart:
         for start in range(0, self._X.shape[0], at_once):
             X = self._X[start : start + at_once]
             yield X, X @ basis - away
-
-
-def join_triangles(upper: _Array, lower: _Array) -> _Array:
-    """Return R of the rows of which two are given: those of the rows above, and of the rows below.
-
-    Notes
-    -----
-    TSQR: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on Scientific Computing 34 (2012).
-    """
-    # As LAPACK wants it, and decomposed in place.
-    stacked = np.empty((len(upper) + len(lower), upper.shape[1]), order="F")
-    stacked[: len(upper)], stacked[len(upper) :] = upper, lower
-    triangle: _Array = qr(stacked, mode="raw", overwrite_a=True, check_finite=False)[1]
-    return triangle
-
-
-def _triangle(slices: Iterator[_Array], columns: int) -> _Array:
-    triangle = np.empty((0, columns))
-    for rows in slices:
-        triangle = join_triangles(triangle, rows)
-    return triangle

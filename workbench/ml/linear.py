@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from numbers import Real
+import warnings
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
+from scipy.linalg import LinAlgWarning
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml import linear_fit
+from workbench.ml import linear_fit, room
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
 from workbench.ml.linear_part import LinearPart
 from workbench.ml.reporting import Callback
 from workbench.ml.task import Task
+from workbench.words import count
+
+# Names of columns in a warning.
+_NAMED = 10
+_INSTEAD = (
+    "Make fewer of them (TruncatedSVD with solver='randomized', or sklearn.feature_extraction.FeatureHasher), or use "
+    "ranks with more memory; for labels LogisticRegression needs no matrix"
+)
 
 
 class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
@@ -27,6 +37,10 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **Estimator._parameter_constraints,
         "fit_intercept": ["boolean"],
+        "copy_X": ["boolean"],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "positive": ((False,), "coefficients may have either sign"),
     }
 
     fit_intercept: bool
@@ -36,20 +50,28 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
-            Shape (rows,) or (rows, targets).
-        sample_weight
-            Shape (rows,): weights of the rows. Default: all 1.
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : array-like, or Dask array or series of shape (rows,) or (rows, targets)
+            The targets.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows; None: all 1.
 
         Returns
         -------
         LinearRegression or Ridge
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows, targets or weights are not valid.
+        InvalidRequest
+            If the matrix of features x features has no room in the memory of a rank.
         """
         checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse, several=True)
         data = training(self, checks, X, y, sample_weight)
+        room.check(type(self).__name__, data, self.engine, linear_fit.needs, _INSTEAD)
         task = Task(linear_fit.fit, self._settings(*data.X.shape[:1], *data.y.shape[1:]), LinearPart, checks)
         found = self._fit(task, data)
         self.coef_, self.intercept_ = found.coef.astype(data.dtype), found.intercept.astype(data.dtype)
@@ -81,15 +103,22 @@ class LinearRegression(_Linear):
 
     Parameters
     ----------
-    fit_intercept
+    fit_intercept : bool, default=True
         Whether the model has a constant beside the features.
-    tol
-        Singular values of the rows below this times the largest one count as 0; 1e-7 at least.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
-    verbose
+    copy_X : bool, default=True
+        Is not used: rows are never changed.
+    tol : float, default=1e-6
+        Singular values of the rows, once each column has length 1, below this times the largest one count as 0;
+        1e-15 times the number of features at least.
+    n_jobs : int, default=None
+        Is not used: each rank computes on its rows.
+    positive : bool, default=False
+        Only the default is valid.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
@@ -99,10 +128,10 @@ class LinearRegression(_Linear):
     intercept_ : float or ndarray of shape (targets,)
         The constant; 0 without one.
     rank_ : int
-        How many singular values of the rows count.
+        How many singular values of the rows count, once each column has length 1.
     singular_ : ndarray of shape (min(rows, features),)
-        Singular values of the rows, weighted, and less their mean where there is an intercept. They come of squares:
-        those below 1e-8 of the largest are rounding.
+        Singular values of the rows, weighted, and less their mean where there is an intercept. Most fits find them by
+        squares: those below 1e-8 of the largest are rounding.
     n_features_in_ : int
         Number of features.
     engine_ : str
@@ -110,39 +139,63 @@ class LinearRegression(_Linear):
 
     Notes
     -----
-    Minimises what scikit-learn's estimator of this name minimises; where more than one model fits best, it is as there
-    the one of the shortest coefficients, to about 1e-8 of the largest. The rows are reduced to the sums of their
-    products, of which each rank has a matrix of features x features, float64 whatever the rows are. With float64 rows
-    the coefficients agree with those of scikit-learn to about 1e-10 of the largest as long as the condition, the
-    largest singular value over the smallest that counts, is below 1e5; to 1e-8 at 1e6, where `tol` cuts off by default;
-    to no more than 1e-3 at 1e7. Scale features whose units differ much.
+    Minimises what scikit-learn's estimator of this name minimises, in units in which each column has length 1, so that
+    features in units that differ much all count; scikit-learn drops those that are below `tol` times the largest. Where
+    more than one model fits best, a warning names the columns that depend on each other, and the model is as in
+    scikit-learn the one of the shortest coefficients, to about 1e-8 of the largest. The rows are reduced to the sums of
+    their products, of which each rank has half a matrix of features x features, float64 whatever the rows are. Where a
+    singular value is below 1e-5 of the largest and may count, a pass of QR decompositions finds what squares do not
+    know. The coefficients agree with those of scikit-learn, for float64 rows, to about 1e-10 of the largest.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Linear._parameter_constraints,
         "tol": [Interval(Real, 0, None, closed="left")],
+        "n_jobs": [Integral, None],
     }
 
     def __init__(
         self,
         *,
         fit_intercept: bool = True,
+        copy_X: bool = True,  # noqa: N803  (scikit-learn's name)
         tol: float = 1e-6,
+        n_jobs: int | None = None,
+        positive: bool = False,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
         self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
         self.tol = tol
+        self.n_jobs = n_jobs
+        self.positive = positive
         self.engine = engine
         self.verbose = verbose
         self.callback = callback
 
     def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
-        return linear_fit.Settings(alpha=0.0, fit_intercept=self.fit_intercept, tol=self.tol, rows=rows)
+        return linear_fit.Settings(
+            alpha=0.0, fit_intercept=self.fit_intercept, tol=self.tol, rows=rows, targets=targets
+        )
 
     def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
         self.rank_, self.singular_ = found.rank, found.singular.astype(dtype)
+        if len(found.dependent):
+            warnings.warn(self._of_rank(found), LinAlgWarning, stacklevel=3)
+
+    def _of_rank(self, found: linear_fit.Fitted) -> str:
+        """Return why more than one model fits best."""
+        names = getattr(self, "feature_names_in_", range(self.n_features_in_))
+        named = [repr(names[column]) for column in found.dependent[:_NAMED]]
+        more = len(found.dependent) - len(named)
+        return (
+            f"LinearRegression: the rows have rank {found.rank} of {count(self.n_features_in_, 'feature')}, so that "
+            "more than one model fits best, and the one of the shortest coefficients was taken. Columns that are "
+            f"constant or depend on each other: {', '.join(named)}{f' and {more} more' if more else ''}. Leave out "
+            "those that the others replace, or use Ridge"
+        )
 
 
 class Ridge(_Linear):
@@ -150,16 +203,28 @@ class Ridge(_Linear):
 
     Parameters
     ----------
-    alpha
+    alpha : float or array-like of shape (targets,), default=1.0
         The strength of the penalty, ``alpha * |coef|^2`` beside the sum of squares: a number, or one for each target.
         The intercept is not penalised.
-    fit_intercept
+    fit_intercept : bool, default=True
         Whether the model has a constant beside the features.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
-    verbose
+    copy_X : bool, default=True
+        Is not used: rows are never changed.
+    max_iter : int, default=None
+        Only the default is valid, as nothing is iterated.
+    tol : float, default=1e-4
+        Is not used, for the same reason.
+    solver : {"auto", "cholesky"}, default="auto"
+        Both are the Cholesky decomposition.
+    positive : bool, default=False
+        Only the default is valid.
+    random_state : int, RandomState instance or None, default=None
+        Is not used: nothing is random.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each pass over the rows.
-    callback
+    callback : callable, default=None
         Is called after each pass over the rows with its number and name: ``pass``, ``name``.
 
     Attributes
@@ -168,6 +233,8 @@ class Ridge(_Linear):
         The slopes.
     intercept_ : float or ndarray of shape (targets,)
         The constant; 0 without one.
+    n_iter_ : ndarray of shape (targets,), int32
+        1 for each: the equations are solved once.
     n_features_in_ : int
         Number of features.
     engine_ : str
@@ -175,13 +242,21 @@ class Ridge(_Linear):
 
     Notes
     -----
-    As `LinearRegression`. The condition that counts is that of the rows with the penalty, which is the better the
-    larger `alpha` is. Each different one is another matrix of features x features, where the equations are solved.
+    The rows are reduced to the sums of their products, as by `LinearRegression`, and the equations are solved by a
+    Cholesky decomposition for each different `alpha`; a pass corrects the coefficients, which agree with those of
+    scikit-learn to about 1e-10 of the largest where the rows with the penalty have a condition below 1e5.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_Linear._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        **_Linear._only,
+        "solver": (("auto", "cholesky"), "the equations are solved as they are, without iterations"),
+        "max_iter": ((None,), "nothing is iterated"),
     }
 
     def __init__(
@@ -189,17 +264,30 @@ class Ridge(_Linear):
         alpha: Any = 1.0,
         *,
         fit_intercept: bool = True,
+        copy_X: bool = True,  # noqa: N803  (scikit-learn's name)
+        max_iter: int | None = None,
+        tol: float = 1e-4,
+        solver: str = "auto",
+        positive: bool = False,
+        random_state: Any = None,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
+        self.max_iter = max_iter
+        self.tol = tol
+        self.solver = solver
+        self.positive = positive
+        self.random_state = random_state
         self.engine = engine
         self.verbose = verbose
         self.callback = callback
 
     def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+        self.n_iter_ = np.ones(len(found.coef), dtype=np.int32)
         if len(found.coef) == 1:
             # Also of a column of targets, as in scikit-learn.
             self.coef_ = np.ravel(self.coef_)
@@ -215,4 +303,4 @@ class Ridge(_Linear):
             raise ValueError(
                 f"The 'alpha' parameter of Ridge must be numbers of at least 0. Got {self.alpha!r} instead."
             )
-        return linear_fit.Settings(alpha=alpha, fit_intercept=self.fit_intercept, tol=0.0, rows=rows)
+        return linear_fit.Settings(alpha=alpha, fit_intercept=self.fit_intercept, tol=0.0, rows=rows, targets=targets)

@@ -6,15 +6,31 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
+from scipy.linalg import eigh, eigvalsh, svd, svdvals
 
+from workbench.ml.equations import (
+    Solve,
+    by_factor,
+    by_vectors,
+    cholesky,
+    in_units,
+    less_null,
+    rounding_of,
+    solver,
+    units_of,
+)
+from workbench.ml.gram import about_mean
 from workbench.ml.parts import Parts, weighed
 from workbench.ml.passes import Passes
+from workbench.ml.slices import upper
+from workbench.ml.triangles import join_triangles
 
 _Array = NDArray[np.float64]
 
-# Eigenvalues of a Gram matrix below this times the largest are rounding.
-_ROUNDING = 1e-14
+# Eigenvalues of products of rows above this times the largest are known to as many digits as the correction needs.
+_KNOWN = 1e-10
+# A direction of columns depends on those columns that have more than this part in it.
+_PART = 0.01
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,8 @@ class Fitted:
     """How many singular values count."""
     singular: _Array
     """The singular values of the rows, less their mean, shape (min(rows, features),), falling."""
+    dependent: NDArray[np.intp]
+    """The columns that depend on others, or on the intercept."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,41 @@ class Settings:
     fit_intercept: bool
     tol: float
     rows: int
+    targets: int = 1
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What is known of all rows, weighted, after a pass."""
+
+    gram: _Array
+    """Products of features, less their mean, shape (features, features): the upper half."""
+    projection: _Array
+    """Products of features and targets, shape (features, targets)."""
+    middle: _Array | None
+    """The mean of the rows; None without an intercept."""
+    target: _Array
+    """The mean of the targets, 0 without an intercept."""
+    constant: NDArray[np.bool_]
+    """Which columns are constant, beside the intercept or 0."""
+
+
+@dataclass(frozen=True)
+class _Free:
+    """What is found without a penalty."""
+
+    singular: _Array
+    rank: int
+    dependent: NDArray[np.intp]
+    solve: Solve | None
+    """Solves the equations; None where they lack digits."""
+    coef: _Array | None = None
+    """Shape (features, targets), where there is no `solve`: with all digits, so that nothing is to be corrected."""
+
+
+def needs(features: int) -> int:
+    """Return the bytes of the matrices of rank 0, while it solves the equations; a third less unless columns depend."""
+    return 24 * features**2
 
 
 def fit(parts: Parts, settings: Settings) -> Fitted:
@@ -59,51 +112,102 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
 
     Notes
     -----
-    Three passes: means, sums of products of what is left of them, and a correction. The equations of sums of products,
-    the normal equations, lose as many digits as the square of the condition of the rows has; the correction, made of
-    what is left of the targets, brings them back: Björck, Linear Algebra and its Applications 88/89 (1987), where these
-    are called the corrected seminormal equations.
+    Two passes: sums of products, and a correction. The equations of sums of products, the normal equations, lose as
+    many digits as the square of the condition of the rows has; the correction, made of what is left of the targets,
+    brings them back: Björck, Linear Algebra and its Applications 88/89 (1987), where these are called the corrected
+    seminormal equations. All equations are in units in which each column has length 1: van der Sluis, Numerische
+    Mathematik 14 (1969), so that the units of the features cost no digits.
+
+    Without a penalty a third pass, by QR decompositions, finds what sums of products do not know: whether a singular
+    value counts that is near `tol`, or a condition above 1e5. Of all coefficients that fit best the shortest are taken.
     """
-    parts = Passes(parts)
-    weight, rows, targets = parts.sum("sums")
-    weighed(weight)
-    middle, target = (rows / weight, targets / weight) if settings.fit_intercept else (None, np.zeros(len(targets)))
-    gram, projection = parts.sum("products", middle, target)
-    penalties = np.broadcast_to(settings.alpha, len(target))
-    equations = {penalty: _Equations(gram, float(penalty), settings) for penalty in np.unique(penalties)}
+    passes = Passes(parts)
+    sums = _sums(passes, settings)
+    penalties = np.broadcast_to(settings.alpha, len(sums.target))
+    free = None if penalties.all() else _free(passes, sums, settings)
+    exact = penalties == 0 if free and free.solve is None else np.zeros(len(penalties), dtype=bool)
+
+    def solve_for(penalty: float) -> Solve:
+        return free.solve if free and free.solve and not penalty else solver(sums.gram, penalty)
 
     def solved(projection: _Array) -> _Array:
-        coef = np.empty_like(projection)
-        for penalty, its in equations.items():
-            coef[:, penalties == penalty] = its.solve(projection[:, penalties == penalty])
+        coef = np.zeros_like(projection)
+        for penalty in np.unique(penalties[~exact]):
+            its = penalties == penalty
+            # Factors are as large as the matrix: none is kept for the next penalty, or for the correction.
+            coef[:, its] = solve_for(float(penalty))(projection[:, its])
         return coef
 
-    coef = solved(projection)
-    coef += solved(parts.sum("pull", middle, target, coef) - penalties * coef)
-    intercept = target if middle is None else target - middle @ coef
-    first = equations[penalties[0]]
-    return Fitted(coef.T, intercept, first.rank, first.singular)
+    coef = solved(sums.projection)
+    if free and free.coef is not None:
+        coef[:, exact] = free.coef[:, exact]
+    if not exact.all():
+        coef += solved(passes.sum("pull", sums.middle, sums.target, coef) - penalties * coef)
+    intercept = sums.target if sums.middle is None else sums.target - sums.middle @ coef
+    if free is None:
+        return Fitted(coef.T, intercept, len(coef), np.empty(0), np.empty(0, dtype=np.intp))
+    return Fitted(coef.T, intercept, free.rank, free.singular, free.dependent)
 
 
-class _Equations:
-    """The normal equations, by the eigenvectors of their matrix."""
+def _sums(parts: Passes, settings: Settings) -> _Sums:
+    """Return the sums of products of rows less their mean, which are added as rows less the mean of a sample."""
+    middle, target = None, np.zeros(settings.targets)
+    if settings.fit_intercept:
+        seen, rows, targets = parts.sum("sample", settings.rows)
+        middle, target = rows / seen, targets / seen
+    while True:
+        weight, packed, projection, rows, targets = parts.sum("products", middle, target)
+        weighed(weight)
+        if middle is None:
+            matrix = upper(packed, len(rows))
+            return _Sums(matrix, projection.copy(), None, target, np.diag(matrix) <= 0)
+        gram = about_mean(packed, rows, weight, middle)
+        # Copied, as it is a view of the message, which is large.
+        projection = projection - np.outer(rows, targets / weight)
+        near, middle, target = not gram.far or (middle == gram.mean).all(), gram.mean, target + targets / weight
+        if near:
+            return _Sums(gram.matrix, projection, middle, target, gram.constant)
 
-    def __init__(self, gram: _Array, penalty: float, settings: Settings) -> None:
-        self._scale = np.ones(len(gram))
-        if penalty:
-            # With a penalty there is one solution, which may be found in units of each feature's own size. Without one
-            # units decide which of many is the shortest.
-            gram = gram + penalty * np.eye(len(gram))
-            self._scale = 1 / np.sqrt(np.diag(gram))
-        values, vectors = eigh(gram * self._scale * self._scale[:, None])
-        values, self._vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
-        self.singular: _Array = np.sqrt(values[: min(settings.rows, len(values))])
-        counts = values > max(settings.tol**2, _ROUNDING) * values.max(initial=0.0)
-        self.rank = int(counts.sum())
-        self._inverse = np.divide(1.0, values, out=np.zeros(len(values)), where=counts)
 
-    def solve(self, projection: _Array) -> _Array:
-        """Return the shortest coefficients of those that fit best, shape (features, targets), as the projection."""
-        along = self._vectors.T @ (self._scale[:, None] * projection)
-        solution: _Array = self._scale[:, None] * (self._vectors @ (self._inverse[:, None] * along))
-        return solution
+def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
+    """Return what solves the equations without a penalty, and which columns depend on others."""
+    gram, width = sums.gram, len(sums.gram)
+    scale = units_of(np.where(sums.constant, 0.0, np.diag(gram)))
+    singular = _singular(gram, settings)
+    factor, known = (None, 0.0) if sums.constant.any() else cholesky(in_units(gram, scale))
+    if factor is not None and known > max(settings.tol**2, _KNOWN):
+        return _Free(singular, width, np.empty(0, dtype=np.intp), by_factor(factor, scale))
+    values, vectors = eigh(in_units(gram, scale), lower=False, overwrite_a=True, check_finite=False)
+    shares, rounding = values / (values[-1] or 1.0), rounding_of(gram)
+    least = max(settings.tol**2, rounding)
+    # A constant column is known to be one.
+    doubtful = (shares < _KNOWN) & (shares > settings.tol**2 - rounding)
+    if doubtful.sum() > (sums.constant.sum() if settings.tol**2 <= rounding else 0):
+        return _decomposed(parts, sums, scale, settings)
+    rank = int((shares > least).sum())
+    return _Free(singular, rank, _dependent(vectors[:, : width - rank]), by_vectors(scale, values, vectors, rank))
+
+
+def _decomposed(parts: Passes, sums: _Sums, scale: _Array, settings: Settings) -> _Free:
+    """Return the same of the QR decomposition of rows and targets, which has all digits of the rows."""
+    width = len(scale)
+    triangle = parts.fold(join_triangles, "triangle", sums.middle, sums.target, scale)[:width]
+    rows, targets = triangle[:, :width], triangle[:, width:]
+    left, values, right = svd(rows, check_finite=False)
+    rank = int((values > max(settings.tol, rounding_of(rows)) * values.max(initial=0.0)).sum())
+    along = (left.T @ targets)[:rank] / values[:rank, None]
+    coef = less_null(scale, right[rank:].T, scale[:, None] * (right[:rank].T @ along))
+    singular = np.zeros(min(settings.rows, width))
+    found = svdvals(rows / np.where(scale > 0, scale, 1.0), check_finite=False)[: len(singular)]
+    singular[: len(found)] = found
+    return _Free(singular, rank, _dependent(right[rank:].T), None, coef)
+
+
+def _dependent(null: _Array) -> NDArray[np.intp]:
+    return np.flatnonzero(np.linalg.norm(null, axis=1) > _PART)
+
+
+def _singular(gram: _Array, settings: Settings) -> _Array:
+    values = eigvalsh(gram, lower=False, check_finite=False)[::-1]
+    singular: _Array = np.sqrt(np.clip(values, 0, None))[: settings.rows]
+    return singular

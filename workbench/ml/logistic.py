@@ -13,7 +13,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from workbench.ml import logistic_fit
+from workbench.ml import logistic_fit, room
 from workbench.ml.checks import Checks
 from workbench.ml.data import training
 from workbench.ml.estimator import Estimator
@@ -30,26 +30,39 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    C
+    penalty : {"l2", None}, default="l2"
+        None: as ``C=np.inf``.
+    C : float, default=1.0
         Inverse of the strength of the penalty.
-    tol
-        It has converged where no component of the gradient of the loss per row is larger; with ``"newton-cg"`` and an
-        intercept that by features less their means.
-    max_iter
+    l1_ratio : float, default=0.0
+        Only 0 is valid: there is no L1 penalty.
+    dual : bool, default=False
+        Only the default is valid.
+    tol : float, default=1e-4
+        It has converged where no component of the gradient of the loss per row is larger.
+    max_iter : int, default=100
         Iterations at most.
-    fit_intercept
+    fit_intercept : bool, default=True
         Whether the model has a constant beside the features. It is not penalised.
-    class_weight
+    intercept_scaling : float, default=1
+        Is not used, as in scikit-learn with these solvers.
+    class_weight : dict or "balanced", default=None
         Weights by label, or ``"balanced"`` for such that all classes weigh the same. Default: all 1.
-    solver
-        ``"lbfgs"`` or ``"newton-cg"``.
-    warm_start
+    random_state : int, RandomState instance or None, default=None
+        Is not used: nothing is random.
+    solver : {"lbfgs", "newton-cholesky", "newton-cg"}, default="lbfgs"
+        ``"newton-cholesky"`` is Newton's method: five to ten passes over the rows where ``"lbfgs"`` has some dozens or,
+        with features of different units, hundreds; each multiplies rows by rows, and the number of features times
+        classes, 2 counting as 1, is to be some thousand at most. ``"newton-cg"`` is another name of it.
+    warm_start : bool, default=False
         Whether a fit starts from what the one before has found.
-    engine
-        ``"auto"``, ``"dask"`` or ``"mpi"``; see the guide.
-    verbose
+    n_jobs : int, default=None
+        Is not used: each rank computes on its rows.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
+    verbose : int, default=0
         1 for a bar, 2 for a line each iteration.
-    callback
+    callback : callable, default=None
         Is called after each iteration with its numbers: ``iteration``, ``loss``, ``gradient``.
 
     Attributes
@@ -69,9 +82,9 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
     Notes
     -----
-    Minimises what scikit-learn's estimator of this name minimises, with the same scale and the same solver, so that
-    coefficients agree to about `tol`, and to rounding where `tol` is small. ``"newton-cg"`` looks at rows from their
-    mean, without a copy of them: features far from 0 cost it no iterations.
+    Minimises what scikit-learn's estimator of this name minimises, with the same scale and, but for ``"newton-cg"``,
+    the same solver, so that coefficients agree to about `tol`, and to rounding where `tol` is small. Where more than
+    one model fits best, Newton's method finds one of them.
     """
 
     _sparse = True
@@ -82,31 +95,51 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         "max_iter": [Interval(Integral, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
-        "solver": [StrOptions({"lbfgs", "newton-cg"})],
+        "intercept_scaling": [Interval(Real, 0, None, closed="neither")],
+        "random_state": ["random_state"],
+        "solver": [StrOptions({"lbfgs", "newton-cg", "newton-cholesky"})],
         "warm_start": ["boolean"],
+        "n_jobs": [Integral, None],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "penalty": (("l2", None), "there is no L1 penalty"),
+        "l1_ratio": ((0.0, 0, None), "there is no L1 penalty"),
+        "dual": ((False,), "the weights themselves are varied"),
     }
 
     def __init__(
         self,
-        C: float = 1.0,
+        penalty: str | None = "l2",
         *,
+        C: float = 1.0,
+        l1_ratio: float | None = 0.0,
+        dual: bool = False,
         tol: float = 1e-4,
         max_iter: int = 100,
         fit_intercept: bool = True,
+        intercept_scaling: float = 1,
         class_weight: Mapping[Any, float] | str | None = None,
+        random_state: Any = None,
         solver: str = "lbfgs",
         warm_start: bool = False,
+        n_jobs: int | None = None,
         engine: str = "auto",
         verbose: int = 0,
         callback: Callback | None = None,
     ) -> None:
+        self.penalty = penalty
         self.C = C
+        self.l1_ratio = l1_ratio
+        self.dual = dual
         self.tol = tol
         self.max_iter = max_iter
         self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
         self.class_weight = class_weight
+        self.random_state = random_state
         self.solver = solver
         self.warm_start = warm_start
+        self.n_jobs = n_jobs
         self.engine = engine
         self.verbose = verbose
         self.callback = callback
@@ -116,12 +149,12 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
-            Shape (rows,): the labels.
-        sample_weight
-            Shape (rows,): weights of the rows. Default: all 1.
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : array-like, or Dask array or series of shape (rows,)
+            The labels.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows; None: all 1.
 
         Returns
         -------
@@ -130,6 +163,8 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         """
         checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
         data = training(self, checks, X, y, sample_weight)
+        if self.solver != "lbfgs":
+            room.check(type(self).__name__, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'")
         found = self._fit(Task(logistic_fit.fit, self._settings(data.dtype), LogisticPart, checks), data)
         weights = np.atleast_2d(found.weights).astype(data.dtype)
         self.classes_ = found.classes
@@ -150,7 +185,7 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
             start = np.column_stack([self.coef_, self.intercept_])
             start = start[0] if len(start) == 1 else start
         return logistic_fit.Settings(
-            C=self.C,
+            C=self.C if self.penalty else np.inf,
             tol=self.tol,
             max_iter=self.max_iter,
             features=self.n_features_in_,

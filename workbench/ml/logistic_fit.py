@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.ml.equations import solver
 from workbench.ml.newton import newton
 from workbench.ml.parts import Parts, weighed
+from workbench.ml.slices import upper
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -50,6 +53,11 @@ class Settings:
     """Weights to start from, shaped as those of `Fitted`."""
 
 
+def needs(features: int) -> int:
+    """Return the bytes of the matrices of rank 0 in Newton's method for two classes; more classes need more."""
+    return 32 * (features + 1) ** 2
+
+
 def fit(parts: Parts, settings: Settings) -> Fitted:
     """Fit a model.
 
@@ -63,13 +71,13 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     Raises
     ------
     ValueError
-        If the labels are of one class only.
+        If the labels are of one class only, or if a class without weight is to be balanced.
 
     Notes
     -----
     Minimises the loss per row plus ``|w|^2 / (2 C n)``, n being all weight; the intercept is not penalised. The scale
     is that of scikit-learn, so that its tolerances mean the same. L-BFGS: Liu and Nocedal, Mathematical Programming 45
-    (1989), in SciPy's version.
+    (1989), in SciPy's version. Newton's method solves its equations as `workbench.ml.equations.solver`.
     """
     classes = parts.fold(np.union1d, "classes")
     if len(classes) < 2:
@@ -89,6 +97,11 @@ def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, flo
         return None
     if wanted == "balanced":
         counts = parts.sum("count", classes)
+        if not counts.all():
+            raise ValueError(
+                f"class_weight='balanced': all rows of class {classes[counts == 0].tolist()[0]!r} have the weight 0, "
+                "and no weight of the class balances them: leave them out, or pass a weight for each class"
+            )
         balanced: _Vector = counts.sum() / (len(classes) * counts)
         return balanced
     from sklearn.utils.class_weight import compute_class_weight
@@ -112,8 +125,6 @@ class _Problem:
         self._penalty = 1 / (settings.C * total)
         self._steps = 0
         self._gradient = np.empty(0)
-        self._bent: _Vector | None = None
-        self._middle = self._mean() if settings.solver == "newton-cg" else np.zeros(settings.features)
 
     def minimise(self) -> OptimizeResult:
         """Return where the minimum is, or how far one has come."""
@@ -122,11 +133,9 @@ class _Problem:
 
         settings = self._settings
         start = np.zeros(self.shape) if settings.start is None else settings.start.astype(np.float64)
-        start[..., -1] += start[..., :-1] @ self._middle
-        if settings.solver == "newton-cg":
+        if settings.solver != "lbfgs":
             return newton(
-                self._loss_and_gradient,
-                self._times_hessian,
+                self._with_curvature,
                 start.ravel(),
                 tol=settings.tol,
                 eps=settings.eps,
@@ -144,60 +153,53 @@ class _Problem:
         )
 
     def weights(self, x: _Vector) -> _Vector:
-        """Return the weights in their shape, of the vector that is varied.
-
-        Notes
-        -----
-        Without an intercept it is 0. With Newton-CG the last of the vector are the scores at the middle of the rows.
-        These and the slopes hardly depend on each other, intercepts and slopes the more the farther the rows are from
-        0: conjugate gradients would need more steps than there are digits.
-        """
+        """Return the weights in their shape, of the vector that is varied; without an intercept that is 0."""
         weights = x.reshape(self.shape).copy()
-        weights[..., -1] -= weights[..., :-1] @ self._middle
         if not self._settings.fit_intercept:
             weights[..., -1] = 0
         return weights
 
-    def _varied(self, gradient: _Vector) -> _Vector:
-        """Return a gradient by the weights as one by the vector that is varied."""
-        if self._settings.fit_intercept:
-            gradient[..., :-1] -= gradient[..., -1:] * self._middle
-        else:
-            gradient[..., -1] = 0
-        return gradient.ravel()
-
-    def _mean(self) -> _Vector:
-        """Return the mean of the rows, shape (features,); 0 without an intercept."""
-        if not self._settings.fit_intercept:
-            return np.zeros(self._settings.features)
-        # Where all weights are 0 the curvature is the same for all rows.
-        intercept = np.zeros(self.shape)
-        self._parts.sum("bend", intercept)
-        self._bent = intercept.ravel().copy()
-        intercept.reshape(-1, self.shape[-1])[0, -1] = 1
-        sums = self._parts.sum("times_hessian", intercept).reshape(-1, self.shape[-1])[0]
-        mean: _Vector = sums[:-1] / sums[-1]
-        return mean
-
     def _loss_and_gradient(self, x: _Vector) -> tuple[float, _Vector]:
         weights = self.weights(x)
-        loss, gradient = self._parts.sum("loss_and_gradient", weights)
+        return self._with_penalty(weights, *self._parts.sum("loss_and_gradient", weights))
+
+    def _with_curvature(self, x: _Vector) -> tuple[float, _Vector, Callable[[], _Vector]]:
+        weights = self.weights(x)
+        *found, packed = self._parts.sum("curvature", weights)
+        loss, gradient = self._with_penalty(weights, *found)
+
+        def step() -> _Vector:
+            solution: _Vector = solver(self._hessian(packed))(-gradient[:, None])[:, 0]
+            return solution
+
+        return loss, gradient, step
+
+    def _with_penalty(self, weights: _Vector, loss: float, gradient: _Vector) -> tuple[float, _Vector]:
+        """Return the loss per row and its gradient, of those of all rows."""
         gradient = gradient / self._total + self._penalty * self._penalised(weights)
-        self._gradient = self._varied(gradient)
+        if not self._settings.fit_intercept:
+            gradient[..., -1] = 0
+        self._gradient = gradient.ravel()
         penalty = self._penalty / 2 * float(np.square(self._penalised(weights)).sum())
         return loss / self._total + penalty, self._gradient
 
-    def _times_hessian(self, x: _Vector, direction: _Vector) -> _Vector:
-        self._bend(x)
-        change = self.weights(direction)
-        product = self._parts.sum("times_hessian", change) / self._total + self._penalty * self._penalised(change)
-        return self._varied(product)
-
-    def _bend(self, x: _Vector) -> None:
-        """Have the parts know the curvature at a point, once for all products there."""
-        if self._bent is None or not np.array_equal(self._bent, x):
-            self._parts.sum("bend", self.weights(x))
-            self._bent = x.copy()
+    def _hessian(self, packed: _Vector) -> _Vector:
+        """Return the second derivatives of the loss per row by the vector that is varied."""
+        width = self.shape[-1]
+        classes = 1 if len(self.shape) == 1 else self.shape[0]
+        hessian = np.empty((classes, width, classes, width))
+        pairs = itertools.combinations_with_replacement(range(classes), 2)
+        for (one, other), half in zip(pairs, packed / self._total, strict=True):
+            block = upper(half, width)
+            block += np.triu(block, 1).T
+            if one != other:
+                block *= -1
+            if not self._settings.fit_intercept:
+                block[-1], block[:, -1] = 0, 0
+            block[np.arange(width - 1), np.arange(width - 1)] += self._penalty if one == other else 0
+            hessian[one, :, other] = hessian[other, :, one] = block
+        found: _Vector = hessian.reshape(classes * width, -1)
+        return found
 
     def _penalised(self, weights: _Vector) -> _Vector:
         slopes = weights.copy()

@@ -1,0 +1,156 @@
+"""What models of sums of products take of the memory of a rank, and what is refused since it would take too much."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from distributed import system
+from scipy import sparse
+
+from workbench.errors import InvalidRequest
+from workbench.ml import (
+    PCA,
+    LinearRegression,
+    LogisticRegression,
+    Ridge,
+    TruncatedSVD,
+    decomposition_fit,
+    linear_fit,
+    room,
+)
+from workbench.ml.decomposition_part import DecompositionPart
+from workbench.ml.linear_part import LinearPart
+from workbench.ml.rank_parts import RankParts
+from workbench.ml.slices import Products, upper
+
+FEATURES, ROWS = 1050, 1300
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(ROWS, FEATURES))
+SLICES = 5 << 20
+SQUARE = FEATURES**2
+
+
+class Alone:
+    """The communicator of rank 0, whose messages are added to nothing."""
+
+    rank = 0
+
+    def bcast(self, value):
+        return value
+
+    def Reduce(self, sent, received):  # noqa: N802  (mpi4py's name)
+        received[...] = sent
+
+
+def one_hot(features):
+    rows = np.arange(1000)
+    return sparse.csr_array((np.ones(1000), (rows, rows * 97 % features)), shape=(1000, features))
+
+
+def peak(call):
+    tracemalloc.start()
+    call()
+    _, found = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "nbytes"),
+    [
+        (LinearRegression(), "223.52 GiB"),
+        (Ridge(), "223.52 GiB"),
+        (PCA(3, solver="gram"), "149.01 GiB"),
+        (PCA(), "1.86 GiB"),
+        (LogisticRegression(solver="newton-cholesky"), "298.03 GiB"),
+        (TruncatedSVD(90_000, solver="gram"), "149.01 GiB"),
+    ],
+    ids=str,
+)
+def test_a_matrix_that_has_no_room_is_refused_before_there_is_one(model, nbytes, monkeypatch):
+    monkeypatch.setattr(system, "MEMORY_LIMIT", 1 << 30)
+    rows = one_hot(100_000)
+    if isinstance(model, TruncatedSVD):
+        rows = sparse.vstack([rows] * 100, format="csr")
+    sentence = rf"of 100000 features needs {nbytes} .* limit of this process is 1.00 GiB: at most \d+ features"
+
+    def refused():
+        with pytest.raises(InvalidRequest, match=sentence):
+            model.fit(rows, np.arange(rows.shape[0]) % 2)
+
+    assert peak(refused) < 32 << 20
+
+
+def test_a_matrix_that_lapack_cannot_count_is_refused_wherever_it_has_room(monkeypatch):
+    monkeypatch.setattr(system, "MEMORY_LIMIT", 8 << 40)
+    with pytest.raises(InvalidRequest, match="at most 65535 features"):
+        Ridge().fit(one_hot(70_000), np.ones(1000))
+
+
+def test_random_vectors_take_as_many_features_as_before(monkeypatch):
+    monkeypatch.setattr(system, "MEMORY_LIMIT", 1 << 30)
+
+    assert TruncatedSVD(2, random_state=0, n_iter=1).fit(one_hot(100_000)).components_.shape == (2, 100_000)
+
+
+def test_nobody_is_asked_about_a_small_matrix(monkeypatch):
+    monkeypatch.setattr(room, "_limit", lambda *_: pytest.fail("asked"))
+
+    assert Ridge().fit(X, X[:, 0]).coef_.shape == (FEATURES,)
+
+
+@pytest.mark.parametrize("part", [DecompositionPart(X, None, None, 0), LinearPart(X, X[:, :1], None, 0)])
+def test_a_sum_takes_half_a_matrix_and_as_much_for_each_copy_of_the_message(part):
+    args = ("gram", np.ones(FEATURES)) if isinstance(part, DecompositionPart) else ("products", None, np.zeros(1))
+
+    assert peak(lambda: RankParts(Alone(), part, None).sum(*args)) < 12 * SQUARE + SLICES
+
+
+@pytest.mark.parametrize("width", [7, 1001])
+def test_products_are_those_of_the_rows_however_they_are_kept(width):
+    products = Products(width)
+    products.add(X[:100, :width])
+    products.add(X[100:150, :width])
+
+    np.testing.assert_allclose(upper(products.packed, width), np.triu(X[:150, :width].T @ X[:150, :width]), atol=1e-12)
+
+
+@pytest.mark.parametrize("part", [DecompositionPart(X, None, None, 0), LinearPart(X, X[:, :1], None, 0)])
+def test_a_part_takes_half_a_matrix(part):
+    args = ("gram", np.ones(FEATURES)) if isinstance(part, DecompositionPart) else ("products", None, np.zeros(1))
+
+    assert peak(lambda: getattr(part, args[0])(*args[1:])) < 4 * SQUARE + SLICES
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, np.array([1.0, 2.0])])
+@pytest.mark.parametrize("dependent", [False, True])
+def test_equations_are_solved_in_the_memory_that_is_stated(alpha, dependent):
+    rows = X.copy()
+    if dependent:
+        rows[:, 0] = rows[:, 1]
+    targets = np.size(alpha)
+    settings = linear_fit.Settings(alpha=alpha, fit_intercept=True, tol=1e-6, rows=ROWS, targets=targets)
+    parts = RankParts(Alone(), LinearPart(rows, rows[:, :targets], None, 0), lambda _: None)
+
+    stated = linear_fit.needs(FEATURES) if dependent else 16 * SQUARE
+    assert peak(lambda: linear_fit.fit(parts, settings)) < stated + SLICES
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("number", [None, 5])
+def test_eigenvectors_are_found_in_the_memory_that_is_stated(centred, number):
+    settings = decomposition_fit.Settings(
+        n_components=number,
+        centred=centred,
+        solver="gram",
+        n_iter=0,
+        n_oversamples=0,
+        seed=0,
+        rows=ROWS,
+        features=FEATURES,
+    )
+    parts = RankParts(Alone(), DecompositionPart(X, None, None, 0), lambda _: None)
+
+    assert peak(lambda: decomposition_fit.fit(parts, settings)) < settings.needs(FEATURES) + SLICES

@@ -1,0 +1,105 @@
+"""Symmetric equations solved in units in which their diagonal is 1, by half of their matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh, lstsq
+from scipy.linalg.lapack import dpocon
+
+_Array = NDArray[np.float64]
+Solve = Callable[[_Array], _Array]
+"""Returns the solution, shape (features, targets), of a right side of this shape."""
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+def solver(gram: _Array, penalty: float = 0.0) -> Solve:
+    """Return what solves equations, whose solution is the shortest of those that there are.
+
+    Parameters
+    ----------
+    gram
+        The matrix, positive semidefinite, shape (features, features); only its upper half counts.
+    penalty
+        Is added to the diagonal.
+    """
+    scale = units_of(np.clip(np.diag(gram), 0, None) + penalty)
+    factor, known = cholesky(in_units(gram, scale))
+    if factor is not None and known > rounding_of(gram):
+        return by_factor(factor, scale)
+    values, vectors = eigh(in_units(gram, scale), lower=False, overwrite_a=True, check_finite=False)
+    return by_vectors(scale, values, vectors, int((values > rounding_of(gram) * values[-1]).sum()))
+
+
+def by_factor(factor: _Array, scale: _Array) -> Solve:
+    """Return what solves equations by the Cholesky factor of their matrix in other units."""
+
+    def solve(projection: _Array) -> _Array:
+        solution: _Array = cho_solve((factor, False), scale[:, None] * projection, check_finite=False)
+        return scale[:, None] * solution
+
+    return solve
+
+
+def by_vectors(scale: _Array, values: _Array, vectors: _Array, rank: int) -> Solve:
+    """Return what solves equations by the last eigenvectors of their matrix, so many, by the shortest coefficients."""
+    first = len(values) - rank
+    null, kept = vectors[:, :first], vectors[:, first:]
+
+    def solve(projection: _Array) -> _Array:
+        along = (kept.T @ (scale[:, None] * projection)) / values[first:, None]
+        return less_null(scale, null, scale[:, None] * (kept @ along))
+
+    return solve
+
+
+def less_null(scale: _Array, null: _Array, coef: _Array) -> _Array:
+    """Return the shortest coefficients that fit as these do.
+
+    Parameters
+    ----------
+    scale
+        Shape (features,): the features were multiplied by these.
+    null
+        Shape (features, directions): along these the features that were multiplied do not change.
+    coef
+        Shape (features, targets), of the features as they are.
+    """
+    if not null.size:
+        return coef
+    directions = null * np.where(scale > 0, scale, 1.0)[:, None]
+    share = lstsq(directions, coef, check_finite=False, lapack_driver="gelsy")[0]
+    shortest: _Array = coef - directions @ share
+    return shortest
+
+
+def units_of(squares: _Array) -> _Array:
+    """Return the factors by which columns of these squared lengths get length 1; 0 where there is no length."""
+    return np.sqrt(np.divide(1.0, squares, out=np.zeros(len(squares)), where=squares > 0))
+
+
+def in_units(gram: _Array, scale: _Array) -> _Array:
+    """Return a matrix in other units; its diagonal is 1, or 0."""
+    scaled = gram * scale
+    scaled *= scale[:, None]
+    np.fill_diagonal(scaled, scale > 0)
+    return scaled
+
+
+def cholesky(scaled: _Array) -> tuple[_Array | None, float]:
+    """Return the factor of a matrix, in its place, and 1 over its condition or less; None if there is no factor."""
+    # Of the whole matrix, of which there is the upper half.
+    norm = float(np.sqrt(2 * np.einsum("ij,ij->", scaled, scaled)))
+    try:
+        factor: _Array = cho_factor(scaled, overwrite_a=True, check_finite=False)[0]
+    except LinAlgError:
+        return None, 0.0
+    return factor, float(dpocon(factor, norm)[0])
+
+
+def rounding_of(matrix: _Array) -> float:
+    """Return what is rounding, relative to the largest eigenvalue."""
+    return _EPS * (10 + len(matrix))
