@@ -64,6 +64,7 @@ __all__ = [
     "remove",
     "running",
     "update",
+    "why_gone",
     "write",
 ]
 
@@ -312,18 +313,26 @@ def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType
 def _note(record: Record, told: JobStatus | None) -> None:
     """Keep how a cluster has ended whose head could not do so; `told` of its job, which is asked about otherwise."""
     from workbench.launch import queued
+    from workbench.launch.interface import UNKNOWN
 
     if record.state in ("closing", "failed"):
         ended.note(record, ended.ENDED if record.state == "closing" else ended.FAILED, record.message)
         return
-    gone = f"its head, process {record.process.pid} on {record.process.host}, is gone without a word"
-    words = "its start was given up" if record.state == "submitted" else gone
-    when = None
-    if queued.is_batch(record):
-        told = queued.status(record) if told is None else told
-        if told.over:
-            words, when = f"its job {queued.job_id(record)} has ended: {queued.words(told)}", told.end
-    ended.note(record, ended.FAILED, words, when)
+    told = UNKNOWN if told is None else told
+    if queued.is_batch(record) and not told.over:
+        told = queued.status(record)
+    ended.note(record, ended.FAILED, why_gone(record, told), told.end if told.over else None)
+
+
+def why_gone(record: Record, told: JobStatus) -> str:
+    """Return in words why a cluster is gone whose head has not written why; `told` of its job."""
+    from workbench.launch import queued
+
+    if told.over:
+        return f"its job {queued.job_id(record)} has ended: {queued.words(told)}"
+    if record.state == "submitted":
+        return "its start was given up"
+    return f"its head, process {record.process.pid} on {record.process.host}, is gone without a word"
 
 
 def _cancel(record: Record) -> None:

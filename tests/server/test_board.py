@@ -9,6 +9,7 @@ import pytest
 from server.unreadable import unreadable
 from support.processes import DEADLINE, kill
 
+from workbench import ended, registry
 from workbench.server import board
 from workbench.server.board import Board
 from workbench.server.clusters import Survey
@@ -129,6 +130,24 @@ async def test_of_a_registry_that_could_never_be_read_the_reason_is_told_and_no_
         state = await Board().look()
 
     assert (state.clusters, [its["name"] for its in state.broken]) == ({}, [""])
+
+
+async def test_browsers_are_told_of_an_end_once(cluster):
+    record = cluster("was")
+    its = Board()
+    before = await its.look()
+    ended.note(record, ended.FAILED, "rank 1 died")
+    registry.remove(record)
+
+    state = await its.look()
+
+    assert before.whole()["ended"] == []
+    (told,) = state.whole()["ended"]
+    assert (told["id"], told["reason"]) == (record.id, "rank 1 died")
+    change = state.since(before)
+    assert (change["gone"], change["ended"]) == (["was"], [told])
+    cluster("new")
+    assert "ended" not in (await its.look()).since(state)
 
 
 async def test_who_watches_the_clusters_ends_with_the_last_browser_also_in_the_moment_of_a_change():

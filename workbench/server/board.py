@@ -33,16 +33,20 @@ class State:
     """Records that cannot be used."""
     starts: list[dict[str, Any]] = field(default_factory=list)
     """Starts that were asked for by this server."""
+    ended: list[dict[str, Any]] = field(default_factory=list)
+    """Clusters that have ended in the last days, the last one first."""
 
     def whole(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        return {"version": __version__, "clusters": list(self.clusters.values()), **self._rest()}
+        clusters = list(self.clusters.values())
+        return {"version": __version__, "clusters": clusters, "ended": self.ended, **self._rest()}
 
     def since(self, before: State) -> dict[str, Any]:
         """Return what has changed as plain values."""
         return {
             "clusters": [its for name, its in self.clusters.items() if before.clusters.get(name) != its],
             "gone": sorted(before.clusters.keys() - self.clusters.keys()),
+            **({"ended": self.ended} if self.ended != before.ended else {}),
             **self._rest(),
         }
 
@@ -121,7 +125,7 @@ class Board:
 
     def _tell(self, seen: Seen, doing: dict[str, dict[str, Any]]) -> State:
         clusters = {name: {**its, **doing.get(its["id"], NOTHING)} for name, its in seen.clusters.items()}
-        state = State(clusters, seen.broken, self.starts.told())
+        state = State(clusters, seen.broken, self.starts.told(), seen.ended)
         if state != self.known:
             self.known = state
             self._news.set()

@@ -50,6 +50,7 @@ class Clusters(_WithOptions):
     @may("read")
     async def get(self) -> None:
         """Tell how they are."""
+        self._track_activity = False  # a panel without its websocket asks again and again
         self.finish((await self.shared.board.state()).whole())
 
     @may("execute")
@@ -107,16 +108,26 @@ class Restart(Handler):
         self.accept({})
 
 
-class Logs(Handler):
+class _OfCluster(Handler):
+    # Following a log is no activity of the user: a tab that was left open would keep a hub's server for ever.
+    _track_activity = False
+
+    @property
+    def key(self) -> str | None:
+        """The identity of the cluster that is meant, of several that have had the name."""
+        return self.get_query_argument("id", None)
+
+
+class Logs(_OfCluster):
     """The log files of a cluster, also after its end."""
 
     @may("read")
     async def get(self, name: str) -> None:
         """Tell which there are."""
-        self.finish({"files": await records.look(log_files.listing, checked(name))})
+        self.finish({"files": await records.look(log_files.listing, checked(name), self.key)})
 
 
-class Log(Handler):
+class Log(_OfCluster):
     """A log file."""
 
     @may("read")
@@ -128,7 +139,7 @@ class Log(Handler):
         except ValueError:
             raise InvalidRequest(f"from {begin!r}: allowed is a whole number, of bytes.") from None
         raw = self.get_query_argument("raw", "") == "true"
-        self.finish(await records.look(log_files.part, checked(name), file, first, raw=raw))
+        self.finish(await records.look(log_files.part, checked(name), file, first, key=self.key, raw=raw))
 
 
 class Script(Handler):
