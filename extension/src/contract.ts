@@ -56,6 +56,20 @@ export interface IBroken {
   error: string;
 }
 
+/** A cluster that has ended. */
+export interface IEnded {
+  id: string;
+  name: string;
+  /** By its user, in order without him (idle, walltime), or because something has failed. */
+  state: 'stopped' | 'ended' | 'failed';
+  reason: string;
+  when: number;
+  created: number;
+  ranks: number;
+  /** The folder of its logs; null: they have been removed. */
+  logs: string | null;
+}
+
 /** What a cluster does at the moment. */
 export interface IPulse {
   /** Per cent of a core, mean over the ranks. */
@@ -73,6 +87,8 @@ export interface IState {
   clusters: ICluster[];
   broken: IBroken[];
   starts: IStart[];
+  /** The last one first. */
+  ended: IEnded[];
   time: number;
 }
 
@@ -82,6 +98,8 @@ export interface IChange {
   gone: string[];
   broken: IBroken[];
   starts: IStart[];
+  /** Only if there is another one. */
+  ended?: IEnded[];
   time: number;
 }
 
