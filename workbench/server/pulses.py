@@ -13,6 +13,8 @@ from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Any
 
+from workbench.server.process import by_env
+
 logger = logging.getLogger("workbench.server")
 
 MODULE = "workbench.server.pulse"
@@ -98,7 +100,7 @@ class Pulses:
         """Hand on what the process says while somebody looks; if it ends by itself return its last words."""
         with TemporaryFile() as errors:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", MODULE),
+                *by_env([sys.executable, "-P", "-m", MODULE]),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=errors,
