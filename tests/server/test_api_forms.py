@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import sysconfig
 import venv
 from pathlib import Path
 
+import psutil
 import pytest
 from jupyter_core.paths import jupyter_data_dir
 from server.running import FOLDER
+from support.processes import gone, line_of, until
 
 from workbench import __version__, cli, registry
 from workbench.errors import ClusterExists, InvalidRequest
@@ -276,3 +279,22 @@ def test_a_kernel_that_python_starts_in_another_environment_is_not_taken_for_one
 
     assert interpreter(argv) is None
     assert interpreter([*argv[:5], "/conda/envs/a/bin/python3.13t"]) is None
+
+
+async def test_a_check_ends_when_nobody_waits_for_it_any_more(server, kernel, tmp_path):
+    python = tmp_path / "python3"
+    # It answers which workbench there is, and then takes its time.
+    python.write_text(f'#!/bin/sh\ntest "$2" = -c && exec {sys.executable} "$@"\nexec sleep 1000 "$5"\n')
+    python.chmod(0o700)
+    kernel("slow", [str(python), "-m", "ipykernel_launcher"])
+
+    def checks():
+        lines = (line_of(child) for child in psutil.Process(server.process.pid).children() if not gone(child))
+        return [line for line in lines if "sleep" in line]
+
+    asking = asyncio.create_task(server.ask("check", "POST", {"kernel": "slow"}))
+    await asyncio.to_thread(until, "it checks", checks)
+    asking.cancel()
+    await asyncio.wait({asking})
+
+    await asyncio.to_thread(until, "the check has ended", lambda: not checks())

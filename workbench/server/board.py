@@ -14,13 +14,14 @@ from workbench import __version__
 from workbench.server.changes import NOTHING, Changes
 from workbench.server.clusters import Seen, Survey
 from workbench.server.files import FilesSilent, records
-from workbench.server.pulses import Pulses
+from workbench.server.pulses import Pulses, Viewer
 from workbench.server.starts import Starts
 
 logger = logging.getLogger("workbench.server")
 
-# Seconds between two looks at the registry while somebody is there.
-_LOOK = 1.0
+# Seconds between two looks at the registry while somebody sees what they show or waits for something, and otherwise:
+# a tab may stay open for weeks, and homes are on file servers that others use, too.
+_LOOK, _SELDOM = 1.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,15 @@ class Board:
             await self._news.wait()
         return self.known
 
+    def show(self, viewer: Viewer) -> None:
+        """Look often, at once to begin with, and bring pulses to a viewer: somebody sees them."""
+        self.pulses.show(viewer)
+        self._wake()
+
+    def hide(self, viewer: Viewer) -> None:
+        """Bring no more pulses to a viewer, and look seldom where there is no other."""
+        self.pulses.hide(viewer)
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Give a context in which the board is kept up to date."""
@@ -181,7 +191,8 @@ class Board:
                 logger.exception("the clusters could not be looked at")
             with suppress(TimeoutError):
                 # Python 3.11's wait_for may take an end for an awakening.
-                async with asyncio.timeout(_LOOK):
+                is_awaited = self.pulses.is_seen or self.starts.is_busy or self.changes.is_busy
+                async with asyncio.timeout(_LOOK if is_awaited else _SELDOM):
                     await self._awake.wait()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from dataclasses import replace
@@ -164,9 +165,25 @@ class Form(Handler):
 class Check(_WithOptions):
     """What would come of options, without starting anything."""
 
+    _asking: asyncio.Task[None] | None = None
+
     @may("execute")
     async def post(self) -> None:
         """Tell the script, or all that is wrong."""
+        self._asking = asyncio.create_task(self._check())
+        try:
+            await self._asking
+        except asyncio.CancelledError:
+            if not self._asking.cancelled():
+                self._asking.cancel()
+                raise
+
+    def on_connection_close(self) -> None:
+        """End the dry run: while somebody types, each letter begins another one."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _check(self) -> None:
         options, script = self.body(), None
         words, surroundings, errors = await self.asked(options)
         # Without what cannot be typed it would be another cluster. Without its folder and kernel, in whose place are
@@ -178,7 +195,8 @@ class Check(_WithOptions):
             errors.setdefault("name", str(error))
         if can_be_judged:
             try:
-                ended = await end_of(surroundings.run("start", ["--dry-run", *words]), _CHECK)
+                async with self.shared.checks:
+                    ended = await end_of(surroundings.run("start", ["--dry-run", *words]), _CHECK)
                 script = answer(ended, "start", "script")["script"]
             except WorkbenchError as error:
                 # Which MPI there is, say, is a matter of the kernel.

@@ -64,6 +64,11 @@ class Pulses:
             self._seen = time.monotonic()
             self._tell()
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether there is a viewer."""
+        return bool(self._viewers)
+
     def follow(self, names: Collection[str]) -> None:
         """Have the heads of these clusters be asked, and no others."""
         if self._names != names:

@@ -57,7 +57,7 @@ export interface ICheck {
 export interface IFormSource {
   form: () => Promise<IForm>;
   kernels: () => Promise<IKernel[]>;
-  check: (options: Options) => Promise<ICheck>;
+  check: (options: Options, signal?: AbortSignal) => Promise<ICheck>;
   start: (options: Options) => Promise<IStart>;
   dismiss: (start: string) => Promise<void>;
 }
@@ -67,7 +67,7 @@ export function sourceOf(api: Api): IFormSource {
   return {
     form: () => api.request<IForm>('GET', ['form']),
     kernels: async () => (await api.request<{ kernels: IKernel[] }>('GET', ['kernels'])).kernels,
-    check: options => api.request<ICheck>('POST', ['check'], options),
+    check: (options, signal) => api.request<ICheck>('POST', ['check'], options, {}, signal),
     start: options => api.start(options),
     dismiss: start => api.dismiss(start)
   };
