@@ -1,15 +1,5 @@
 /** What the server extension tells and takes; times are seconds since the epoch. */
 
-/** An MPI world of a cluster. */
-export interface IWorld {
-  index: number;
-  ranks: number;
-  state: string;
-  up: number;
-  starts: number;
-  job: string | null;
-}
-
 /** A cluster, as its record and its scheduler tell. */
 export interface ICluster {
   id: string;
@@ -20,12 +10,10 @@ export interface ICluster {
   up: number;
   ranks: number;
   threads: number;
-  mpi: string;
   scheduler: string;
   host: string;
   nodes: number | null;
   jobs: string[];
-  worlds: IWorld[];
   created: number;
   /** When the scheduler ends its job. */
   ends: number | null;

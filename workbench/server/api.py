@@ -132,6 +132,6 @@ def trouble(error: BaseException | None, status: int) -> tuple[int, str]:
         if isinstance(error, kind):
             return its, str(error) or "it was not done in time"
     if status == 500:
-        return 502, "that went wrong in a way that nobody has foreseen; see the server's log."
+        return 500, "that went wrong in a way that nobody has foreseen; see the server's log."
     words = error.log_message if isinstance(error, web.HTTPError) else None
     return status, words or responses.get(status, "")

@@ -18,7 +18,6 @@ from workbench.server.events import Events
 from workbench.server.files import records
 from workbench.server.options import field_of, words_of
 from workbench.server.process import end_of, run
-from workbench.verbs import actions
 
 # Seconds for a dry run, in which a scheduler may be asked, and for the form.
 _CHECK, _FORM = 180.0, 120.0
@@ -143,15 +142,6 @@ class Log(_OfCluster):
         self.finish(await records.look(log_files.part, checked(name), file, first, key=self.key, raw=raw))
 
 
-class Script(Handler):
-    """The script of a cluster's job."""
-
-    @may("read")
-    async def get(self, name: str) -> None:
-        """Tell it."""
-        self.finish({"script": await records.look(actions.script, await self.record(name))})
-
-
 class Form(Handler):
     """What a form for a start has to know."""
 
@@ -243,7 +233,6 @@ ROUTES: dict[str, type] = {
     f"{_NAME}/restart": Restart,
     f"{_NAME}/logs": Logs,
     f"{_NAME}/logs/([^/]+)": Log,
-    f"{_NAME}/script": Script,
     f"{ROOT}/form": Form,
     f"{ROOT}/check": Check,
     f"{ROOT}/kernels": Kernels,

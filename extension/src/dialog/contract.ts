@@ -6,8 +6,6 @@ import type { IStart, Options } from '../contract';
 /** An option of `workbench start`. */
 export interface IField {
   name: string;
-  /** As it is typed in a terminal. */
-  option: string;
   label: string;
   help: string;
   kind: 'number' | 'text' | 'flag' | 'list' | 'choice';
@@ -38,8 +36,6 @@ export interface IForm {
 export interface IKernel {
   name: string;
   display_name: string;
-  /** Its interpreter. */
-  python: string | null;
   /** Of the workbench there; null: it has none. */
   version: string | null;
   /** How it is installed there. */
