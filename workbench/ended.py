@@ -81,14 +81,19 @@ def note(record: Record, state: str, reason: str, when: float | None = None) -> 
     -----
     Where it cannot be written, as on a full disk, the cluster ends all the same.
     """
-    path = folder() / f"{_stem(record.name, record.id)}.json"
+    path = _path(record)
     words = reason.strip().partition("\n")[0][:_LONGEST]
     its = Ended(record.name, record.id, state, words, when or time.time(), record.created, record.total)
     with suppress(OSError):
         make_private(path.parent)
-        if not path.exists():
+        if not is_noted(record):
             replace_file(path, json.dumps(dataclasses.asdict(its)))
             _prune()
+
+
+def is_noted(record: Record) -> bool:
+    """Return whether it is known how a cluster ends."""
+    return _path(record).exists()
 
 
 def known() -> list[Ended]:
@@ -117,6 +122,10 @@ def _kept() -> float:
         return config.seconds("keep-ended")
     except InvalidRequest:
         return 7 * 86400.0
+
+
+def _path(record: Record) -> Path:
+    return folder() / f"{_stem(record.name, record.id)}.json"
 
 
 def _stem(name: str, key: str) -> str:

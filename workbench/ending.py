@@ -148,8 +148,10 @@ def end_jobs(record: Record) -> None:
 
 
 def tidy(record: Record) -> None:
-    """Remove what is on disk of a cluster that has ended."""
+    """Remove what is on disk of a cluster that has ended, and keep how it has, if its head could not."""
     with contextlib.suppress(OSError):
+        if registry.owns_lease(record):
+            registry.note_end(record)
         registry.remove(record)
     if record.process.is_local:
         # On a full disk Python finds no folder for temporary files.

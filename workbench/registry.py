@@ -59,6 +59,7 @@ __all__ = [
     "logs_folder",
     "names",
     "newest_logs",
+    "note_end",
     "owns_lease",
     "read",
     "remove",
@@ -306,12 +307,22 @@ def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType
             return False  # forgotten, what waits in a queue yet would be nobody's
         if record.process.is_local:
             scratch.remove(record.id)
-        _note(record, told.get(record.id))
+        note_end(record, told.get(record.id))
         return _remove_folder(record)
 
 
-def _note(record: Record, told: JobStatus | None) -> None:
-    """Keep how a cluster has ended whose head could not do so; `told` of its job, which is asked about otherwise."""
+def note_end(record: Record, told: JobStatus | None = None) -> None:
+    """Keep how a cluster has ended whose head could not do so.
+
+    Parameters
+    ----------
+    record
+        The cluster.
+    told
+        What its scheduler tells of its job; None: it is asked.
+    """
+    if ended.is_noted(record):
+        return
     from workbench.launch import queued
     from workbench.launch.interface import UNKNOWN
 

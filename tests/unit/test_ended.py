@@ -159,6 +159,15 @@ def test_a_head_that_is_killed_leaves_the_word_that_it_is_gone():
     assert its.reason == f"its head, process {record.process.pid} on {record.process.host}, is gone without a word"
 
 
+def test_a_cluster_that_is_closed_after_its_head_was_killed_has_not_ended_by_its_user():
+    record = cluster()
+
+    ending.tidy(record)
+
+    assert (only().state, only().reason.endswith("is gone without a word")) == (ended.FAILED, True)
+    assert registry.names() == []
+
+
 @pytest.mark.parametrize(("state", "expected"), [("failed", ended.FAILED), ("closing", ended.ENDED)])
 def test_the_last_word_of_a_head_counts_where_it_could_not_keep_it(state, expected):
     cluster(state=state, message="its world was lost 4 times")

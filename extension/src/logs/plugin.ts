@@ -62,7 +62,7 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
     void restorer?.restore(tracker, {
       command: Commands.logs,
       args: ({ model: { name, file }, cluster }) => ({ name, file, id: cluster }),
-      name: ({ model: { name }, cluster }) => `${name}/${cluster}`
+      name: ({ model: { name }, cluster }) => (cluster === '' ? name : `${name}/${cluster}`)
     });
   }
 };
