@@ -244,7 +244,7 @@ class Job:
     def _note(self, state: str, reason: str) -> None:
         with contextlib.suppress(OSError):
             if registry.owns_lease(self.record):  # else it was refused before it was anything, or is another's
-                ended.note(self.record, state, reason)
+                ended.note(self.record, state, reason.removeprefix(f"cluster {self.record.name!r} "))
 
     def remove(self) -> None:
         """Leave nothing of the cluster: job, record, key, sockets."""

@@ -343,7 +343,7 @@ def why_gone(record: Record, told: JobStatus) -> str:
         return f"its job {queued.job_id(record)} has ended: {queued.words(told)}"
     if record.state == "submitted":
         return "its start was given up"
-    return f"its head, process {record.process.pid} on {record.process.host}, is gone without a word"
+    return f"its head, process {record.process.pid} on {record.process.host}, was killed or crashed"
 
 
 def _cancel(record: Record) -> None:

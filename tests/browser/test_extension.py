@@ -265,7 +265,7 @@ def test_the_tab_of_a_dashboard_says_that_its_cluster_has_ended(worker, cluster)
 
 def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(worker, doomed, shot):
     record, head = doomed
-    gone = f"its head, process {head.pid} on {record.process.host}, is gone without a word"
+    gone = f"its head, process {head.pid} on {record.process.host}, was killed or crashed"
     worker.show_clusters()
     worker.card(record.name).get_by_text("2 ranks", exact=True).wait_for()
 

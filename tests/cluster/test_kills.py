@@ -196,7 +196,7 @@ def test_the_record_of_a_killed_head_is_recognised_and_cleaned() -> None:
     assert "stale" not in registry.names()
     state, reason = end_of(record)
     assert state == ended.FAILED
-    assert reason.endswith("is gone without a word")
+    assert reason.endswith("was killed or crashed")
     with MPICluster(1, name="stale", quiet=True) as again:
         assert again.record.id != record.id
 

@@ -84,7 +84,7 @@ def test_a_head_that_was_killed_is_reported_until_its_record_is_removed(cluster,
 
     its = seen["killed"]
     assert (its["state"], its["up"]) == ("failed", 0)
-    assert its["message"] == f"its head, process {gone.pid} on {gone.host}, is gone without a word"
+    assert its["message"] == f"its head, process {gone.pid} on {gone.host}, was killed or crashed"
     assert (seen["closing"]["state"], seen["closing"]["message"]) == ("closing", "the user has stopped it")
 
 
