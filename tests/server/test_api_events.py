@@ -37,7 +37,7 @@ async def test_a_browser_hears_what_has_changed_and_no_more(server, cluster):
     cluster("same")
     async with browser(server) as page:
         assert "same" in page.clusters
-        assert page.heard[0].keys() == {"type", "version", "clusters", "broken", "starts", "time"}
+        assert page.heard[0].keys() == {"type", "version", "clusters", "broken", "starts", "ended", "time"}
 
         cluster("new")
         await page.until(lambda: "new" in page.clusters)

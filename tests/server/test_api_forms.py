@@ -284,7 +284,7 @@ def test_a_kernel_that_python_starts_in_another_environment_is_not_taken_for_one
 async def test_a_check_ends_when_nobody_waits_for_it_any_more(server, kernel, tmp_path):
     python = tmp_path / "python3"
     # It answers which workbench there is, and then takes its time.
-    python.write_text(f'#!/bin/sh\ntest "$2" = -c && exec {sys.executable} "$@"\nexec sleep 1000 "$5"\n')
+    python.write_text(f'#!/bin/sh\ntest "$2" = -c && exec {sys.executable} "$@"\nexec sleep 1000\n')
     python.chmod(0o700)
     kernel("slow", [str(python), "-m", "ipykernel_launcher"])
 
@@ -292,9 +292,7 @@ async def test_a_check_ends_when_nobody_waits_for_it_any_more(server, kernel, tm
         lines = (line_of(child) for child in psutil.Process(server.process.pid).children() if not gone(child))
         return [line for line in lines if "sleep" in line]
 
-    asking = asyncio.create_task(server.ask("check", "POST", {"kernel": "slow"}))
-    await asyncio.to_thread(until, "it checks", checks)
-    asking.cancel()
-    await asyncio.wait({asking})
+    async with server.asking("check", {"kernel": "slow"}):
+        await asyncio.to_thread(until, "it checks", checks)
 
     await asyncio.to_thread(until, "the check has ended", lambda: not checks())
