@@ -279,6 +279,7 @@ def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(wor
     for theme in ("JupyterLab Dark", "JupyterLab Light"):
         worker.do("apputils:change-theme", theme=theme)
         worker.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
+        worker.page.locator("#jupyterlab-splash").wait_for(state="detached")
         shot(worker.page, f"extension-ended-{theme[-5:].strip().lower()}")
     # Another cluster has its name meanwhile.
     successor = make("doomed", "the log of the successor")

@@ -35,7 +35,7 @@ function Item({ ended }: { ended: IEnded }): React.JSX.Element {
     <li className="wb-Card" data-ended={name} data-state={state}>
       <div className="wb-Card-head">
         <span className={`wb-Dot wb-mod-${mood}`} aria-hidden="true" />
-        <h3>{name}</h3>
+        <h3 title={name}>{name}</h3>
         <span className="wb-State">
           {words[state]} · <time>{clock(when, now)}</time>
         </span>
