@@ -99,8 +99,8 @@ def _status(name: str | None, *, json: bool) -> int:
     return _print(asdict(status), show.status_text(status), as_json=json)
 
 
-def _list(*, json: bool) -> int:
-    listing = actions.listing()
+def _list(*, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called
+    listing = actions.listing(everything=all)
     return _print(asdict(listing), show.listing_text(listing), as_json=json)
 
 

@@ -7,12 +7,14 @@ import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench import certificates, config, registry, scratch
+from workbench import certificates, config, ended, registry, scratch
 from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerSilent
 from workbench.launch import queued
 from workbench.launch.interface import JobState
 from workbench.registry import Record
 
+STOPPED = "the user has stopped it"
+"""Why a cluster ends that is stopped."""
 # Seconds between two looks at a cluster that is ending.
 _LOOK = 0.05
 # Seconds between two questions to a scheduler in that time.
@@ -35,13 +37,15 @@ def stop(record: Record) -> None:
     """
     batch = queued.is_batch(record)
     record = _once_it_has_spoken(record)
-    if not (batch and record.state == "submitted"):
-        asked = _ask(record)
-        if not asked and not batch:
-            # It does not listen yet, or no longer, or its key is gone: without its lease it ends.
-            registry.remove(record)
-        if (asked or not batch) and has_ended(record):
-            return
+    # A job that waits in its queue has no head to be asked.
+    asked = not (batch and record.state == "submitted") and _ask(record)
+    # Ahead of an end by its scheduler, or without its lease, which the head would take for the reason.
+    ended.note(record, ended.STOPPED, STOPPED)
+    if not asked and not batch:
+        # It does not listen yet, or no longer, or its key is gone: without its lease it ends.
+        registry.remove(record)
+    if (asked or not batch) and has_ended(record):
+        return
     if batch:
         end_jobs(record)
         tidy(record)
@@ -65,7 +69,7 @@ def _ask(record: Record) -> bool:
             asyncio.timeout(config.seconds("connect-timeout")),
             rpc(record.address, connection_args=security) as head,
         ):
-            await head.workbench_close(reason="the user has stopped it")
+            await head.workbench_close(reason=STOPPED)
 
     try:
         # In a notebook this thread has a loop that runs already.
@@ -144,8 +148,10 @@ def end_jobs(record: Record) -> None:
 
 
 def tidy(record: Record) -> None:
-    """Remove what is on disk of a cluster that has ended."""
+    """Remove what is on disk of a cluster that has ended, and keep how it has, if its head could not."""
     with contextlib.suppress(OSError):
+        if registry.owns_lease(record):
+            registry.note_end(record)
         registry.remove(record)
     if record.process.is_local:
         # On a full disk Python finds no folder for temporary files.

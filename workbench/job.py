@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, NoReturn, Self
 
-from workbench import certificates, config, logs, registry
+from workbench import certificates, config, ended, logs, registry
 from workbench.ending import end_jobs, has_ended, tidy
 from workbench.errors import (
     ClusterExists,
@@ -17,6 +17,7 @@ from workbench.errors import (
     SchedulerSilent,
     StartError,
     StartTimeout,
+    WorkbenchError,
 )
 from workbench.launch import queued
 from workbench.launch.allocation import offer
@@ -215,6 +216,7 @@ class Job:
     def await_end(self) -> None:
         """Return when nothing is left of the cluster; after a deadline, see to it."""
         if not has_ended(self.record):
+            self._note(ended.STOPPED, "the user has closed it")
             self.remove()
 
     def abandon(self, error: BaseException) -> NoReturn:
@@ -225,6 +227,10 @@ class Job:
         SchedulerSilent
             Instead, if the scheduler does not answer: the record stays then, since there may be a job.
         """
+        if isinstance(error, WorkbenchError):
+            self._note(ended.FAILED, str(error))
+        else:
+            self._note(ended.STOPPED, "its start was given up")
         try:
             self.remove()
         except LaunchError as silence:
@@ -234,6 +240,11 @@ class Job:
                 f"{self.record.name}."
             ) from silence
         raise error
+
+    def _note(self, state: str, reason: str) -> None:
+        with contextlib.suppress(OSError):
+            if registry.owns_lease(self.record):  # else it was refused before it was anything, or is another's
+                ended.note(self.record, state, reason.removeprefix(f"cluster {self.record.name!r} "))
 
     def remove(self) -> None:
         """Leave nothing of the cluster: job, record, key, sockets."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from workbench import registry
@@ -15,21 +16,32 @@ _KINDS = ("head", "job", "world", "rank")
 FAILED = "failed while starting"
 
 
-def folder(name: str) -> Path:
-    """Return the folder of the logs of cluster `name`, or of the one that last had the name.
+def folder(name: str, key: str | None = None) -> Path:
+    """Return the folder of the logs of a cluster.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    key
+        Its identity; None: the cluster that has the name, or the one that last had it.
 
     Raises
     ------
     ClusterNotFound
         If there never was one, or its logs have been removed since.
     """
-    try:
-        return registry.read(name).logs
-    except ClusterNotFound:
-        found = registry.newest_logs(name)
-        if found is None:
-            raise
-        return found
+    if key is None:
+        try:
+            return registry.read(name).logs
+        except ClusterNotFound:
+            if (found := registry.newest_logs(name)) is None:
+                raise
+            return found
+    path = registry.logs_folder() / f"{registry.check_name(name)}-{key[:8]}"
+    if not re.fullmatch(r"[0-9a-f]{8,32}", key) or not path.is_dir():
+        raise ClusterNotFound(f"cluster {name!r} with the id {key!r} has no logs; they may have been removed.")
+    return path
 
 
 def read(path: Path, rank: int | str | None = None) -> str:

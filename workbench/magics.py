@@ -89,8 +89,8 @@ class ClusterMagics(Magics):
         status = actions.status(self._choose(name), self._cluster)
         _display(show.status_text(status), show.status_html(status))
 
-    def _list(self) -> None:
-        listing = actions.listing()
+    def _list(self, *, all: bool) -> None:  # noqa: A002  # as the option is called
+        listing = actions.listing(everything=all)
         _display(show.listing_text(listing), show.listing_html(listing))
 
     def _logs(self, name: str | None, rank: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import uuid
 from pathlib import Path
 
 from workbench.errors import RecordError
@@ -19,6 +20,26 @@ def make_private(folder: Path) -> None:
 def opener(path: str, flags: int) -> int:
     """Open a file as ``open`` does that has this ``opener``: one that is made is this user's alone."""
     return os.open(path, flags, 0o600)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file of this user alone in one step: a reader sees the old one or the new one, never a part.
+
+    Raises
+    ------
+    FileNotFoundError
+        If its folder is gone; it is never made.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def check_closed(folder: Path) -> None:

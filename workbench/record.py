@@ -178,15 +178,15 @@ def from_dict(values: dict[str, Any]) -> Record:
     TypeError, KeyError, ValueError
         If it made them of something else, or a number or a text in them cannot be shown.
     """
-    process = _typed(ProcessId, values["process"])
-    resources = _typed(Resources, {**values["resources"], "extra": tuple(values["resources"]["extra"])})
-    worlds = tuple(_typed(World, world) for world in values["worlds"])
+    process = typed(ProcessId, values["process"])
+    resources = typed(Resources, {**values["resources"], "extra": tuple(values["resources"]["extra"])})
+    worlds = tuple(typed(World, world) for world in values["worlds"])
     preload = tuple(values["preload"])
     for word in (*resources.extra, *preload):
         if not isinstance(word, str):
             raise TypeError(f"{word!r} is among the texts")
     made = {"process": process, "resources": resources, "worlds": worlds, "preload": preload}
-    record = _typed(Record, {**values, **made})
+    record = typed(Record, {**values, **made})
     if record.scheduler not in SCHEDULERS:
         raise TypeError(f"scheduler is {record.scheduler!r}")
     if not _ID.fullmatch(record.id):
@@ -199,7 +199,14 @@ def from_dict(values: dict[str, Any]) -> Record:
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
-def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
+def typed(kind: type[_T], values: dict[str, Any]) -> _T:
+    """Return a value of a dataclass, from what was read.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a field is missing, unknown or of another type, or cannot be shown.
+    """
     made = kind(**values)
     for name, hint in _hints(kind).items():
         allowed = tuple if typing.get_origin(hint) is tuple else int | float if hint is float else hint

@@ -4,6 +4,7 @@
 
     <jupyter data>/workbench/clusters/NAME/    0700: record.json, certificate.pem, key.pem, job.sh, dask.yaml
     <jupyter data>/workbench/logs/NAME-ID/     0700: head.log, world-0.log, rank-0.log, rank-1.log, ...
+    <jupyter data>/workbench/ended/            0700: how each cluster has ended, see `workbench.ended`
 
 The folder is the cluster's name (it is made atomically, so there is one cluster of a name), its key and its
 *lease*: the head ends the cluster when the folder is gone or belongs to another cluster. Logs outlive it.
@@ -27,7 +28,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from workbench import config, scratch
+from workbench import config, ended, scratch
 from workbench.errors import (
     ClusterExists,
     ClusterNotFound,
@@ -36,7 +37,8 @@ from workbench.errors import (
     RecordError,
     did_you_mean,
 )
-from workbench.private import check_closed, check_private, make_private
+from workbench.printable import printable
+from workbench.private import check_closed, check_private, make_private, replace_file
 from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 
 if TYPE_CHECKING:
@@ -57,11 +59,13 @@ __all__ = [
     "logs_folder",
     "names",
     "newest_logs",
+    "note_end",
     "owns_lease",
     "read",
     "remove",
     "running",
     "update",
+    "why_gone",
     "write",
 ]
 
@@ -179,17 +183,7 @@ def write(record: Record) -> None:
 
 
 def _write(folder: Path, record: Record) -> None:
-    path = folder / RECORD
-    part = path.with_name(f".{RECORD}.{uuid.uuid4().hex}")
-    try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(record), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    replace_file(folder / RECORD, json.dumps(dataclasses.asdict(record), indent=1))
 
 
 def update(record: Record) -> None:
@@ -256,30 +250,23 @@ def running(name: str) -> Record:
     try:
         record = read(name)
     except ClusterNotFound as error:
-        ended = newest_logs(name)
-        if ended is None:
+        logs = newest_logs(name)
+        if logs is None:
             raise
+        its = ended.last(name)
+        why = f" ({its.reason})" if its is not None and its.logs == logs else ""
         raise ClusterNotFound(
-            f"cluster {name!r} has ended{_why_ended(ended)}. Its logs are in {ended}; "
+            f"cluster {name!r} has ended{why}. Its logs are in {logs}; "
             f"start a new one with %mpicluster start --name {name}."
         ) from error
     if _alive(record) is not False and record.state != "failed":
         return record
     clean()
-    why = f" ({record.message})" if record.state == "failed" else ""
+    why = f" ({printable(record.message)})" if record.state == "failed" else ""
     raise ClusterNotFound(
         f"cluster {name!r} has ended{why}: its head, process {record.process.pid} on {record.process.host}, is gone. "
         f"Its logs are in {record.logs}; start a new one with %mpicluster start --name {name}."
     )
-
-
-def _why_ended(logs: Path) -> str:
-    """Return in parentheses why a cluster has ended, as its head has written it last; nothing if it could not."""
-    with suppress(OSError):
-        text = (logs / "head.log").read_text(encoding="utf-8", errors="replace")
-        if ends := re.findall(r"ending the cluster: (.+)", text):
-            return f" ({ends[-1]})"
-    return ""
 
 
 def _alive(record: Record, told: JobStatus | None = None) -> bool | None:
@@ -320,7 +307,43 @@ def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType
             return False  # forgotten, what waits in a queue yet would be nobody's
         if record.process.is_local:
             scratch.remove(record.id)
+        note_end(record, told.get(record.id))
         return _remove_folder(record)
+
+
+def note_end(record: Record, told: JobStatus | None = None) -> None:
+    """Keep how a cluster has ended whose head could not do so.
+
+    Parameters
+    ----------
+    record
+        The cluster.
+    told
+        What its scheduler tells of its job; None: it is asked.
+    """
+    if ended.is_noted(record):
+        return
+    from workbench.launch import queued
+    from workbench.launch.interface import UNKNOWN
+
+    if record.state in ("closing", "failed"):
+        ended.note(record, ended.ENDED if record.state == "closing" else ended.FAILED, record.message)
+        return
+    told = UNKNOWN if told is None else told
+    if queued.is_batch(record) and not told.over:
+        told = queued.status(record)
+    ended.note(record, ended.FAILED, why_gone(record, told), told.end if told.over else None)
+
+
+def why_gone(record: Record, told: JobStatus) -> str:
+    """Return in words why a cluster is gone whose head has not written why; `told` of its job."""
+    from workbench.launch import queued
+
+    if told.over:
+        return f"its job {queued.job_id(record)} has ended: {queued.words(told)}"
+    if record.state == "submitted":
+        return "its start was given up"
+    return f"its head, process {record.process.pid} on {record.process.host}, was killed or crashed"
 
 
 def _cancel(record: Record) -> None:

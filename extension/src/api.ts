@@ -48,16 +48,18 @@ export class Api {
    *
    * @param path - Parts of the path below `workbench/api/`.
    * @param query - What follows the question mark.
+   * @param signal - Ends the request.
    * @throws {@link ApiError} if the answer is not a good one, or none.
    */
   async request<T>(
     method: string,
     path: string[],
     body?: object,
-    query: Record<string, string> = {}
+    query: Record<string, string> = {},
+    signal?: AbortSignal
   ): Promise<T> {
     const url = this.url('api', path) + URLExt.objectToQueryString(query);
-    const init = { method, ...(body && { body: JSON.stringify(body) }) };
+    const init = { method, signal, ...(body && { body: JSON.stringify(body) }) };
     let response: Response;
     try {
       response = await ServerConnection.makeRequest(url, init, this.settings);

@@ -1,15 +1,5 @@
 /** What the server extension tells and takes; times are seconds since the epoch. */
 
-/** An MPI world of a cluster. */
-export interface IWorld {
-  index: number;
-  ranks: number;
-  state: string;
-  up: number;
-  starts: number;
-  job: string | null;
-}
-
 /** A cluster, as its record and its scheduler tell. */
 export interface ICluster {
   id: string;
@@ -20,12 +10,10 @@ export interface ICluster {
   up: number;
   ranks: number;
   threads: number;
-  mpi: string;
   scheduler: string;
   host: string;
   nodes: number | null;
   jobs: string[];
-  worlds: IWorld[];
   created: number;
   /** When the scheduler ends its job. */
   ends: number | null;
@@ -56,6 +44,20 @@ export interface IBroken {
   error: string;
 }
 
+/** A cluster that has ended. */
+export interface IEnded {
+  id: string;
+  name: string;
+  /** By its user, in order without him (idle, walltime), or because something has failed. */
+  state: 'stopped' | 'ended' | 'failed';
+  reason: string;
+  when: number;
+  created: number;
+  ranks: number;
+  /** The folder of its logs; null: they have been removed. */
+  logs: string | null;
+}
+
 /** What a cluster does at the moment. */
 export interface IPulse {
   /** Per cent of a core, mean over the ranks. */
@@ -73,6 +75,8 @@ export interface IState {
   clusters: ICluster[];
   broken: IBroken[];
   starts: IStart[];
+  /** The last one first. */
+  ended: IEnded[];
   time: number;
 }
 
@@ -82,6 +86,8 @@ export interface IChange {
   gone: string[];
   broken: IBroken[];
   starts: IStart[];
+  /** Only if there is another one. */
+  ended?: IEnded[];
   time: number;
 }
 

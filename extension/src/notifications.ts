@@ -15,7 +15,8 @@ const FEW = 3;
 /** Notifications of what somebody wants to know wherever he looks. */
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:notifications',
-  description: 'Notifications of clusters that are ready, fail, lose ranks or are about to end.',
+  description:
+    'Notifications of clusters that are ready, fail, lose ranks, are about to end or have ended.',
   autoStart: true,
   requires: [IWorkbench],
   activate: (app: JupyterFrontEnd, workbench: IWorkbench) => {
@@ -24,9 +25,9 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
     const report = () => {
       // before the first word of the server nothing is known
       if (model.version !== '') {
-        const { clusters, starts } = model;
+        const { clusters, starts, ended } = model;
         const news = reporter
-          .report(clusters, starts, model.now(), 60 * settings.warnMinutes)
+          .report(clusters, starts, model.now(), 60 * settings.warnMinutes, ended)
           .filter(its => !(its.start && model.attended.has(its.start.id)));
         if (settings.notifications) {
           tellAll(news, app, workbench);
@@ -46,7 +47,7 @@ function tellAll(news: INews[], app: JupyterFrontEnd, workbench: IWorkbench): vo
     return;
   }
   const { trans } = workbench;
-  const about = new Set(news.map(its => its.cluster?.id ?? its.start?.id));
+  const about = new Set(news.map(its => (its.cluster ?? its.start ?? its.ended)?.id));
   Notification.info(
     trans._n('There is news of %1 cluster', 'There is news of %1 clusters', about.size),
     {
@@ -59,19 +60,26 @@ function tellAll(news: INews[], app: JupyterFrontEnd, workbench: IWorkbench): vo
 }
 
 function tell(
-  { kind, name, cluster, start }: INews,
+  { kind, name, cluster, start, ended }: INews,
   app: JupyterFrontEnd,
   workbench: IWorkbench
 ): void {
   const { model, trans } = workbench;
   const called = name || trans.__('new cluster');
   const message = cluster?.message ?? start?.message ?? '';
-  const action = (label: string, command: string) => ({
+  const action = (label: string, command: string, args = {}) => ({
     label,
-    callback: () => void app.commands.execute(command, { name })
+    callback: () => void app.commands.execute(command, { name, ...args })
   });
+  // a cluster that is over may have given its name away when somebody reads this
+  const over = (kind === 'failed' ? cluster : ended)?.id;
+  const hasLogs = name !== '' && ended?.logs !== null && app.commands.hasCommand(Commands.logs);
+  const logs = hasLogs ? [action(trans.__('Logs'), Commands.logs, over ? { id: over } : {})] : [];
   const wrong = (title: string, told: string, log?: string) =>
-    Notification.error(told, { autoClose: false, actions: details(title, told, trans, log) });
+    Notification.error(told, {
+      autoClose: false,
+      actions: [...details(title, told, trans, log), ...logs]
+    });
   switch (kind) {
     case 'ready':
       Notification.success(
@@ -95,13 +103,25 @@ function tell(
       const told = trans.__('Cluster %1 has lost ranks: %2', name, message);
       Notification.warning(told, {
         autoClose: false,
-        actions: [...details(name, told, trans), action(trans.__('Show'), Commands.show)]
+        actions: [...details(name, told, trans), ...logs, action(trans.__('Show'), Commands.show)]
       });
       break;
     }
     case 'failed':
       wrong(name, trans.__('Cluster %1 has failed: %2', name, message));
       break;
+    case 'ended': {
+      const told = trans.__('Cluster %1 has ended: %2', name, ended?.reason ?? '');
+      if (ended?.state === 'failed') {
+        wrong(name, told);
+      } else {
+        Notification.warning(told, {
+          autoClose: false,
+          actions: [...details(name, told, trans), ...logs]
+        });
+      }
+      break;
+    }
     case 'error':
       wrong(name, `${name}: ${cluster?.error ?? ''}`);
       break;

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { ClustersModel } from '../src/model/clusters';
 import { KEPT } from '../src/model/history';
-import { cluster, FakeServer, live, names, state } from './support/fakes';
+import { cluster, FakeServer, gone, live, names, state } from './support/fakes';
 
 const NOTHING = { gone: [], broken: [], starts: [], time: 0 };
 
@@ -162,4 +162,26 @@ test('a cluster is over when another one has its name, and not while its record 
 
   server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'] });
   assert.ok(model.isOver(a));
+});
+
+test('the clusters that have ended stay known until there is another one', () => {
+  const { server, model } = live(cluster('a'));
+  assert.deepEqual(model.ended, []);
+
+  const ended = [gone('a')];
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'], ended });
+  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [cluster('b')] });
+
+  assert.deepEqual(model.ended, ended);
+  server.socket.tell({ type: 'state', ...state(), ended: [] });
+  assert.deepEqual(model.ended, []);
+});
+
+test('a page that is older than its server is said to be', () => {
+  const { server, model } = live();
+  assert.equal(model.isOutdated, false);
+
+  server.socket.tell({ type: 'state', ...state(), version: '2' });
+
+  assert.equal(model.isOutdated, true);
 });

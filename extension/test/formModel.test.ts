@@ -10,7 +10,6 @@ import { FakeClusters, FakeFormServer, start } from './support/forms';
 const BARE: IKernel = {
   name: 'bare',
   display_name: 'Bare',
-  python: '/bare/python',
   version: null,
   hint: '/bare/python -m pip install it'
 };

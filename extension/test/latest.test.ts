@@ -5,13 +5,19 @@ import { Latest } from '../src/dialog/latest';
 
 function asking(context: TestContext) {
   context.mock.timers.enable({ apis: ['setTimeout'] });
-  const asked: { question: string; answer: (text: string) => void; fail: () => void }[] = [];
+  const asked: {
+    question: string;
+    signal: AbortSignal;
+    answer: (text: string) => void;
+    fail: () => void;
+  }[] = [];
   const told: string[] = [];
   const latest = new Latest<string, string>({
-    ask: question =>
+    ask: (question, signal) =>
       new Promise((answer, reject) => {
         asked.push({
           question,
+          signal,
           answer,
           fail: () => {
             reject(new Error(`no ${question}`));
@@ -119,4 +125,20 @@ test('nothing is asked or told after the end', async context => {
 
   assert.equal(asked.length, 1);
   assert.deepEqual(told, []);
+});
+
+test('a question is given up when there is another one, or when nobody asks any more', context => {
+  const { latest, asked, tick } = asking(context);
+  const isGivenUp = () => asked.map(its => its.signal.aborted);
+
+  latest.put('1');
+  tick(400);
+  assert.deepEqual(isGivenUp(), [false]);
+  latest.put('12');
+  assert.deepEqual(isGivenUp(), [true]);
+  tick(400);
+  assert.deepEqual(isGivenUp(), [true, false]);
+
+  latest.dispose();
+  assert.deepEqual(isGivenUp(), [true, true]);
 });

@@ -31,8 +31,13 @@ test('a log is shown as it can be, and downloaded as it is', async t => {
 
   await source.part('head', -10);
   await download(source, 'head', 'a-head.log');
+  await logsOf(new Api(settings), 'a', '1f').part('head', 0);
 
   const url = 'http://hub.example/workbench/api/clusters/a/logs/head';
-  assert.deepEqual(asked, [`${url}?from=-10&raw=false`, `${url}?from=0&raw=true`]);
+  assert.deepEqual(asked, [
+    `${url}?from=-10&raw=false`,
+    `${url}?from=0&raw=true`,
+    `${url}?from=0&raw=false&id=1f`
+  ]);
   assert.deepEqual(await Promise.all(saved.map(blob => blob.text())), ['\u001b']);
 });

@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { LogsModel, withoutIt } from '../src/logs/logsModel';
 import { cluster } from './support/fakes';
+import { FakeClusters } from './support/forms';
+import { FakeLogs } from './support/logs';
 import { opened, shown, turn, until } from './support/opened';
 
 test('a cluster that has ended is said to have, and its logs are read to their end', async () => {
@@ -83,5 +86,21 @@ test('what was read before a cluster was known is not read again', async () => {
   clusters.tell({ clusters: [cluster('mpi')], state: 'live' });
 
   assert.equal(model.tail, tail);
+  model.dispose();
+});
+
+test('the logs of a cluster that has ended are those of an ended one though another has its name', async () => {
+  const logs = new FakeLogs();
+  logs.write('head', 'of the head\n');
+  const clusters = new FakeClusters();
+  clusters.tell({ clusters: [cluster('mpi', { id: 'another' })] });
+  const model = new LogsModel('mpi', logs, withoutIt(clusters), null, 1);
+  model.see(true);
+  await until(model, () => shown(model) === 'of the head\n');
+
+  clusters.tell({ clusters: [cluster('mpi', { id: 'one more' })] });
+
+  assert.ok(model.isOver);
+  assert.equal(shown(model), 'of the head\n');
   model.dispose();
 });

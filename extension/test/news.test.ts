@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import type { ICluster, IStart } from '../src/contract';
+import type { ICluster, IEnded, IStart } from '../src/contract';
 import { Reporter } from '../src/model/news';
-import { cluster } from './support/fakes';
+import { cluster, gone } from './support/fakes';
 import { start } from './support/forms';
 
 /** Return the kinds of what is told of one cluster after another. */
@@ -127,4 +127,41 @@ test('a start that fails is not told once more of its cluster', () => {
     news.map(its => its.kind),
     ['start-failed']
   );
+});
+
+/** Return what is told at the last of some moments, each with clusters, those that have ended, and starts. */
+function atLast(...moments: [ICluster[], IEnded[], IStart[]?][]): string[] {
+  const reporter = new Reporter();
+  return moments
+    .map(([clusters, ended, starts = []]) => reporter.report(clusters, starts, 1000, 0, ended))
+    .map(news => news.map(its => `${its.kind}: ${its.ended?.reason ?? ''}`))
+    .reduce((_, last) => last);
+}
+
+test('the end of a cluster is told with its reason, once', () => {
+  const there: [ICluster[], IEnded[]] = [[cluster('a')], []];
+
+  assert.deepEqual(atLast(there, [[], [gone('a')]]), ['ended: its head is gone']);
+  assert.deepEqual(atLast(there, [[], [gone('a')]], [[], [gone('a')]]), []);
+  const idle = gone('a', { state: 'ended', reason: 'no client for 3600 s', when: 999 });
+  assert.deepEqual(atLast(there, [[], [idle]]), ['ended: no client for 3600 s']);
+});
+
+test('the end of a cluster that came and went between two looks is told', () => {
+  assert.deepEqual(atLast([[], []], [[], [gone('a')]]), ['ended: its head is gone']);
+});
+
+test('an end that one does not have to be told is no news', () => {
+  const there: [ICluster[], IEnded[]] = [[cluster('a')], []];
+
+  // its user has stopped it, here or elsewhere
+  assert.deepEqual(atLast(there, [[], [gone('a', { state: 'stopped' })]]), []);
+  assert.deepEqual(atLast([[cluster('a', { busy: 'stopping' })], []], [[], [gone('a')]]), []);
+  // it was over when the page was opened
+  assert.deepEqual(atLast([[], [gone('a')]]), []);
+  assert.deepEqual(atLast([[], [gone('a')]], [[], [gone('a')]]), []);
+  // its failure, or that of its start, was told
+  assert.deepEqual(atLast(there, [[cluster('a', { state: 'failed' })], []], [[], [gone('a')]]), []);
+  const failed = start({ name: 'a', state: 'failed', since: 50 });
+  assert.deepEqual(atLast([[], [], [failed]], [[], [gone('a')], [failed]]), []);
 });

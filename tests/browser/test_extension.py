@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from browser.lab import BASE, Worker, end_clusters
@@ -65,12 +67,19 @@ def client(worker, cluster):
 @pytest.fixture
 def another():
     """Return the name of a cluster whose head is this process."""
-    worlds = (World(0, ranks=2, state="ready", up=2),)
-    record = Record("another", ranks=2, state="ready", worlds=worlds, process=ProcessId.here())
-    registry.create(record)
+    record = make("another")
     yield record.name
-    registry.remove(record)
-    scratch.remove(record.id)
+    forget(record)
+
+
+@pytest.fixture
+def doomed():
+    """Return the record of a cluster, and the process that stands for its head."""
+    with subprocess.Popen(["sleep", "1000"]) as head:
+        record = make("doomed", "the last words", ProcessId.of(head.pid))
+        yield record, head
+        head.kill()
+    forget(record)
 
 
 def test_the_panel_says_how_clusters_are_started_while_there_are_none(worker):
@@ -239,6 +248,9 @@ def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cl
 
     worker.card(cluster).wait_for(state="detached")
     worker.sees("No clusters.")
+    ended = worker.page.locator(f'[data-ended="{cluster}"]')
+    ended.get_by_text("the user has stopped it").wait_for(state="attached")
+    assert worker.page.get_by_text(f"Cluster {cluster} has ended:").count() == 0, "who stops it need not be told"
 
 
 def test_the_tab_of_a_dashboard_says_that_its_cluster_has_ended(worker, cluster):
@@ -251,10 +263,53 @@ def test_the_tab_of_a_dashboard_says_that_its_cluster_has_ended(worker, cluster)
     tab.wait_for(state="detached")
 
 
+def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(worker, doomed, shot):
+    record, head = doomed
+    gone = f"its head, process {head.pid} on {record.process.host}, was killed or crashed"
+    worker.show_clusters()
+    worker.card(record.name).get_by_text("2 ranks", exact=True).wait_for()
+
+    head.kill()
+    head.wait()
+
+    worker.sees(f"Cluster {record.name} has failed: {gone}")
+    ended = worker.page.locator(f'[data-ended="{record.name}"]')
+    ended.get_by_text(gone).wait_for()
+    worker.card(record.name).wait_for(state="detached")
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        worker.do("apputils:change-theme", theme=theme)
+        worker.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
+        worker.page.locator("#jupyterlab-splash").wait_for(state="detached")
+        shot(worker.page, f"extension-ended-{theme[-5:].strip().lower()}")
+    # Another cluster has its name meanwhile.
+    successor = make("doomed", "the log of the successor")
+    try:
+        ended.get_by_role("button", name="Logs of doomed").click()
+        worker.page.get_by_role("log").get_by_text("the last words").wait_for()
+        worker.sees("The cluster has ended; this is what it left.")
+    finally:
+        forget(successor)
+
+
 def test_nothing_went_wrong_in_the_browser_and_nobody_else_was_asked(worker, lab):
     assert worker.faults() == []
     assert worker.elsewhere(lab) == []
     assert any(f"{BASE}workbench/api/events" in url for url in worker.requests)
+
+
+def make(name, log="", process=None):
+    """Make the record of a cluster, whose head is this process where no other is named."""
+    worlds = (World(0, ranks=2, state="ready", up=2),)
+    record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here())
+    registry.create(record)
+    (record.logs / "head.log").write_text(f"{log}\n")
+    return record
+
+
+def forget(record):
+    """Remove what there is of a cluster that does not run."""
+    registry.remove(record)
+    scratch.remove(record.id)
 
 
 def ranks_of(name):

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from distributed import Client
 from support.folders import folders_of
+from support.last_word import end_of
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, processes_of, until
 
-from workbench import MPICluster, ending, registry
+from workbench import MPICluster, ended, ending, registry
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.launch import mpi
 from workbench.launch.mpiexec import has_ulfm
@@ -127,6 +128,9 @@ def test_a_world_that_is_lost_too_often_is_given_up_with_everything() -> None:
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     with pytest.raises(ClusterNotFound, match=r"mpiexec ended with signal 9 \(SIGKILL\), for the last time"):
         MPICluster.attach(record.name)
+    state, reason = end_of(record)
+    assert state == ended.FAILED
+    assert "mpiexec ended with signal 9 (SIGKILL), for the last time" in reason
     cluster.close()
     assert record.name not in registry.names()
 
@@ -190,6 +194,9 @@ def test_the_record_of_a_killed_head_is_recognised_and_cleaned() -> None:
     with pytest.raises(ClusterNotFound, match=r"'stale' has ended.*logs"):
         MPICluster.attach("stale")
     assert "stale" not in registry.names()
+    state, reason = end_of(record)
+    assert state == ended.FAILED
+    assert reason.endswith("was killed or crashed")
     with MPICluster(1, name="stale", quiet=True) as again:
         assert again.record.id != record.id
 

@@ -16,10 +16,11 @@ import dask
 import pytest
 from distributed import Client
 from support.folders import folders_of
+from support.last_word import end_of
 from support.patience import FACTOR
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
-from workbench import MPICluster, registry
+from workbench import MPICluster, ended, registry
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, StartError
 
 ATTACH = """
@@ -43,6 +44,7 @@ def test_close_leaves_no_process_no_record_and_no_socket_but_the_logs() -> None:
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert not record.folder.exists()
     assert folders_of(record) == []
+    assert end_of(record) == (ended.STOPPED, "the user has closed it")
     assert "rank 1 of 2" in (record.logs / "rank-1.log").read_text()
     with pytest.raises(ClusterNotFound, match=r"has ended, and its script with it. Its logs are in"):
         cluster.script()
@@ -71,6 +73,7 @@ def test_two_clusters_run_side_by_side_and_one_ends_in_order_on_sigint(cluster4:
     os.kill(record.process.pid, signal.SIGINT)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
     assert not record.folder.exists()
+    assert end_of(record) == (ended.ENDED, "SIGINT was received")
     other.close()
     assert cluster4.refresh().state == "ready"
 
@@ -170,6 +173,7 @@ def test_restart_gives_new_ranks_in_the_same_job_for_cluster_and_client_and_clie
         processes = processes_of(cluster)
         client.shutdown()
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
+    assert end_of(cluster.record)[0] == ended.STOPPED, "by the client, whether or not it asks the head by the cluster"
     cluster.close()
     assert not cluster.record.folder.exists()
 
@@ -196,7 +200,7 @@ def test_an_idle_cluster_ends_itself_but_neither_while_it_starts_nor_under_a_cli
         assert client.submit(_sleep, 1.1 * idle).result(DEADLINE) == 1.1 * idle
         assert registry.read(record.name).id == record.id
     until("the idle cluster is gone", lambda: not record.folder.exists(), GONE_WITHIN)
-    assert f"no client and no task for {idle:g} s" in cluster.logs()
+    assert end_of(record) == (ended.ENDED, f"no client and no task for {idle:.0f} s (idle-timeout)")
     cluster.close()
 
 
@@ -256,6 +260,9 @@ def test_ctrl_c_during_the_start_leaves_nothing() -> None:
         _, errors = kernel.communicate(timeout=DEADLINE)
     assert b"KeyboardInterrupt" in errors
     assert not folder.exists()
+    its = ended.last("interrupted")
+    assert its is not None
+    assert its.state == ended.STOPPED
 
 
 def test_a_removed_record_ends_the_cluster(cluster4: MPICluster) -> None:
@@ -263,7 +270,7 @@ def test_a_removed_record_ends_the_cluster(cluster4: MPICluster) -> None:
     processes = processes_of(cluster)
     shutil.rmtree(cluster.record.folder)
     until("all processes are gone", lambda: all(map(gone, processes)), GONE_WITHIN)
-    assert "its record was removed" in cluster.logs()
+    assert end_of(cluster.record) == (ended.STOPPED, "its record was removed or belongs to another cluster")
     cluster.close()
     assert cluster4.refresh().state == "ready"
 

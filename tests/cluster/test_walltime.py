@@ -11,10 +11,11 @@ from pathlib import Path
 import dask
 import pytest
 from distributed import Client, Event, Worker
+from support.last_word import end_of
 from support.patience import FACTOR
 from support.processes import DEADLINE, gone, processes_of, until
 
-from workbench import MPICluster, registry
+from workbench import MPICluster, ended, registry
 from workbench.errors import WorkbenchError
 from workbench.head.walltime import LAST, WARNINGS
 from workbench.job import Job
@@ -123,7 +124,7 @@ def test_a_cluster_ends_in_order_before_its_walltime_is_up() -> None:
     assert time.time() < record.ends
     log = (record.logs / "head.log").read_text()
     assert " left, the job ends at" in log
-    assert "ending the cluster: its walltime is up" in log
+    assert end_of(record) == (ended.ENDED, "its walltime is up")
     assert not record.folder.exists()
     cluster.close()
 

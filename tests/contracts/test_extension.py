@@ -230,8 +230,8 @@ def test_the_extension_has_the_version_of_the_package(wheel):
     assert wheel.name.startswith(f"mpi_workbench-{version}-")
 
 
-def test_no_typescript_file_is_longer_than_250_lines():
+def test_no_typescript_file_is_longer_than_400_lines():
     files = [path for kind in ("src", "test") for path in (ROOT / "extension" / kind).rglob("*.ts*")]
 
     lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
-    assert {name: length for name, length in lengths.items() if length > 250} == {}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}

@@ -16,7 +16,7 @@ class Browser:
     def __init__(self, socket):
         self._socket = socket
         self.heard = []
-        self.clusters, self.starts, self.broken, self.pulses = {}, [], [], {}
+        self.clusters, self.starts, self.broken, self.pulses, self.ended = {}, [], [], {}, []
 
     async def say(self, **message):
         await self._socket.write_message(json.dumps(message))
@@ -34,6 +34,7 @@ class Browser:
         for name in message.get("gone", ()):
             del self.clusters[name]
         self.starts, self.broken = message["starts"], message["broken"]
+        self.ended = message.get("ended", self.ended)
 
     async def until(self, condition, within=DEADLINE):
         """Listen until something is the case; return what it says."""

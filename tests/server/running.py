@@ -73,6 +73,19 @@ class Server:
         return answer.code, json.loads(answer.body or "null")
 
     @asynccontextmanager
+    async def asking(self, path, body):
+        """Give a context in which a request to the API waits for its answer, and at whose end nobody does."""
+        _, writer = await asyncio.open_connection(*self.host.split(":"))
+        text = json.dumps(body)
+        lines = [f"POST {API}{path} HTTP/1.1", f"Host: {self.host}", f"Authorization: token {TOKEN}"]
+        writer.write("\r\n".join([*lines, f"Content-Length: {len(text)}", "", text]).encode())
+        try:
+            yield
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    @asynccontextmanager
     async def join(self, path, *, headers=None, **more):
         """Give an open websocket of who is logged in, or with `headers` of anybody."""
         told = self.headers() if headers is None else headers

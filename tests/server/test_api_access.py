@@ -16,7 +16,6 @@ METHODS = {
     "clusters/X/restart": {"POST"},
     "clusters/X/logs": {"GET"},
     "clusters/X/logs/X": {"GET"},
-    "clusters/X/script": {"GET"},
     "form": {"GET"},
     "check": {"POST"},
     "kernels": {"GET"},

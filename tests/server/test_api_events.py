@@ -37,7 +37,7 @@ async def test_a_browser_hears_what_has_changed_and_no_more(server, cluster):
     cluster("same")
     async with browser(server) as page:
         assert "same" in page.clusters
-        assert page.heard[0].keys() == {"type", "version", "clusters", "broken", "starts", "time"}
+        assert page.heard[0].keys() == {"type", "version", "clusters", "broken", "starts", "ended", "time"}
 
         cluster("new")
         await page.until(lambda: "new" in page.clusters)
@@ -99,7 +99,7 @@ async def test_the_server_loads_neither_dask_nor_mpi_nor_panel_for_any_of_it(ser
     async with browser(server) as page:
         await page.say(visible=True)
         await page.until(lambda: page.heard[-1]["type"] == "pulse")
-    for path in ("clusters", "kernels", "form", "clusters/seen/logs", "clusters/seen/script"):
+    for path in ("clusters", "kernels", "form", "clusters/seen/logs"):
         await server.ask(path)
     await server.ask("check", "POST", {"ranks": 2})
 

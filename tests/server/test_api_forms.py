@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import sysconfig
 import venv
 from pathlib import Path
 
+import psutil
 import pytest
 from jupyter_core.paths import jupyter_data_dir
 from server.running import FOLDER
+from support.processes import gone, line_of, until
 
 from workbench import __version__, cli, registry
 from workbench.errors import ClusterExists, InvalidRequest
@@ -60,7 +63,7 @@ async def test_the_form_has_every_option_of_start_in_its_order(server):
 
     assert code == 200
     names = [argument.name for argument in arguments()]
-    assert [field["option"] for field in form["fields"]] == names
+    assert [field["name"] for field in form["fields"]] == [name.lstrip("-").replace("-", "_") for name in names]
     assert names[0] == "ranks"
     assert "--dry-run" not in names
     kinds = {field["name"]: field["kind"] for field in form["fields"]}
@@ -186,12 +189,12 @@ async def test_the_kernels_of_python_are_told_with_their_workbench(server, kerne
 
     assert told.keys() == {"python3", "bare", "wrapped", "removed", "odd"}
     own = told["python3"]
-    assert (own["version"], own["hint"], own["language"]) == (__version__, None, "python")
+    assert (own["version"], own["hint"]) == (__version__, None)
     bare = told["bare"]
-    assert (bare["python"], bare["version"], bare["display_name"]) == (str(environment), None, "The bare")
+    assert (bare["version"], bare["display_name"]) == (None, "The bare")
     assert bare["hint"] == f"{environment} -m pip install 'mpi-workbench[openmpi]'"
     for name in ("wrapped", "removed", "odd"):
-        assert (told[name]["python"], told[name]["version"]) == (None, None)
+        assert told[name]["version"] is None
         assert "no Python that is here" in told[name]["hint"]
 
 
@@ -276,3 +279,20 @@ def test_a_kernel_that_python_starts_in_another_environment_is_not_taken_for_one
 
     assert interpreter(argv) is None
     assert interpreter([*argv[:5], "/conda/envs/a/bin/python3.13t"]) is None
+
+
+async def test_a_check_ends_when_nobody_waits_for_it_any_more(server, kernel, tmp_path):
+    python = tmp_path / "python3"
+    # It answers which workbench there is, and then takes its time.
+    python.write_text(f'#!/bin/sh\ntest "$2" = -c && exec {sys.executable} "$@"\nexec sleep 1000\n')
+    python.chmod(0o700)
+    kernel("slow", [str(python), "-m", "ipykernel_launcher"])
+
+    def checks():
+        lines = (line_of(child) for child in psutil.Process(server.process.pid).children() if not gone(child))
+        return [line for line in lines if "sleep" in line]
+
+    async with server.asking("check", {"kernel": "slow"}):
+        await asyncio.to_thread(until, "it checks", checks)
+
+    await asyncio.to_thread(until, "the check has ended", lambda: not checks())

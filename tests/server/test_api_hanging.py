@@ -62,7 +62,6 @@ async def test_every_request_that_needs_the_registry_says_in_time_which_folder_d
         ("clusters/asleep/restart", "POST", None),
         ("clusters/asleep/logs", "GET", None),
         ("clusters/asleep/logs/head", "GET", None),
-        ("clusters/asleep/script", "GET", None),
         ("check", "POST", {"ranks": 1, "name": "asleep"}),
         ("check", "POST", {"ranks": 1}),
     )

@@ -1,9 +1,11 @@
-"""Requests that cannot be: each is answered in words, and never by a status of 500."""
+"""Requests that cannot be: each is answered in words."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from server.running import API, TOKEN
+from server.running import API, BASE, TOKEN
 
 from workbench import registry
 
@@ -133,8 +135,36 @@ async def test_what_nobody_has_foreseen_is_logged_and_shows_nobody_a_trace(serve
     code, told = await server.ask("clusters/odd/logs")
     logs.unlink()
 
-    assert code == 502
+    assert code == 500
     assert told == {
         "message": "that went wrong in a way that nobody has foreseen; see the server's log.",
         "log": None,
     }
+
+
+async def test_a_page_that_asks_again_and_again_is_no_activity_of_the_user(server, cluster):
+    (cluster("followed").logs / "head.log").write_text("one")
+
+    async def active():
+        return json.loads((await server.get(f"{BASE}api/status")).body)["last_activity"]
+
+    before = await active()
+
+    for path in ("clusters", "clusters/followed/logs", "clusters/followed/logs/head?from=0"):
+        assert (await server.ask(path))[0] == 200
+    assert await active() == before
+    await server.ask("clusters/followed/scale", "POST", {"ranks": 0})
+    assert await active() > before
+
+
+async def test_the_logs_of_an_ended_cluster_whose_name_was_given_again_are_asked_for_by_its_id(server, cluster):
+    first = cluster("again")
+    (first.logs / "head.log").write_text("the first")
+    registry.remove(first)
+    (cluster("again").logs / "head.log").write_text("the second")
+
+    told = [await server.ask(f"clusters/again/logs/head{query}") for query in (f"?id={first.id}", "")]
+
+    assert [its["text"] for _, its in told] == ["the first", "the second"]
+    assert (await server.ask(f"clusters/again/logs?id={first.id}"))[1] == {"files": [{"name": "head", "size": 9}]}
+    assert (await server.ask("clusters/again/logs?id=../.."))[0] == 404

@@ -9,10 +9,12 @@ import pytest
 from server.unreadable import unreadable
 from support.processes import DEADLINE, kill
 
+from workbench import ended, registry
 from workbench.server import board
 from workbench.server.board import Board
 from workbench.server.clusters import Survey
 from workbench.server.files import FilesSilent
+from workbench.server.pulses import Pulses
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -129,6 +131,82 @@ async def test_of_a_registry_that_could_never_be_read_the_reason_is_told_and_no_
         state = await Board().look()
 
     assert (state.clusters, [its["name"] for its in state.broken]) == ({}, [""])
+
+
+async def test_browsers_are_told_of_an_end_once(cluster):
+    record = cluster("was")
+    its = Board()
+    before = await its.look()
+    ended.note(record, ended.FAILED, "rank 1 died")
+    registry.remove(record)
+
+    state = await its.look()
+
+    assert before.whole()["ended"] == []
+    (told,) = state.whole()["ended"]
+    assert (told["id"], told["reason"]) == (record.id, "rank 1 died")
+    change = state.since(before)
+    assert (change["gone"], change["ended"]) == (["was"], [told])
+    cluster("new")
+    assert "ended" not in (await its.look()).since(state)
+
+
+class Seen(Pulses):
+    """Asks no head."""
+
+    async def _run(self):
+        return
+
+
+@pytest.fixture
+async def looks(monkeypatch):
+    """Return a board that looks seldom unless somebody sees it, and a queue of its looks."""
+    looks: asyncio.Queue[None] = asyncio.Queue()
+    monkeypatch.setattr(board, "Pulses", Seen)
+    monkeypatch.setattr(board, "_LOOK", 0.01)
+    monkeypatch.setattr(board, "_SELDOM", 1000.0)
+    its = Board()
+    look = its.look
+
+    async def counted():
+        try:
+            return await look()
+        finally:
+            looks.put_nowait(None)
+
+    its.look = counted
+    with its.watching():
+        await asyncio.wait_for(looks.get(), DEADLINE)
+        yield its, looks
+    await its.close()
+
+
+async def test_the_registry_is_looked_at_often_only_while_somebody_sees_it(looks):
+    its, seen = looks
+
+    def viewer(message):
+        pass
+
+    await asyncio.sleep(0.2)
+    assert seen.empty()
+    its.show(viewer)
+    for _ in range(5):
+        await asyncio.wait_for(seen.get(), DEADLINE)
+    its.hide(viewer)
+    while not seen.empty():
+        seen.get_nowait()
+    await asyncio.sleep(0.2)
+    assert seen.qsize() <= 1, "the one that was due"
+
+
+@pytest.mark.usefixtures("verbs")
+async def test_the_registry_is_looked_at_often_while_something_is_done_to_a_cluster(looks, cluster):
+    its, seen = looks
+
+    its.changes.begin(cluster("scaled"), "scale", ["4"])
+
+    for _ in range(5):
+        await asyncio.wait_for(seen.get(), DEADLINE)
 
 
 async def test_who_watches_the_clusters_ends_with_the_last_browser_also_in_the_moment_of_a_change():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from workbench import registry
@@ -25,14 +27,22 @@ def test_the_files_are_told_by_name_and_size(logs):
     assert listing("a") == [{"name": "head", "size": 3}, {"name": "rank-3", "size": 0}]
 
 
-@pytest.mark.parametrize("file", ["secret", "../a/head", "head.log", "", "..", "other", "folder"])
+@pytest.mark.parametrize("file", ["secret", "../a/head", "head.log", "", "..", "other", "folder", "pipe"])
 def test_what_is_not_listed_is_not_read(logs, file):
     (logs / "head.log").write_text("one")
     (logs / "folder.log").mkdir()
     (logs / "secret.log").symlink_to("/etc/hostname")
+    os.mkfifo(logs / "pipe.log")
 
     with pytest.raises(ClusterNotFound, match=r"allowed: head|did you mean 'head'"):
         part("a", file, 0)
+
+
+def test_a_part_of_one_log_looks_at_no_other(logs, monkeypatch):
+    (logs / "head.log").write_text("one")
+    monkeypatch.setattr(os, "scandir", None)
+
+    assert part("a", "head", 0)["text"] == "one"
 
 
 def test_parts_follow_one_another(logs):
@@ -93,3 +103,21 @@ def test_the_logs_of_a_cluster_that_has_ended_are_there(cluster):
     registry.remove(record)
 
     assert part("was", "head", 0)["text"] == "its end"
+
+
+def test_the_logs_of_each_cluster_of_a_name_are_there(cluster):
+    first = cluster("a")
+    (first.logs / "head.log").write_text("the first")
+    registry.remove(first)
+    second = cluster("a")
+    (second.logs / "head.log").write_text("the second")
+
+    assert [part("a", "head", 0, key=record.id)["text"] for record in (first, second)] == ["the first", "the second"]
+    assert listing("a", first.id) == [{"name": "head", "size": 9}]
+    assert part("a", "head", 0)["text"] == "the second"
+
+
+@pytest.mark.parametrize("key", ["0" * 32, "", "../../..", "*"])
+def test_a_cluster_that_has_no_logs_has_none(logs, key):
+    with pytest.raises(ClusterNotFound, match=r"cluster 'a' with the id .* has no logs"):
+        listing("a", key)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from server.running import Server, panels_of
 from support.processes import DEADLINE, gone, until
+from tornado.web import Application
 
 from workbench import cli
 from workbench.server import pings, standalone
@@ -198,6 +199,22 @@ async def test_a_browser_that_is_gone_without_a_word_is_no_viewer_any_more(site,
     async with server.silent("/workbench/dashboard/a/ws", headers={"Cookie": server.cookie}) as (status, reader):
         assert status == 101
         await asyncio.wait_for(reader.read(), DEADLINE)  # to the end of the connection
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (30.0, 30.0)),
+        ({"websocket_ping_interval": 0, "websocket_ping_timeout": 0}, (30.0, 30.0)),
+        ({"websocket_ping_interval": 90}, (90, 90)),
+        ({"websocket_ping_interval": 90, "websocket_ping_timeout": 20}, (90, 20)),
+    ],
+)
+def test_browsers_are_asked_as_often_as_the_site_says(settings, expected):
+    socket = object.__new__(pings.Pinging)
+    socket.application = Application(**settings)
+
+    assert (socket.ping_interval, socket.ping_timeout) == expected
 
 
 async def test_it_listens_on_loopback_alone(site):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from server.unreadable import unreadable
 from support.processes import DEADLINE, until
 
-from workbench import registry
+from workbench import ended, registry
 from workbench.errors import RecordError
 from workbench.host import ProcessId
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
@@ -68,9 +69,49 @@ def test_a_job_of_another_system_says_nothing_of_a_cluster(cluster, asked):
 
     assert survey.look().clusters["training"]["state"] == "ready"
     assert not survey._ended
-    asked.status = JobStatus(JobState.DONE, label=f"workbench:{record.id}:job")
-    survey.look()
+    asked.status = JobStatus(JobState.TIMEOUT, label=f"workbench:{record.id}:job")
+    its = survey.look().clusters["training"]
+    assert (its["state"], its["up"], its["message"]) == ("failed", 0, "its job 4711 has ended: TIMEOUT")
     assert set(survey._ended) == {record.id}
+
+
+def test_a_head_that_was_killed_is_reported_until_its_record_is_removed(cluster, asked):
+    gone = dataclasses.replace(ProcessId.here(), started=0.0)
+    cluster("killed", process=gone, worlds=(World(0, 2, "ready", 2),))
+    cluster("closing", process=gone, state="closing", message="the user has stopped it")
+
+    seen = Survey(asked).look().clusters
+
+    its = seen["killed"]
+    assert (its["state"], its["up"]) == ("failed", 0)
+    assert its["message"] == f"its head, process {gone.pid} on {gone.host}, was killed or crashed"
+    assert (seen["closing"]["state"], seen["closing"]["message"]) == ("closing", "the user has stopped it")
+
+
+def test_the_clusters_that_have_ended_are_reported_and_read_only_when_there_is_another(cluster, asked, monkeypatch):
+    survey = Survey(asked)
+    assert survey.look().ended == []
+    first, second, there = cluster("first"), cluster("second"), cluster("there")
+    ended.note(there, ended.STOPPED, "the user has stopped it")  # its record is not removed yet
+    ended.note(first, ended.FAILED, "rank 1 died", when=time.time() - 5)
+    registry.remove(first)
+    (told,) = survey.look().ended
+    assert (told["id"], told["state"], told["reason"]) == (first.id, "failed", "rank 1 died")
+    assert told["logs"] == str(first.logs)
+    reads = []
+    known = ended.known
+    monkeypatch.setattr(ended, "known", lambda: reads.append(1) or known())
+
+    assert survey.look().ended == [told]
+    assert reads == []
+    ended.note(second, ended.ENDED, "idle")
+    registry.remove(second)
+    assert [its["name"] for its in survey.look().ended] == ["second", "first"]
+    assert reads == [1]
+    monkeypatch.setattr(clusters, "_SHOWN", 1)
+    assert [its["name"] for its in survey.look().ended] == ["second"]
+    ended.folder().chmod(0o755)
+    assert [its["name"] for its in survey.look().ended] == ["second"]
 
 
 def test_while_a_scheduler_says_nothing_a_cluster_is_submitted(cluster, asked):
@@ -89,9 +130,7 @@ def test_of_a_head_that_can_be_seen_nobody_asks_a_scheduler(cluster, asked):
 
     assert asked.questions == []
     assert seen.headed == {"here"}
-    assert seen.clusters["here"]["worlds"] == [
-        {"index": 0, "ranks": 2, "state": "ready", "up": 2, "starts": 1, "job": None}
-    ]
+    assert (seen.clusters["here"]["up"], seen.clusters["here"]["ranks"]) == (2, 2)
 
 
 def test_a_record_is_read_again_only_when_it_has_changed(cluster, asked, monkeypatch):

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from support.processes import until
 
 from workbench import cluster_html, late_record, registry
+from workbench import ended as ended_because
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.host import ProcessId
 from workbench.late_record import await_record
@@ -630,12 +631,10 @@ def test_a_cluster_that_was_removed_still_tells_where_its_logs_are():
         registry.running("b")
 
 
-def test_a_cluster_that_was_removed_tells_why_as_its_head_has_written_it():
+def test_a_cluster_that_was_removed_tells_why_as_its_head_has_kept_it():
     record = cluster()
+    ended_because.note(record, ended_because.ENDED, "SIGTERM was received, as when its job is deleted")
     registry.remove(record)
-    (record.logs / "head.log").write_text(
-        "12:00 ending the cluster: SIGTERM was received, as when its job is deleted\n"
-    )
     with pytest.raises(
         ClusterNotFound, match=r"'a' has ended \(SIGTERM was received, as when its job is deleted\)\. Its"
     ):

@@ -15,7 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench import certificates, network, open_files, registry, scratch, sparing
+from workbench import certificates, ended, network, open_files, registry, scratch, sparing
 from workbench.errors import WorkbenchError
 from workbench.fork import stub
 from workbench.fork.template import fork_template
@@ -105,6 +105,7 @@ def _refuse(record: Record) -> int:
     if record.address is None:
         return _fail(record, message)  # somebody waits for it to start
     logging.getLogger("workbench.head").error(message)
+    ended.note(record, ended.FAILED, message)
     # The head of then was killed before it could do so.
     registry.remove(record)
     return 1

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from workbench import __version__, certificates, config, registry, scratch
+from workbench import __version__, certificates, config, ended, registry, scratch
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.head import lease, start_times
 from workbench.head.broadcasting import Broadcasts
@@ -80,7 +80,7 @@ class Head:
         )
         self._changed = asyncio.Event()
         self._saving = threading.Lock()
-        self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._end: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_since = time.monotonic()
         self.worlds = Worlds(
@@ -127,15 +127,17 @@ class Head:
             self._start(duty)
         self._start(self.worlds.keep_first(self.record.deadline - time.time()))
         try:
-            reason = await self._end
+            how, reason = await self._end
         except StartError as error:
+            ended.note(self.record, ended.FAILED, str(error))
             return await self._close("failed", str(error))
+        ended.note(self.record, how, reason)
         return await self._close("closing", reason)
 
-    def end(self, reason: str) -> None:
-        """End the cluster in order."""
+    def end(self, reason: str, how: str = ended.ENDED) -> None:
+        """End the cluster in order; `how` as of `workbench.ended`."""
         if not self._end.done():
-            self._end.set_result(reason)
+            self._end.set_result((how, reason))
 
     def _announced(self) -> None:
         # Preemption comes at any time; the end of the walltime is counted down to anyway, with more patience.
@@ -196,7 +198,7 @@ class Head:
         return {**self.metrics.store.pulse(), "clients": len(self._clients()), "idle": idle}
 
     async def _rpc_close(self, reason: str) -> None:
-        self.end(reason)
+        self.end(reason, ended.STOPPED)
 
     # -- duties ------------------------------------------------------------------------------------------------
 
@@ -218,7 +220,7 @@ class Head:
     async def _watch_scheduler(self) -> None:
         # client.shutdown() closes the scheduler, and with it the cluster.
         await self.scheduler.finished()
-        self.end("the scheduler was shut down by a client")
+        self.end("the scheduler was shut down by a client", ended.STOPPED)
 
     async def _drain(self, reason: str) -> None:
         since = time.time()
@@ -243,7 +245,7 @@ class Head:
 
     async def _watch_lease(self) -> None:
         await lease.lost(self.record)
-        self.end("its record was removed or belongs to another cluster")
+        self.end("its record was removed or belongs to another cluster", ended.STOPPED)
 
     async def _watch_orphans(self) -> None:
         while True:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import responses
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,6 +26,9 @@ from workbench.server.kernels import Kernels
 ROOT = "workbench/api"
 """What follows the base URL of a server."""
 
+# Dry runs at a time.
+_CHECKS = 2
+
 logger = logging.getLogger("workbench.server")
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -42,6 +46,8 @@ class Shared:
     """The server's folder."""
     files: Files
     """What is in it."""
+    checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CHECKS))
+    """Dry runs that may go on at a time: each is a process, and a question to a scheduler."""
 
 
 def may(action: str) -> Callable[[_Method], _Method]:
@@ -126,6 +132,6 @@ def trouble(error: BaseException | None, status: int) -> tuple[int, str]:
         if isinstance(error, kind):
             return its, str(error) or "it was not done in time"
     if status == 500:
-        return 502, "that went wrong in a way that nobody has foreseen; see the server's log."
+        return 500, "that went wrong in a way that nobody has foreseen; see the server's log."
     words = error.log_message if isinstance(error, web.HTTPError) else None
     return status, words or responses.get(status, "")

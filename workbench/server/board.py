@@ -14,13 +14,14 @@ from workbench import __version__
 from workbench.server.changes import NOTHING, Changes
 from workbench.server.clusters import Seen, Survey
 from workbench.server.files import FilesSilent, records
-from workbench.server.pulses import Pulses
+from workbench.server.pulses import Pulses, Viewer
 from workbench.server.starts import Starts
 
 logger = logging.getLogger("workbench.server")
 
-# Seconds between two looks at the registry while somebody is there.
-_LOOK = 1.0
+# Seconds between two looks at the registry while somebody sees what they show or waits for something, and otherwise:
+# a tab may stay open for weeks, and homes are on file servers that others use, too.
+_LOOK, _SELDOM = 1.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,20 @@ class State:
     """Records that cannot be used."""
     starts: list[dict[str, Any]] = field(default_factory=list)
     """Starts that were asked for by this server."""
+    ended: list[dict[str, Any]] = field(default_factory=list)
+    """Clusters that have ended in the last days, the last one first."""
 
     def whole(self) -> dict[str, Any]:
         """Return all of it as plain values."""
-        return {"version": __version__, "clusters": list(self.clusters.values()), **self._rest()}
+        clusters = list(self.clusters.values())
+        return {"version": __version__, "clusters": clusters, "ended": self.ended, **self._rest()}
 
     def since(self, before: State) -> dict[str, Any]:
         """Return what has changed as plain values."""
         return {
             "clusters": [its for name, its in self.clusters.items() if before.clusters.get(name) != its],
             "gone": sorted(before.clusters.keys() - self.clusters.keys()),
+            **({"ended": self.ended} if self.ended != before.ended else {}),
             **self._rest(),
         }
 
@@ -121,7 +126,7 @@ class Board:
 
     def _tell(self, seen: Seen, doing: dict[str, dict[str, Any]]) -> State:
         clusters = {name: {**its, **doing.get(its["id"], NOTHING)} for name, its in seen.clusters.items()}
-        state = State(clusters, seen.broken, self.starts.told())
+        state = State(clusters, seen.broken, self.starts.told(), seen.ended)
         if state != self.known:
             self.known = state
             self._news.set()
@@ -137,6 +142,15 @@ class Board:
         while self.known is known:
             await self._news.wait()
         return self.known
+
+    def show(self, viewer: Viewer) -> None:
+        """Look often, at once to begin with, and bring pulses to a viewer: somebody sees them."""
+        self.pulses.show(viewer)
+        self._wake()
+
+    def hide(self, viewer: Viewer) -> None:
+        """Bring no more pulses to a viewer, and look seldom where there is no other."""
+        self.pulses.hide(viewer)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -177,7 +191,8 @@ class Board:
                 logger.exception("the clusters could not be looked at")
             with suppress(TimeoutError):
                 # Python 3.11's wait_for may take an end for an awakening.
-                async with asyncio.timeout(_LOOK):
+                is_awaited = self.pulses.is_seen or self.starts.is_busy or self.changes.is_busy
+                async with asyncio.timeout(_LOOK if is_awaited else _SELDOM):
                     await self._awake.wait()
 
 

@@ -10,15 +10,20 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from workbench import registry
+from workbench import ended, registry
 from workbench.errors import ClusterNotFound, InvalidRequest, RecordError, WorkbenchError
 from workbench.launch import queued
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.poller import poller
 from workbench.record import Record, clusters_folder
+from workbench.verbs.actions import Gone
 
 # Seconds: between two times that records of clusters which have ended are removed, and for their starters to read why.
 _CLEAN, _READ = 10.0, 3.0
+# Clusters that have ended, of which browsers are told.
+_SHOWN = 20
+# States of records in which a head has not spoken yet, or has told its end.
+_SAID = ("submitted", "closing", "failed")
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class Seen:
     """Those whose record cannot be used, each ``name`` and ``error``; nameless: the registry itself."""
     headed: frozenset[str] = frozenset()
     """Names of those whose head can be asked."""
+    ended: list[dict[str, Any]] = field(default_factory=list)
+    """Those that have ended in the last days, as plain values, the last one first."""
     starters: dict[int, str] = field(default_factory=dict)
     """Names of those that wait for their head, by the process of this host that has asked for them."""
 
@@ -52,8 +59,10 @@ class Survey:
         self._asked = asked
         # By name: when its files have changed, and its record or why there is none to be used.
         self._read: dict[str, tuple[tuple[int, ...], Record | WorkbenchError | None]] = {}
-        # By name: the record, what is known of its job, and both as plain values.
-        self._described: dict[str, tuple[Record, JobStatus, dict[str, Any]]] = {}
+        # By name: the record, what is known of its job and its head, and all that as plain values.
+        self._described: dict[str, tuple[Record, tuple[JobStatus, bool | None], dict[str, Any]]] = {}
+        # When the folder of those that have ended has changed, and what is in it.
+        self._gone: tuple[tuple[int, ...], list[dict[str, Any]]] = ((), [])
         # Ids of clusters that have ended, and when that was seen first.
         self._ended: dict[str, float] = {}
         self._cleaned = -_CLEAN
@@ -85,7 +94,7 @@ class Survey:
     def _look(self, now: float) -> Seen:
         folder = str(clusters_folder())
         self._read = {name: self._record(name, f"{folder}/{name}") for name in registry.names()}
-        clusters, broken, headed, starters, ended = {}, [], set(), {}, {}
+        clusters, broken, headed, starters, over = {}, [], set(), {}, {}
         self._described = {name: its for name, its in self._described.items() if name in self._read}
         for name, (_, record) in self._read.items():
             if isinstance(record, WorkbenchError):
@@ -94,14 +103,23 @@ class Survey:
                 told = self._status(record)
                 alive = record.alive()
                 if alive is False or told.over:
-                    ended[record.id] = self._ended.get(record.id, now)
-                clusters[name] = self._describe(record, told)
+                    over[record.id] = self._ended.get(record.id, now)
+                clusters[name] = self._describe(record, told, alive)
                 if record.state == "submitted" and record.process.is_local:
                     starters[record.process.pid] = name
                 elif record.address is not None and alive is not False:
                     headed.add(name)
-        self._ended = ended
-        return Seen(clusters, broken, frozenset(headed), starters)
+        self._ended = over
+        there = {its["id"] for its in clusters.values()}
+        gone = [its for its in self._all_gone() if its["id"] not in there][:_SHOWN]
+        return Seen(clusters, broken, frozenset(headed), gone, starters)
+
+    def _all_gone(self) -> list[dict[str, Any]]:
+        stamp = _stamp(str(ended.folder()))
+        if stamp != self._gone[0]:
+            with suppress(RecordError):  # it is open to others, as `workbench list --all` tells
+                self._gone = stamp, [asdict(Gone.of(its)) for its in ended.known()]
+        return self._gone[1]
 
     def _record(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | WorkbenchError | None]:
         # The folder's, too: jobs leave receipts in it.
@@ -118,10 +136,10 @@ class Survey:
             return stamp, error
         return stamp, record
 
-    def _describe(self, record: Record, told: JobStatus) -> dict[str, Any]:
+    def _describe(self, record: Record, told: JobStatus, alive: bool | None) -> dict[str, Any]:
         known = self._described.get(record.name)
-        if known is None or known[0] is not record or known[1] != told:
-            known = self._described[record.name] = record, told, described(record, told)
+        if known is None or known[0] is not record or known[1] != (told, alive):
+            known = self._described[record.name] = record, (told, alive), described(record, told, alive)
         return known[2]
 
     def _status(self, record: Record) -> JobStatus:
@@ -146,7 +164,7 @@ def _stamp(path: str) -> tuple[int, ...]:
     return its.st_ino, its.st_ctime_ns
 
 
-def described(record: Record, told: JobStatus) -> dict[str, Any]:
+def described(record: Record, told: JobStatus, alive: bool | None = None) -> dict[str, Any]:
     """Return a cluster as plain values.
 
     Parameters
@@ -155,8 +173,13 @@ def described(record: Record, told: JobStatus) -> dict[str, Any]:
         What its head, or its starter, tells.
     told
         What its scheduler tells of its job.
+    alive
+        Whether its head, or its starter, is there; None: that cannot be seen from here.
     """
-    state, message = record.state, record.message
+    state, message, up = record.state, record.message, record.up
+    if state not in _SAID and (alive is False or told.over):
+        # Its record stays for a moment, and nobody is there who could write into it.
+        state, message, up = "failed", registry.why_gone(record, told), 0
     if state == "submitted" and told.state is not JobState.UNKNOWN:
         state, message = told.state.value, queued.words(told)
     elif state == "submitted" and told.reason:
@@ -167,15 +190,13 @@ def described(record: Record, told: JobStatus) -> dict[str, Any]:
         "name": record.name,
         "state": state,
         "message": message,
-        "up": record.up,
+        "up": up,
         "ranks": record.total,
         "threads": record.threads,
-        "mpi": record.mpi,
         "scheduler": record.scheduler,
         "host": record.process.host,
         "nodes": record.resources.nodes,
         "jobs": queued.all_jobs(record) if queued.is_batch(record) else [],
-        "worlds": [asdict(world) for world in record.worlds],
         "created": record.created,
         "ends": record.ends,
         "reason": told.reason or None if waits else None,

@@ -24,6 +24,11 @@ class Duties:
         self._changed = changed
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether any goes on."""
+        return bool(self._tasks)
+
     def close(self) -> None:
         """Follow none of them any more."""
         for task in self._tasks:

@@ -62,15 +62,15 @@ class Events(Pinging, JupyterHandler):
             visible = None
         match visible:
             case True:
-                self._board.pulses.show(self._show)
+                self._board.show(self._show)
             case False:
-                self._board.pulses.hide(self._show)
+                self._board.hide(self._show)
             case _:
                 self.close(1003, 'allowed is {"visible": true} or {"visible": false}')
 
     def on_close(self) -> None:
         """Tell no more."""
-        self._board.pulses.hide(self._show)
+        self._board.hide(self._show)
         if self._telling is not None:
             self._telling.cancel()
 
@@ -99,4 +99,4 @@ class Events(Pinging, JupyterHandler):
         try:
             await self.write_message(message)
         except WebSocketClosedError:
-            self._board.pulses.hide(self._show)
+            self._board.hide(self._show)

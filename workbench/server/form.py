@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from workbench import config
@@ -22,15 +21,14 @@ from workbench.verbs.table import Argument
 
 
 def form() -> dict[str, Any]:
-    """Return schedulers, presets, fields and the cores of this host."""
+    """Return schedulers, fields and the cores of this host."""
     there = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
     wanted = config.get("scheduler")
     default = next((name for name in COMMANDS if there[name]), "local") if wanted == "auto" else wanted
-    fields = [asdict(Field.of(argument)) | {"choices": _choices(argument)} for argument in arguments()]
+    fields = [Field.of(argument).told() | {"choices": _choices(argument)} for argument in arguments()]
     return {
         "schedulers": [{"name": name, "there": there[name], "batch": launcher(name).batch} for name in SCHEDULERS],
         "default_scheduler": default,
-        "presets": next(field["choices"] for field in fields if field["name"] == "preset"),
         "fields": fields,
         "cores": available_cores(),
     }

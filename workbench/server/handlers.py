@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from dataclasses import replace
@@ -17,7 +18,6 @@ from workbench.server.events import Events
 from workbench.server.files import records
 from workbench.server.options import field_of, words_of
 from workbench.server.process import end_of, run
-from workbench.verbs import actions
 
 # Seconds for a dry run, in which a scheduler may be asked, and for the form.
 _CHECK, _FORM = 180.0, 120.0
@@ -50,6 +50,7 @@ class Clusters(_WithOptions):
     @may("read")
     async def get(self) -> None:
         """Tell how they are."""
+        self._track_activity = False  # a panel without its websocket asks again and again
         self.finish((await self.shared.board.state()).whole())
 
     @may("execute")
@@ -107,16 +108,26 @@ class Restart(Handler):
         self.accept({})
 
 
-class Logs(Handler):
+class _OfCluster(Handler):
+    # Following a log is no activity of the user: a tab that was left open would keep a hub's server for ever.
+    _track_activity = False
+
+    @property
+    def key(self) -> str | None:
+        """The identity of the cluster that is meant, of several that have had the name."""
+        return self.get_query_argument("id", None)
+
+
+class Logs(_OfCluster):
     """The log files of a cluster, also after its end."""
 
     @may("read")
     async def get(self, name: str) -> None:
         """Tell which there are."""
-        self.finish({"files": await records.look(log_files.listing, checked(name))})
+        self.finish({"files": await records.look(log_files.listing, checked(name), self.key)})
 
 
-class Log(Handler):
+class Log(_OfCluster):
     """A log file."""
 
     @may("read")
@@ -128,16 +139,7 @@ class Log(Handler):
         except ValueError:
             raise InvalidRequest(f"from {begin!r}: allowed is a whole number, of bytes.") from None
         raw = self.get_query_argument("raw", "") == "true"
-        self.finish(await records.look(log_files.part, checked(name), file, first, raw=raw))
-
-
-class Script(Handler):
-    """The script of a cluster's job."""
-
-    @may("read")
-    async def get(self, name: str) -> None:
-        """Tell it."""
-        self.finish({"script": await records.look(actions.script, await self.record(name))})
+        self.finish(await records.look(log_files.part, checked(name), file, first, key=self.key, raw=raw))
 
 
 class Form(Handler):
@@ -153,9 +155,25 @@ class Form(Handler):
 class Check(_WithOptions):
     """What would come of options, without starting anything."""
 
+    _asking: asyncio.Task[None] | None = None
+
     @may("execute")
     async def post(self) -> None:
         """Tell the script, or all that is wrong."""
+        self._asking = asyncio.create_task(self._check())
+        try:
+            await self._asking
+        except asyncio.CancelledError:
+            if not self._asking.cancelled():
+                self._asking.cancel()
+                raise
+
+    def on_connection_close(self) -> None:
+        """End the dry run: while somebody types, each letter begins another one."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _check(self) -> None:
         options, script = self.body(), None
         words, surroundings, errors = await self.asked(options)
         # Without what cannot be typed it would be another cluster. Without its folder and kernel, in whose place are
@@ -167,7 +185,8 @@ class Check(_WithOptions):
             errors.setdefault("name", str(error))
         if can_be_judged:
             try:
-                ended = await end_of(surroundings.run("start", ["--dry-run", *words]), _CHECK)
+                async with self.shared.checks:
+                    ended = await end_of(surroundings.run("start", ["--dry-run", *words]), _CHECK)
                 script = answer(ended, "start", "script")["script"]
             except WorkbenchError as error:
                 # Which MPI there is, say, is a matter of the kernel.
@@ -214,7 +233,6 @@ ROUTES: dict[str, type] = {
     f"{_NAME}/restart": Restart,
     f"{_NAME}/logs": Logs,
     f"{_NAME}/logs/([^/]+)": Log,
-    f"{_NAME}/script": Script,
     f"{ROOT}/form": Form,
     f"{ROOT}/check": Check,
     f"{ROOT}/kernels": Kernels,

@@ -57,8 +57,6 @@ class Kernel:
         return {
             "name": self.name,
             "display_name": self.display_name,
-            "language": "python",
-            "python": self.python,
             "version": self.version,
             "hint": self.hint,
         }

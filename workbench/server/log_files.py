@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
+import re
+import stat
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from workbench import logs
 from workbench.errors import ClusterNotFound, did_you_mean
 from workbench.printable import printable
 
+# Names of log files, without their ending: never a path.
+_FILE = re.compile(r"[A-Za-z0-9][\w.-]*")
 # Bytes of a part.
 _PART = 256 << 10
 
 
-def listing(name: str) -> list[dict[str, Any]]:
-    """Return names and sizes of the log files of cluster `name`, or of the one that last had the name.
+def listing(name: str, key: str | None = None) -> list[dict[str, Any]]:
+    """Return names and sizes of the log files of a cluster; `name` and `key` as of `workbench.logs.folder`.
 
     Raises
     ------
@@ -25,20 +31,20 @@ def listing(name: str) -> list[dict[str, Any]]:
     try:
         return [
             {"name": entry.name.removesuffix(".log"), "size": entry.stat(follow_symlinks=False).st_size}
-            for entry in sorted(os.scandir(logs.folder(name)), key=lambda entry: entry.name)
+            for entry in sorted(os.scandir(logs.folder(name, key)), key=lambda entry: entry.name)
             if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False)
         ]
     except FileNotFoundError:
         return []  # it was asked for a moment ago, or is being removed
 
 
-def part(name: str, file: str, begin: int, *, raw: bool = False) -> dict[str, Any]:
+def part(name: str, file: str, begin: int, *, key: str | None = None, raw: bool = False) -> dict[str, Any]:
     """Return a part of a log file.
 
     Parameters
     ----------
-    name
-        The cluster.
+    name, key
+        The cluster, as of `workbench.logs.folder`.
     file
         As of `listing`; never a path.
     begin
@@ -57,13 +63,29 @@ def part(name: str, file: str, begin: int, *, raw: bool = False) -> dict[str, An
     ClusterNotFound
         If there is no such cluster or file.
     """
-    files = [its["name"] for its in listing(name)]
-    if file not in files:
+    path = logs.folder(name, key) / f"{file}.log"
+    try:
+        # There is a log for each rank: they are listed only for who asks for the list.
+        opened = _open(path) if _FILE.fullmatch(file) else None
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
+        opened = None
+    if opened is None:
+        files = [its["name"] for its in listing(name, key)]
         raise ClusterNotFound(f"cluster {name!r} has no log {file!r}; {did_you_mean(file, files)}")
-    path = logs.folder(name) / f"{file}.log"
-    with open(path, "rb") as opened:
+    with opened:
         its = _read(opened, begin)
     return its if raw else its | {"text": printable(its["text"])}
+
+
+def _open(path: Path) -> BinaryIO | None:
+    """Open a file, or return None if it is none; where a link leads to is not read, and nobody waits for a pipe."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    return None
 
 
 def _read(file: BinaryIO, begin: int) -> dict[str, Any]:

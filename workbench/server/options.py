@@ -42,6 +42,10 @@ class Field:
         label = _LABELS.get(name, name.replace("_", " ").capitalize())
         return cls(name, argument.name, label, argument.help, _kind(argument), name in _OF_JOBS)
 
+    def told(self) -> dict[str, Any]:
+        """Return what a form shows of it."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if key != "option"}
+
     def words(self, value: Any) -> list[str]:
         """Return what is typed for a value.
 

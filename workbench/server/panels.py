@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from workbench import registry, scratch
 from workbench.dashboard import PREFIX
@@ -22,7 +23,8 @@ from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.printable import printable
 from workbench.private import opener
 from workbench.record import Record
-from workbench.server.files import records
+from workbench.server.files import Files, records
+from workbench.server.process import by_env
 
 MODULE = "workbench.dashboard"
 """What is run: ``python -m MODULE NAME --socket PATH``; it ends at the end of its standard input."""
@@ -32,6 +34,8 @@ _IDLE, _LOOK, _START, _TRY, _END = 300.0, 5.0, 60.0, 0.05, 5.0
 _GLANCE = 5.0
 # Seconds for which a start that failed is told again instead of tried again, and lines of its log that are told.
 _REMEMBERED, _TAIL = 10.0, 15
+# Where Python has its packages.
+_packages = Files(lambda: sys.prefix)
 
 
 @dataclass
@@ -130,12 +134,14 @@ class Panels:
         await asyncio.gather(*map(_clear, tasks), return_exceptions=True)
 
     async def _start(self, record: Record, prefix: str) -> _Panel:
-        if importlib.util.find_spec("panel") is None:
+        if await _packages.look(importlib.util.find_spec, "panel") is None:
             raise LaunchError("the dashboard needs Panel, which is not installed here: pip install 'panel>=1.9,<1.10'")
         socket = scratch.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
         log = record.logs / "dashboard.log"
-        begin = await records.look(_size, log)
-        panel = _Panel(record, socket, _run(record, socket, prefix, log))
+        output = await records.look(_opened, log)
+        with output:
+            begin = output.tell()
+            panel = _Panel(record, socket, _run(record, socket, prefix, output))
         try:
             async with asyncio.timeout(_START):
                 if await _ready(panel):
@@ -192,21 +198,24 @@ def dask_socket(socket: Path) -> Path:
     return socket.with_suffix(".dask")
 
 
-def _run(record: Record, socket: Path, prefix: str, log: Path) -> subprocess.Popen[bytes]:
+def _opened(log: Path) -> BinaryIO:
+    return open(log, "ab", opener=opener)
+
+
+def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> subprocess.Popen[bytes]:
     # -P: no file in the server's folder takes the place of a module
     command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket)]
     command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
     # In threads, which this would bring, Panel would change pages without their locks.
     environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"} | {PREFIX: prefix}
-    with open(log, "ab", opener=opener) as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            env=environment,
-            start_new_session=True,  # Ctrl-C in the terminal of the server asks whether it shall end
-        )
+    return subprocess.Popen(
+        by_env(command),
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        env=environment,
+        start_new_session=True,  # Ctrl-C in the terminal of the server asks whether it shall end
+    )
 
 
 async def _ready(panel: _Panel) -> bool:
@@ -249,10 +258,6 @@ async def _is_there(record: Record) -> bool:
             return await records.look(registry.owns_lease, record)
     except OSError:
         return True  # the file server does not answer, in time or at all, which says nothing
-
-
-def _size(log: Path) -> int:
-    return log.stat().st_size if log.exists() else 0
 
 
 def _told(log: Path, begin: int) -> str:

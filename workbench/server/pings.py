@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tornado.websocket import WebSocketHandler
 
-# Seconds between two questions, and for the answer.
+# Seconds between two questions, and for the answer, unless the site has set `ServerApp.websocket_ping_interval`.
 _PING = 30.0
 
 
@@ -14,9 +14,9 @@ class Pinging(WebSocketHandler):
     @property
     def ping_interval(self) -> float:
         """Seconds between two pings."""
-        return _PING
+        return self.settings.get("websocket_ping_interval") or _PING
 
     @property
     def ping_timeout(self) -> float:
         """Seconds for the answer to a ping."""
-        return _PING
+        return self.settings.get("websocket_ping_timeout") or self.ping_interval

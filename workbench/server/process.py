@@ -14,8 +14,24 @@ from tempfile import TemporaryFile
 
 from workbench.errors import LaunchError
 
-# Seconds between two looks whether a process has ended.
-_LOOK = 0.05
+# Seconds between two looks whether a process has ended, and for one that was killed to do so.
+_LOOK, _KILLED = 0.05, 10.0
+# What `env` exits with if it could not run what it was to run.
+_NOT_RUN = (125, 126, 127)
+
+
+def by_env(argv: Sequence[str], directory: Path | None = None) -> list[str]:
+    """Return a command line that becomes `argv` in a folder, and that can itself be run without delay.
+
+    Notes
+    -----
+    Whoever runs a program waits until the system has loaded that: an interpreter on a file server that hangs would
+    stop the event loop, and even other threads, since `vfork` holds the interpreter's lock. Only ``env`` hangs so. It
+    hands on all variables, which a shell does not.
+    """
+    if "=" in argv[0]:
+        return list(argv)  # env would take it for a variable
+    return ["env", *([f"--chdir={directory}"] if directory else []), *argv]
 
 
 @dataclass(frozen=True)
@@ -60,16 +76,15 @@ class Process:
             try:
                 self._out, self._errors = (files.enter_context(TemporaryFile()) for _ in range(2))
                 self._process = subprocess.Popen(
-                    argv,
+                    by_env(argv, directory),
                     stdin=subprocess.DEVNULL,
                     stdout=self._out,
                     stderr=self._errors,
-                    cwd=directory,
                     env=environment,
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:  # the latter of variables that cannot be
-                raise LaunchError(f"cannot run {argv[0]}: {error}. Choose another kernel or folder.") from error
+                raise _not_run(argv, error) from error
             files.pop_all()  # closed when it has ended
 
     @property
@@ -89,6 +104,8 @@ class Process:
         ------
         TimeoutError
             If it was killed.
+        LaunchError
+            If it could not be run.
         """
         try:
             async with asyncio.timeout(deadline):
@@ -103,6 +120,8 @@ class Process:
             file.seek(0)  # the process had the same place in it
         ended = Ended(code, *(file.read().decode(errors="replace") for file in files))
         self._close()
+        if code in _NOT_RUN and ended.errors.startswith("env: "):
+            raise _not_run(self._argv, ended.errors.strip().removeprefix("env: "))
         return ended
 
     def interrupt(self) -> None:
@@ -112,15 +131,25 @@ class Process:
 
     async def kill(self) -> None:
         """Kill it, with all that it has started in its session."""
-        if self._process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await asyncio.to_thread(self._process.wait)
-        self._close()
+        try:
+            if self._process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            # One that waits for a file server cannot be killed before that answers: it is left behind.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_KILLED):
+                    while self._process.poll() is None:  # noqa: ASYNC110
+                        await asyncio.sleep(_LOOK)
+        finally:
+            self._close()
 
     def _close(self) -> None:
         self._out.close()
         self._errors.close()
+
+
+def _not_run(argv: Sequence[str], why: object) -> LaunchError:
+    return LaunchError(f"cannot run {argv[0]}: {why}. Choose another kernel or folder.")
 
 
 async def run(

@@ -13,6 +13,8 @@ from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Any
 
+from workbench.server.process import by_env
+
 logger = logging.getLogger("workbench.server")
 
 MODULE = "workbench.server.pulse"
@@ -62,6 +64,11 @@ class Pulses:
             self._seen = time.monotonic()
             self._tell()
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether there is a viewer."""
+        return bool(self._viewers)
+
     def follow(self, names: Collection[str]) -> None:
         """Have the heads of these clusters be asked, and no others."""
         if self._names != names:
@@ -98,7 +105,7 @@ class Pulses:
         """Hand on what the process says while somebody looks; if it ends by itself return its last words."""
         with TemporaryFile() as errors:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", MODULE),
+                *by_env([sys.executable, "-P", "-m", MODULE]),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=errors,

@@ -113,10 +113,10 @@ class Starts(Duties):
         return [start.told() for start in self._starts.values()]
 
     async def _follow(self, start: Start) -> None:
-        ended = await start.process.ended()
-        if start.id not in self._starts:
-            return  # it was dismissed
         try:
+            ended = await start.process.ended()
+            if start.id not in self._starts:
+                return  # it was dismissed
             status = answer(ended, "start", "name", "message")
         except WorkbenchError as error:
             message, _, log = str(error).partition("\n")

@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench import config, registry
+from workbench import config, ended, registry
 from workbench import logs as log_files
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
 from workbench.launch import command, queued
@@ -116,6 +116,33 @@ class Broken:
 
 
 @dataclass(frozen=True)
+class Gone:
+    """A cluster that has ended, in plain values."""
+
+    name: str
+    """The name that it had."""
+    id: str
+    """Its identity."""
+    state: str
+    """``stopped`` (by its user), ``ended`` (in order) or ``failed``."""
+    reason: str
+    """Why it has ended."""
+    when: float
+    """When, in seconds since the epoch."""
+    created: float
+    """When it was asked for, in seconds since the epoch."""
+    ranks: int
+    """Ranks that it had."""
+    logs: str | None
+    """Folder of its logs; None: they have been removed since."""
+
+    @classmethod
+    def of(cls, its: ended.Ended) -> Gone:
+        """Return what is kept of a cluster that has ended."""
+        return cls(**asdict(its), logs=str(its.logs) if its.logs.is_dir() else None)
+
+
+@dataclass(frozen=True)
 class Listing:
     """All clusters of this user."""
 
@@ -125,6 +152,8 @@ class Listing:
     """Those whose record cannot be used."""
     cleaned: list[str]
     """Names of those that were found to have ended; their records are removed."""
+    ended: list[Gone] = field(default_factory=list)
+    """On request, those that have ended in the last days, the last one first."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +184,20 @@ def _silence(record: Record, told: JobStatus) -> str:
     return f"{why}, asked at {clock(time.time())}; {its}, submitted at {clock(record.created)}"
 
 
-def listing() -> Listing:
-    """Return all clusters of this user, and remove the records of those that have ended."""
+def listing(*, everything: bool = False) -> Listing:
+    """Return all clusters of this user, and remove the records of those that have ended.
+
+    Parameters
+    ----------
+    everything
+        Return also how clusters have ended in the last days.
+    """
     with command.answering_within(_PATIENCE):
         told = registry.ask_schedulers()
         records, broken, cleaned = _survey(told)
-        return Listing([Status.of(record, told.get(record.id)) for record in records], broken, cleaned)
+        there = {record.id for record in records}
+        gone = [Gone.of(its) for its in (ended.known() if everything else []) if its.id not in there]
+        return Listing([Status.of(record, told.get(record.id)) for record in records], broken, cleaned, gone)
 
 
 def _survey(told: dict[str, JobStatus] | None = None) -> tuple[list[Record], list[Broken], list[str]]:

@@ -7,13 +7,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from workbench import where_words
-from workbench.verbs.actions import Listing, Status, Stopped
-from workbench.words import count, countdown, duration
+from workbench.verbs.actions import Gone, Listing, Status, Stopped
+from workbench.words import clock, count, countdown, duration
 
 if TYPE_CHECKING:
     from workbench.doctor import Finding
 
 _COLUMNS = ("name", "state", "ranks", "MPI", "job", "age", "last event")
+_ENDED = ("name", "state", "ended", "after", "ranks", "reason", "logs")
 
 
 def status_line(status: Status) -> str:
@@ -62,16 +63,26 @@ def _where(status: Status) -> str:
 
 def listing_text(listing: Listing) -> str:
     """Return all clusters as a table in text."""
-    rows = [_COLUMNS, *map(_row, listing.clusters)]
+    running = _table([_COLUMNS, *map(_row, listing.clusters)]) if listing.clusters else ["no cluster runs"]
+    ended = ["", *_table([_ENDED, *map(_gone, listing.ended)])] if listing.ended else []
+    return "\n".join([*running, *_notes(listing), *ended])
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([*(table if listing.clusters else ["no cluster runs"]), *_notes(listing)])
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def listing_html(listing: Listing) -> str:
     """Return all clusters as a table."""
     table = _html_table(_COLUMNS, map(_row, listing.clusters)) if listing.clusters else "<div>no cluster runs</div>"
-    return table + "".join(f"<div>{escape(note)}</div>" for note in _notes(listing))
+    notes = "".join(f"<div>{escape(note)}</div>" for note in _notes(listing))
+    return table + notes + (_html_table(_ENDED, map(_gone, listing.ended)) if listing.ended else "")
+
+
+def _gone(gone: Gone) -> tuple[str, ...]:
+    ran = duration(max(0.0, gone.when - gone.created))
+    return gone.name, gone.state, clock(gone.when), ran, str(gone.ranks), gone.reason, gone.logs or "removed"
 
 
 def _row(status: Status) -> tuple[str, ...]:

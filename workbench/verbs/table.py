@@ -129,7 +129,11 @@ VERBS = (
         ),
     ),
     Verb("status", "tell how a cluster is", (_NAME,)),
-    Verb("list", "list all clusters of yours"),
+    Verb(
+        "list",
+        "list all clusters of yours",
+        (Argument("--all", "with those that have ended in the last days: when, why, and where their logs are"),),
+    ),
     Verb(
         "attach",
         "use a cluster that runs already",

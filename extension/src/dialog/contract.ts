@@ -6,8 +6,6 @@ import type { IStart, Options } from '../contract';
 /** An option of `workbench start`. */
 export interface IField {
   name: string;
-  /** As it is typed in a terminal. */
-  option: string;
   label: string;
   help: string;
   kind: 'number' | 'text' | 'flag' | 'list' | 'choice';
@@ -38,8 +36,6 @@ export interface IForm {
 export interface IKernel {
   name: string;
   display_name: string;
-  /** Its interpreter. */
-  python: string | null;
   /** Of the workbench there; null: it has none. */
   version: string | null;
   /** How it is installed there. */
@@ -57,7 +53,7 @@ export interface ICheck {
 export interface IFormSource {
   form: () => Promise<IForm>;
   kernels: () => Promise<IKernel[]>;
-  check: (options: Options) => Promise<ICheck>;
+  check: (options: Options, signal?: AbortSignal) => Promise<ICheck>;
   start: (options: Options) => Promise<IStart>;
   dismiss: (start: string) => Promise<void>;
 }
@@ -67,7 +63,7 @@ export function sourceOf(api: Api): IFormSource {
   return {
     form: () => api.request<IForm>('GET', ['form']),
     kernels: async () => (await api.request<{ kernels: IKernel[] }>('GET', ['kernels'])).kernels,
-    check: options => api.request<ICheck>('POST', ['check'], options),
+    check: (options, signal) => api.request<ICheck>('POST', ['check'], options, {}, signal),
     start: options => api.start(options),
     dismiss: start => api.dismiss(start)
   };

@@ -25,7 +25,7 @@ export class FormModel implements IDisposable {
     wait = WAIT
   ) {
     this.checks = new Latest<Options, ICheck>({
-      ask: options => source.check(options),
+      ask: (options, signal) => source.check(options, signal),
       answered: check => {
         this._checkFailure = null;
         this.setCheck(check);

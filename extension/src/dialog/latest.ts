@@ -2,7 +2,8 @@ import type { IDisposable } from '@lumino/disposable';
 
 /** What is asked, and what is done with the answers. */
 export interface IAsking<Question, Answer> {
-  ask: (question: Question) => Promise<Answer>;
+  /** The signal is given when nobody wants to know any more. */
+  ask: (question: Question, signal: AbortSignal) => Promise<Answer>;
   answered: (answer: Answer) => void;
   failed: (error: unknown) => void;
   /** Milliseconds without another question before one is asked. */
@@ -21,8 +22,7 @@ export class Latest<Question, Answer> implements IDisposable {
   /** Ask this, unless there is another question soon. */
   put(question: Question): void {
     if (!this._isDisposed) {
-      clearTimeout(this.timer);
-      this.count += 1;
+      this.giveUp();
       this.answer = undefined;
       this.question = question;
       this.timer = setTimeout(() => {
@@ -46,10 +46,15 @@ export class Latest<Question, Answer> implements IDisposable {
   }
 
   dispose(): void {
-    clearTimeout(this.timer);
-    this.count += 1;
+    this.giveUp();
     this.timer = this.answer = undefined;
     this._isDisposed = true;
+  }
+
+  private giveUp(): void {
+    clearTimeout(this.timer);
+    this.count += 1;
+    this.asking.abort();
   }
 
   private send(question: Question): void {
@@ -60,8 +65,9 @@ export class Latest<Question, Answer> implements IDisposable {
 
   private async take(question: Question, count: number): Promise<void> {
     let tell: () => void;
+    this.asking = new AbortController();
     try {
-      const answer = await this.its.ask(question);
+      const answer = await this.its.ask(question, this.asking.signal);
       tell = () => {
         this.its.answered(answer);
       };
@@ -79,6 +85,7 @@ export class Latest<Question, Answer> implements IDisposable {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private answer: Promise<void> | undefined;
   private question: Question | undefined;
+  private asking = new AbortController();
   // of the last question
   private count = 0;
   private _isDisposed = false;

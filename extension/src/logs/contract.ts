@@ -28,15 +28,21 @@ export interface ILogSource {
   part: (file: string, from: number, isRaw?: boolean) => Promise<IPart>;
 }
 
-/** Return where the logs of a cluster come from. */
-export function logsOf(api: Api, cluster: string): ILogSource {
+/**
+ * Return where the logs of a cluster come from.
+ *
+ * @param id - Its identity, where its name may be another cluster's; empty: the cluster that has the name, or had it last.
+ */
+export function logsOf(api: Api, cluster: string, id = ''): ILogSource {
   const path = ['clusters', cluster, 'logs'];
+  const which: Record<string, string> = id === '' ? {} : { id };
   return {
-    files: async () => (await api.request<{ files: IFile[] }>('GET', path)).files,
+    files: async () => (await api.request<{ files: IFile[] }>('GET', path, undefined, which)).files,
     part: (file, from, isRaw = false) =>
       api.request<IPart>('GET', [...path, file], undefined, {
         from: String(from),
-        raw: String(isRaw)
+        raw: String(isRaw),
+        ...which
       })
   };
 }

@@ -17,6 +17,11 @@ export interface IClusters {
   hasEnded: (name: string) => boolean;
 }
 
+/** Return what is known of clusters where the one whose logs are shown has ended for good. */
+export function withoutIt({ changed }: IClusters): IClusters {
+  return { changed, cluster: () => undefined, hasEnded: () => true };
+}
+
 /** Milliseconds between two questions for more. */
 export const EVERY = 1000;
 

@@ -11,7 +11,7 @@ import { meant } from '../commands';
 import { Commands } from '../ids';
 import { IWorkbench } from '../tokens';
 import { logsOf } from './contract';
-import { LogsModel } from './logsModel';
+import { LogsModel, withoutIt } from './logsModel';
 import { LogsTab } from './widget';
 
 /** The logs of clusters as tabs, which come back with the workspace. */
@@ -41,11 +41,13 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
           return;
         }
         const file = typeof args.file === 'string' ? args.file : null;
-        let tab = tracker.find(its => its.model.name === name);
+        // of one that has ended, and whose name may be another's
+        const id = typeof args.id === 'string' ? args.id : '';
+        let tab = tracker.find(its => its.model.name === name && its.cluster === id);
         if (!tab) {
-          const source = logsOf(api, name);
-          const logs = new LogsModel(name, source, model, file);
-          const added = (tab = new LogsTab(logs, source, trans));
+          const source = logsOf(api, name, id);
+          const logs = new LogsModel(name, source, id === '' ? model : withoutIt(model), file);
+          const added = (tab = new LogsTab(logs, source, trans, id));
           // a page of Notebook 7 holds one document
           app.shell.add(tab, labShell ? 'main' : 'down', { type: 'MPI Cluster' });
           await tracker.add(tab);
@@ -59,8 +61,8 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
     palette?.addItem({ command: Commands.logs, category: trans.__('MPI Clusters') });
     void restorer?.restore(tracker, {
       command: Commands.logs,
-      args: ({ model: { name, file } }) => ({ name, file }),
-      name: ({ model: { name } }) => name
+      args: ({ model: { name, file }, cluster }) => ({ name, file, id: cluster }),
+      name: ({ model: { name }, cluster }) => (cluster === '' ? name : `${name}/${cluster}`)
     });
   }
 };

@@ -14,10 +14,12 @@ export class LogsTab extends ReactWidget {
   constructor(
     readonly model: LogsModel,
     private readonly source: ILogSource,
-    private readonly trans: TranslationBundle
+    private readonly trans: TranslationBundle,
+    /** The identity of the cluster, if it has ended; empty: whichever has the name. */
+    readonly cluster = ''
   ) {
     super();
-    this.id = `workbench-logs-${model.name}`;
+    this.id = `workbench-logs-${model.name}-${cluster}`;
     this.addClass('wb-Logs');
     // it is activated before it is drawn
     this.node.tabIndex = -1;

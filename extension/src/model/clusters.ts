@@ -1,7 +1,16 @@
 import { Signal, type ISignal } from '@lumino/signaling';
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 
-import type { IBroken, IChange, ICluster, IPulse, IStart, IState, Message } from '../contract';
+import type {
+  IBroken,
+  IChange,
+  ICluster,
+  IEnded,
+  IPulse,
+  IStart,
+  IState,
+  Message
+} from '../contract';
 import { History } from './history';
 import { kept } from './kept';
 import { Link, type IEvents, type ISocket } from './link';
@@ -56,6 +65,11 @@ export class ClustersModel implements IDisposable {
     return this._starts;
   }
 
+  /** Clusters that ended in the last days, the last one first. */
+  get ended(): readonly IEnded[] {
+    return this._ended;
+  }
+
   /** Starts by their ids that somebody follows where he asked for them: he needs no other news of those. */
   readonly attended = new Set<string>();
 
@@ -72,6 +86,11 @@ export class ClustersModel implements IDisposable {
   /** What the server calls its version; empty: it has told nothing yet. */
   get version(): string {
     return this._version;
+  }
+
+  /** Whether the server was of another version when this page was loaded. */
+  get isOutdated(): boolean {
+    return this._version !== this.first;
   }
 
   /** Seconds since the epoch, by the server's clock. */
@@ -161,6 +180,7 @@ export class ClustersModel implements IDisposable {
 
   private whole(state: IState, link: LinkState): void {
     this._version = state.version;
+    this.first ||= state.version;
     this.setState(link, '');
     this.byName = kept(this.byName, state.clusters);
     this.settle(state);
@@ -176,11 +196,12 @@ export class ClustersModel implements IDisposable {
     this.settle(change);
   }
 
-  private settle({ broken, starts }: Pick<IChange, 'broken' | 'starts'>): void {
+  private settle({ broken, starts, ended }: Pick<IChange, 'broken' | 'starts' | 'ended'>): void {
     this._clusters = [...this.byName.values()].sort(
       (one, other) => other.created - one.created || one.name.localeCompare(other.name)
     );
     this._broken = broken;
+    this._ended = ended ?? this._ended;
     this._starts = starts.filter(its => its.state !== 'ready');
     this.history.keep(this.byName);
     this._changed.emit();
@@ -240,9 +261,12 @@ export class ClustersModel implements IDisposable {
   private _clusters: readonly ICluster[] = [];
   private _broken: readonly IBroken[] = [];
   private _starts: readonly IStart[] = [];
+  private _ended: readonly IEnded[] = [];
   private _state: LinkState = 'connecting';
   private _trouble = '';
   private _version = '';
+  // The version that the server had first.
+  private first = '';
   private _chosen = '';
   private _isDisposed = false;
   private readonly _changed = new Signal<this, void>(this);

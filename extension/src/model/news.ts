@@ -1,12 +1,13 @@
-import type { ICluster, IStart } from '../contract';
+import type { ICluster, IEnded, IStart } from '../contract';
 
 /** What somebody wants to know wherever he looks. */
 export interface INews {
-  kind: 'ready' | 'ends' | 'lost' | 'failed' | 'error' | 'start-failed';
+  kind: 'ready' | 'ends' | 'lost' | 'failed' | 'error' | 'start-failed' | 'ended';
   /** Of the cluster; empty: it has none yet. */
   name: string;
   cluster?: ICluster;
   start?: IStart;
+  ended?: IEnded;
 }
 
 // Nobody is told of the end of a cluster that he ends himself.
@@ -19,17 +20,24 @@ export class Reporter {
    *
    * @param now - Seconds since the epoch.
    * @param warn - Seconds before the end of a job at which one is warned.
+   * @param ended - Clusters that have ended.
    */
   report(
     clusters: readonly ICluster[],
     starts: readonly IStart[],
     now: number,
-    warn: number
+    warn: number,
+    ended: readonly IEnded[] = []
   ): INews[] {
-    this.began ||= now;
+    if (this.began === 0) {
+      this.began = now;
+      // by the clock of the head or the scheduler one may end later than now
+      ended.forEach(its => this.over.add(its.id));
+    }
     const news = [
       ...clusters.flatMap(its => this.ofCluster(its, starts, now, warn)),
-      ...starts.flatMap(its => this.ofStart(its))
+      ...starts.flatMap(its => this.ofStart(its)),
+      ...ended.flatMap(its => this.ofEnded(its, starts))
     ];
     // for good: what cannot be read for a moment is no news when it is there again
     for (const its of clusters) {
@@ -81,14 +89,30 @@ export class Reporter {
       : [];
   }
 
+  private ofEnded(ended: IEnded, starts: readonly IStart[]): INews[] {
+    const { id, name, state } = ended;
+    if (this.over.has(id)) {
+      return [];
+    }
+    this.over.add(id);
+    const before = this.clusters.get(id);
+    const isMeant = state === 'stopped' || before?.busy === 'stopping';
+    const isTold = before?.state === 'failed' || isOf(starts, ended);
+    return !isMeant && !isTold ? [{ kind: 'ended', name, ended }] : [];
+  }
+
   // When the first report was.
   private began = 0;
   private readonly clusters = new Map<string, ICluster>();
   private readonly starts = new Map<string, IStart>();
   private readonly warned = new Set<string>();
+  private readonly over = new Set<string>();
 }
 
 // Whether a cluster is that of a start, which tells of its failure.
-function isOf(starts: readonly IStart[], { name, created }: ICluster): boolean {
+function isOf(
+  starts: readonly IStart[],
+  { name, created }: Pick<ICluster, 'name' | 'created'>
+): boolean {
   return starts.some(its => its.name === name && its.since <= created);
 }

@@ -47,6 +47,30 @@ export function LinkNotice(): React.JSX.Element | null {
   }
 }
 
+/** What is said when the server was updated while the page stayed open. */
+export function OutdatedNotice(): React.JSX.Element | null {
+  const { model, trans } = useDesk();
+  return model.isOutdated ? (
+    <div className="wb-Notice" role="status">
+      <p>
+        {trans.__(
+          'The server has version %1 of the workbench, and this page an earlier one.',
+          model.version
+        )}
+      </p>
+      <button
+        type="button"
+        className="wb-TextButton"
+        onClick={() => {
+          window.location.reload();
+        }}
+      >
+        {trans.__('Reload the page')}
+      </button>
+    </div>
+  ) : null;
+}
+
 function Retry(): React.JSX.Element {
   const { model, trans } = useDesk();
   return (

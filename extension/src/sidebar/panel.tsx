@@ -5,7 +5,8 @@ import { hindrance } from '../words';
 import { Card } from './card';
 import { AddIcon } from './icons';
 import { Desk, Now, useClock, useDesk, useSignal, type IDesk } from './hooks';
-import { BrokenRecord, LinkNotice, Nothing } from './notices';
+import { Ended } from './ended';
+import { BrokenRecord, LinkNotice, Nothing, OutdatedNotice } from './notices';
 import { Start } from './starts';
 import { useSpoken } from './spoken';
 
@@ -60,6 +61,7 @@ function Clusters(): React.JSX.Element {
   return (
     <div className="wb-Body" aria-busy={state === 'connecting'}>
       <LinkNotice />
+      <OutdatedNotice />
       {isEmpty && isKnown && <Nothing />}
       {!isEmpty && (
         <ul
@@ -78,6 +80,7 @@ function Clusters(): React.JSX.Element {
           ))}
         </ul>
       )}
+      <Ended />
       <p className="wb-Spoken" aria-live="polite">
         {useSpoken(model, trans)}
       </p>

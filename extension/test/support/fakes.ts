@@ -1,4 +1,4 @@
-import type { ICluster, IState, Message } from '../../src/contract';
+import type { ICluster, IEnded, IState, Message } from '../../src/contract';
 import { ClustersModel } from '../../src/model/clusters';
 import type { IEvents, ISocket } from '../../src/model/link';
 
@@ -12,12 +12,10 @@ export function cluster(name: string, facts: Partial<ICluster> = {}): ICluster {
     up: 4,
     ranks: 4,
     threads: 1,
-    mpi: 'Open MPI',
     scheduler: 'local',
     host: 'here',
     nodes: 1,
     jobs: [],
-    worlds: [],
     created: 100,
     ends: null,
     reason: null,
@@ -29,9 +27,24 @@ export function cluster(name: string, facts: Partial<ICluster> = {}): ICluster {
   };
 }
 
+/** Return what is told of a cluster that has failed. */
+export function gone(name: string, facts: Partial<IEnded> = {}): IEnded {
+  return {
+    id: `id of ${name}`,
+    name,
+    state: 'failed',
+    reason: 'its head is gone',
+    when: 1001,
+    created: 100,
+    ranks: 4,
+    logs: '/logs',
+    ...facts
+  };
+}
+
 /** Return how things stand with these clusters. */
 export function state(...clusters: ICluster[]): IState {
-  return { version: '1', clusters, broken: [], starts: [], time: 0 };
+  return { version: '1', clusters, broken: [], starts: [], ended: [], time: 0 };
 }
 
 /** The server's end of a websocket. */

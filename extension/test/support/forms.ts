@@ -10,7 +10,7 @@ function field(
   batch_only = false,
   choices: string[] = []
 ): IField {
-  return { name, option: `--${name}`, label: name, help: '', kind, choices, batch_only };
+  return { name, label: name, help: '', kind, choices, batch_only };
 }
 
 /** Return what a form has to know where there is SLURM. */

@@ -1,0 +1,14 @@
+"""How a cluster of a test has ended."""
+
+from __future__ import annotations
+
+from workbench import ended
+from workbench.registry import Record
+
+
+def end_of(record: Record) -> tuple[str, str]:
+    """Return the state and the reason that are kept of the last cluster of a name, which has to be this one."""
+    its = ended.last(record.name)
+    assert its is not None, f"nothing is kept of the end of {record.name}"
+    assert its.id == record.id
+    return its.state, its.reason

@@ -1,0 +1,283 @@
+"""How clusters have ended: kept once, for some days, readable whatever was written, and listed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+import time
+
+import dask
+import pytest
+
+from workbench import ended, ending, registry
+from workbench.errors import ClusterNotFound, LaunchError, RecordError
+from workbench.host import ProcessId
+from workbench.job import Job
+from workbench.launch import queued
+from workbench.launch.interface import JobState, JobStatus
+from workbench.registry import Record
+from workbench.verbs import actions, show
+from workbench.verbs.parse import parse
+from workbench.verbs.table import NOTEBOOK, TERMINAL
+
+HERE = ProcessId.here()
+GONE = dataclasses.replace(HERE, started=HERE.started - 1)
+HOUR_AGO = time.time() - 3600
+ELSEWHERE = dataclasses.replace(GONE, host="login2", machine="another")
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch, tmp_path):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+
+
+def cluster(name="a", **facts) -> Record:
+    record = Record(**{"name": name, "ranks": 2, "state": "ready", "process": GONE, **facts})
+    registry.create(record)
+    return record
+
+
+def only() -> ended.Ended:
+    (its,) = ended.known()
+    return its
+
+
+def test_the_first_who_knows_why_is_believed():
+    record = cluster()
+
+    ended.note(record, ended.STOPPED, "the user has stopped it\nand more")
+    ended.note(record, ended.FAILED, "its head is gone")
+
+    its = only()
+    assert (its.name, its.id, its.ranks, its.created) == ("a", record.id, 2, record.created)
+    assert (its.state, its.reason) == (ended.STOPPED, "the user has stopped it")
+    assert its.logs == record.logs
+    assert [stat.S_IMODE(path.stat().st_mode) for path in ended.folder().iterdir()] == [0o600]
+
+
+def test_a_name_can_have_ended_more_than_once():
+    first = cluster()
+    ended.note(first, ended.FAILED, "one", time.time() - 5)
+    second = cluster()
+    ended.note(second, ended.FAILED, "two")
+
+    assert [(its.id, its.reason) for its in ended.known()] == [(second.id, "two"), (first.id, "one")]
+    assert ended.last("a").reason == "two"
+    assert ended.last("b") is None
+
+
+def test_an_end_is_forgotten_after_some_days_and_the_oldest_where_there_are_many(monkeypatch):
+    records = [cluster(f"c{number}", process=HERE) for number in range(4)]
+    monkeypatch.setattr(ended, "_MOST", 2)
+
+    for age, record in zip((3600.0, 86400.0 * 8, 60.0), records[:3], strict=True):
+        ended.note(record, ended.ENDED, "idle", time.time() - age)
+        os.utime(ended.folder() / f"{record.name}-{record.id[:8]}.json", (time.time() - age,) * 2)
+
+    assert [its.name for its in ended.known()] == ["c2", "c0"]
+    ended.note(records[3], ended.ENDED, "idle")
+    assert [its.name for its in ended.known()] == ["c3", "c2"]
+    assert len(list(ended.folder().iterdir())) == 2
+    with dask.config.set({"workbench.keep-ended": "30 s"}):
+        assert [its.name for its in ended.known()] == ["c3"]
+    with dask.config.set({"workbench.keep-ended": "for ever"}):
+        assert len(ended.known()) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../../etc/passwd"},
+        {"state": "running"},
+        {"when": "today"},
+        {"when": -1.0},
+        {"more": 1},
+        {"id": "f" * 32},
+        {"reason": "\ud800"},
+    ],
+)
+def test_what_cannot_be_read_is_left_out(change):
+    ended.note(cluster(), ended.FAILED, "why")
+    (path,) = ended.folder().iterdir()
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    good = cluster("good", process=HERE)
+    ended.note(good, ended.ENDED, "idle")
+    (ended.folder() / "bad-00000000.json").write_text("{")
+
+    assert [its.name for its in ended.known()] == ["good"]
+
+
+def test_ends_in_a_folder_that_is_open_to_others_are_refused():
+    ended.note(cluster(), ended.FAILED, "why")
+    ended.folder().chmod(0o755)
+
+    with pytest.raises(RecordError, match="ended is open to other users"):
+        ended.known()
+
+
+def test_words_of_others_are_shown_as_text_and_not_as_orders_to_the_terminal():
+    record = cluster()
+    ended.note(record, ended.FAILED, "\x1b[2J" + "x" * 3000)
+    registry.clean()
+
+    assert only().reason.startswith("\\x1b[2Jxxx")
+    assert len(only().reason) < 1100
+    with pytest.raises(ClusterNotFound) as caught:
+        registry.running("a")
+    assert "\\x1b[2J" in str(caught.value)
+    assert "\x1b" not in str(caught.value) + show.listing_text(actions.listing(everything=True))
+
+
+def test_the_last_word_of_a_failed_head_is_shown_as_text():
+    cluster(state="failed", message="\x1b[2J rank 1 died")
+
+    with pytest.raises(ClusterNotFound, match=r"has ended \(\\x1b\[2J rank 1 died\): its head"):
+        registry.running("a")
+
+
+def test_a_cluster_ends_also_where_nothing_can_be_written():
+    record = cluster()
+    ended.folder().write_text("no folder")
+
+    assert registry.clean() == ["a"]
+    assert registry.names() == []
+    assert not record.folder.exists()
+
+
+# who ended it
+
+
+def test_a_head_that_is_killed_leaves_the_word_that_it_is_gone():
+    record = cluster()
+
+    registry.clean()
+
+    its = only()
+    assert (its.id, its.state) == (record.id, ended.FAILED)
+    assert its.reason == f"its head, process {record.process.pid} on {record.process.host}, was killed or crashed"
+
+
+def test_a_cluster_that_is_closed_after_its_head_was_killed_has_not_ended_by_its_user():
+    record = cluster()
+
+    ending.tidy(record)
+
+    assert (only().state, only().reason.endswith("was killed or crashed")) == (ended.FAILED, True)
+    assert registry.names() == []
+
+
+@pytest.mark.parametrize(("state", "expected"), [("failed", ended.FAILED), ("closing", ended.ENDED)])
+def test_the_last_word_of_a_head_counts_where_it_could_not_keep_it(state, expected):
+    cluster(state=state, message="its world was lost 4 times")
+
+    registry.clean()
+
+    assert (only().state, only().reason) == (expected, "its world was lost 4 times")
+
+
+def test_a_start_whose_process_was_killed_says_so():
+    cluster(state="submitted", deadline=1.0)
+
+    registry.clean()
+
+    assert (only().state, only().reason) == (ended.FAILED, "its start was given up")
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (JobStatus(JobState.TIMEOUT, end=HOUR_AGO), "its job 4711 has ended: TIMEOUT"),
+        (JobStatus(JobState.CANCELLED, "by 1000"), "its job 4711 has ended: CANCELLED: by 1000"),
+        (JobStatus(JobState.FAILED, "out of memory"), "its job 4711 has ended: FAILED: out of memory"),
+        (JobStatus(JobState.UNKNOWN, forgotten=True), "its job 4711 has ended: gone: the scheduler does not know it"),
+    ],
+)
+def test_what_the_scheduler_has_done_is_the_reason(monkeypatch, told, reason):
+    record = cluster(scheduler="slurm", job="4711", process=ELSEWHERE)
+    monkeypatch.setattr(queued, "cancel", lambda _: None)
+
+    registry.clean({record.id: told})
+
+    its = only()
+    assert its.state == ended.FAILED
+    assert its.reason.startswith(reason)
+    assert its.when == (told.end or pytest.approx(time.time(), abs=60))
+
+
+def test_a_stop_is_the_users_even_if_the_head_does_not_answer(monkeypatch):
+    record = cluster()
+    monkeypatch.setattr(ending, "_ask", lambda _: False)
+
+    ending.stop(record)
+
+    assert (only().state, only().reason) == (ended.STOPPED, "the user has stopped it")
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (
+            LaunchError("cluster 'a' did not start: no sbatch\n/x.log:\n  word"),
+            ended.FAILED,
+            "did not start: no sbatch",
+        ),
+        (KeyboardInterrupt(), ended.STOPPED, "its start was given up"),
+    ],
+)
+def test_a_start_that_fails_leaves_why(error, state, reason):
+    record = cluster(state="submitted", process=HERE)
+
+    with pytest.raises(type(error)):
+        Job(record, renamable=False).abandon(error)
+
+    assert (only().id, only().state) == (record.id, state)
+    assert only().reason == reason
+
+
+def test_a_start_that_was_refused_before_it_was_anything_leaves_nothing():
+    with pytest.raises(LaunchError):
+        Job(Record(name="a", ranks=2), renamable=False).abandon(LaunchError("the name is taken"))
+
+    assert ended.known() == []
+
+
+# the list
+
+
+def test_the_list_shows_what_has_ended_only_on_request():
+    cluster("training", state="failed", message="rank 1 died", created=time.time() - 7200)
+    running = cluster("running", process=HERE)
+    # The head has kept the reason, and the record is still there.
+    ended.note(running, ended.STOPPED, "the user has stopped it")
+
+    listing = actions.listing(everything=True)
+
+    (gone,) = listing.ended
+    assert (gone.name, gone.state, gone.reason, gone.ranks) == ("training", "failed", "rank 1 died", 2)
+    assert json.loads(json.dumps(dataclasses.asdict(listing)))["ended"][0]["logs"] == gone.logs
+    lines = show.listing_text(listing).splitlines()
+    assert lines[-2].split() == ["name", "state", "ended", "after", "ranks", "reason", "logs"]
+    assert lines[-1].split() == ["training", "failed", time.strftime("%H:%M", time.localtime(gone.when)),
+                                 "2", "h", "2", "rank", "1", "died", gone.logs]  # fmt: skip
+    assert '<td style="text-align:left">rank 1 died</td>' in show.listing_html(listing)
+    without = actions.listing()
+    assert without.ended == []
+    assert "rank 1 died" not in show.listing_text(without) + show.listing_html(without)
+
+
+def test_the_list_tells_that_logs_have_been_removed():
+    record = cluster()
+    registry.clean()
+    record.logs.rmdir()
+
+    (gone,) = actions.listing(everything=True).ended
+
+    assert gone.logs is None
+    assert show.listing_text(actions.listing(everything=True)).endswith("removed")
+
+
+@pytest.mark.parametrize("place", [NOTEBOOK, TERMINAL])
+def test_the_list_of_all_is_asked_for_alike_in_a_notebook_and_in_a_terminal(place):
+    assert parse(["list", "--all"], place).options["all"] is True
