@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, FactorRange
+from bokeh.transform import stack
 
 from workbench.dashboard import cards, charts
 from workbench.dashboard.coding import Coding
@@ -36,7 +37,13 @@ class Communication(Page):
         by = self.moment.update.by
         what = "bytes" if looking.measure == "bytes" else "count"
         self._matrix = charts.HeatMap(
-            theme, 502, between, between, words=what, told=(f"from {by}", f"to {by}", looking.measure)
+            theme,
+            502,
+            between,
+            between,
+            words=what,
+            told=(f"from {by}", f"to {by}", looking.measure),
+            logarithmic=True,
         )
         if self.cards.live:
             self._matrix.figure.on_event(Tap, self._choose)
@@ -56,17 +63,21 @@ class Communication(Page):
         self._heading = cards.html()
         rate, pair = self._rate_chart(self._rate), self._rate_chart(self._pair, 205)
         # what each kind has sent is known from when somebody has looked, what all have sent from before that
-        rate.line("time", "sent", source=self._sent, line_color=theme.muted, line_width=1.5, legend_label="both")
+        sent = {"source": self._sent, "line_color": theme.muted, "line_width": 1.5, "legend_label": "both"}
+        rate.step("time", "sent", mode="before", **sent)
         if not self.cards.live:
             rate.legend[0].items = rate.legend[0].items[-1:]
         self._rate_figure, self._pair_figure = rate, pair
         made = self.cards
         since = "in the last ten seconds" if looking.span == "recent" else "since the start"
         kind = {"both": "Dask and MPI", "dask": "Dask", "mpi": "MPI"}[looking.kind]
-        click = "; click a field for its history" if self.cards.live else ""
-        noted = f"{looking.measure.capitalize()} {since}, {kind}{click}"
-        sizes = "Messages since the start, by bytes of each"
-        spent = "Of all ranks since the start: seconds in an operation, and of these waiting for others"
+        click = " Click a cell for its history." if self.cards.live else ""
+        noted = f"Sent {looking.measure} {since}, {kind}, on a logarithmic scale.{click}"
+        sizes = "Messages since the start, by size"
+        spent = (
+            "Seconds of all ranks since the start, in the operation and waiting for others. mpi4py's operations with a "
+            "capital letter send buffers, the others send pickled objects."
+        )
         return cards.column(
             cards.row(
                 made.chart(f"Who sends to whom, by {by}", self._matrix.figure, self._matrix_table, noted),
@@ -144,7 +155,7 @@ class Communication(Page):
         source, target = pair
         number, noun = matrix[source, target], "rank " if self.moment.update.by == "rank" else ""
         sent = size(number) if self.looking.measure == "bytes" else f"{short(number)} messages"
-        click = "; click a field of the matrix for another" if self.cards.live else ""
+        click = "; click a cell of the matrix for another" if self.cards.live else ""
         chosen = "" if pair == self.looking.cell(between) else f" (the busiest pair{click})"
         names = f"<b>From {noun}{escape(between[source])} to {noun}{escape(between[target])}</b>"
         return f"{lacking}<p>{names}: {sent}<span class=note>{chosen}</span></p>"
@@ -165,14 +176,18 @@ class Communication(Page):
     def _rate_chart(self, source: ColumnDataSource, height: int = 180) -> Any:
         made = charts.plot(self.theme, height)
         charts.over_time(made)
-        made.varea_stack(
-            list(KINDS),
-            x="time",
-            source=source,
-            fill_color=list(self.theme.kinds),
-            fill_alpha=0.75,
-            legend_label=list(_TITLES),
-        )
+        for place, (title, colour) in enumerate(zip(_TITLES, self.theme.kinds, strict=True)):
+            # a rate holds from the tick before to its own
+            made.varea_step(
+                "time",
+                stack(*KINDS[:place]) if place else 0,
+                stack(*KINDS[: place + 1]),
+                step_mode="before",
+                source=source,
+                fill_color=colour,
+                fill_alpha=0.75,
+                legend_label=title,
+            )
         charts.legend(made, self.theme)
         charts.numbers(made, "bytes")
         return made
@@ -185,12 +200,13 @@ class Communication(Page):
             width=0.85,
             source=self._sizes,
             fill_color=list(self.theme.kinds),
-            line_color=None,
+            line_color=self.theme.card,
             legend_label=list(_TITLES),
         )
         charts.legend(made, self.theme)
         charts.numbers(made, "count")
         charts.name_ticks(made.xaxis[0], [size(begin) for begin in SIZE_BEGINS])
+        made.xaxis.axis_label, made.yaxis.axis_label = "bytes of a message, at least", "messages"
         told = [("from", "@name"), *((title, f"@{kind}{{0,0}}") for title, kind in zip(_TITLES, KINDS, strict=True))]
         charts.hover(made, bars, told)
         return made
@@ -205,7 +221,7 @@ class Communication(Page):
             height=0.6,
             source=self._spent,
             fill_color=colours,
-            line_color=None,
+            line_color=self.theme.card,
             legend_label=["in the operation", "waiting for others"],
         )
         charts.legend(made, self.theme)
