@@ -45,6 +45,8 @@ def run(options: Namespace) -> Report:
 
     Raises
     ------
+    InvalidRequest
+        If no browser can show the dashboard; nothing was started.
     StartError
         If the cluster does not start.
     WorkbenchError
@@ -55,6 +57,7 @@ def run(options: Namespace) -> Report:
     from workbench import MPICluster, run_on_ranks
     from workbench.bench import watching
 
+    watching.require_browser()
     rows: list[dict[str, Any]] = []
     with MPICluster(options.ranks, quiet=True) as cluster, Client(cluster) as client:
         for took in run_on_ranks(calls, options.bursts, client=client, result="root"):
