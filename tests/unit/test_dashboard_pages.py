@@ -416,3 +416,33 @@ def test_charts_below_each_other_have_their_moments_at_the_same_place():
     borders = {made.min_border_left for made in (page._rate_figure, page._pair_figure)}
     assert len(borders) == 1
     assert borders.pop() >= 60
+
+
+def test_a_rate_is_a_step_since_it_holds_for_the_whole_time_before_it():
+    page = made("communication", known(4, 1).at(None))
+
+    glyphs = [each.glyph for each in (*page._rate_figure.renderers, *page._pair_figure.renderers)]
+    assert [type(glyph).__name__ for glyph in glyphs] == ["VAreaStep", "VAreaStep", "Step", "VAreaStep", "VAreaStep"]
+    modes = {glyph.step_mode if hasattr(glyph, "step_mode") else glyph.mode for glyph in glyphs}
+    assert modes == {"before"}
+
+
+def test_the_chart_of_message_sizes_names_both_of_its_axes():
+    shown = made("communication", known(4, 1).at(None))._size_chart()
+
+    assert [axis.axis_label for axis in shown.axis] == ["bytes of a message, at least", "messages"]
+
+
+def test_bars_have_borders_where_two_parts_or_a_part_and_the_card_are_hard_to_tell_apart():
+    page = made("overview", known(4, 1).at(None))
+
+    borders = [bar.glyph.line_color for bar in page._share_chart().renderers]
+    assert borders == [LIGHT.card] * 3 + [LIGHT.muted]
+    assert contrast(LIGHT.muted, LIGHT.card) >= 3
+
+
+def test_a_cluster_without_an_end_has_no_tile_for_its_walltime():
+    page = made("overview", known(2, 1, state={"state": "ready", "ranks": 2, "present": 2, "ends": None}).at(None))
+
+    assert "walltime" not in page._tiles.object
+    assert "left, until" not in page._tiles.object
