@@ -100,17 +100,17 @@ def names(distributions: Iterable[metadata.Distribution]) -> Finding:
             continue
         # the record of a wheel has one file a line; an installation in development has its packages in the other file
         files = f"{each.read_text('RECORD') or ''}\n{each.read_text('top_level.txt') or ''}"
-        owned = ["the package"] if re.search(r"^workbench(/|$)", files, re.MULTILINE) else []
+        owned = ["a package"] if re.search(r"^workbench(/|$)", files, re.MULTILINE) else []
         if each.entry_points.select(group="console_scripts", name="workbench"):
-            owned.append("the command")
+            owned.append("a command")
         if owned:
             owners[name] = owned
     if not owners:
-        return Finding("names", "ok", f"the package and the command workbench are those of {_DISTRIBUTION}")
+        return Finding("names", "ok", f"no other distribution has the package or the command of {_DISTRIBUTION}")
     said = "; ".join(
-        f"the distribution {name} has {' and '.join(owned)} workbench too" for name, owned in owners.items()
+        f"the distribution {name} has {' and '.join(owned)} of the name workbench" for name, owned in owners.items()
     )
-    if not any("the package" in owned for owned in owners.values()):
+    if not any("a package" in owned for owned in owners.values()):
         return Finding(
             "names", "warning", said, f"Type {_DISTRIBUTION} in place of workbench: both are the same program."
         )

@@ -41,7 +41,7 @@ def test_another_distribution_that_has_the_package_is_named_with_what_to_do(tmp_
     finding = doctor.names(installed(tmp_path, "workbench", ["workbench/__init__.py", "README"], "workbench"))
 
     assert finding.verdict == "failed"
-    assert "the distribution workbench has the package and the command workbench too" in finding.detail
+    assert "the distribution workbench has a package and a command of the name workbench" in finding.detail
     assert "pip uninstall workbench, then pip install --force-reinstall --no-deps mpi-workbench." in finding.remedy
 
 
@@ -49,7 +49,7 @@ def test_another_distribution_that_has_the_command_alone_leaves_the_other_comman
     finding = doctor.names(installed(tmp_path, "bench-tools", ["bench_tools/a.py"], "workbench"))
 
     assert finding.verdict == "warning"
-    assert "the distribution bench-tools has the command workbench too" in finding.detail
+    assert "the distribution bench-tools has a command of the name workbench" in finding.detail
     assert finding.remedy == "Type mpi-workbench in place of workbench: both are the same program."
 
 
