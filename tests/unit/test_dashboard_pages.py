@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from bokeh.core.validation.check import check_integrity
 from bokeh.document import Document
 from bokeh.plotting import figure
 from panel.io.state import set_curdoc
@@ -53,6 +54,7 @@ def test_every_page_that_can_be_chosen_is_there():
 def test_every_chart_has_its_numbers_as_a_table(name, ranks):
     page = made(name, known(ranks, -(-ranks // 16)).at(None))
 
+    assert check_integrity(page.view.get_root(Document()).references()).error == []
     for chart in page.cards._tables:
         table = pd.read_csv(io.StringIO(page.cards.csv(chart)))
         assert len(table.columns) >= 2
@@ -394,6 +396,7 @@ def test_a_pair_that_sent_nothing_has_a_colour_of_its_own_and_the_scale_says_wha
     assert matrix._image.data["image"][0].tolist() == [[NOTHING, FIRST], [TOP, NOTHING]]
     assert matrix._bar.title == "log scale"
     assert sorted(matrix._bar.major_label_overrides.values()) == ["0 B", "1 GiB", "1 MiB", "32 MiB"]
+    assert matrix._ticks.ticks == sorted(matrix._bar.major_label_overrides)
     mapper = matrix._bar.color_mapper
     at = dict(zip(matrix._bar.major_label_overrides.values(), matrix._bar.major_label_overrides, strict=True))
     place = (at["0 B"] - mapper.low) / (mapper.high - mapper.low)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from bokeh.core.properties import value
 from bokeh.models import (
     BasicTicker,
     ColumnDataSource,
@@ -278,7 +279,7 @@ class HeatMap:
             # in two lines where a cell is high and narrow
             self._between = "\n" if len(columns) > _WRITTEN // 2 and height > 48 * len(rows) else " "
             made.text(
-                "x", "y", "text", source=self._written, text_color="ink", text_font=FONT, text_font_size="11px",
+                "x", "y", "text", source=self._written, text_color="ink", text_font=value(FONT), text_font_size="11px",
                 text_align="center", text_baseline="middle",
             )  # fmt: skip
 
@@ -314,7 +315,7 @@ class HeatMap:
             self._written.data = {
                 "x": column,
                 "y": row,
-                "text": [self._cell(words, value) for value in values.ravel()],
+                "text": [self._cell(words, number) for number in values.ravel()],
                 "ink": [inks[code] for code in codes.ravel()],
             }
         labels = coding.labels(words)
@@ -323,11 +324,12 @@ class HeatMap:
         if labels != self._labels:
             self._labels = labels
             self._scale.data = {"low": [coding.low], "high": [coding.high]}
-            self._ticks.ticks = list(labels)
+            # in order: the browser leaves out labels that come too close to the one before
+            self._ticks.ticks = sorted(labels)
             self._bar.update(major_label_overrides=labels)
 
-    def _cell(self, words: Callable[[float], str], value: float) -> str:
-        return words(value).replace(" ", self._between) if np.isfinite(value) else ""
+    def _cell(self, words: Callable[[float], str], number: np.floating) -> str:
+        return words(float(number)).replace(" ", self._between) if np.isfinite(number) else ""
 
     def _tell(
         self, image: Any, rows: Sequence[str], columns: Sequence[str] | None, words: str, told: tuple[str, str, str]

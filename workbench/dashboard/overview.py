@@ -93,7 +93,7 @@ class Overview(Page):
                 "of the time computing",
                 False,
             ),
-            (size(float(used)), f"memory of the nodes, of {size(float(total))}", bool(used > 0.9 * total)),
+            (size(float(used)), f"node memory, of {size(float(total))}", bool(used > 0.9 * total)),
             (rate(float(np.nansum(moment.late("sent")))), "sent by all ranks", False),
             (percent(moment.imbalance), "imbalance of computing", False),
         ]
