@@ -422,12 +422,16 @@ def test_charts_below_each_other_have_their_moments_at_the_same_place():
 
 
 def test_a_rate_is_a_step_since_it_holds_for_the_whole_time_before_it():
-    page = made("communication", known(4, 1).at(None))
+    page = made("communication", known(4, 1).at(None), pair="0,1")
+    now = page.moment.time
 
-    glyphs = [each.glyph for each in (*page._rate_figure.renderers, *page._pair_figure.renderers)]
-    assert [type(glyph).__name__ for glyph in glyphs] == ["VAreaStep", "VAreaStep", "Step", "VAreaStep", "VAreaStep"]
-    modes = {glyph.step_mode if hasattr(glyph, "step_mode") else glyph.mode for glyph in glyphs}
-    assert modes == {"before"}
+    page._take_pair(np.array([now - 2, now - 1, now]), np.array([[1.0, 0.0], [5.0, 0.0], [7.0, 0.0]]))
+
+    drawn = page._pair.data
+    assert ((drawn["time"] - local(now)) / 1000).tolist() == [-2, -2, -1, -1, 0]
+    assert drawn["dask"].tolist() == [1, 5, 5, 7, 7]
+    page._take_pair(np.empty(0), np.empty((0, 2)))
+    assert {len(column) for column in page._pair.data.values()} == {0}
 
 
 def test_the_chart_of_message_sizes_names_both_of_its_axes():

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, FactorRange
-from bokeh.transform import stack
 
 from workbench.dashboard import cards, charts
 from workbench.dashboard.coding import Coding
@@ -63,8 +62,7 @@ class Communication(Page):
         self._heading = cards.html()
         rate, pair = self._rate_chart(self._rate), self._rate_chart(self._pair, 205)
         # what each kind has sent is known from when somebody has looked, what all have sent from before that
-        sent = {"source": self._sent, "line_color": theme.muted, "line_width": 1.5, "legend_label": "both"}
-        rate.step("time", "sent", mode="before", **sent)
+        rate.line("time", "sent", source=self._sent, line_color=theme.muted, line_width=1.5, legend_label="both")
         if not self.cards.live:
             rate.legend[0].items = rate.legend[0].items[-1:]
         self._rate_figure, self._pair_figure = rate, pair
@@ -99,9 +97,9 @@ class Communication(Page):
         self._matrix.draw(matrix, Coding.logarithms(matrix), words)
         times, rates = moment.rates
         shown = times >= self.span[0]
-        self._rate.data = {"time": charts.local(times[shown]), **dict(zip(KINDS, rates[shown].T, strict=True))}
+        self._rate.data = _steps(times[shown], dict(zip(KINDS, rates[shown].T, strict=True)))
         sums = np.nansum(moment.of_ranks("sent")[self.ticks], axis=1)
-        self._sent.data = {"time": charts.local(moment.times[self.ticks]), "sent": sums}
+        self._sent.data = _steps(moment.times[self.ticks], {"sent": sums})
         for made in (self._rate_figure, self._pair_figure):
             charts.show_span(made, *self.span)
         self._draw_sizes()
@@ -170,24 +168,20 @@ class Communication(Page):
 
     def _take_pair(self, times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
         shown = (times >= self.span[0]) & (times <= self.span[1])
-        self._pair.data = {"time": charts.local(times[shown]), **dict(zip(KINDS, rates[shown].T, strict=True))}
+        self._pair.data = _steps(times[shown], dict(zip(KINDS, rates[shown].T, strict=True)))
         self._past_of_pair = _by_kind(times[shown], rates[shown])
 
     def _rate_chart(self, source: ColumnDataSource, height: int = 180) -> Any:
         made = charts.plot(self.theme, height)
         charts.over_time(made)
-        for place, (title, colour) in enumerate(zip(_TITLES, self.theme.kinds, strict=True)):
-            # a rate holds from the tick before to its own
-            made.varea_step(
-                "time",
-                stack(*KINDS[:place]) if place else 0,
-                stack(*KINDS[: place + 1]),
-                step_mode="before",
-                source=source,
-                fill_color=colour,
-                fill_alpha=0.75,
-                legend_label=title,
-            )
+        made.varea_stack(
+            list(KINDS),
+            x="time",
+            source=source,
+            fill_color=list(self.theme.kinds),
+            fill_alpha=0.75,
+            legend_label=list(_TITLES),
+        )
         charts.legend(made, self.theme)
         charts.numbers(made, "bytes")
         return made
@@ -277,6 +271,17 @@ class Communication(Page):
 
     def _size_table(self) -> pd.DataFrame:
         return pd.DataFrame({"from_bytes": SIZE_BEGINS, **dict(zip(KINDS, self.moment.update.sizes, strict=True))})
+
+
+def _steps(times: NDArray[np.float64], rates: dict[str, Any]) -> dict[str, Any]:
+    """Return the corners of steps: a rate holds from the tick before to its own.
+
+    Notes
+    -----
+    Bokeh's own areas of steps hang the browser where there are no ticks yet.
+    """
+    corners = {name: np.repeat(rate, 2)[1:] for name, rate in rates.items()}
+    return {"time": charts.local(np.repeat(times, 2)[:-1]), **corners}
 
 
 def _by_kind(times: NDArray[np.float64], rates: NDArray[np.float64]) -> pd.DataFrame:
