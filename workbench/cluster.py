@@ -18,6 +18,7 @@ from workbench.job import LOOK, Job, submitted_script
 from workbench.launch.request import rank_count
 from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
+from workbench.notebook import dashboard_path
 from workbench.progress import Progress
 from workbench.registry import Record
 
@@ -277,6 +278,14 @@ class MPICluster(Cluster):
             if "workbench" in info
         ]
         return sorted(told, key=lambda rank: (rank["world"], rank["rank"]))
+
+    @property
+    def dashboard_link(self) -> str:
+        """Path of the cluster's dashboard on the Jupyter server of this notebook; empty where no server shows it.
+
+        Clients of this object have the same link. In other processes ``workbench dashboard NAME`` opens the dashboard.
+        """
+        return dashboard_path(self._job.record.name)
 
     def metrics(self, what: str = "ranks") -> Any:
         """Return what was measured as a tidy `pandas.DataFrame`: see `workbench.metrics.frames.frame`."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from tornado.ioloop import PeriodicCallback
 
+from workbench.notebook import dashboard_path
 from workbench.registry import Record
 from workbench.words import count, countdown
 
@@ -44,6 +45,7 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
         "state": f"{dot} {escape.escape(state)}",
         "ranks": f"{len(ranks)} of {record.total}, {count(record.threads, 'thread')} each",
         "MPI": escape.escape(record.mpi),
+        "dashboard": _dashboard(record.name),
         "scheduler": escape.escape(record.address or "no address yet"),
         **({"walltime": countdown(record.ends)} if record.ends else {}),
         "job": f"{escape.escape(record.scheduler)}{job} on {escape.escape(record.process.host)}, since {since}",
@@ -51,7 +53,7 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
     }
     if state in ("closed", "gone"):
         # Nobody tells of them any more.
-        del rows["ranks"], rows["last event"]
+        del rows["ranks"], rows["dashboard"], rows["last event"]
         rows.pop("walltime", None)
         ranks = []
     head = "".join(
@@ -62,6 +64,12 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
         f'<div style="line-height:1.5"><div style="font-weight:600">MPI cluster {escape.escape(record.name)}</div>'
         f'<table style="margin:.3em 0 .5em">{head}</table>{_rank_table(ranks)}</div>'
     )
+
+
+def _dashboard(name: str) -> str:
+    if path := dashboard_path(name):
+        return f'<a href="{escape.escape(path)}" target="_blank" rel="noopener">{escape.escape(path)}</a>'
+    return f"<code>workbench dashboard {escape.escape(name)}</code> in a terminal"
 
 
 def _rank_table(ranks: list[dict[str, Any]]) -> str:

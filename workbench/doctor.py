@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import stat
 import sys
 import uuid
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ _NODE_FOLDERS = (
     ("shared memory", scratch.shared_memory, "Free some of /dev/shm; without it, set TMPDIR to a folder of yours."),
 )
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+_DISTRIBUTION = "mpi-workbench"
 _PACKAGES = ("dask", "distributed", "mpi4py", "numpy")
 
 
@@ -63,6 +65,7 @@ def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[Findin
     """
     check_choice(mpi)
     yield interpreter()
+    yield names(metadata.distributions())
     yield (read := settings())
     if read.verdict == "failed":
         return  # nothing else can be asked for
@@ -81,6 +84,41 @@ def interpreter() -> Finding:
         return Finding("interpreter", "ok", f"{detail}, in an environment of its own")
     remedy = "Make an environment for it (python -m venv, or conda), so that other installations leave it alone."
     return Finding("interpreter", "warning", f"{detail}, not in an environment", remedy)
+
+
+def names(distributions: Iterable[metadata.Distribution]) -> Finding:
+    """Check that no other distribution of this environment has the import package or the command ``workbench``.
+
+    Parameters
+    ----------
+    distributions
+        What is installed, as `importlib.metadata.distributions` returns it.
+    """
+    owners: dict[str, list[str]] = {}
+    for each in distributions:
+        if (name := str(each.metadata["Name"])).lower().replace("_", "-") == _DISTRIBUTION:
+            continue
+        # the record of a wheel has one file a line; an installation in development has its packages in the other file
+        files = f"{each.read_text('RECORD') or ''}\n{each.read_text('top_level.txt') or ''}"
+        owned = ["a package"] if re.search(r"^workbench(/|$)", files, re.MULTILINE) else []
+        if each.entry_points.select(group="console_scripts", name="workbench"):
+            owned.append("a command")
+        if owned:
+            owners[name] = owned
+    if not owners:
+        return Finding("names", "ok", f"no other distribution has the package or the command of {_DISTRIBUTION}")
+    said = "; ".join(
+        f"the distribution {name} has {' and '.join(owned)} of the name workbench" for name, owned in owners.items()
+    )
+    if not any("a package" in owned for owned in owners.values()):
+        return Finding(
+            "names", "warning", said, f"Type {_DISTRIBUTION} in place of workbench: both are the same program."
+        )
+    remedy = (
+        f"Install one of the two in an environment of its own. To keep {_DISTRIBUTION} here: pip uninstall "
+        f"{' '.join(owners)}, then pip install --force-reinstall --no-deps {_DISTRIBUTION}."
+    )
+    return Finding("names", "failed", f"{said}: files of the one replace files of the other", remedy)
 
 
 def settings() -> Finding:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
+
+SERVER = "WORKBENCH_SERVER"
+"""Variable of kernels whose Jupyter server shows dashboards: its process and its base URL, as ``4711 /user/me/``."""
 
 
 def cell_number() -> int | None:
@@ -14,6 +18,20 @@ def cell_number() -> int | None:
 def is_kernel() -> bool:
     """Tell whether this process is the kernel of a notebook, not IPython in a terminal or another program."""
     return getattr(_shell(), "kernel", None) is not None
+
+
+def dashboard_path(name: str) -> str:
+    """Return the path of a cluster's dashboard on the Jupyter server of this notebook; empty if there is none.
+
+    Parameters
+    ----------
+    name
+        Of the cluster.
+    """
+    server, _, base = os.environ.get(SERVER, "").partition(" ")
+    # Jupyter tells each kernel the process that has started it. That of a server around another server is not meant.
+    shows = base and server == os.environ.get("JPY_PARENT_PID")
+    return f"{base}workbench/dashboard/{name}/" if shows else ""
 
 
 def _shell() -> Any:

@@ -92,7 +92,7 @@ def test_who_has_chosen_no_theme_sees_every_page_in_that_of_the_system_and_turni
 def test_an_address_tells_what_is_looked_at_also_the_pair_of_a_field_that_is_clicked(four, viewer):
     viewer.open(four.address("page=communication&kind=mpi&pair=0,1"))
     viewer.sees("From rank 0 to rank 1")
-    viewer.sees("Bytes in the last ten seconds, MPI")
+    viewer.sees("Sent bytes in the last ten seconds, MPI")
 
     box = viewer.page.locator(".bk-CartesianFrame").first.bounding_box()
     viewer.page.mouse.click(box["x"] + 0.875 * box["width"], box["y"] + 0.375 * box["height"])
@@ -100,7 +100,7 @@ def test_an_address_tells_what_is_looked_at_also_the_pair_of_a_field_that_is_cli
     address_tells(viewer, {"page": "communication", "kind": "mpi", "pair": "1,3"})
 
     viewer.page.get_by_text("Messages", exact=True).click()
-    viewer.sees("Messages in the last ten seconds, MPI")
+    viewer.sees("Sent messages in the last ten seconds, MPI")
     address_tells(viewer, {"page": "communication", "kind": "mpi", "pair": "1,3", "measure": "messages"})
 
 

@@ -71,7 +71,7 @@ def test_a_report_has_the_theme_of_the_system_until_its_reader_chooses_and_offer
     assert viewer.page.evaluate(THEME) == "dark"
     shot(viewer.page, "report-4-dark", full_page=True)
     assert viewer.page.get_by_title("Save as CSV").count() == 0
-    assert viewer.page.get_by_text("click a field").count() == 0
+    assert viewer.page.get_by_text("Click a cell").count() == 0
     assert viewer.page.locator("select").count() == 0
 
     viewer.page.get_by_role("button", name="Light").click()

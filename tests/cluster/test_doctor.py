@@ -11,8 +11,8 @@ from workbench import doctor
 from workbench.launch import hello, mpi
 
 CHECKS = [
-    "interpreter", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "launcher", "thread level", "template",
-    "cores", "addresses", "records", "logs", "sockets", "spilled data", "shared memory",
+    "interpreter", "names", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "launcher", "thread level",
+    "template", "cores", "addresses", "records", "logs", "sockets", "spilled data", "shared memory",
     "schedulers", "allocation", "ssh", "versions",
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from support.last_word import end_of
 from support.patience import FACTOR
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
-from workbench import MPICluster, ended, registry
+from workbench import MPICluster, ended, notebook, registry
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, StartError
 
 ATTACH = """
@@ -240,6 +240,16 @@ def test_a_cluster_shows_itself(cluster4: MPICluster) -> None:
     html = cluster4._repr_html_()
     assert "MPI cluster shared" in html
     assert str(cluster4.ranks[3]["pid"]) in html
+
+
+def test_dask_s_links_lead_to_the_dashboard_on_the_jupyter_server(cluster4, client4, monkeypatch) -> None:
+    monkeypatch.delenv(notebook.SERVER, raising=False)
+    assert cluster4.dashboard_link == client4.dashboard_link == ""
+    monkeypatch.setenv(notebook.SERVER, "4711 /user/me/")
+    monkeypatch.setenv("JPY_PARENT_PID", "4711")
+
+    assert cluster4.dashboard_link == client4.dashboard_link == "/user/me/workbench/dashboard/shared/"
+    assert 'href="/user/me/workbench/dashboard/shared/"' in client4._repr_html_()
 
 
 def test_the_live_table_is_one_and_tells_at_last_that_it_is_closed(cluster4: MPICluster) -> None:

@@ -104,11 +104,12 @@ def test_pip_installs_a_wheel_that_is_enabled_in_jupyterlab_and_its_server(wheel
         "PATH": no_tools,
         "PYTHONPATH": packages,
     }
-    printed = subprocess.run(
-        [tmp_path / "bin" / "workbench", "--version"],
-        env=environment, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60,
-    ).stdout  # fmt: skip
-    assert printed.split()[-1] == wheel.name.split("-")[1]
+    for command in ("workbench", "mpi-workbench"):
+        printed = subprocess.run(
+            [tmp_path / "bin" / command, "--version"],
+            env=environment, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60,
+        ).stdout  # fmt: skip
+        assert printed.split()[-1] == wheel.name.split("-")[1]
 
     def python(*words):
         done = subprocess.run(

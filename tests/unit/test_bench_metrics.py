@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import itertools
+import sys
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from workbench.bench import metrics, simulated_nodes, watching
-from workbench.errors import WorkbenchError
+from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.metrics.store import Store
 
 
@@ -23,12 +27,40 @@ def test_the_figures_are_the_worst_size_and_the_median_fit():
     ]
     rows[2]["value"] = 6.0  # of the second size, with metrics
     rows += [row("K-means", arm, value) for arm, value in (("on", 1.0), ("off", 2.0), ("on", 3.0), ("off", 2.0))]
+    rows += [row("K-means", arm, value) for arm, value in (("on", 20.2), ("off", 20.0))]  # the machine was slow
     rows += [row("head", "on", 3.0), row("dashboard", "on", 4.0)]
     summary = metrics.summarise(rows)
     assert summary["call_us"] == 1.5
-    assert summary["fit_ratio"] == 1.0
+    assert [summary[f"fit_ratio{end}"] for end in ("", "_low", "_high")] == [pytest.approx(1.01), 0.5, 1.5]
     assert (summary["head_cpu_percent"], summary["panel_cpu_percent"]) == (3.0, 4.0)
     assert summary["call_us_target"] == 1.0
+
+
+@asynccontextmanager
+async def without_chromium():
+    yield SimpleNamespace(chromium=SimpleNamespace(executable_path="/nowhere/chrome"))
+
+
+@pytest.mark.parametrize(
+    ("playwright", "words"),
+    [
+        (None, r"by Playwright, which is not installed: pip install 'mpi-workbench\[bench\]'"),
+        (
+            SimpleNamespace(async_playwright=without_chromium),
+            "Chromium, which is not installed: run playwright install",
+        ),
+    ],
+    ids=["no playwright", "no chromium"],
+)
+def test_without_a_browser_the_bench_says_so_before_anything_is_started(monkeypatch, playwright, words):
+    monkeypatch.setitem(sys.modules, "playwright.async_api", playwright)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("workbench.MPICluster", lambda *_, **__: pytest.fail("a cluster was started"))
+    parser = argparse.ArgumentParser()
+    metrics.add_options(parser)
+
+    with pytest.raises(InvalidRequest, match=words):
+        metrics.run(parser.parse_args([]))
 
 
 def test_simulated_nodes_tell_what_a_head_takes():

@@ -1,37 +1,89 @@
 from __future__ import annotations
 
+import argparse
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import workbench.ml
-from workbench.bench import arms, overhead
+from workbench.bench import arms, overhead, paired
 from workbench.bench.report import Report
 from workbench.bench.training import Order
 from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.launch.mpi import MPI
+
+FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
 
 
 def rows():
-    for what, arm, times in (
-        ("kmeans", "bare", (1.0, 2.0, 30.0)),
-        ("kmeans", "mpi", (2.0, 3.0, 4.0)),
-        ("kmeans", "dask", (4.0, 1.0, 5.0)),
-        ("logistic", "bare", (2.0, 2.0, 2.0)),
-        ("logistic", "mpi", (2.0, 1.0, 2.0)),
-        ("logistic", "dask", (5.0, 5.0, 1.0)),
-        ("round trip", "dask", (0.25, 0.002, 0.001)),
+    """Three rounds, one pair each, and a machine that was ten times slower in the last one."""
+    for what, engine, arm, times in (
+        ("kmeans", "mpi", "bare", (1.0, 2.0, 30.0)),
+        ("kmeans", "mpi", "mpi", (1.5, 2.0, 36.0)),
+        ("kmeans", "dask", "bare", (1.0, 2.0, 10.0)),
+        ("kmeans", "dask", "dask", (2.0, 6.0, 40.0)),
+        ("logistic", "mpi", "bare", (2.0, 2.0, 2.0)),
+        ("logistic", "mpi", "mpi", (2.0, 1.0, 2.0)),
+        ("logistic", "dask", "bare", (2.0, 2.0, 2.0)),
+        ("logistic", "dask", "dask", (5.0, 5.0, 1.0)),
+        ("round trip", "dask", "dask", (0.25, 0.002, 0.001)),
     ):
-        for number, seconds in enumerate(times, 1):
-            yield {"start": 1, "what": what, "arm": arm, "ranks": 2, "round": number, "seconds": seconds}
+        for start, seconds in enumerate(times, 1):
+            yield {
+                "start": start, "what": what, "engine": engine, "arm": arm, "ranks": 2, "round": 1, "seconds": seconds
+            }  # fmt: skip
 
 
-def test_overhead_sums_up_the_ratios_of_medians_to_bare_mpi_and_the_round_trip():
-    summary = overhead.summarise(list(rows()))
+def test_overhead_sums_up_the_ratios_of_neighbours_with_their_intervals_and_the_round_trip():
+    # the pairs are those of one start and round, whatever the order of the rows is
+    summary = overhead.summarise(list(rows())[::-1])
 
     ratios = [summary[f"{model}_{engine}"] for model in arms.MODELS for engine in arms.ENGINES]
-    assert ratios == [1.5, 2.0, 1.0, 2.5]
+    assert ratios == [1.2, 3.0, 1.0, 2.5]
+    assert (summary["kmeans_mpi_low"], summary["kmeans_mpi_high"]) == (1.0, 1.5)
     assert summary["round_trip_ms"] == 2.0
     assert [summary[name] for name in ("mpi_target", "dask_target", "round_trip_target_ms")] == [1.05, 1.10, 5.0]
     assert (summary["kmeans_bare_seconds"], summary["logistic_dask_seconds"]) == (2.0, 5.0)
+
+
+@pytest.mark.parametrize("number", [6, 9, 18, 40])
+def test_the_interval_has_the_median_in_95_of_100_cases_and_no_narrower_one_has(number):
+    low, high = paired.interval(range(number))
+
+    assert low + high == number - 1
+    assert 2 * binom.cdf(low, number, 0.5) <= 0.05 < 2 * binom.cdf(low + 1, number, 0.5)
+
+
+def test_a_few_ratios_have_all_of_them_for_an_interval():
+    assert paired.interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+    assert paired.interval([1.5]) == (1.5, 1.5)
+
+
+def test_the_full_form_has_four_times_the_starts_and_the_measurements(monkeypatch):
+    def of(*words):
+        """Return the starts and the rounds of each."""
+        seen = []
+        monkeypatch.setattr(overhead.mpi, "find", lambda: FOUND)
+        monkeypatch.setattr(overhead, "machine", lambda _: {})
+        monkeypatch.setattr(overhead, "bare_world", lambda *_: nullcontext())
+        monkeypatch.setattr("workbench.MPICluster", lambda *_, **__: nullcontext())
+        monkeypatch.setattr("distributed.Client", lambda *_: nullcontext())
+        monkeypatch.setattr(
+            overhead, "Arms", lambda *_: SimpleNamespace(pairs=lambda rounds: seen.append(rounds) or ())
+        )
+        monkeypatch.setattr(overhead, "_round_trips", lambda *_: ())
+        monkeypatch.setattr(overhead, "summarise", lambda _: {})
+        parser = argparse.ArgumentParser()
+        overhead.add_options(parser)
+        overhead.run(parser.parse_args([*words, "--rows=10"]))
+        return seen[:: len(arms.MODELS)]
+
+    assert of() == [6] * 3
+    assert of("--full") == [6] * 12
+    assert of("--rounds=4", "--starts=2", "--full") == [2] * 8
 
 
 def test_a_fit_that_converges_before_its_iterations_are_made_is_refused():

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from bokeh.core.validation.check import check_integrity
 from bokeh.document import Document
 from bokeh.plotting import figure
 from panel.io.state import set_curdoc
@@ -18,10 +19,10 @@ from panel.io.state import set_curdoc
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.cards import Cards
 from workbench.dashboard.charts import local
-from workbench.dashboard.coding import MISSING
+from workbench.dashboard.coding import FIRST, MISSING, NOTHING, TOP
 from workbench.dashboard.controls import Controls
 from workbench.dashboard.looking import PAGES, Looking
-from workbench.dashboard.looks import DARK, LIGHT
+from workbench.dashboard.looks import DARK, LIGHT, contrast
 from workbench.dashboard.page import Desk
 from workbench.dashboard.session import PAGE_CLASSES, Session
 from workbench.dashboard.store import DataStore
@@ -53,6 +54,7 @@ def test_every_page_that_can_be_chosen_is_there():
 def test_every_chart_has_its_numbers_as_a_table(name, ranks):
     page = made(name, known(ranks, -(-ranks // 16)).at(None))
 
+    assert check_integrity(page.view.get_root(Document()).references()).error == []
     for chart in page.cards._tables:
         table = pd.read_csv(io.StringIO(page.cards.csv(chart)))
         assert len(table.columns) >= 2
@@ -348,7 +350,106 @@ async def test_a_session_that_is_closed_leaves_nothing_behind():
     assert page() is None
 
 
+def lightness_and_hue(colour):
+    """Return CIE L*, a* and b* of a colour."""
+    parts = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    xyz = linear @ np.array([[0.4124, 0.2126, 0.0193], [0.3576, 0.7152, 0.1192], [0.1805, 0.0722, 0.9505]])
+    x, y, z = np.cbrt(xyz / np.array([0.9505, 1.0, 1.089]))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
-def test_a_palette_goes_from_nothing_to_much_and_has_a_colour_for_what_is_missing(theme):
+def test_a_palette_goes_from_little_to_much_and_has_colours_apart_for_nothing_and_for_what_is_missing(theme):
     assert len(theme.palette) == 256
-    assert (theme.palette[0], theme.palette[254], theme.palette[255]) == (theme.ramp[0], theme.ramp[-1], theme.missing)
+    assert (theme.palette[NOTHING], theme.palette[MISSING]) == (theme.nothing, theme.missing)
+    ramp = theme.palette[FIRST:MISSING]
+    assert (ramp[0], ramp[-1]) == (theme.ramp[0], theme.ramp[-1])
+    for apart in (theme.nothing, theme.missing):
+        assert min(np.linalg.norm(lightness_and_hue(apart) - lightness_and_hue(each)) for each in ramp) > 15
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_text_and_lines_and_areas_have_the_contrast_that_the_accessibility_guidelines_ask_for(theme):
+    assert (round(contrast("#ffffff", "#000000")), contrast("#777777", "#777777")) == (21, 1)
+    for text in (theme.text, theme.muted, theme.bad):
+        assert min(contrast(text, theme.card), contrast(text, theme.page)) >= 4.5
+    assert min(contrast(ink, colour) for ink, colour in zip(theme.inks, theme.palette, strict=True)) >= 4.5
+    # the idle part has a border in the colour of muted text
+    assert min(contrast(area, theme.card) for area in (*theme.shares[:-1], *theme.kinds)) >= 3
+
+
+def traffic(ranks, sent):
+    """Return what is known of ranks of which these pairs have sent so many bytes."""
+    none = asyncio.run(Simulated(ranks, 1, history=60).ask(0)).traffic
+    numbers = np.zeros_like(none.bytes)
+    for pair, number in sent.items():
+        numbers[(1, *pair)] = number
+    return dataclasses.replace(none, bytes=numbers, messages=(numbers > 0).astype(numbers.dtype))
+
+
+def test_a_pair_that_sent_nothing_has_a_colour_of_its_own_and_the_scale_says_what_it_is():
+    sent = {(0, 1): 1 << 20, (1, 0): 1 << 30}
+    page = made("communication", known(2, 1, traffic=traffic(2, sent)).at(None), span="total", kind="mpi")
+    matrix = page._matrix
+
+    assert matrix._image.data["image"][0].tolist() == [[NOTHING, FIRST], [TOP, NOTHING]]
+    assert matrix._bar.title == "log scale"
+    assert sorted(matrix._bar.major_label_overrides.values()) == ["0 B", "1 GiB", "1 MiB", "32 MiB"]
+    assert matrix._ticks.ticks == sorted(matrix._bar.major_label_overrides)
+    mapper = matrix._bar.color_mapper
+    at = dict(zip(matrix._bar.major_label_overrides.values(), matrix._bar.major_label_overrides, strict=True))
+    place = (at["0 B"] - mapper.low) / (mapper.high - mapper.low)
+    assert mapper.palette[int(place * len(mapper.palette))] == LIGHT.nothing
+
+
+def test_cells_of_up_to_eight_ranks_have_their_numbers_in_an_ink_that_can_be_read():
+    page = made("communication", known(2, 1, traffic=traffic(2, {(0, 1): 1 << 20})).at(None), span="total", kind="mpi")
+    written = page._matrix._written.data
+
+    assert written["text"] == ["0 B", "1 MiB", "0 B", "0 B"]
+    assert written["ink"] == [LIGHT.inks[code] for code in (NOTHING, TOP, NOTHING, NOTHING)]
+    assert made("communication", known(8, 1).at(None))._matrix._written is not None
+    assert made("communication", known(9, 1).at(None))._matrix._written is None
+
+
+def test_charts_below_each_other_have_their_moments_at_the_same_place():
+    page = made("communication", known(4, 1).at(None))
+
+    borders = {made.min_border_left for made in (page._rate_figure, page._pair_figure)}
+    assert len(borders) == 1
+    assert borders.pop() >= 60
+
+
+def test_a_rate_is_a_step_since_it_holds_for_the_whole_time_before_it():
+    page = made("communication", known(4, 1).at(None), pair="0,1")
+    now = page.moment.time
+
+    page._take_pair(np.array([now - 2, now - 1, now]), np.array([[1.0, 0.0], [5.0, 0.0], [7.0, 0.0]]))
+
+    drawn = page._pair.data
+    assert ((drawn["time"] - local(now)) / 1000).tolist() == [-2, -2, -1, -1, 0]
+    assert drawn["dask"].tolist() == [1, 5, 5, 7, 7]
+    page._take_pair(np.empty(0), np.empty((0, 2)))
+    assert {len(column) for column in page._pair.data.values()} == {0}
+
+
+def test_the_chart_of_message_sizes_names_both_of_its_axes():
+    shown = made("communication", known(4, 1).at(None))._size_chart()
+
+    assert [axis.axis_label for axis in shown.axis] == ["bytes of a message, at least", "messages"]
+
+
+def test_bars_have_borders_where_two_parts_or_a_part_and_the_card_are_hard_to_tell_apart():
+    page = made("overview", known(4, 1).at(None))
+
+    borders = [bar.glyph.line_color for bar in page._share_chart().renderers]
+    assert borders == [LIGHT.card] * 3 + [LIGHT.muted]
+    assert contrast(LIGHT.muted, LIGHT.card) >= 3
+
+
+def test_a_cluster_without_an_end_has_no_tile_for_its_walltime():
+    page = made("overview", known(2, 1, state={"state": "ready", "ranks": 2, "present": 2, "ends": None}).at(None))
+
+    assert "walltime" not in page._tiles.object
+    assert "left, until" not in page._tiles.object

@@ -42,7 +42,7 @@ async def test_a_browser_gets_the_page_of_the_cluster_in_its_theme_while_the_das
     assert not socket.exists()
     for page, scheme in ((light, "light"), (dark, "dark")):
         assert page.startswith("HTTP/1.1 200")
-        assert "<title>training: ranks live</title>" in page
+        assert "<title>training - ranks</title>" in page
         assert re.findall(r"color-scheme: (\w+);", page) == [scheme]
 
 
@@ -66,5 +66,5 @@ async def test_a_port_leads_to_the_simulated_dashboard_that_is_measured(socket, 
         over.set()
         await serves
 
-    assert "<title>simulated: ranks live</title>" in page
+    assert "<title>simulated - ranks</title>" in page
     assert not socket.exists()

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from workbench.bench.simulated import Simulated
 from workbench.dashboard import head_source, trouble
-from workbench.dashboard.coding import MISSING, Coding
+from workbench.dashboard.coding import FIRST, MISSING, NOTHING, TOP, Coding
 from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.ring import Ring
 from workbench.dashboard.store import DataStore
@@ -339,9 +339,18 @@ async def test_what_is_kept_of_large_matrices_is_bounded():
 
 def test_numbers_of_a_heat_map_become_codes_that_tell_nothing_from_not_known():
     even = Coding.even(200.0).codes(np.array([0.0, 100.0, 200.0, 999.0, np.nan]))
-    assert even.tolist() == [0, 127, 254, 254, MISSING]
+    assert even.tolist() == [FIRST, 128, TOP, TOP, MISSING]
 
     numbers = np.array([0.0, 1.0, 1000.0, np.nan])
     coding = Coding.logarithms(numbers)
-    assert coding.codes(numbers).tolist() == [0, 1, 254, MISSING]
-    assert Coding.logarithms(np.zeros(3)).codes(np.zeros(3)).tolist() == [0, 0, 0]
+    assert coding.codes(numbers).tolist() == [NOTHING, FIRST, TOP, MISSING]
+    assert Coding.logarithms(np.zeros(3)).codes(np.zeros(3)).tolist() == [NOTHING] * 3
+
+
+def test_numbers_that_differ_by_a_factor_of_two_do_not_have_the_two_ends_of_the_ramp():
+    numbers = np.array([12.0, 24.0])
+
+    low, high = Coding.logarithms(numbers).codes(numbers)
+
+    assert high == TOP
+    assert low > (FIRST + TOP) / 2

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,41 @@ from workbench.launch.mpi import MPI
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
 ALONE = {"hello": 1, "total": 1, "threads": 3}
 TOGETHER = {"hello": 2, "total": 3, "threads": 3}
+
+
+def installed(folder, name, files, command=None):
+    """Install a distribution of this name in a folder, as its metadata say."""
+    made = folder / f"{name.replace('-', '_')}-0.8.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.8\n")
+    (made / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    if command:
+        (made / "entry_points.txt").write_text(f"[console_scripts]\n{command} = {name}.shell:main\n")
+    return metadata.distributions(path=[str(folder)])
+
+
+def test_the_names_are_those_of_this_package_alone(tmp_path):
+    installed(tmp_path, "mpi-workbench", ["workbench/__init__.py"], "workbench")
+
+    finding = doctor.names(installed(tmp_path, "other", ["workbenches/a.py", "docs/workbench/a.py"], "workbenches"))
+
+    assert (finding.verdict, finding.remedy) == ("ok", "")
+
+
+def test_another_distribution_that_has_the_package_is_named_with_what_to_do(tmp_path):
+    finding = doctor.names(installed(tmp_path, "workbench", ["workbench/__init__.py", "README"], "workbench"))
+
+    assert finding.verdict == "failed"
+    assert "the distribution workbench has a package and a command of the name workbench" in finding.detail
+    assert "pip uninstall workbench, then pip install --force-reinstall --no-deps mpi-workbench." in finding.remedy
+
+
+def test_another_distribution_that_has_the_command_alone_leaves_the_other_command(tmp_path):
+    finding = doctor.names(installed(tmp_path, "bench-tools", ["bench_tools/a.py"], "workbench"))
+
+    assert finding.verdict == "warning"
+    assert "the distribution bench-tools has a command of the name workbench" in finding.detail
+    assert finding.remedy == "Type mpi-workbench in place of workbench: both are the same program."
 
 
 def test_two_ranks_in_one_world_that_add_up_are_well():

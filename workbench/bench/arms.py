@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +105,16 @@ class Arms:
 
     def measure(self, rounds: int) -> Iterator[tuple[int, str, float]]:
         """Yield round, arm and seconds of each fit."""
-        for number, arm in alternate((*ENGINES, BARE), rounds):
+        return self._rounds((*ENGINES, BARE), rounds)
+
+    def pairs(self, rounds: int) -> Iterator[tuple[int, str, str, float]]:
+        """Yield round, engine, arm and seconds of each fit: those of an engine and a round are neighbours in time."""
+        for engine in ENGINES:
+            for number, arm, seconds in self._rounds((engine, BARE), rounds):
+                yield number, engine, arm, seconds
+
+    def _rounds(self, arms: Sequence[str], rounds: int) -> Iterator[tuple[int, str, float]]:
+        for number, arm in alternate(arms, rounds):
             seconds = self._fit_bare(self._order)[0] if arm == BARE else self._fit(arm)
             if number:
                 yield number, arm, seconds

@@ -13,6 +13,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench import paired
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
 from workbench.launch import mpi
@@ -44,6 +45,8 @@ def run(options: Namespace) -> Report:
 
     Raises
     ------
+    InvalidRequest
+        If no browser can show the dashboard; nothing was started.
     StartError
         If the cluster does not start.
     WorkbenchError
@@ -54,6 +57,7 @@ def run(options: Namespace) -> Report:
     from workbench import MPICluster, run_on_ranks
     from workbench.bench import watching
 
+    watching.require_browser()
     rows: list[dict[str, Any]] = []
     with MPICluster(options.ranks, quiet=True) as cluster, Client(cluster) as client:
         for took in run_on_ranks(calls, options.bursts, client=client, result="root"):
@@ -129,9 +133,10 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     -------
     summary : dict
         ``call_us``: what counting adds to an operation, of the size where it adds most. ``fit_ratio``: a fit with
-        metrics over one without, median of the rounds. ``head_cpu_percent`` and ``panel_cpu_percent``: of a core. Each
-        with its target. If an hour was asked for, ``panel_growth`` and ``page_growth``: memory after it over that
-        after half of it.
+        metrics over its neighbour without, median of the rounds, with the ends of its interval, ``fit_ratio_low`` and
+        ``fit_ratio_high``, as `workbench.bench.paired` has them. ``head_cpu_percent`` and ``panel_cpu_percent``: of a
+        core. Each with its target. If an hour was asked for, ``panel_growth`` and ``page_growth``: memory after it
+        over that after half of it.
     """
 
     def values(what: str, arm: str) -> list[float]:
@@ -140,7 +145,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     sized = [f"call of {nbytes} B" for nbytes in SIZES]
     summary = {
         "call_us": max(values(what, "on")[0] - values(what, "off")[0] for what in sized),
-        "fit_ratio": statistics.median(values("K-means", "on")) / statistics.median(values("K-means", "off")),
+        **paired.figures("fit_ratio", values("K-means", "on"), values("K-means", "off")),
         "head_cpu_percent": values("head", "on")[0],
         "panel_cpu_percent": values("dashboard", "on")[0],
     }

@@ -66,6 +66,32 @@ def hour(ranks: int, nodes: int, seconds: float) -> list[tuple[str, float, float
     return asyncio.run(_hour(ranks, nodes, seconds))
 
 
+def require_browser() -> None:
+    """Raise `InvalidRequest` if there is no browser that could show the dashboard here."""
+    asyncio.run(_browser())
+
+
+async def _browser() -> str:
+    """Return the path of Debian's Chromium, or of Playwright's."""
+    try:
+        from playwright.async_api import async_playwright
+    except ImportError as error:
+        raise InvalidRequest(
+            "this bench shows the dashboard in Chromium, by Playwright, which is not installed: "
+            "pip install 'mpi-workbench[bench]', then playwright install chromium"
+        ) from error
+    if debian := shutil.which("chromium"):
+        return debian
+    async with async_playwright() as playwright:
+        path = playwright.chromium.executable_path
+    if shutil.which(path) is None:
+        raise InvalidRequest(
+            "this bench shows the dashboard in Chromium, which is not installed: "
+            "run playwright install chromium, or install the Debian package chromium"
+        )
+    return path
+
+
 @asynccontextmanager
 async def _program(*words: str, **variables: str) -> AsyncIterator[tuple[psutil.Process, str]]:
     """Start a program of this package; give its process and its first line, and end it by its standard input."""
@@ -167,10 +193,9 @@ async def _hour(ranks: int, nodes: int, seconds: float) -> list[tuple[str, float
 @asynccontextmanager
 async def _watched(ranks: int, nodes: int, pace: float = 1.0) -> AsyncIterator[tuple[psutil.Process, Any]]:
     """Give the process of a dashboard and the page of one who looks at it."""
-    try:
-        from playwright.async_api import async_playwright
-    except ImportError as error:
-        raise InvalidRequest("somebody has to look at the dashboard: pip install playwright, and Chromium") from error
+    executable = await _browser()
+    from playwright.async_api import async_playwright
+
     with tempfile.TemporaryDirectory() as folder:
         words = (str(ranks), str(nodes), f"{folder}/panel.sock")
         async with (
@@ -178,8 +203,7 @@ async def _watched(ranks: int, nodes: int, pace: float = 1.0) -> AsyncIterator[t
             async_playwright() as playwright,
         ):
             options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-            # Debian's, or that of Playwright
-            browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+            browser = await playwright.chromium.launch(executable_path=executable, args=options)
             page = await browser.new_page()
             await page.goto(f"http://127.0.0.1:{port}/")
             await page.wait_for_function("() => window.Bokeh?.documents[0]?.is_idle")

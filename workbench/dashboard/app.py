@@ -47,7 +47,7 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
         document: Any = pn.state.curdoc
         document.js_on_event("connection_lost", CustomJS(code='document.getElementById("cut").hidden = false'))
         document.js_on_event("client_reconnected", CustomJS(code="location.reload()"))
-        template.title = f"{name}: ranks live"
+        template.title = f"{name} - ranks"
         return template
 
     return app

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from bokeh.core.properties import value
 from bokeh.models import (
     BasicTicker,
     ColumnDataSource,
@@ -24,7 +25,7 @@ from bokeh.models.annotations import ColorBar
 from bokeh.models.tools import PanTool, ResetTool, WheelZoomTool
 from bokeh.plotting import figure
 
-from workbench.dashboard.coding import Coding
+from workbench.dashboard.coding import FIRST, MISSING, TOP, Coding
 from workbench.dashboard.looks import FONT, Theme
 
 if TYPE_CHECKING:
@@ -34,12 +35,20 @@ Figure = Any
 """A Bokeh figure: what it is made of is set by names that its types do not know."""
 
 _CLOCK = "%H:%M:%S"
+# Pixels left of an axis of time, for the longest words of its figure: charts below each other have their moments there.
+_LEFT = 64
+# Rows and columns of a heat map that has its numbers written in its cells, at most.
+_WRITTEN = 8
+# In the colour bar: codes of the colour that is apart from the ramp, of the space between, and pixels of a figure that
+# has room for both.
+_APART, _SPACE, _HIGH = 18, 10, 300
 
 # What a heat map is decoded with in the browser, by what its numbers are.
 _DECODE = """
 const [low, high] = [scale.data.low[0], scale.data.high[0]]
 if (value == 255) return "not known"
-const number = low == 0 ? value / 254 * high : value == 0 ? 0 : low * Math.pow(high / low, (value - 1) / 253)
+const part = (value - 1) / 253
+const number = value == 0 ? 0 : low == 0 ? part * high : low * Math.pow(high / low, part)
 """
 _BINARY = """
 const power = number < 1 ? 0 : Math.min(5, Math.floor(Math.log2(number) / 10))
@@ -120,6 +129,7 @@ def over_time(made: Figure) -> None:
         seconds=_CLOCK, minsec=_CLOCK, minutes=_CLOCK, hourmin=_CLOCK, hours=_CLOCK, days=_CLOCK
     )
     made.xaxis.ticker = SingleIntervalTicker(num_minor_ticks=0)
+    made.min_border_left = _LEFT
     made.x_range = Range1d()
 
 
@@ -186,7 +196,7 @@ def hover(made: Figure, renderers: Sequence[Any], told: Sequence[tuple[str, str]
 
 
 class HeatMap:
-    """A figure of one image, of rows by columns, with a colour bar.
+    """A figure of one image, of rows by columns, with a colour bar; up to 8 by 8 cells show their numbers.
 
     Parameters
     ----------
@@ -202,6 +212,8 @@ class HeatMap:
         What the numbers are, a key of `WORDS`.
     told
         What is told of a field under the pointer: what a row is, what a column is, what a number is.
+    logarithmic
+        Whether `draw` gets codings by `Coding.logarithms`: the colour bar names the scale, and has the colour of 0.
     """
 
     def __init__(
@@ -213,6 +225,7 @@ class HeatMap:
         *,
         words: str,
         told: tuple[str, str, str],
+        logarithmic: bool = False,
     ) -> None:
         options: dict[str, Any] = {}
         if columns is not None:
@@ -231,9 +244,21 @@ class HeatMap:
             "image", "x", -0.5, "dw", len(rows),
             source=self._image, color_mapper=mapper,
         )  # fmt: skip
+        made.outline_line_color = theme.line
+        self._theme, self._words_apart = theme, None if logarithmic else "no data"
+        self._has_apart = height >= _HIGH
+        colours, below = theme.palette[FIRST:MISSING], 0
+        if self._has_apart:
+            apart = theme.nothing if logarithmic else theme.missing
+            colours, below = [apart] * _APART + [theme.card] * _SPACE + colours, _APART + _SPACE
         self._ticks = FixedTicker(ticks=[])
         self._bar = ColorBar(
-            color_mapper=LinearColorMapper(palette=theme.palette[:-1], low=0, high=254),
+            color_mapper=LinearColorMapper(palette=colours, low=FIRST - below, high=TOP),
+            title="log scale" if logarithmic else None,
+            title_text_color=theme.muted,
+            title_text_font=FONT,
+            title_text_font_size="11px",
+            title_text_font_style="normal",
             ticker=self._ticks,
             width=8,
             padding=8,
@@ -248,6 +273,15 @@ class HeatMap:
         made.add_layout(self._bar, "right")
         self._tell(image, rows, columns, words, told)
         self._labels: dict[float, str] = {}
+        self._written: ColumnDataSource | None = None
+        if columns is not None and max(len(rows), len(columns)) <= _WRITTEN:
+            self._written = ColumnDataSource({"x": [], "y": [], "text": [], "ink": []})
+            # in two lines where a cell is high and narrow
+            self._between = "\n" if len(columns) > _WRITTEN // 2 and height > 48 * len(rows) else " "
+            made.text(
+                "x", "y", "text", source=self._written, text_color="ink", text_font=value(FONT), text_font_size="11px",
+                text_align="center", text_baseline="middle",
+            )  # fmt: skip
 
     def draw(
         self,
@@ -273,13 +307,29 @@ class HeatMap:
         x, dw = -0.5, float(values.shape[1])
         if times is not None and len(times):
             x, dw = float(local(times[0] - tick)), (float(times[-1] - times[0]) + tick) * 1000
-        self._image.data = {"image": [coding.codes(values)], "x": [x], "dw": [dw]}
+        codes = coding.codes(values)
+        self._image.data = {"image": [codes], "x": [x], "dw": [dw]}
+        if self._written is not None:
+            inks = self._theme.inks
+            row, column = np.indices(values.shape).reshape(2, -1)
+            self._written.data = {
+                "x": column,
+                "y": row,
+                "text": [self._cell(words, number) for number in values.ravel()],
+                "ink": [inks[code] for code in codes.ravel()],
+            }
         labels = coding.labels(words)
+        if self._has_apart:
+            labels[FIRST - _SPACE - _APART / 2] = self._words_apart or words(0.0)
         if labels != self._labels:
             self._labels = labels
             self._scale.data = {"low": [coding.low], "high": [coding.high]}
-            self._ticks.ticks = list(labels)
+            # in order: the browser leaves out labels that come too close to the one before
+            self._ticks.ticks = sorted(labels)
             self._bar.update(major_label_overrides=labels)
+
+    def _cell(self, words: Callable[[float], str], number: np.floating) -> str:
+        return words(float(number)).replace(" ", self._between) if np.isfinite(number) else ""
 
     def _tell(
         self, image: Any, rows: Sequence[str], columns: Sequence[str] | None, words: str, told: tuple[str, str, str]

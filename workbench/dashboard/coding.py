@@ -1,4 +1,4 @@
-"""Numbers as the 255 colours of a heat map, and the words of its colour bar."""
+"""Numbers as the colours of a heat map, and the words of its colour bar."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MISSING = 255
-"""Code of what is not known."""
-_TOP = 254
+NOTHING, FIRST, TOP, MISSING = 0, 1, 254, 255
+"""Codes: of 0 on a logarithmic scale, of the two ends of the ramp, and of an unknown number."""
 
 
 @dataclass(frozen=True)
 class Coding:
-    """How numbers become codes from 0 to 254.
+    """How numbers become codes.
 
     Attributes
     ----------
     low : float
-        For logarithms: the number of code 1, and 0 has code 0. 0 for an even scale, which begins there.
+        The number of code `FIRST`: above 0 on a logarithmic scale, where 0 has the code `NOTHING`; 0 on an even one.
     high : float
-        The number of code 254.
+        The number of code `TOP`.
     """
 
     low: float
@@ -39,26 +38,23 @@ class Coding:
 
     @classmethod
     def logarithms(cls, numbers: NDArray[np.float64]) -> Coding:
-        """From the smallest number above 0 on, over six decades at most."""
+        """From the smallest number above 0 on, over one decade at least and six at most."""
         above = numbers[np.isfinite(numbers) & (numbers > 0)]
         if not above.size:
             return cls(1.0, 10.0)
         high = float(above.max())
-        low = max(float(above.min()), high / 1e6)
-        return cls(low if low < high else high / 10, high)
+        # numbers that differ little have colours that differ little
+        return cls(min(max(float(above.min()), high / 1e6), high / 10), high)
 
     def codes(self, numbers: NDArray[np.floating]) -> NDArray[np.uint8]:
         """Return the codes of numbers."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            if self.low:
-                part = np.log(numbers / self.low) / math.log(self.high / self.low)
-                codes = np.where(numbers > 0, 1 + np.clip(part, 0, 1) * (_TOP - 1), 0)
-            else:
-                codes = np.clip(numbers / self.high, 0, 1) * _TOP
+            part = np.log(numbers / self.low) / math.log(self.high / self.low) if self.low else numbers / self.high
+            codes = FIRST + np.clip(part, 0, 1) * (TOP - FIRST)
+            codes = np.where((numbers > 0) | (self.low == 0), codes, NOTHING)
             return np.where(np.isfinite(numbers), np.rint(codes), MISSING).astype(np.uint8)
 
     def labels(self, words: Callable[[float], str]) -> dict[float, str]:
         """Return codes and the words of their numbers, for a colour bar."""
-        if self.low:
-            return {1: words(self.low), 127.5: words(math.sqrt(self.low * self.high)), _TOP: words(self.high)}
-        return {0: words(0.0), _TOP / 2: words(self.high / 2), _TOP: words(self.high)}
+        middle = math.sqrt(self.low * self.high) if self.low else self.high / 2
+        return {FIRST: words(self.low), (FIRST + TOP) / 2: words(middle), TOP: words(self.high)}

@@ -36,7 +36,13 @@ class Communication(Page):
         by = self.moment.update.by
         what = "bytes" if looking.measure == "bytes" else "count"
         self._matrix = charts.HeatMap(
-            theme, 502, between, between, words=what, told=(f"from {by}", f"to {by}", looking.measure)
+            theme,
+            502,
+            between,
+            between,
+            words=what,
+            told=(f"from {by}", f"to {by}", looking.measure),
+            logarithmic=True,
         )
         if self.cards.live:
             self._matrix.figure.on_event(Tap, self._choose)
@@ -63,10 +69,13 @@ class Communication(Page):
         made = self.cards
         since = "in the last ten seconds" if looking.span == "recent" else "since the start"
         kind = {"both": "Dask and MPI", "dask": "Dask", "mpi": "MPI"}[looking.kind]
-        click = "; click a field for its history" if self.cards.live else ""
-        noted = f"{looking.measure.capitalize()} {since}, {kind}{click}"
-        sizes = "Messages since the start, by bytes of each"
-        spent = "Of all ranks since the start: seconds in an operation, and of these waiting for others"
+        click = " Click a cell for its history." if self.cards.live else ""
+        noted = f"Sent {looking.measure} {since}, {kind}, on a logarithmic scale.{click}"
+        sizes = "Messages since the start, by size"
+        spent = (
+            "Seconds of all ranks since the start, in the operation and waiting for others. mpi4py's operations with a "
+            "capital letter send buffers, the others send pickled objects."
+        )
         return cards.column(
             cards.row(
                 made.chart(f"Who sends to whom, by {by}", self._matrix.figure, self._matrix_table, noted),
@@ -88,9 +97,9 @@ class Communication(Page):
         self._matrix.draw(matrix, Coding.logarithms(matrix), words)
         times, rates = moment.rates
         shown = times >= self.span[0]
-        self._rate.data = {"time": charts.local(times[shown]), **dict(zip(KINDS, rates[shown].T, strict=True))}
+        self._rate.data = _steps(times[shown], dict(zip(KINDS, rates[shown].T, strict=True)))
         sums = np.nansum(moment.of_ranks("sent")[self.ticks], axis=1)
-        self._sent.data = {"time": charts.local(moment.times[self.ticks]), "sent": sums}
+        self._sent.data = _steps(moment.times[self.ticks], {"sent": sums})
         for made in (self._rate_figure, self._pair_figure):
             charts.show_span(made, *self.span)
         self._draw_sizes()
@@ -144,7 +153,7 @@ class Communication(Page):
         source, target = pair
         number, noun = matrix[source, target], "rank " if self.moment.update.by == "rank" else ""
         sent = size(number) if self.looking.measure == "bytes" else f"{short(number)} messages"
-        click = "; click a field of the matrix for another" if self.cards.live else ""
+        click = "; click a cell of the matrix for another" if self.cards.live else ""
         chosen = "" if pair == self.looking.cell(between) else f" (the busiest pair{click})"
         names = f"<b>From {noun}{escape(between[source])} to {noun}{escape(between[target])}</b>"
         return f"{lacking}<p>{names}: {sent}<span class=note>{chosen}</span></p>"
@@ -159,7 +168,7 @@ class Communication(Page):
 
     def _take_pair(self, times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
         shown = (times >= self.span[0]) & (times <= self.span[1])
-        self._pair.data = {"time": charts.local(times[shown]), **dict(zip(KINDS, rates[shown].T, strict=True))}
+        self._pair.data = _steps(times[shown], dict(zip(KINDS, rates[shown].T, strict=True)))
         self._past_of_pair = _by_kind(times[shown], rates[shown])
 
     def _rate_chart(self, source: ColumnDataSource, height: int = 180) -> Any:
@@ -185,12 +194,13 @@ class Communication(Page):
             width=0.85,
             source=self._sizes,
             fill_color=list(self.theme.kinds),
-            line_color=None,
+            line_color=self.theme.card,
             legend_label=list(_TITLES),
         )
         charts.legend(made, self.theme)
         charts.numbers(made, "count")
         charts.name_ticks(made.xaxis[0], [size(begin) for begin in SIZE_BEGINS])
+        made.xaxis.axis_label, made.yaxis.axis_label = "bytes of a message, at least", "messages"
         told = [("from", "@name"), *((title, f"@{kind}{{0,0}}") for title, kind in zip(_TITLES, KINDS, strict=True))]
         charts.hover(made, bars, told)
         return made
@@ -205,7 +215,7 @@ class Communication(Page):
             height=0.6,
             source=self._spent,
             fill_color=colours,
-            line_color=None,
+            line_color=self.theme.card,
             legend_label=["in the operation", "waiting for others"],
         )
         charts.legend(made, self.theme)
@@ -261,6 +271,17 @@ class Communication(Page):
 
     def _size_table(self) -> pd.DataFrame:
         return pd.DataFrame({"from_bytes": SIZE_BEGINS, **dict(zip(KINDS, self.moment.update.sizes, strict=True))})
+
+
+def _steps(times: NDArray[np.float64], rates: dict[str, Any]) -> dict[str, Any]:
+    """Return the corners of steps: a rate holds from the tick before to its own.
+
+    Notes
+    -----
+    Bokeh's own areas of steps hang the browser where there are no ticks yet.
+    """
+    corners = {name: np.repeat(rate, 2)[1:] for name, rate in rates.items()}
+    return {"time": charts.local(np.repeat(times, 2)[:-1]), **corners}
 
 
 def _by_kind(times: NDArray[np.float64], rates: NDArray[np.float64]) -> pd.DataFrame:

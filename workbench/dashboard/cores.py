@@ -45,7 +45,7 @@ class Cores(Page):
         self._table = cards.html()
         return cards.column(
             self.cards.chart(
-                "Every core now", self._now.figure, self._now_table, "Percent; a line is a node, a field is a core"
+                "Every core now", self._now.figure, self._now_table, "Percent; a row is a node, a cell is a core"
             ),
             self.cards.chart(
                 f"CPU of each {what} over time", self._past.figure, self._past_table, "Percent, each half second"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
@@ -17,6 +17,22 @@ def beside(name: str) -> str:
 
 STYLE = f"body {{ font-family: {FONT}; }}\n{beside('page.css')}"
 """CSS of a whole page, but for the values of its colours."""
+
+
+def _channels(colour: str) -> list[int]:
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, from 1 to 21, as the Web Content Accessibility Guidelines 2.1 define it."""
+
+    def luminance(colour: str) -> float:
+        parts = (part / 255 for part in _channels(colour))
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
 
 
 @dataclass(frozen=True)
@@ -35,9 +51,9 @@ class Theme:
     kinds : tuple of str
         As `workbench.metrics.fields.KINDS`.
     ramp : tuple of str
-        From nothing to much.
-    missing : str
-        Where nothing is known.
+        From little to much.
+    nothing, missing : str
+        Of a cell that counted nothing, and of a cell of which nothing is known; neither is near a colour of the ramp.
     """
 
     name: str
@@ -52,15 +68,16 @@ class Theme:
     shares: tuple[str, str, str, str]
     kinds: tuple[str, str]
     ramp: tuple[str, ...]
+    nothing: str
     missing: str
 
-    @property
+    @cached_property
     def palette(self) -> list[str]:
-        """Colours of `ramp` in 255 steps, and that for what is missing."""
-        stops = [tuple(int(stop[i : i + 2], 16) for i in (1, 3, 5)) for stop in self.ramp]
-        colours = []
-        for step in range(255):
-            place = step / 254 * (len(stops) - 1)
+        """Colours by the codes of `workbench.dashboard.coding`: 0 `nothing`, 1 to 254 `ramp`, 255 `missing`."""
+        stops = [_channels(stop) for stop in self.ramp]
+        colours = [self.nothing]
+        for step in range(254):
+            place = step / 253 * (len(stops) - 1)
             below = min(int(place), len(stops) - 2)
             mixed = (
                 round(low + (high - low) * (place - below))
@@ -68,6 +85,11 @@ class Theme:
             )
             colours.append("#" + "".join(f"{part:02x}" for part in mixed))
         return [*colours, self.missing]
+
+    @cached_property
+    def inks(self) -> list[str]:
+        """Colours of text on the colours of `palette`: black or white, whichever has more contrast."""
+        return [max("#000000", "#ffffff", key=lambda ink: contrast(ink, colour)) for colour in self.palette]
 
     @property
     def variables(self) -> str:
@@ -95,9 +117,10 @@ LIGHT = Theme(
     accent="#2f7fc1",
     chosen="#dfe9f3",
     bad="#b42318",
-    shares=("#2f7fc1", "#e6a117", "#d0573b", "#d5dbe1"),
-    kinds=("#2f7fc1", "#e6a117"),
-    ramp=("#f1f5f9", "#b7d3ea", "#5fa3d3", "#1f6bac", "#0a2f5c"),
+    shares=("#2f7fc1", "#c48600", "#d0573b", "#d5dbe1"),
+    kinds=("#2f7fc1", "#c48600"),
+    ramp=("#c6dcef", "#8fbde0", "#5fa3d3", "#1f6bac", "#0a2f5c"),
+    nothing="#f1f0ec",
     missing="#e9dfd3",
 )
 DARK = Theme(
@@ -112,7 +135,8 @@ DARK = Theme(
     bad="#ff8a75",
     shares=("#4a9bdc", "#f0b43c", "#e56f51", "#3a4651"),
     kinds=("#4a9bdc", "#f0b43c"),
-    ramp=("#1f2933", "#1c4d78", "#2f86c2", "#7cc3ee", "#eaf6ff"),
+    ramp=("#1c4d78", "#26699c", "#2f86c2", "#7cc3ee", "#eaf6ff"),
+    nothing="#2b2c2e",
     missing="#4a3f35",
 )
 THEMES = {theme.name: theme for theme in (LIGHT, DARK)}

@@ -86,14 +86,14 @@ class Overview(Page):
         tiles = [
             (str(state.get("state", "unknown")).capitalize(), "state", state.get("state") not in ("ready", "starting")),
             (f"{present} of {wanted}", f"ranks on {count(len(moment.layout.nodes), 'node')}", present < wanted),
-            (duration(left), f"left, until {clock(ends)}", left < _FEW) if ends else ("no limit", "walltime", False),
+            *([(duration(left), f"left, until {clock(ends)}", left < _FEW)] if ends else []),
             (percent(mean), "of a core, the mean rank", False),
             (
                 percent(float(np.nanmean(moment.late("compute"))) if np.isfinite(cpu).any() else float("nan")),
                 "of the time computing",
                 False,
             ),
-            (size(float(used)), f"memory of {size(float(total))}", bool(used > 0.9 * total)),
+            (size(float(used)), f"node memory, of {size(float(total))}", bool(used > 0.9 * total)),
             (rate(float(np.nansum(moment.late("sent")))), "sent by all ranks", False),
             (percent(moment.imbalance), "imbalance of computing", False),
         ]

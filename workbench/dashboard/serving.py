@@ -69,7 +69,7 @@ async def serving(
         show=False,
         start=False,
         verbose=False,
-        title=f"{name}: ranks live",
+        title=f"{name} - ranks",
         unix_socket=str(socket),
         prefix=prefix,
         websocket_origin="*",

@@ -39,8 +39,8 @@ def share_bars(
         width=1.0 if thin else 0.8,
         source=source,
         fill_color=list(theme.shares),
-        line_color=list(theme.shares),
-        line_width=1 if thin else 0,
+        # apart from each other, and the idle part apart from the card; bars that touch have no room for that
+        line_color=list(theme.shares) if thin else [*[theme.card] * (len(SHARES) - 1), theme.muted],
         legend_label=list(SHARE_TITLES),
     )
     charts.legend(made, theme)

@@ -34,7 +34,9 @@ class Waiting(Page):
         self._waits, self._works = (ColumnDataSource({"time": [], **{name: [] for name in _BAND}}) for _ in range(2))
         groups = charts.plot(theme, 270, y_range=FactorRange())
         self._names = groups.y_range
-        bars = groups.hbar("name", right="ranks", height=0.6, source=self._groups, fill_color="colour", line_color=None)
+        bars = groups.hbar(
+            "name", right="ranks", height=0.6, source=self._groups, fill_color="colour", line_color=theme.muted
+        )
         groups.x_range.start = 0
         groups.xaxis.ticker.min_interval = 1
         groups.xaxis.formatter = NumeralTickFormatter(format="0")

@@ -11,6 +11,7 @@ from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.extension.application import ExtensionApp
 from tornado import web
 
+from workbench.notebook import SERVER
 from workbench.server.api import Shared
 from workbench.server.board import Board
 from workbench.server.files import Files
@@ -18,7 +19,6 @@ from workbench.server.handlers import ROUTES
 from workbench.server.kernels import Kernels
 from workbench.server.pages import ROUTE, ClusterPages
 from workbench.server.panels import Panels
-from workbench.verbs.actions import SERVER
 
 
 class ClusterHandler(ClusterPages, JupyterHandler):

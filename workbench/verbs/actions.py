@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench import config, ended, registry
+from workbench import config, ended, notebook, registry
 from workbench import logs as log_files
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
 from workbench.launch import command, queued
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.doctor import Finding
 
-SERVER = "WORKBENCH_SERVER"
-"""Variable of kernels whose Jupyter server shows dashboards: its process and its base URL, as ``4711 /user/me/``."""
 
 # Seconds that a list waits for schedulers, all its questions together.
 _PATIENCE = 5.0
@@ -392,15 +389,13 @@ def dashboard_url(record: Record) -> str:
     InvalidRequest
         If the server of this notebook does not show dashboards, or there is none.
     """
-    server, _, base = os.environ.get(SERVER, "").partition(" ")
-    # Jupyter tells each kernel the process that has started it. That of a server around another server is not meant.
-    if not base or server != os.environ.get("JPY_PARENT_PID"):
+    if not (path := notebook.dashboard_path(record.name)):
         raise InvalidRequest(
             "the Jupyter server of this notebook does not show dashboards. In its environment run "
             "`jupyter server extension enable workbench.server` and start it again; "
             f"or run `workbench dashboard {record.name}` in a terminal."
         )
-    return f"{base}workbench/dashboard/{record.name}/"
+    return path
 
 
 def script(record: Record) -> str:
