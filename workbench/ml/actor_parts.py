@@ -128,15 +128,16 @@ class ActorParts:
         self.report = report
         self._addresses = [pin.address for pin, _, _ in blocks]
         self._fit = uuid.uuid4().hex
-        made = [
-            client.submit(
-                *(PartActor, self._fit, part, checks, start, *columns),
+        calls = [
+            Call(
                 key=f"block {number} of a fit ({self._fit[:8]})",
-                workers=[pin.address],
-                actor=True,
+                function=PartActor,
+                args=(self._fit, part, checks, start, *columns),
+                pin=pin,
             )
             for number, (pin, start, columns) in enumerate(blocks)
         ]
+        made = pinning.submit(client, calls, [call.key for call in calls], actors=True)
         try:
             # The actors themselves are asked by `ask_part`, and are not needed here.
             with client.as_current():

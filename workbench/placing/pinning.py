@@ -211,10 +211,13 @@ def recall(future: Future[Any]) -> Pin | None:
     return _PINS.get(future)
 
 
-def submit(client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priority: int = 0) -> list[Future[Any]]:
+def submit(
+    client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priority: int = 0, actors: bool = False
+) -> list[Future[Any]]:
     """Send the calls to the scheduler in one message; return the futures of ``keys``.
 
-    Pinned calls run at their address only and wait for it where it is busy.
+    Pinned calls run at their address only and wait for it where it is busy. With ``actors`` the objects that they
+    return stay on their workers as Dask's actors.
     """
     from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
     from dask.task_spec import Task
@@ -233,7 +236,8 @@ def submit(client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priori
     layer = MaterializedLayer(tasks, annotations={"workers": workers.get})
     graph = HighLevelGraph({"pinned": layer}, {"pinned": set()})
     # neither more urgent nor less than what is submitted at the same time by other means
-    futures: list[Future[Any]] = client.get(graph, list(keys), sync=False, priority=priority, fifo_timeout="100 ms")
+    options: dict[str, Any] = {"priority": priority, "fifo_timeout": "100 ms", "actors": actors}
+    futures: list[Future[Any]] = client.get(graph, list(keys), sync=False, **options)
     for future in futures:
         if pin := pins[future.key]:
             remember(future, pin)
