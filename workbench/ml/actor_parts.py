@@ -23,6 +23,8 @@ from workbench.errors import HeadUnreachable, RankLost
 from workbench.ml.checks import Checks, make
 from workbench.ml.parts import add
 from workbench.ml.progress import Report
+from workbench.placing import pinning
+from workbench.placing.pinning import Call
 from workbench.rank import parcel
 from workbench.rank.quiet import quiet
 

@@ -16,7 +16,7 @@ from workbench.ml.parts import LocalParts, Parts
 _Array = NDArray[Any]
 
 # Rounds of k-means||, and how many candidates are drawn in each, in multiples of the centres wanted.
-_ROUNDS, _OVERSAMPLING = 4, 1.0
+_ROUNDS, _OVERSAMPLING = 2, 2.0
 # The candidates are clustered so many times, with so many iterations; beyond so many centres once, with fewer.
 _RUNS, _ITERATIONS, _MANY, _FEW = 3, 300, 300, 10
 
@@ -35,7 +35,7 @@ def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
     -----
     Bahmani et al., Scalable K-Means++, PVLDB 5 (2012): candidates are drawn by their squared distances to those before,
     and clustered by how many rows are nearest to each. Each row is compared once with each candidate, and keeps the
-    nearest: four rounds with about as many candidates as centres are the work of some four of Lloyd's iterations.
+    nearest: two rounds with about twice as many candidates as centres are the work of some four of Lloyd's iterations.
     """
     random = np.random.default_rng(seed)
     candidates = newest = _one(parts, random.random())

@@ -235,11 +235,11 @@ class KMeansPart(Keeps, FindsNonFinite):
             if sparse.issparse(rows):
                 distances = np.maximum(_squared_norms(rows) - best, 0)
             else:
-                distances = _squared_norms(rows - centers[labels])
+                distances = _squared_norms(rows - centers.take(labels, axis=0))
             nearest = self._distances[here]
             nearer = distances < nearest
-            nearest[nearer] = distances[nearer]
-            self._label(here)[nearer] = labels[nearer] + before
+            np.copyto(nearest, distances, where=nearer)
+            np.copyto(self._label(here), labels + before, where=nearer, casting="same_kind")
             cost += self._weighed(here, nearest)
         if not np.isfinite(cost):
             self.refuse_non_finite()
