@@ -114,6 +114,7 @@ def test_arrays_of_unknown_lengths_are_counted_for_a_fit(client):
     )
 
 
+@pytest.mark.filterwarnings("ignore::scipy.linalg.LinAlgWarning")
 def test_types_that_only_pandas_has_become_numbers(client):
     frame = pd.DataFrame({"a": pd.array(Y, "Int64"), "b": pd.array(X[:, 1], "Float64"), "c": Y > 0})
     target = pd.Series(pd.array(Y * 2, "Int64"))
