@@ -254,7 +254,7 @@ def running(name: str) -> Record:
         if logs is None:
             raise
         its = ended.last(name)
-        why = f" ({its.reason})" if its is not None and its.logs == logs else ""
+        why = f" ({its.reason})" if its is not None and its.logs_folder == logs else ""
         raise ClusterNotFound(
             f"cluster {name!r} has ended{why}. Its logs are in {logs}; "
             f"start a new one with %mpicluster start --name {name}."
