@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from workbench import debug_log
 from workbench.dashboard import PREFIX
 from workbench.dashboard.dask_bridge import bridge
 from workbench.dashboard.head_source import HeadSource
@@ -47,4 +48,4 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(debug_log.living("the dashboard", lambda: main(sys.argv[1:])))
