@@ -67,7 +67,8 @@ def _logged(run: Callable[Concatenate[Sequence[str], P], Answer]) -> Callable[Co
             debug_log.write("scheduler", "%s: failed after %.3f s: %s", line, time.monotonic() - began, error)
             raise
         # Errors first: a long output is cut.
-        said = "".join(f"; {name}: {text.strip()}" for name, text in (("err", answer.err), ("out", answer.out)) if text)
+        words = {"err": answer.err.strip(), "out": answer.out.strip()}
+        said = "".join(f"; {name}: {text}" for name, text in words.items() if text)
         debug_log.write(
             "scheduler", "%s: exit code %d after %.3f s%s", line, answer.code, time.monotonic() - began, said
         )
