@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from workbench import cli, debug_log
-from workbench.errors import LaunchError
+from workbench.errors import HeadUnreachable, LaunchError
 from workbench.head import request_log
 from workbench.launch import command
 from workbench.launch.environment import scrub
@@ -20,6 +20,7 @@ from workbench.launch.job_spec import job_spec
 from workbench.launch.spread import exports
 from workbench.record import Record
 from workbench.redacted import redacted
+from workbench.tunnel import Tunnel
 
 # As `qstat -f` prints a job, and as JSON: with the variables of who has submitted it.
 QSTAT = """\
@@ -135,6 +136,22 @@ def test_a_request_that_only_looks_is_not_logged(lines):
     handlers = {"workbench_status": len, "workbench_pulse": len}
     assert request_log.logged(handlers) == handlers
     assert lines() == []
+
+
+async def test_an_ssh_is_logged(lines, tmp_path, monkeypatch):
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\nexec cat\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    tunnel = Tunnel("gate")
+
+    with pytest.raises(HeadUnreachable):
+        await tunnel.open("tls://127.0.0.1:17", 0.1)
+    await tunnel.close()
+
+    started, ended = lines()
+    number = started.removeprefix("workbench.process started: ssh to gate, process ")
+    assert ended == f"workbench.process ended: ssh to gate, process {number}, signal 15 (SIGTERM)"
 
 
 # off
