@@ -61,7 +61,9 @@ def _run(words: Sequence[str]) -> int:
     if words[:1] == ["bench"]:
         from workbench import bench
 
-        return bench.main(words[1:])
+        given = [word for word in words[1:] if word != "--verbose"]
+        with debug_log.shown(verbose=given != words[1:]):
+            return bench.main(given)
     call = parse(words, TERMINAL)
     with debug_log.shown(verbose=call.options.pop("verbose", False)):
         code: int = globals()[f"_{call.verb}"](**call.options)

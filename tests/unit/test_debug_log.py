@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from workbench import cli, debug_log
+from workbench import bench, cli, debug_log
 from workbench.errors import HeadUnreachable, LaunchError
 from workbench.head import request_log
 from workbench.launch import command
@@ -225,6 +225,18 @@ def test_lines_have_time_and_process_and_go_to_standard_error_of_the_one_command
     number = process.pid
     pattern = rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d,\d{{3}} {number} workbench\.process DEBUG started: one, process 7\n"
     assert re.fullmatch(pattern, err)
+
+
+def test_a_bench_takes_the_option_as_every_verb_does(monkeypatch):
+    told = []
+
+    def main(words):
+        told.append((words, os.environ.get("WORKBENCH_LOG")))
+        return 0
+
+    monkeypatch.setattr(bench, "main", main)
+    assert cli.main(["bench", "idle", "--verbose"]) == 0
+    assert told == [(["idle"], "debug")]
 
 
 def test_a_value_of_the_variable_that_is_not_allowed_is_refused(monkeypatch, capsys):

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workbench import debug_log
 from workbench.dashboard import PREFIX
 from workbench.dashboard.dask_bridge import bridge
 from workbench.dashboard.head_source import HeadSource
@@ -48,4 +47,4 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(debug_log.living("the dashboard", lambda: main(sys.argv[1:])))
+    sys.exit(main(sys.argv[1:]))
