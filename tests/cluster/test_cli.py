@@ -111,6 +111,7 @@ def test_a_verbose_start_logs_processes_and_changes_here_and_in_the_head():
         r"workbench.process DEBUG gone: rank 0 of world 0, process \d+ on \S+",
         r"workbench.process DEBUG ended: a rank, process \d+, exit code 0",
         r"workbench.process DEBUG ended: mpiexec of world 0, process \d+, exit code 0",
+        r"workbench.process DEBUG ended: mpiexec of world 1, process \d+, exit code 0",
         f"workbench.process DEBUG ended: the head, process {head}, exit code 0",
     ):
         assert re.search(rf"^[-0-9]+ [:,0-9]+ \d+ {line}$", log, re.MULTILINE), line

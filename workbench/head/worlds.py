@@ -227,7 +227,8 @@ class Worlds:
                 if not ready.done():
                     ready.set_exception(error)
             finally:
-                self._drop(world)
+                if not self._is_ending():  # else `stop` ends it with the others
+                    self._drop(world)
 
         self._run(keep())
         await ready
