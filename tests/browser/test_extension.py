@@ -191,7 +191,8 @@ def test_a_training_in_a_notebook_is_seen_in_the_dashboard_tab(worker, lab, clus
 def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     page = worker.page
     worker.do("workbench:dashboard", name=cluster)
-    worker.dashboard(cluster)
+    worker.dashboard(cluster).turn_to("Overview")
+    page.get_by_role("tab", name=f"{cluster} · Overview", exact=True).wait_for()
     worker.do("apputils:change-theme", theme="JupyterLab Dark")
     page.locator('iframe[src*="theme=dark"]').wait_for()
     inside = worker.dashboard(cluster)
@@ -216,11 +217,16 @@ def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
 
 def test_what_was_open_comes_back_with_the_page(worker, cluster):
     def is_kept(request):
-        parts = (f'"current":"workbench-logs:{cluster}"', '"file":"rank-1"')
+        parts = (f'"current":"workbench-logs:{cluster}"', '"file":"rank-1"', '"view":"page=cores')
         return request.method == "PUT" and all(part in request.post_data for part in parts)
 
     worker.do("workbench:dashboard", name=cluster)
-    worker.dashboard(cluster)
+    inside = worker.dashboard(cluster)
+    # the theme has changed while it was not seen
+    inside.page.wait_for_url("**theme=light*")
+    inside.painted()
+    inside.turn_to("Cores")
+    worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).wait_for()
     with worker.page.expect_response(lambda its: is_kept(its.request)):
         worker.do("workbench:logs", name=cluster)
         worker.page.get_by_label("Log file").select_option("rank-1")
@@ -229,10 +235,22 @@ def test_what_was_open_comes_back_with_the_page(worker, cluster):
     worker.restored()
 
     worker.page.get_by_label("Log rank-1 of").wait_for()
-    worker.page.get_by_role("tab", name=cluster, exact=True).click()
+    worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).click()
     inside = worker.dashboard(cluster)
-    inside.sees(f"{ranks_of(cluster)} of {ranks_of(cluster)}")
+    inside.sees("Every core now")
     inside.moves()
+
+
+def test_jupyterlab_comes_back_with_its_tabs_while_the_server_does_not_answer_for_clusters(worker, cluster):
+    silent = "**/workbench/api/**"
+    worker.page.route(silent, lambda _: None)
+    worker.page.reload()
+    worker.restored()
+
+    worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).wait_for()
+
+    worker.page.unroute(silent)
+    worker.card(cluster).get_by_text("ready", exact=True).wait_for(state="attached")
 
 
 def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cluster):
@@ -254,7 +272,7 @@ def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cl
 
 
 def test_the_tab_of_a_dashboard_says_that_its_cluster_has_ended(worker, cluster):
-    tab = worker.page.get_by_role("tab", name=cluster, exact=True)
+    tab = worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True)
     tab.click()
     worker.sees(f"Cluster {cluster} has ended.")
 
