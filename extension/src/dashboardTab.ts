@@ -20,12 +20,12 @@ export interface IShown {
   cluster: string;
   /** The page that it was opened at. */
   page: string;
-  /** What is looked at, as the query of an address. */
+  /** The view, as the query of an address: the page that is shown, and what was chosen on it. */
   view: string;
   /** Of the dashboard, without a query. */
   url: string;
   theme: 'light' | 'dark';
-  /** Whether the server lets it be shown in a frame; otherwise there is a link to it. */
+  /** Whether the server lets the dashboard be shown in a frame; otherwise the tab has a link to it. */
   framed: boolean;
   trans: TranslationBundle;
   /** Show the logs of the cluster; undefined: nothing does. */
@@ -103,7 +103,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     this.look();
   }
 
-  /** Emitted when something else is looked at. */
+  /** Emitted when the view has changed. */
   get turned(): ISignal<this, void> {
     return this._turned;
   }
@@ -116,7 +116,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     return this.shown.page;
   }
 
-  /** What is looked at, as the query of an address; as it was last where that cannot be known now. */
+  /** The view, as the query of an address; the last one that was read where the frame shows no dashboard. */
   get view(): string {
     try {
       const { origin, pathname, search } = this.frame?.contentWindow?.location ?? location;
@@ -124,7 +124,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
         this.shown.view = search;
       }
     } catch {
-      // what a browser shows where nobody answers is of another origin
+      // the error page of a browser is of another origin
     }
     return this.shown.view;
   }
@@ -157,7 +157,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
 
   protected override onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
-    // a frame that is moved begins anew
+    // a frame that is moved loads its first address again
     this.load();
   }
 
@@ -185,9 +185,9 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
 
   private readonly listen = (): void => {
     this.look();
-    // A page is turned without a load. In a browser that does not tell of that, it is seen when the tab is left.
-    const its = this.frame?.contentWindow as { navigation?: EventTarget } | null | undefined;
-    its?.navigation?.addEventListener('currententrychange', this.look);
+    // A page is turned without a load. A browser without this event: the view is read when the tab is hidden.
+    const inside = this.frame?.contentWindow as { navigation?: EventTarget } | null | undefined;
+    inside?.navigation?.addEventListener('currententrychange', this.look);
   };
 
   private readonly look = (): void => {

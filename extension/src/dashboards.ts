@@ -34,10 +34,10 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
     const { api, model, settings, trans } = workbench;
     const tracker = new WidgetTracker<DashboardTab>({ namespace: 'workbench-dashboards' });
     const framed = PageConfig.getOption('workbenchFramed') !== 'false';
-    let isTold = false;
-    const tellOnce = () => {
-      if (!isTold) {
-        isTold = true;
+    let isExplained = false;
+    const explainOnce = () => {
+      if (!isExplained) {
+        isExplained = true;
         const told = trans.__(
           'Dashboards open in tabs of the browser: this server lets no page be shown in a frame, as JupyterHub does unless each user has a domain of their own. For that case the setting is the Content-Security-Policy in c.ServerApp.tornado_settings; see "JupyterHub" in docs/site-setup.md.'
         );
@@ -64,9 +64,9 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
           open();
           return;
         }
-        // A tab that comes back opens none in the browser. Where the browser lets none be opened, there is a link.
+        // A tab that is restored opens no other. Where the browser blocks the other one, the tab has a link.
         if (!framed && args.isRestored !== true && open()) {
-          tellOnce();
+          explainOnce();
           return;
         }
         let tab = tracker.find(its => its.cluster === name && its.page === page);
