@@ -61,7 +61,11 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
         const open = () => window.open(addressOf(url, view, theme()), '_blank') !== null;
         if (!labShell) {
           // a page of Notebook 7 holds one document
-          open();
+          if (!open()) {
+            hint(
+              trans.__('The browser has blocked the dashboard: allow pop-ups for this address.')
+            );
+          }
           return;
         }
         // A tab that is restored opens no other. Where the browser blocks the other one, the tab has a link.

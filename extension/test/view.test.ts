@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { addressOf, titleOf, withoutMoment } from '../src/view';
 
-test('the address of what is looked at has the theme that is asked for', () => {
+test('the address of a view has the theme that is asked for', () => {
   assert.equal(addressOf('/mpi/', 'page=cores', 'dark'), '/mpi/?page=cores&theme=dark');
   assert.equal(addressOf('/mpi/', '?minutes=5&theme=dark', 'light'), '/mpi/?minutes=5&theme=light');
 });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from uuid import uuid4
 
 import pytest
 
@@ -215,9 +216,14 @@ def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     page.locator('iframe[src*="theme=light"]').wait_for(state="attached")
 
 
-def test_what_was_open_comes_back_with_the_page(worker, cluster):
+def test_what_was_open_and_chosen_comes_back_with_the_page(worker, cluster, another):
     def is_kept(request):
-        parts = (f'"current":"workbench-logs:{cluster}"', '"file":"rank-1"', '"view":"page=cores')
+        parts = (
+            f'"current":"workbench-logs:{cluster}"',
+            '"file":"rank-1"',
+            '"view":"page=cores',
+            f'"mpi-workbench:chosen":"{cluster}"',
+        )
         return request.method == "PUT" and all(part in request.post_data for part in parts)
 
     worker.do("workbench:dashboard", name=cluster)
@@ -235,6 +241,8 @@ def test_what_was_open_comes_back_with_the_page(worker, cluster):
     worker.restored()
 
     worker.page.get_by_label("Log rank-1 of").wait_for()
+    worker.card(another).wait_for(state="attached")
+    worker.page.locator(".wb-Status").get_by_text(f"{cluster} · ").wait_for()
     worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).click()
     inside = worker.dashboard(cluster)
     inside.sees("Every core now")
@@ -251,6 +259,23 @@ def test_jupyterlab_comes_back_with_its_tabs_while_the_server_does_not_answer_fo
 
     worker.page.unroute(silent)
     worker.card(cluster).get_by_text("ready", exact=True).wait_for(state="attached")
+
+
+def test_pulses_are_asked_for_of_the_clusters_that_are_seen_and_no_others(worker, cluster):
+    with worker.page.expect_websocket(lambda socket: "/workbench/api/" in socket.url) as opened:
+        worker.page.reload()
+        worker.restored()
+    worker.show_clusters()
+
+    for command, visible in (
+        ("application:toggle-left-area", f'["{cluster}"]'),
+        ("statusbar:toggle", "false"),
+        ("statusbar:toggle", f'["{cluster}"]'),
+        ("application:toggle-left-area", "true"),
+    ):
+        said = f'{{"visible":{visible}}}'
+        with opened.value.expect_event("framesent", lambda sent, said=said: sent == said):
+            worker.do(command)
 
 
 def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cluster):
@@ -281,6 +306,26 @@ def test_the_tab_of_a_dashboard_says_that_its_cluster_has_ended(worker, cluster)
     tab.wait_for(state="detached")
 
 
+def test_of_two_pages_of_a_browser_the_one_that_was_looked_at_last_tells_news(worker, lab, doomed):
+    record, head = doomed
+    last = Worker.of(worker.page.context.new_page())
+    last.page.goto(f"{lab.address}lab/workspaces/{uuid4().hex}")
+    last.restored()
+    last.show_clusters()
+    for each in (worker, last):
+        each.card(record.name).wait_for(state="attached")
+
+    head.kill()
+    head.wait()
+
+    gone = f"process {head.pid} on {record.process.host}"
+    for each in (worker, last):
+        each.page.locator(f'[data-ended="{record.name}"]').get_by_text(gone).wait_for(state="attached")
+    last.sees(f"Cluster {record.name} has failed: ")
+    assert worker.page.get_by_text(f"Cluster {record.name} has failed: ").count() == 0
+    last.page.close()
+
+
 def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(worker, doomed, shot):
     record, head = doomed
     gone = f"its head, process {head.pid} on {record.process.host}, was killed or crashed"
@@ -302,7 +347,7 @@ def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(wor
     # Another cluster has its name meanwhile.
     successor = make("doomed", "the log of the successor")
     try:
-        ended.get_by_role("button", name="Logs of doomed").click()
+        ended.get_by_role("button", name="Logs of doomed").first.click()
         worker.page.get_by_role("log").get_by_text("the last words").wait_for()
         worker.sees("The cluster has ended; this is what it left.")
     finally:
