@@ -39,7 +39,7 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
       if (!isExplained) {
         isExplained = true;
         const told = trans.__(
-          'Dashboards open in tabs of the browser: this server lets no page be shown in a frame, as JupyterHub does unless each user has a domain of their own. For that case the setting is the Content-Security-Policy in c.ServerApp.tornado_settings; see "JupyterHub" in docs/site-setup.md.'
+          'Dashboards open in tabs of the browser: this server lets no page be shown in a frame, as JupyterHub does by default. Where each user has a domain of their own, the setting Content-Security-Policy in c.ServerApp.tornado_settings can allow frames; see "JupyterHub" in docs/site-setup.md.'
         );
         hint(told, details(trans.__('Dashboards'), told, trans));
       }

@@ -192,12 +192,14 @@ def test_a_training_in_a_notebook_is_seen_in_the_dashboard_tab(worker, lab, clus
 def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     page = worker.page
     worker.do("workbench:dashboard", name=cluster)
-    worker.dashboard(cluster).turn_to("Overview")
-    page.get_by_role("tab", name=f"{cluster} · Overview", exact=True).wait_for()
-    worker.do("apputils:change-theme", theme="JupyterLab Dark")
-    page.locator('iframe[src*="theme=dark"]').wait_for()
     inside = worker.dashboard(cluster)
-    inside.sees("CPU of each rank")
+    inside.turn_to("Cores")
+    page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).wait_for()
+    worker.do("apputils:change-theme", theme="JupyterLab Dark")
+    inside.page.wait_for_url("**theme=dark*")
+    inside.painted()
+    inside.sees("Every core now")
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
     shot(page, "extension-dashboard")
     worker.do("workbench:logs", name=cluster)
     page.get_by_role("log").get_by_text("rank").first.wait_for()
@@ -231,8 +233,7 @@ def test_what_was_open_and_chosen_comes_back_with_the_page(worker, cluster, anot
     # the theme has changed while it was not seen
     inside.page.wait_for_url("**theme=light*")
     inside.painted()
-    inside.turn_to("Cores")
-    worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).wait_for()
+    inside.sees("Every core now")
     with worker.page.expect_response(lambda its: is_kept(its.request)):
         worker.do("workbench:logs", name=cluster)
         worker.page.get_by_label("Log file").select_option("rank-1")
