@@ -9,8 +9,6 @@ const ROOT = 'workbench';
 
 /** Requests to the server extension, with Jupyter's login and its XSRF token. */
 export class Api {
-  private framing?: Promise<boolean>;
-
   constructor(readonly settings: ServerConnection.ISettings = ServerConnection.makeSettings()) {}
 
   /** All clusters of this user. */
@@ -73,23 +71,9 @@ export class Api {
     return (text === '' ? null : JSON.parse(text)) as T;
   }
 
-  /** Tell whether pages of the server may be shown in frames; JupyterHub forbids it by default. */
-  async mayFrame(): Promise<boolean> {
-    this.framing ??= ServerConnection.makeRequest(this.url('api', ['clusters']), {}, this.settings)
-      .then(answer => answer.headers.get('Content-Security-Policy') ?? '')
-      .then(policy => !/frame-ancestors\s+'none'/.test(policy));
-    try {
-      return await this.framing;
-    } catch {
-      // what is the matter is told where the dashboard would be
-      this.framing = undefined;
-      return true;
-    }
-  }
-
-  /** Return the address of a page of a cluster, with a slash at its end. */
-  page(kind: 'dashboard' | 'dask', cluster: ICluster['name']): string {
-    return this.url(kind, [cluster]) + '/';
+  /** Return the address of the dashboard of a cluster, with a slash at its end. */
+  page(cluster: ICluster['name']): string {
+    return this.url('dashboard', [cluster]) + '/';
   }
 
   /** Open the websocket by which changes are told. */

@@ -5,13 +5,16 @@ import {
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette, IThemeManager, WidgetTracker } from '@jupyterlab/apputils';
+import { PageConfig } from '@jupyterlab/coreutils';
 
 import { meant } from './commands';
-import { addressOf, DashboardTab } from './dashboardTab';
+import { DashboardTab } from './dashboardTab';
 import { Commands } from './ids';
 import { isUp } from './model/allowed';
 import { dashboardIcon } from './sidebar/icons';
+import { details, hint } from './telling';
 import { IWorkbench } from './tokens';
+import { addressOf, withoutMoment } from './view';
 
 /** Dashboards as tabs, which come back with the workspace and look as Lab does. */
 export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
@@ -30,6 +33,17 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const { api, model, settings, trans } = workbench;
     const tracker = new WidgetTracker<DashboardTab>({ namespace: 'workbench-dashboards' });
+    const framed = PageConfig.getOption('workbenchFramed') !== 'false';
+    let isExplained = false;
+    const explainOnce = () => {
+      if (!isExplained) {
+        isExplained = true;
+        const told = trans.__(
+          'Dashboards open in tabs of the browser: this server lets no page be shown in a frame, as JupyterHub does by default. Where each user has a domain of their own, the setting Content-Security-Policy in c.ServerApp.tornado_settings can allow frames; see "JupyterHub" in docs/site-setup.md.'
+        );
+        hint(told, details(trans.__('Dashboards'), told, trans));
+      }
+    };
     const theme = () => (!themes?.theme || themes.isLight(themes.theme) ? 'light' : 'dark');
     app.commands.addCommand(Commands.dashboard, {
       label: trans.__('Open Dashboard of Cluster'),
@@ -42,10 +56,21 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
           return;
         }
         const page = typeof args.page === 'string' ? args.page : settings.dashboardPage;
-        const url = api.page('dashboard', name);
-        if (!labShell || !(await api.mayFrame())) {
+        const url = api.page(name);
+        const view = typeof args.view === 'string' ? args.view : `page=${page}`;
+        const open = () => window.open(addressOf(url, view, theme()), '_blank') !== null;
+        if (!labShell) {
           // a page of Notebook 7 holds one document
-          window.open(addressOf(url, page, theme()), '_blank');
+          if (!open()) {
+            hint(
+              trans.__('The browser has blocked the dashboard: allow pop-ups for this address.')
+            );
+          }
+          return;
+        }
+        // A tab that is restored opens no other. Where the browser blocks the other one, the tab has a link.
+        if (!framed && args.isRestored !== true && open()) {
+          explainOnce();
           return;
         }
         let tab = tracker.find(its => its.cluster === name && its.page === page);
@@ -53,11 +78,12 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
           const showLogs = app.commands.hasCommand(Commands.logs)
             ? () => void app.commands.execute(Commands.logs, { name })
             : undefined;
-          const shown = { cluster: name, page, url, trans, showLogs };
-          tab = new DashboardTab({ ...shown, theme: theme() });
+          const shown = { cluster: name, page, view, url, framed, trans, showLogs };
+          const added = (tab = new DashboardTab({ ...shown, theme: theme() }));
           look(tab);
           labShell.add(tab, 'main', { type: 'MPI Cluster' });
           await tracker.add(tab);
+          tab.turned.connect(() => void tracker.save(added));
         }
         labShell.activateById(tab.id);
       }
@@ -82,7 +108,12 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
     palette?.addItem({ command: Commands.dashboard, category: trans.__('MPI Clusters') });
     void restorer?.restore(tracker, {
       command: Commands.dashboard,
-      args: tab => ({ name: tab.cluster, page: tab.page }),
+      args: ({ cluster, page, view }) => ({
+        name: cluster,
+        page,
+        view: withoutMoment(view),
+        isRestored: true
+      }),
       name: tab => `${tab.cluster}:${tab.page}`
     });
   }

@@ -2,6 +2,7 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { Notification } from '@jupyterlab/apputils';
 
 import { Commands } from './ids';
+import { lastSeen } from './lastSeen';
 import { Reporter, type INews } from './model/news';
 import { details } from './telling';
 import { IWorkbench } from './tokens';
@@ -20,8 +21,10 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   autoStart: true,
   requires: [IWorkbench],
   activate: (app: JupyterFrontEnd, workbench: IWorkbench) => {
-    const { model, settings } = workbench;
+    const { api, model, settings } = workbench;
     const reporter = new Reporter();
+    // each tab of the browser has all news, and each notebook of Notebook 7 is a tab
+    const isLastSeen = lastSeen(`mpi-workbench:news:${api.settings.baseUrl}`, navigator.locks);
     const report = () => {
       // before the first word of the server nothing is known
       if (model.version !== '') {
@@ -29,7 +32,7 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
         const news = reporter
           .report(clusters, starts, model.now(), 60 * settings.warnMinutes, ended)
           .filter(its => !(its.start && model.attended.has(its.start.id)));
-        if (settings.notifications) {
+        if (settings.notifications && isLastSeen()) {
           tellAll(news, app, workbench);
         }
       }

@@ -1,9 +1,11 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { Api } from './api';
 import { PLUGIN } from './ids';
+import { keepChoice } from './model/choice';
 import { ClustersModel } from './model/clusters';
 import { IWorkbench, type ISettings } from './tokens';
 
@@ -13,11 +15,12 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
   description: 'The clusters of this user, and requests to the server about them.',
   autoStart: true,
   provides: IWorkbench,
-  optional: [ISettingRegistry, ITranslator],
+  optional: [ISettingRegistry, ITranslator, IStateDB],
   activate: (
     app: JupyterFrontEnd,
     registry: ISettingRegistry | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    memory: IStateDB | null
   ): IWorkbench => {
     const api = new Api(app.serviceManager.serverSettings);
     const model = new ClustersModel({
@@ -27,6 +30,9 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     const settings: ISettings = { notifications: true, warnMinutes: 10, dashboardPage: 'overview' };
     if (registry) {
       void follow(registry, settings);
+    }
+    if (memory) {
+      void keepChoice(model, memory);
     }
     // the page comes first
     void app.restored.then(() => {

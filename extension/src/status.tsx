@@ -7,7 +7,7 @@ import * as React from 'react';
 import { Commands } from './ids';
 import { useClock, useSignal } from './sidebar/hooks';
 import { IWorkbench } from './tokens';
-import { Watching } from './watching';
+import { watchWhileSeen } from './watching';
 import { duration, stateOf } from './words';
 
 /** The chosen cluster in the status bar. */
@@ -30,8 +30,7 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
       isActive: () => model.chosen !== undefined,
       activeStateChanged: model.changed
     });
-    const watching = new Watching(model, () => item.isVisible);
-    model.changed.connect(watching.look);
+    watchWhileSeen(item, model, () => model.chosen?.name);
   }
 };
 

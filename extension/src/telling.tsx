@@ -24,8 +24,8 @@ export function failed(what: string, trans: TranslationBundle): (error: unknown)
 }
 
 /** Tell the user why nothing happens. Lab shows what has no time of its own in its list alone. */
-export function hint(message: string): void {
-  Notification.info(message, { autoClose: READ });
+export function hint(message: string, actions: Notification.IAction[] = []): void {
+  Notification.info(message, { autoClose: READ, actions });
 }
 
 /** Return the button of a notification behind which all of it stands, where there is more than is shown. */

@@ -67,37 +67,8 @@ test('no answer at all is an error of status 0', async () => {
   await assert.rejects(api.clusters(), (error: ApiError) => error.status === 0);
 });
 
-test('a page of a cluster has its address, with a slash at its end', () => {
+test('the dashboard of a cluster has its address, with a slash at its end', () => {
   const { api } = answering(() => json({}));
 
-  assert.equal(api.page('dask', 'a b'), 'http://hub.example/user/me/workbench/dask/a%20b/');
-});
-
-for (const [policy, may] of [
-  ["frame-ancestors 'none'; report-uri /csp", false],
-  ["frame-ancestors 'self'", true],
-  [undefined, true]
-] as const) {
-  test(`pages may be framed under the policy ${policy ?? 'of nobody'}: ${may}`, async () => {
-    const headers = policy === undefined ? undefined : { 'Content-Security-Policy': policy };
-    const { api, asked } = answering(() => new Response('{}', { headers }));
-
-    assert.equal(await api.mayFrame(), may);
-    assert.equal(await api.mayFrame(), may);
-    assert.equal(asked.length, 1);
-  });
-}
-
-test('whether pages may be framed is asked again where nobody has answered', async () => {
-  let answers = false;
-  const { api } = answering(() => {
-    if (!answers) {
-      throw new TypeError('Failed to fetch');
-    }
-    return new Response('{}', { headers: { 'Content-Security-Policy': "frame-ancestors 'none'" } });
-  });
-
-  assert.equal(await api.mayFrame(), true);
-  answers = true;
-  assert.equal(await api.mayFrame(), false);
+  assert.equal(api.page('a b'), 'http://hub.example/user/me/workbench/dashboard/a%20b/');
 });

@@ -17,6 +17,24 @@ test('the server hears whether somebody looks: once when the first comes, once w
   assert.deepEqual(server.socket.heard, [{ visible: true }, { visible: false }]);
 });
 
+test('the server hears whose pulses are seen: those of one cluster, or all', () => {
+  const { server, model } = live();
+
+  const ofBar = model.watch('mpi');
+  const same = model.watch('mpi');
+  const panel = model.watch();
+  panel.dispose();
+  same.dispose();
+  const other = model.watch('big');
+  ofBar.dispose();
+  other.dispose();
+
+  assert.deepEqual(
+    server.socket.heard,
+    [['mpi'], true, ['mpi'], ['big', 'mpi'], ['big'], false].map(visible => ({ visible }))
+  );
+});
+
 test('the server hears that somebody looks as soon as there is a connection', () => {
   const server = new FakeServer();
   const model = new ClustersModel(server);
@@ -121,6 +139,31 @@ test('a server without the extension is known by its 404, one that refuses by it
 
     assert.deepEqual([model.state, model.trouble], [expected, 'no']);
   }
+});
+
+test('a server that never had the extension is asked once more only by who tries', async context => {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const server = new FakeServer();
+  const model = new ClustersModel(server);
+  server.answer = () => Promise.reject(new ApiError(404, 'no'));
+  model.start();
+  server.socket.drop();
+  await settled();
+
+  context.mock.timers.tick(60_000);
+  assert.deepEqual([server.sockets.length, server.asked], [1, 1]);
+
+  model.retry();
+  server.socket.open();
+  server.socket.tell({ type: 'state', ...state(cluster('a')) });
+  assert.deepEqual([server.sockets.length, model.state], [2, 'live']);
+
+  // one that had it may be between two starts
+  server.socket.drop();
+  await settled();
+  context.mock.timers.tick(60_000);
+  assert.equal(server.sockets.length, 3);
+  model.dispose();
 });
 
 test('two starts are one connection', () => {

@@ -81,6 +81,21 @@ test('another cluster of the same name has news of its own', () => {
   ]);
 });
 
+test('clusters that have gone are forgotten, the oldest first, but none that is there', () => {
+  const reporter = new Reporter();
+  const ready = (name: string) => cluster(name, { created: 1001 });
+  const told = (...there: ICluster[]) => reporter.report(there, [], 1000, 0).map(news => news.name);
+  told();
+  assert.deepEqual(told(ready('stays'), ready('first')), ['stays', 'first']);
+
+  for (let each = 0; each < 2100; each++) {
+    told(ready('stays'), ready(`its ${each}`));
+  }
+
+  assert.deepEqual(told(ready('stays'), ready('its 2099'), ready('its 300')), []);
+  assert.deepEqual(told(ready('first')), ['first'], 'each that is known takes memory');
+});
+
 /** Return the kinds and names of what is told of one list of starts after another. */
 function ofStarts(...moments: IStart[][]): string[][] {
   const reporter = new Reporter();

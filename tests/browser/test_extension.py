@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from uuid import uuid4
 
 import pytest
 
@@ -191,11 +192,14 @@ def test_a_training_in_a_notebook_is_seen_in_the_dashboard_tab(worker, lab, clus
 def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     page = worker.page
     worker.do("workbench:dashboard", name=cluster)
-    worker.dashboard(cluster)
-    worker.do("apputils:change-theme", theme="JupyterLab Dark")
-    page.locator('iframe[src*="theme=dark"]').wait_for()
     inside = worker.dashboard(cluster)
-    inside.sees("CPU of each rank")
+    inside.turn_to("Cores")
+    page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).wait_for()
+    worker.do("apputils:change-theme", theme="JupyterLab Dark")
+    inside.page.wait_for_url("**theme=dark*")
+    inside.painted()
+    inside.sees("Every core now")
+    page.locator("#jupyterlab-splash").wait_for(state="detached")
     shot(page, "extension-dashboard")
     worker.do("workbench:logs", name=cluster)
     page.get_by_role("log").get_by_text("rank").first.wait_for()
@@ -214,13 +218,22 @@ def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     page.locator('iframe[src*="theme=light"]').wait_for(state="attached")
 
 
-def test_what_was_open_comes_back_with_the_page(worker, cluster):
+def test_what_was_open_and_chosen_comes_back_with_the_page(worker, cluster, another):
     def is_kept(request):
-        parts = (f'"current":"workbench-logs:{cluster}"', '"file":"rank-1"')
+        parts = (
+            f'"current":"workbench-logs:{cluster}"',
+            '"file":"rank-1"',
+            '"view":"page=cores',
+            f'"mpi-workbench:chosen":"{cluster}"',
+        )
         return request.method == "PUT" and all(part in request.post_data for part in parts)
 
     worker.do("workbench:dashboard", name=cluster)
-    worker.dashboard(cluster)
+    inside = worker.dashboard(cluster)
+    # the theme has changed while it was not seen
+    inside.page.wait_for_url("**theme=light*")
+    inside.painted()
+    inside.sees("Every core now")
     with worker.page.expect_response(lambda its: is_kept(its.request)):
         worker.do("workbench:logs", name=cluster)
         worker.page.get_by_label("Log file").select_option("rank-1")
@@ -229,10 +242,41 @@ def test_what_was_open_comes_back_with_the_page(worker, cluster):
     worker.restored()
 
     worker.page.get_by_label("Log rank-1 of").wait_for()
-    worker.page.get_by_role("tab", name=cluster, exact=True).click()
+    worker.card(another).wait_for(state="attached")
+    worker.page.locator(".wb-Status").get_by_text(f"{cluster} · ").wait_for()
+    worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).click()
     inside = worker.dashboard(cluster)
-    inside.sees(f"{ranks_of(cluster)} of {ranks_of(cluster)}")
+    inside.sees("Every core now")
     inside.moves()
+
+
+def test_jupyterlab_comes_back_with_its_tabs_while_the_server_does_not_answer_for_clusters(worker, cluster):
+    silent = "**/workbench/api/**"
+    worker.page.route(silent, lambda _: None)
+    worker.page.reload()
+    worker.restored()
+
+    worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).wait_for()
+
+    worker.page.unroute(silent)
+    worker.card(cluster).get_by_text("ready", exact=True).wait_for(state="attached")
+
+
+def test_pulses_are_asked_for_of_the_clusters_that_are_seen_and_no_others(worker, cluster):
+    with worker.page.expect_websocket(lambda socket: "/workbench/api/" in socket.url) as opened:
+        worker.page.reload()
+        worker.restored()
+    worker.show_clusters()
+
+    for command, visible in (
+        ("application:toggle-left-area", f'["{cluster}"]'),
+        ("statusbar:toggle", "false"),
+        ("statusbar:toggle", f'["{cluster}"]'),
+        ("application:toggle-left-area", "true"),
+    ):
+        said = f'{{"visible":{visible}}}'
+        with opened.value.expect_event("framesent", lambda sent, said=said: sent == said):
+            worker.do(command)
 
 
 def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cluster):
@@ -254,13 +298,33 @@ def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cl
 
 
 def test_the_tab_of_a_dashboard_says_that_its_cluster_has_ended(worker, cluster):
-    tab = worker.page.get_by_role("tab", name=cluster, exact=True)
+    tab = worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True)
     tab.click()
     worker.sees(f"Cluster {cluster} has ended.")
 
     worker.page.get_by_role("button", name="Close this tab").click()
 
     tab.wait_for(state="detached")
+
+
+def test_of_two_pages_of_a_browser_the_one_that_was_looked_at_last_tells_news(worker, lab, doomed):
+    record, head = doomed
+    last = Worker.of(worker.page.context.new_page())
+    last.page.goto(f"{lab.address}lab/workspaces/{uuid4().hex}")
+    last.restored()
+    last.show_clusters()
+    for each in (worker, last):
+        each.card(record.name).wait_for(state="attached")
+
+    head.kill()
+    head.wait()
+
+    gone = f"process {head.pid} on {record.process.host}"
+    for each in (worker, last):
+        each.page.locator(f'[data-ended="{record.name}"]').get_by_text(gone).wait_for(state="attached")
+    last.sees(f"Cluster {record.name} has failed: ")
+    assert worker.page.get_by_text(f"Cluster {record.name} has failed: ").count() == 0
+    last.page.close()
 
 
 def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(worker, doomed, shot):
@@ -284,7 +348,7 @@ def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(wor
     # Another cluster has its name meanwhile.
     successor = make("doomed", "the log of the successor")
     try:
-        ended.get_by_role("button", name="Logs of doomed").click()
+        ended.get_by_role("button", name="Logs of doomed").first.click()
         worker.page.get_by_role("log").get_by_text("the last words").wait_for()
         worker.sees("The cluster has ended; this is what it left.")
     finally:

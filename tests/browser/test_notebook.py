@@ -60,6 +60,14 @@ def test_a_dashboard_is_a_page_of_the_browser_like_any_document(worker, cluster,
     assert dashboard.elsewhere(lab) == []
 
 
+def test_a_dashboard_that_the_browser_blocks_is_reported(worker, cluster):
+    worker.page.evaluate("() => { window.open = () => null }")
+
+    worker.press(cluster, "dashboard")
+
+    worker.sees("The browser has blocked the dashboard: allow pop-ups")
+
+
 def test_logs_are_below_the_notebook(worker, cluster, lab, shot):
     worker.press(cluster, "logs")
 

@@ -43,6 +43,7 @@ class Server:
     host: str
     routes: list[str]
     variable: str
+    page_config: dict[str, object]
     cookie: str = ""
 
     def headers(self, **more):
@@ -133,7 +134,7 @@ def start(patience: float | None = None) -> Server:
     told = json.loads(process.stdout.readline())
     address = urlsplit(told["url"])
     until("the server answers", lambda: _listens(process.pid, address.port))
-    return Server(process, address.netloc, told["routes"], told["variable"])
+    return Server(process, address.netloc, told["routes"], told["variable"], told["page_config"])
 
 
 async def log_in(server: Server) -> Server:

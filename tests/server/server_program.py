@@ -1,4 +1,4 @@
-"""A Jupyter server whose dashboards are another module; tells its routes of clusters and its kernels' variable.
+"""A Jupyter server whose dashboards are another module; tells its routes of clusters, and what kernels and pages know.
 
 And on ``loaded`` what it has imported.
 """
@@ -59,7 +59,12 @@ def main(base, token, module, folder, patience):
         if getattr(rule.target, "__module__", "").startswith("workbench.")
     ]
     app.web_app.add_handlers(".*", [(f"{base}loaded", Loaded)])
-    told = {"url": app.connection_url, "routes": routes, "variable": os.environ["WORKBENCH_SERVER"]}
+    told = {
+        "url": app.connection_url,
+        "routes": routes,
+        "variable": os.environ["WORKBENCH_SERVER"],
+        "page_config": app.web_app.settings["page_config_data"],
+    }
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
     app.start()

@@ -7,6 +7,8 @@ import re
 import pytest
 from server.running import BASE, TOKEN, panels_of
 
+from workbench.server.extension import may_frame
+
 PAGES = [
     f"{BASE}workbench/{kind}/guarded{rest}" for kind in ("dashboard", "dask") for rest in ("/", "/asked", "/ws", "")
 ]
@@ -95,3 +97,22 @@ async def test_a_page_may_be_framed_by_jupyter_alone(server):
     answer = await server.get(f"{BASE}workbench/dashboard/guarded/asked")
 
     assert "frame-ancestors 'self'" in answer.headers["Content-Security-Policy"]
+
+
+def test_jupyterlab_knows_from_its_page_whether_dashboards_may_be_framed(started):
+    assert started.page_config == {"workbenchFramed": True}
+
+
+@pytest.mark.parametrize(
+    ("policy", "may"),
+    [
+        ("", True),
+        ("default-src 'none'", True),
+        ("frame-ancestors 'self'; report-uri /csp", True),
+        ("frame-ancestors 'none'; report-uri /csp", False),
+        ("default-src 'self'; Frame-Ancestors 'NONE'", False),
+        ("frame-ancestors", False),
+    ],
+)
+def test_the_policy_of_a_server_tells_whether_its_pages_may_be_framed(policy, may):
+    assert may_frame(policy) is may

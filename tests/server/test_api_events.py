@@ -77,8 +77,8 @@ async def test_a_cluster_whose_head_was_killed_goes(server, cluster):
 
 async def test_who_looks_away_hears_of_no_pulses(server, cluster):
     async with browser(server) as page, browser(server) as other:
-        for each in (page, other):
-            await each.say(visible=True)
+        for each, seen in ((page, True), (other, ["after-that"])):
+            await each.say(visible=seen)
             await each.until(lambda each=each: each.heard[-1]["type"] == "pulse")
         await page.say(visible=False)
         cluster("after-that")

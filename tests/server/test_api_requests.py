@@ -108,7 +108,9 @@ async def test_a_record_that_cannot_be_read_is_told_and_its_cluster_cannot_be_ch
     assert "cannot be read" in refused["message"]
 
 
-@pytest.mark.parametrize("message", ["{", "[]", '{"visible": 1}', "3", b"\xff", "[" * 100_000], ids=range(6))
+@pytest.mark.parametrize(
+    "message", ["{", "[]", '{"visible": 1}', '{"visible": [1]}', "3", b"\xff", "[" * 100_000], ids=range(7)
+)
 async def test_a_browser_that_talks_nonsense_is_told_so(server, message):
     async with server.join(f"{API}events") as browser:
         await browser.read_message()

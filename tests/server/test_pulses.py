@@ -128,6 +128,21 @@ async def head(cluster):
         yield its
 
 
+async def test_only_the_heads_are_asked_whose_pulses_somebody_sees(new, head):
+    its, messages = new(idle=1000.0), asyncio.Queue()
+    its.follow({"asked", "other"})
+
+    its.show(messages.put_nowait, frozenset({"asked", "gone"}))
+    async with asyncio.timeout(DEADLINE):
+        while "asked" not in (await messages.get())["pulses"]:
+            pass
+    [asked_by] = head.asked_by
+
+    its.show(messages.put_nowait, frozenset({"other"}))
+
+    await asyncio.to_thread(until, "it is asked no more", asked_by.closed)
+
+
 async def test_for_all_who_look_a_head_is_asked_by_one_and_for_nobody_by_none(new, head):
     its, one, other = new(idle=1000.0), asyncio.Queue(), asyncio.Queue()
     its.follow({"asked"})

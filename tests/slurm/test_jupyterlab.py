@@ -81,9 +81,19 @@ def test_where_frames_are_forbidden_a_dashboard_is_a_page_of_the_browser_and_liv
     # without a base URL, for JupyterLab is at the root of this server
     assert urlsplit(dashboard.page.url).path == f"/workbench/dashboard/{NAME}/"
     assert worker.page.locator("iframe").count() == 0
+    worker.sees("Dashboards open in tabs of the browser: this server lets no page be shown in a frame")
     assert dashboard.faults() == []
     assert worker.elsewhere(lab) + dashboard.elsewhere(lab) == []
     dashboard.page.close()
+
+
+def test_the_tab_of_a_dashboard_that_comes_back_has_a_link_where_frames_are_forbidden(worker, running):
+    worker.do("workbench:dashboard", name=NAME, isRestored=True)
+
+    worker.sees("This server lets no page be shown in a frame.")
+    with worker.page.context.expect_page() as opened:
+        worker.page.locator(".wb-DashboardTab").get_by_text("Open the dashboard in a tab of the browser").click()
+    opened.value.close()
 
 
 def test_a_cluster_that_is_stopped_is_gone_from_the_panel_and_from_the_queue(slurm, worker, job, running):

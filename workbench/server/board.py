@@ -143,9 +143,9 @@ class Board:
             await self._news.wait()
         return self.known
 
-    def show(self, viewer: Viewer) -> None:
-        """Look often, at once to begin with, and bring pulses to a viewer: somebody sees them."""
-        self.pulses.show(viewer)
+    def show(self, viewer: Viewer, names: frozenset[str] | None = None) -> None:
+        """Look often, at once to begin with, and bring pulses to a viewer, as `Pulses.show`: somebody sees them."""
+        self.pulses.show(viewer, names)
         self._wake()
 
     def hide(self, viewer: Viewer) -> None:

@@ -55,7 +55,7 @@ class Events(Pinging, JupyterHandler):
         self._telling = asyncio.create_task(self._tell())
 
     def on_message(self, message: str | bytes) -> None:
-        """Hear whether somebody sees what is told."""
+        """Hear whether somebody sees what is told, and of which clusters the pulses."""
         try:
             visible = json.loads(message)["visible"]
         except (ValueError, RecursionError, TypeError, KeyError):
@@ -65,8 +65,10 @@ class Events(Pinging, JupyterHandler):
                 self._board.show(self._show)
             case False:
                 self._board.hide(self._show)
+            case [*names] if all(isinstance(name, str) for name in names):
+                self._board.show(self._show, frozenset(names))
             case _:
-                self.close(1003, 'allowed is {"visible": true} or {"visible": false}')
+                self.close(1003, 'allowed is {"visible": true}, {"visible": false} or {"visible": ["NAME", ...]}')
 
     def on_close(self) -> None:
         """Tell no more."""

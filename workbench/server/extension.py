@@ -58,6 +58,14 @@ class WorkbenchExtension(ExtensionApp):
     name = "workbench"
     load_other_extensions = True
 
+    def initialize_settings(self) -> None:
+        """Let JupyterLab know whether dashboards may be framed: while its tabs come back it waits for no answer."""
+        server: Any = self.serverapp
+        settings = server.web_app.settings
+        # Extensions are loaded by their names: that of JupyterHub, which forbids frames, has been.
+        policy = settings.get("headers", {}).get("Content-Security-Policy", "")
+        settings.setdefault("page_config_data", {})["workbenchFramed"] = may_frame(policy)
+
     def initialize_handlers(self) -> None:
         """Give the server its routes, and its kernels the word that they are there."""
         debug_log.set_up()
@@ -76,3 +84,17 @@ class WorkbenchExtension(ExtensionApp):
         """End the dashboards, and look at clusters no more; these go on, and so does what is being done to them."""
         await self.board.close()
         await self.panels.close()
+
+
+def may_frame(policy: str) -> bool:
+    """Return whether a Content-Security-Policy lets pages of this server be shown in a frame of this server.
+
+    Examples
+    --------
+    >>> may_frame("frame-ancestors 'none'; report-uri /csp")
+    False
+    >>> may_frame("frame-ancestors 'self'")
+    True
+    """
+    directives = (directive.split() for directive in policy.lower().split(";"))
+    return not any(words[1:] in ([], ["'none'"]) for words in directives if words[:1] == ["frame-ancestors"])

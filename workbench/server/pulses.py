@@ -44,16 +44,17 @@ class Pulses:
 
     def __init__(self, idle: float = _IDLE) -> None:
         self._idle = idle
-        self._viewers: set[Viewer] = set()
+        # With the clusters that each sees; None: all of them.
+        self._viewers: dict[Viewer, frozenset[str] | None] = {}
         self._names: frozenset[str] = frozenset()
         self._process: Process | None = None
         self._told: list[str] = []
         self._running: asyncio.Task[None] | None = None
         self._seen = 0.0
 
-    def show(self, viewer: Viewer) -> None:
-        """Bring pulses to a viewer."""
-        self._viewers.add(viewer)
+    def show(self, viewer: Viewer, names: frozenset[str] | None = None) -> None:
+        """Bring pulses to a viewer, who sees those of clusters of these names, or of all."""
+        self._viewers[viewer] = names
         self._tell()
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
@@ -61,7 +62,7 @@ class Pulses:
     def hide(self, viewer: Viewer) -> None:
         """Bring no more to a viewer; where there is none no head is asked."""
         if viewer in self._viewers:
-            self._viewers.remove(viewer)
+            del self._viewers[viewer]
             self._seen = time.monotonic()
             self._tell()
 
@@ -83,7 +84,8 @@ class Pulses:
             await asyncio.gather(self._running, return_exceptions=True)
 
     def _tell(self) -> None:
-        names = sorted(self._names) if self._viewers else []
+        seen = self._viewers.values()
+        names = sorted(name for name in self._names if any(its is None or name in its for its in seen))
         if self._process is not None and self._process.stdin is not None and names != self._told:
             self._process.stdin.write(json.dumps(names).encode() + b"\n")
             self._told = names

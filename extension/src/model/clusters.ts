@@ -123,14 +123,19 @@ export class ClustersModel implements IDisposable {
   /** The cluster that was chosen, else the newest that is up; what commands mean that are given no name. */
   get chosen(): ICluster | undefined {
     return (
-      this.byName.get(this._chosen) ?? this._clusters.find(its => its.up > 0) ?? this._clusters[0]
+      this.byName.get(this._choice) ?? this._clusters.find(its => its.up > 0) ?? this._clusters[0]
     );
+  }
+
+  /** The name of the cluster that was chosen, which may not be there; empty: none was. */
+  get choice(): string {
+    return this._choice;
   }
 
   /** Choose a cluster. */
   choose(name: string): void {
-    if (this._chosen !== name) {
-      this._chosen = name;
+    if (this._choice !== name) {
+      this._choice = name;
       this._changed.emit();
     }
   }
@@ -140,18 +145,24 @@ export class ClustersModel implements IDisposable {
     this.link.start();
   }
 
-  /** Try at once to connect, where the next try is still some time away. */
+  /** Try at once to connect, where the next try is still some time away, or none is made any more. */
   retry(): void {
     this.link.hurry();
+    this.link.start();
   }
 
-  /** Return what is disposed when somebody looks no longer: pulses come only while somebody does. */
-  watch(): IDisposable {
-    this.viewers += 1;
-    this.link.setVisible(true);
+  /**
+   * Return what is disposed when somebody looks no longer: pulses come only while somebody does.
+   *
+   * @param name - Of the cluster whose pulses are seen; undefined: those of all are.
+   */
+  watch(name?: string): IDisposable {
+    const viewer = { name };
+    this.viewers.add(viewer);
+    this.sayVisible();
     return new DisposableDelegate(() => {
-      this.viewers -= 1;
-      this.link.setVisible(this.viewers > 0);
+      this.viewers.delete(viewer);
+      this.sayVisible();
     });
   }
 
@@ -165,6 +176,13 @@ export class ClustersModel implements IDisposable {
       this.link.close();
       Signal.clearData(this);
     }
+  }
+
+  private sayVisible(): void {
+    const names = new Set([...this.viewers].map(its => its.name));
+    this.link.setVisible(
+      names.has(undefined) || (names.size > 0 && ([...names] as string[]).sort())
+    );
   }
 
   private take(message: Message): void {
@@ -236,6 +254,10 @@ export class ClustersModel implements IDisposable {
     } catch (error) {
       if (isLast()) {
         this.setState(stateAfter(error), error instanceof Error ? error.message : String(error));
+        if (this._state === 'missing' && this._version === '') {
+          // it was never there: somebody has to install it first
+          this.link.close();
+        }
         this._changed.emit();
       }
     }
@@ -253,7 +275,7 @@ export class ClustersModel implements IDisposable {
   private readonly link: Link;
   private readonly history = new History();
   private byName = new Map<string, ICluster>();
-  private viewers = 0;
+  private readonly viewers = new Set<{ name: string | undefined }>();
   // Requests for all clusters.
   private asked = 0;
   // Seconds by which the server's clock is ahead of this one.
@@ -267,7 +289,7 @@ export class ClustersModel implements IDisposable {
   private _version = '';
   // The version that the server had first.
   private first = '';
-  private _chosen = '';
+  private _choice = '';
   private _isDisposed = false;
   private readonly _changed = new Signal<this, void>(this);
   private readonly _pulsed = new Signal<this, void>(this);

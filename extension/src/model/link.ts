@@ -51,9 +51,13 @@ export class Link {
     }
   }
 
-  /** Tell the server whether somebody looks, now and after each new connection: while somebody does it often says a word. */
-  setVisible(visible: boolean): void {
-    if (this.visible !== visible) {
+  /**
+   * Tell the server whether somebody looks, now and after each new connection: while somebody does it often says a word.
+   *
+   * @param visible - The names of the clusters whose pulses are seen; true: all.
+   */
+  setVisible(visible: boolean | readonly string[]): void {
+    if (String(this.visible) !== String(visible)) {
       this.visible = visible;
       this.sayVisible();
     }
@@ -76,7 +80,7 @@ export class Link {
       opened: () => {
         if (current()) {
           this.open = true;
-          if (this.visible) {
+          if (this.visible !== false) {
             this.sayVisible();
           }
         }
@@ -123,7 +127,7 @@ export class Link {
   private listen(): void {
     clearTimeout(this.silence);
     this.silence =
-      this.open && this.visible
+      this.open && this.visible !== false
         ? setTimeout(() => {
             this.renew();
           }, SILENCE * 1000)
@@ -138,7 +142,7 @@ export class Link {
 
   private socket: ISocket | undefined;
   private open = false;
-  private visible = false;
+  private visible: boolean | readonly string[] = false;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private silence: ReturnType<typeof setTimeout> | undefined;
   private tries = 0;

@@ -10,6 +10,8 @@ export interface INews {
   ended?: IEnded;
 }
 
+// Clusters and starts that are remembered although they are gone.
+const GONE = 2000;
 // Nobody is told of the end of a cluster that he ends himself.
 const ENDING = ['closing', 'completing', 'done'];
 
@@ -32,20 +34,16 @@ export class Reporter {
     if (this.began === 0) {
       this.began = now;
       // by the clock of the head or the scheduler one may end later than now
-      ended.forEach(its => this.over.add(its.id));
+      remember(this.over, ended);
     }
     const news = [
       ...clusters.flatMap(its => this.ofCluster(its, starts, now, warn)),
       ...starts.flatMap(its => this.ofStart(its)),
       ...ended.flatMap(its => this.ofEnded(its, starts))
     ];
-    // for good: what cannot be read for a moment is no news when it is there again
-    for (const its of clusters) {
-      this.clusters.set(its.id, its);
-    }
-    for (const its of starts) {
-      this.starts.set(its.id, its);
-    }
+    remember(this.clusters, clusters);
+    remember(this.starts, starts);
+    remember(this.over, ended);
     return news;
   }
 
@@ -58,7 +56,7 @@ export class Reporter {
     const kinds: INews['kind'][] = [];
     const { id, name, state, up, ranks, ends, error, created } = cluster;
     if (ends !== null && ends - now < warn && ends > now && up > 0 && !this.warned.has(id)) {
-      this.warned.add(id);
+      remember(this.warned, [cluster]);
       kinds.push('ends');
     }
     const before = this.clusters.get(id);
@@ -94,7 +92,6 @@ export class Reporter {
     if (this.over.has(id)) {
       return [];
     }
-    this.over.add(id);
     const before = this.clusters.get(id);
     const isMeant = state === 'stopped' || before?.busy === 'stopping';
     const isTold = before?.state === 'failed' || isOf(starts, ended);
@@ -105,8 +102,22 @@ export class Reporter {
   private began = 0;
   private readonly clusters = new Map<string, ICluster>();
   private readonly starts = new Map<string, IStart>();
-  private readonly warned = new Set<string>();
-  private readonly over = new Set<string>();
+  private readonly warned = new Map<string, ICluster>();
+  private readonly over = new Map<string, IEnded>();
+}
+
+// Also what is gone, but not for ever: what cannot be read for a moment is no news when it is there again.
+function remember<T extends { id: string }>(known: Map<string, T>, there: readonly T[]): void {
+  for (const its of there) {
+    known.delete(its.id);
+    known.set(its.id, its);
+  }
+  for (const id of known.keys()) {
+    if (known.size <= there.length + GONE) {
+      break;
+    }
+    known.delete(id);
+  }
 }
 
 // Whether a cluster is that of a start, which tells of its failure.
