@@ -7,6 +7,7 @@ import { clientCode } from './code';
 import { meant } from './commands';
 import { Commands } from './ids';
 import { isUp } from './model/allowed';
+import { refusalOf } from './notebooks';
 import { hint } from './telling';
 import { IWorkbench } from './tokens';
 
@@ -33,9 +34,16 @@ export const injectPlugin: JupyterFrontEndPlugin<void> = {
         const panel = notebooks?.currentWidget;
         if (!panel) {
           hint(trans.__('There is no notebook to insert code into: open one, or choose its tab.'));
+          return;
+        }
+        const refusal = refusalOf(panel, trans);
+        if (refusal !== '') {
+          hint(refusal);
         } else if (cluster) {
           insert(panel.content, clientCode(cluster.name));
           app.shell.activateById(panel.id);
+          // the last notebook that had the focus, which another tab may have hidden
+          hint(trans.__('The code that connects to %1 is in %2.', cluster.name, panel.title.label));
         }
       }
     });
