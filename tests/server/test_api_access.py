@@ -16,6 +16,7 @@ METHODS = {
     "clusters/X/restart": {"POST"},
     "clusters/X/logs": {"GET"},
     "clusters/X/logs/X": {"GET"},
+    "clusters/X/logs/X/download": {"GET"},
     "form": {"GET"},
     "check": {"POST"},
     "kernels": {"GET"},

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tornado.iostream import StreamClosedError
+
 from workbench import registry
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.server import log_files
@@ -138,8 +140,33 @@ class Log(_OfCluster):
             first = int(begin)
         except ValueError:
             raise InvalidRequest(f"from {begin!r}: allowed is a whole number, of bytes.") from None
-        raw = self.get_query_argument("raw", "") == "true"
-        self.finish(await records.look(log_files.part, checked(name), file, first, key=self.key, raw=raw))
+        self.finish(await records.look(log_files.part, checked(name), file, first, key=self.key))
+
+
+class Download(_OfCluster):
+    """A log file as it is, which the browser keeps."""
+
+    @may("read")
+    async def get(self, name: str, file: str) -> None:
+        """Send as much of it as there is now, block by block."""
+        sent, size = 0, -1
+        # The end of the log may come while it is sent, and its folder may go: the browser sees by the length whether it
+        # has all of it.
+        while sent != size:
+            block, _, there = await records.look(log_files.block, checked(name), file, sent, key=self.key)
+            if size < 0:
+                size = there
+                self.set_header("Content-Type", "application/octet-stream")
+                self.set_header("Content-Length", size)
+                self.set_attachment_header(f"{name}-{file}.log")
+            if not block:
+                break
+            self.write(block[: size - sent])
+            sent = min(size, sent + len(block))
+            try:
+                await self.flush()
+            except StreamClosedError:
+                return  # the user has cancelled it
 
 
 class Form(Handler):
@@ -233,6 +260,7 @@ ROUTES: dict[str, type] = {
     f"{_NAME}/restart": Restart,
     f"{_NAME}/logs": Logs,
     f"{_NAME}/logs/([^/]+)": Log,
+    f"{_NAME}/logs/([^/]+)/download": Download,
     f"{ROOT}/form": Form,
     f"{ROOT}/check": Check,
     f"{ROOT}/kernels": Kernels,
