@@ -43,6 +43,11 @@ export class Api {
     await this.request('DELETE', ['clusters', cluster]);
   }
 
+  /** Forget why the last change of a cluster has failed. */
+  async dismissError(cluster: ICluster['name']): Promise<void> {
+    await this.request('DELETE', ['clusters', cluster, 'error']);
+  }
+
   /**
    * Ask the server.
    *

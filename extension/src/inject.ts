@@ -4,10 +4,10 @@ import { INotebookTracker, NotebookActions, type Notebook } from '@jupyterlab/no
 import { codeIcon } from '@jupyterlab/ui-components';
 
 import { clientCode } from './code';
-import { meant } from './commands';
-import { Commands } from './ids';
+import { CLUSTER, Commands, taking } from './ids';
 import { isUp } from './model/allowed';
 import { refusalOf } from './notebooks';
+import { meant } from './plugin';
 import { hint } from './telling';
 import { IWorkbench } from './tokens';
 
@@ -26,8 +26,10 @@ export const injectPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const { trans } = workbench;
     app.commands.addCommand(Commands.insertCode, {
-      label: trans.__('Insert Code That Connects to Cluster'),
+      label: args =>
+        trans.__('Insert Code That Connects to Cluster %1', meant(workbench, args)?.name ?? ''),
       icon: codeIcon,
+      describedBy: taking(CLUSTER),
       isEnabled: args => isUp(meant(workbench, args)),
       execute: args => {
         const cluster = meant(workbench, args);

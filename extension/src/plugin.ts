@@ -1,9 +1,11 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import { Api } from './api';
-import { PLUGIN } from './ids';
+import type { ICluster } from './contract';
+import { Commands, PLUGIN } from './ids';
 import { ClustersModel } from './model/clusters';
 import { IWorkbench, type ISettings } from './tokens';
 
@@ -28,6 +30,12 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     if (registry) {
       void follow(registry, settings);
     }
+    // what commands mean, are called and may do depends on the clusters
+    model.changed.connect(() => {
+      for (const id of Object.values(Commands).filter(its => app.commands.hasCommand(its))) {
+        app.commands.notifyCommandChanged(id);
+      }
+    });
     // the page comes first
     void app.restored.then(() => {
       model.start();
@@ -36,6 +44,14 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     return { api, model, trans, settings };
   }
 };
+
+/** Return the cluster that a command means: that of its argument, else the chosen one. */
+export function meant(
+  { model }: IWorkbench,
+  args: ReadonlyPartialJSONObject
+): ICluster | undefined {
+  return typeof args.name === 'string' ? model.cluster(args.name) : model.chosen;
+}
 
 async function follow(registry: ISettingRegistry, settings: ISettings): Promise<void> {
   try {

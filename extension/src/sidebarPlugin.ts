@@ -9,7 +9,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { startDrag } from './drag';
-import { Commands, PANEL } from './ids';
+import { Commands, PANEL, taking } from './ids';
 import { refusalOf } from './notebooks';
 import { clustersIcon } from './sidebar/icons';
 import { ClustersPanel } from './sidebar/widget';
@@ -59,6 +59,9 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       label: args => (args.isLauncher ? trans.__('MPI Clusters') : trans.__('Show MPI Clusters')),
       caption: trans.__('Show the panel of MPI clusters'),
       icon: clustersIcon,
+      describedBy: taking({
+        isLauncher: { type: 'boolean', description: 'Whether it stands in the launcher.' }
+      }),
       execute: () => {
         shell.activateById(PANEL);
       }

@@ -14,6 +14,7 @@ METHODS = {
     "clusters/X": {"DELETE"},
     "clusters/X/scale": {"POST"},
     "clusters/X/restart": {"POST"},
+    "clusters/X/error": {"DELETE"},
     "clusters/X/logs": {"GET"},
     "clusters/X/logs/X": {"GET"},
     "clusters/X/logs/X/download": {"GET"},

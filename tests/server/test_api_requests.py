@@ -78,6 +78,7 @@ async def test_unknown_names_are_not_found(server, name):
         (f"clusters/{name}", "DELETE"),
         (f"clusters/{name}/scale", "POST"),
         (f"clusters/{name}/restart", "POST"),
+        (f"clusters/{name}/error", "DELETE"),
         (f"clusters/{name}/logs", "GET"),
         (f"clusters/{name}/logs/head", "GET"),
         (f"clusters/{name}/logs/head/download", "GET"),

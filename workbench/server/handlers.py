@@ -110,6 +110,17 @@ class Restart(Handler):
         self.accept({})
 
 
+class LastError(Handler):
+    """Why the last change of a cluster has failed."""
+
+    @may("write")
+    async def delete(self, name: str) -> None:
+        """Forget it."""
+        self.shared.board.changes.dismiss((await self.record(name)).id)
+        self.set_status(204)
+        self.finish()
+
+
 class _OfCluster(Handler):
     # Following a log is no activity of the user: a tab that was left open would keep a hub's server for ever.
     _track_activity = False
@@ -258,6 +269,7 @@ ROUTES: dict[str, type] = {
     _NAME: Cluster,
     f"{_NAME}/scale": Scale,
     f"{_NAME}/restart": Restart,
+    f"{_NAME}/error": LastError,
     f"{_NAME}/logs": Logs,
     f"{_NAME}/logs/([^/]+)": Log,
     f"{_NAME}/logs/([^/]+)/download": Download,

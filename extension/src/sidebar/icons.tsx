@@ -1,5 +1,6 @@
 import {
   addIcon,
+  closeIcon,
   codeIcon,
   LabIcon,
   listIcon,
@@ -24,6 +25,7 @@ const part = (icon: Icon) => () => (
 );
 
 export const AddIcon = part(addIcon);
+export const CloseIcon = part(closeIcon);
 export const CodeIcon = part(codeIcon);
 export const DashboardIcon = part(dashboardIcon);
 export const LogsIcon = part(listIcon);
