@@ -6,6 +6,7 @@ import type { ICluster } from './contract';
 import { CLUSTER, Commands, taking } from './ids';
 import { isChangeable, isStoppable } from './model/allowed';
 import { meant } from './plugin';
+import { scaleIcon } from './sidebar/icons';
 import { failed, hint } from './telling';
 import { IWorkbench } from './tokens';
 
@@ -31,6 +32,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       {
         id: Commands.scale,
         label: (name: string) => trans.__('Scale Cluster %1…', name),
+        icon: scaleIcon,
         agree: scale,
         isAllowed: isChangeable
       },

@@ -12,7 +12,11 @@ from jupyter_core.paths import jupyter_data_dir
 
 from browser.lab import Worker, forget, make
 
-LOG = "\x1b[1;31mred\x1b[0m mpi://10.0.0.1:5 <b>\n 10 %\r 20 %\nend of the log"
+COLOURS = ["red", "green", "yellow", "blue", "magenta", "cyan"]
+LOG = (
+    "".join(f"\x1b[1;3{number}m{colour}\x1b[0m " for number, colour in enumerate(COLOURS, 1))
+    + "mpi://10.0.0.1:5 <b>\n 10 %\r 20 %\nend of the log"
+)
 # All commands, with their labels and the schemas of what they take.
 COMMANDS = """async () => Promise.all(
   jupyterapp.commands.listCommands().filter(its => its.startsWith("workbench:")).map(async its =>
@@ -152,8 +156,8 @@ def test_a_log_is_shown_in_its_colours_and_downloaded_as_it_is(worker, shot):
     log = worker.page.get_by_label("Log head of first")
     log.get_by_text("end of the log").wait_for()
 
-    assert log.inner_text().splitlines() == ["red mpi://10.0.0.1:5 <b>", " 20 %", "end of the log"]
-    assert log.locator(".wb-mod-red").inner_text() == "red"
+    assert log.inner_text().splitlines() == [" ".join([*COLOURS, "mpi://10.0.0.1:5 <b>"]), " 20 %", "end of the log"]
+    assert [log.locator(f".wb-mod-{colour}").inner_text() for colour in COLOURS] == COLOURS
     assert log.locator("a").count() == 0
     for theme in ("Dark", "Light"):
         worker.do("apputils:change-theme", theme=f"JupyterLab {theme}")
@@ -162,4 +166,4 @@ def test_a_log_is_shown_in_its_colours_and_downloaded_as_it_is(worker, shot):
     with worker.page.expect_download() as download:
         worker.page.get_by_role("link", name="Download").locator("visible=true").click()
     assert download.value.suggested_filename == "first-head.log"
-    assert Path(download.value.path()).read_text(newline="") == f"{LOG}\n"
+    assert Path(download.value.path()).read_bytes() == f"{LOG}\n".encode()
