@@ -187,6 +187,13 @@ class Worker(Viewer):
         """Wait for the end of the cell that was begun, and return what it says."""
         return said(self.page.evaluate("() => ran"))
 
+    def wear(self, theme: str) -> None:
+        """Change the theme of JupyterLab to ``Dark`` or ``Light``, and wait until it is there."""
+        name = f"JupyterLab {theme}"
+        self.do("apputils:change-theme", theme=name)
+        self.page.locator(f'body[data-jp-theme-name="{name}"]').wait_for(state="attached")
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
+
     def show_clusters(self) -> None:
         """Open the panel of clusters."""
         self.do("workbench:show")

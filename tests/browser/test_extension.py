@@ -136,12 +136,13 @@ def test_a_card_that_is_dragged_into_a_notebook_leaves_its_code_there(worker, cl
     assert f'MPICluster.attach("{cluster}")' in worker.source(3)
 
 
-def test_a_number_of_ranks_that_cannot_be_is_refused_in_words(worker, cluster):
+def test_a_number_of_ranks_that_cannot_be_is_refused_in_words_until_they_are_dismissed(worker, cluster, shot):
     scale(worker, cluster, 1)
 
     error = worker.card(cluster).get_by_role("alert")
     error.get_by_text("whole worlds").wait_for()
     worker.card(cluster).get_by_text("2 ranks", exact=True).wait_for()
+    shot(worker.page, "extension-error")
     worker.page.get_by_role("button", name=f"Dismiss the error of {cluster}").click()
     error.wait_for(state="detached")
 
@@ -278,11 +279,9 @@ def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(wor
     ended = worker.page.locator(f'[data-ended="{record.name}"]')
     ended.get_by_text(gone).wait_for()
     worker.card(record.name).wait_for(state="detached")
-    for theme in ("JupyterLab Dark", "JupyterLab Light"):
-        worker.do("apputils:change-theme", theme=theme)
-        worker.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
-        worker.page.locator("#jupyterlab-splash").wait_for(state="detached")
-        shot(worker.page, f"extension-ended-{theme[-5:].strip().lower()}")
+    for theme in ("Dark", "Light"):
+        worker.wear(theme)
+        shot(worker.page, f"extension-ended-{theme.lower()}")
     # Another cluster has its name meanwhile.
     successor = make("doomed", "the log of the successor")
     try:

@@ -160,8 +160,7 @@ def test_a_log_is_shown_in_its_colours_and_downloaded_as_it_is(worker, shot):
     assert [log.locator(f".wb-mod-{colour}").inner_text() for colour in COLOURS] == COLOURS
     assert log.locator("a").count() == 0
     for theme in ("Dark", "Light"):
-        worker.do("apputils:change-theme", theme=f"JupyterLab {theme}")
-        worker.page.locator(f'body[data-jp-theme-name="JupyterLab {theme}"]').wait_for(state="attached")
+        worker.wear(theme)
         shot(worker.page, f"extension-log-colours-{theme.lower()}")
     with worker.page.expect_download() as download:
         worker.page.get_by_role("link", name="Download").locator("visible=true").click()

@@ -11,7 +11,7 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from workbench import registry
+from workbench import logs, registry
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.server import log_files
 from workbench.server.api import ROOT, Handler, checked, may
@@ -160,11 +160,13 @@ class Download(_OfCluster):
     @may("read")
     async def get(self, name: str, file: str) -> None:
         """Send as much of it as there is now, block by block."""
+        # Another cluster may have the name soon.
+        folder = await records.look(logs.folder, checked(name), self.key)
         sent, size = 0, -1
-        # The end of the log may come while it is sent, and its folder may go: the browser sees by the length whether it
+        # The log may be begun anew while it is sent, and its folder may go: by the length the browser knows whether it
         # has all of it.
         while sent != size:
-            block, _, there = await records.look(log_files.block, checked(name), file, sent, key=self.key)
+            block, _, there = await records.look(log_files.block, folder, file, sent)
             if size < 0:
                 size = there
                 self.set_header("Content-Type", "application/octet-stream")

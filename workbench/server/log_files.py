@@ -30,23 +30,27 @@ def listing(name: str, key: str | None = None) -> list[dict[str, Any]]:
     ClusterNotFound
         If there never was one.
     """
+    return _listing(logs.folder(name, key))
+
+
+def _listing(folder: Path) -> list[dict[str, Any]]:
     try:
         return [
             {"name": entry.name.removesuffix(".log"), "size": entry.stat(follow_symlinks=False).st_size}
-            for entry in sorted(os.scandir(logs.folder(name, key)), key=lambda entry: entry.name)
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name)
             if entry.name.endswith(".log") and entry.is_file(follow_symlinks=False)
         ]
     except FileNotFoundError:
         return []  # it was asked for a moment ago, or is being removed
 
 
-def block(name: str, file: str, begin: int, *, key: str | None = None) -> tuple[bytes, int, int]:
+def block(folder: Path, file: str, begin: int) -> tuple[bytes, int, int]:
     """Return 256 KiB of a log file, or what there is to its end, their first byte, and the size of the file in bytes.
 
     Parameters
     ----------
-    name, key
-        The cluster, as of `workbench.logs.folder`.
+    folder
+        The logs of a cluster, as `workbench.logs.folder` returns them.
     file
         As of `listing`; never a path.
     begin
@@ -55,19 +59,18 @@ def block(name: str, file: str, begin: int, *, key: str | None = None) -> tuple[
     Raises
     ------
     ClusterNotFound
-        If there is no such cluster or file.
+        If there is no such file.
     """
-    path = logs.folder(name, key) / f"{file}.log"
     try:
         # There is a log for each rank: they are listed only for who asks for the list.
-        opened = _open(path) if _FILE.fullmatch(file) else None
+        opened = _open(folder / f"{file}.log") if _FILE.fullmatch(file) else None
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise
         opened = None
     if opened is None:
-        files = [its["name"] for its in listing(name, key)]
-        raise ClusterNotFound(f"cluster {name!r} has no log {file!r}; {did_you_mean(file, files)}")
+        files = [its["name"] for its in _listing(folder)]
+        raise ClusterNotFound(f"there is no log {file!r} in {folder}; {did_you_mean(file, files)}")
     with opened:
         size = opened.seek(0, os.SEEK_END)
         # A file that was begun anew is shorter than what has been read of it.
@@ -76,15 +79,27 @@ def block(name: str, file: str, begin: int, *, key: str | None = None) -> tuple[
 
 
 def part(name: str, file: str, begin: int, *, key: str | None = None) -> dict[str, Any]:
-    """Return a part of a log file as a page shows it; takes and raises what `block` does.
+    """Return a part of a log file as a page shows it.
+
+    Parameters
+    ----------
+    name, key
+        The cluster, as of `workbench.logs.folder`.
+    file, begin
+        As of `block`.
 
     Returns
     -------
     part : dict
         ``text``, as of `workbench.printable.coloured`, of at most 256 KiB of the file, ``next``: the first byte of what
         follows, ``size`` of the file in bytes.
+
+    Raises
+    ------
+    ClusterNotFound
+        If there is no such cluster or file.
     """
-    read, start, size = block(name, file, begin, key=key)
+    read, start, size = block(logs.folder(name, key), file, begin)
     # A character or a colour that is cut off at the end belongs to the next part.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(read)
