@@ -1,4 +1,5 @@
 import js from '@eslint/js';
+import jupyter from '@jupyter/eslint-plugin';
 import hooks from 'eslint-plugin-react-hooks';
 import { defineConfig, globalIgnores } from 'eslint/config';
 import ts from 'typescript-eslint';
@@ -9,6 +10,21 @@ export default defineConfig(
   ts.configs.strictTypeChecked,
   ts.configs.stylisticTypeChecked,
   hooks.configs['recommended-latest'],
+  {
+    plugins: { jupyter },
+    rules: {
+      'jupyter/command-described-by': 'error',
+      'jupyter/incorrect-translator-usage': 'error',
+      'jupyter/no-dynamic-translation': 'error',
+      'jupyter/no-pageconfig-base-url': 'error',
+      'jupyter/no-translation-concatenation': 'error',
+      'jupyter/plugin-activation-args': 'error',
+      'jupyter/plugin-description': 'error',
+      'jupyter/plugin-id-convention': 'error',
+      'jupyter/require-signal-this-arg': 'error',
+      'jupyter/token-format': 'error'
+    }
+  },
   {
     languageOptions: {
       parserOptions: { project: ['./tsconfig.json', './tsconfig.unit.json'] }

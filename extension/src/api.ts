@@ -41,6 +41,11 @@ export class Api {
     await this.request('DELETE', ['clusters', cluster]);
   }
 
+  /** Forget why the last change of a cluster has failed. */
+  async dismissError(cluster: ICluster['name']): Promise<void> {
+    await this.request('DELETE', ['clusters', cluster, 'error']);
+  }
+
   /**
    * Ask the server.
    *
@@ -76,10 +81,15 @@ export class Api {
     return this.url('dashboard', [cluster]) + '/';
   }
 
+  /** Return the address of what the browser asks for by itself; parameters as of {@link request}. */
+  address(path: string[], query: Record<string, string>): string {
+    return this.url('api', path) + URLExt.objectToQueryString({ ...query, ...this.login });
+  }
+
   /** Open the websocket by which changes are told. */
   connect(events: IEvents): ISocket {
-    const { WebSocket, wsUrl, token, appendToken } = this.settings;
-    const query = appendToken && token ? `?token=${encodeURIComponent(token)}` : '';
+    const { WebSocket, wsUrl } = this.settings;
+    const query = URLExt.objectToQueryString(this.login);
     const socket = new WebSocket(URLExt.join(wsUrl, ROOT, 'api', 'events') + query);
     socket.onopen = () => {
       events.opened();
@@ -91,6 +101,12 @@ export class Api {
       events.closed();
     };
     return socket;
+  }
+
+  // What an address has where the browser sends no header of ours, and no cookie of this server.
+  private get login(): Record<string, string> {
+    const { token, appendToken } = this.settings;
+    return appendToken && token ? { token } : {};
   }
 
   private url(kind: string, path: string[]): string {

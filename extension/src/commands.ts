@@ -1,22 +1,14 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Dialog, ICommandPalette, InputDialog, showDialog } from '@jupyterlab/apputils';
 import { refreshIcon, stopIcon } from '@jupyterlab/ui-components';
-import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import type { ICluster } from './contract';
-import { Commands } from './ids';
+import { CLUSTER, Commands, taking } from './ids';
 import { isChangeable, isStoppable } from './model/allowed';
+import { meant } from './plugin';
+import { scaleIcon } from './sidebar/icons';
 import { failed, hint } from './telling';
 import { IWorkbench } from './tokens';
-
-/** Return the cluster that a command means: that of its argument, else the chosen one. */
-export function meant(
-  workbench: IWorkbench,
-  args: ReadonlyPartialJSONObject
-): ICluster | undefined {
-  const { model } = workbench;
-  return typeof args.name === 'string' ? model.cluster(args.name) : model.chosen;
-}
 
 /** What changes clusters. */
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
@@ -39,20 +31,21 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     const actions = [
       {
         id: Commands.scale,
-        label: trans.__('Scale Cluster …'),
+        label: (name: string) => trans.__('Scale Cluster %1…', name),
+        icon: scaleIcon,
         agree: scale,
         isAllowed: isChangeable
       },
       {
         id: Commands.restart,
-        label: trans.__('Restart Ranks …'),
+        label: (name: string) => trans.__('Restart Ranks of Cluster %1…', name),
         icon: refreshIcon,
         agree: restart,
         isAllowed: isChangeable
       },
       {
         id: Commands.stop,
-        label: trans.__('Stop Cluster …'),
+        label: (name: string) => trans.__('Stop Cluster %1…', name),
         icon: stopIcon,
         agree: stop,
         isAllowed: isStoppable
@@ -60,8 +53,9 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     ];
     for (const { id, label, icon, agree, isAllowed } of actions) {
       app.commands.addCommand(id, {
-        label,
+        label: args => label(meant(workbench, args)?.name ?? ''),
         icon,
+        describedBy: taking(CLUSTER),
         isEnabled: args => isAllowed(meant(workbench, args)),
         execute: async args => {
           const cluster = meant(workbench, args);
@@ -72,11 +66,6 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       });
       palette?.addItem({ command: id, category: trans.__('MPI Clusters') });
     }
-    model.changed.connect(() => {
-      for (const id of Object.values(Commands).filter(its => app.commands.hasCommand(its))) {
-        app.commands.notifyCommandChanged(id);
-      }
-    });
   }
 };
 

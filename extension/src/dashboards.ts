@@ -7,10 +7,10 @@ import {
 import { ICommandPalette, IThemeManager, WidgetTracker } from '@jupyterlab/apputils';
 import { PageConfig } from '@jupyterlab/coreutils';
 
-import { meant } from './commands';
 import { DashboardTab } from './dashboardTab';
-import { Commands } from './ids';
+import { CLUSTER, Commands, taking } from './ids';
 import { isUp } from './model/allowed';
+import { meant } from './plugin';
 import { dashboardIcon } from './sidebar/icons';
 import { details, hint } from './telling';
 import { IWorkbench } from './tokens';
@@ -46,8 +46,12 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
     };
     const theme = () => (!themes?.theme || themes.isLight(themes.theme) ? 'light' : 'dark');
     app.commands.addCommand(Commands.dashboard, {
-      label: trans.__('Open Dashboard of Cluster'),
+      label: args => trans.__('Open Dashboard of Cluster %1', meant(workbench, args)?.name ?? ''),
       icon: dashboardIcon,
+      describedBy: taking({
+        ...CLUSTER,
+        page: { type: 'string', description: 'A page of the dashboard; default: as the setting.' }
+      }),
       isEnabled: args => isUp(meant(workbench, args)),
       execute: async args => {
         // a tab that comes back with the workspace may do so before its cluster is known

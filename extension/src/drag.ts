@@ -4,15 +4,25 @@ import type * as React from 'react';
 
 import { clientCode } from './code';
 import type { ICluster } from './contract';
+import { hint } from './telling';
 
 // What notebooks take.
 const CELLS = 'application/vnd.jupyter.cells';
 // Pixels after which a press is a drag.
 const ENOUGH = 5;
 
-/** Drag the code that connects to a cluster, as soon as the pointer has moved far enough. */
-export function startDrag(cluster: ICluster, press: React.PointerEvent): void {
-  if (press.button !== 0) {
+/**
+ * Drag the code that connects to a cluster, as soon as the pointer has moved far enough.
+ *
+ * @param refusal - Returns why an element does not take the code; empty: it may.
+ */
+export function startDrag(
+  cluster: ICluster,
+  press: React.PointerEvent,
+  refusal: (over: Node) => string
+): void {
+  // a finger scrolls the list
+  if (press.button !== 0 || press.pointerType === 'touch') {
     return;
   }
   const { clientX, clientY } = press;
@@ -29,7 +39,7 @@ export function startDrag(cluster: ICluster, press: React.PointerEvent): void {
     }
     if (Math.hypot(event.clientX - clientX, event.clientY - clientY) >= ENOUGH) {
       stop();
-      void carry(cluster.name, event.clientX, event.clientY);
+      void carry(cluster.name, event, refusal);
     }
   };
   document.addEventListener('pointermove', move, true);
@@ -37,7 +47,11 @@ export function startDrag(cluster: ICluster, press: React.PointerEvent): void {
   document.addEventListener('pointercancel', stop, true);
 }
 
-async function carry(name: string, clientX: number, clientY: number): Promise<void> {
+async function carry(
+  name: string,
+  { clientX, clientY }: PointerEvent,
+  refusal: (over: Node) => string
+): Promise<void> {
   const code = clientCode(name);
   const mimeData = new MimeData();
   mimeData.setData(CELLS, [{ cell_type: 'code', source: code, metadata: {}, outputs: [] }]);
@@ -51,6 +65,22 @@ async function carry(name: string, clientX: number, clientY: number): Promise<vo
     supportedActions: 'copy-move',
     proposedAction: 'copy'
   });
+  let why = '';
+  const enter = (event: Event) => {
+    const { target } = event;
+    // the body is told, too, of each element that has not taken it
+    if (target instanceof Node && target !== document.body) {
+      why = refusal(target);
+      if (why !== '') {
+        event.stopPropagation();
+      }
+    }
+  };
+  document.addEventListener('lm-dragenter', enter, true);
   await drag.start(clientX, clientY);
+  document.removeEventListener('lm-dragenter', enter, true);
   drag.dispose();
+  if (why !== '') {
+    hint(why);
+  }
 }

@@ -1,3 +1,5 @@
+import type { JSONObject } from '@lumino/coreutils';
+
 /** Commands; all but `newCluster` and `show` take `{name}`, and mean the chosen cluster without one. */
 export const Commands = {
   show: 'workbench:show',
@@ -11,6 +13,16 @@ export const Commands = {
   restart: 'workbench:restart',
   stop: 'workbench:stop'
 } as const;
+
+/** Describe the arguments of a command. */
+export function taking(properties: JSONObject): { args: JSONObject } {
+  return { args: { type: 'object', properties } };
+}
+
+/** What commands about a cluster take. */
+export const CLUSTER = {
+  name: { type: 'string', description: 'The name of a cluster; default: the chosen cluster.' }
+};
 
 /** The folder of plugins and settings. */
 export const PLUGIN = 'mpi-workbench:plugin';

@@ -4,9 +4,10 @@ import { INotebookTracker, NotebookActions, type Notebook } from '@jupyterlab/no
 import { codeIcon } from '@jupyterlab/ui-components';
 
 import { clientCode } from './code';
-import { meant } from './commands';
-import { Commands } from './ids';
+import { CLUSTER, Commands, taking } from './ids';
 import { isUp } from './model/allowed';
+import { refusalOf } from './notebooks';
+import { meant } from './plugin';
 import { hint } from './telling';
 import { IWorkbench } from './tokens';
 
@@ -25,17 +26,26 @@ export const injectPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const { trans } = workbench;
     app.commands.addCommand(Commands.insertCode, {
-      label: trans.__('Insert Code That Connects to Cluster'),
+      label: args =>
+        trans.__('Insert Code That Connects to Cluster %1', meant(workbench, args)?.name ?? ''),
       icon: codeIcon,
+      describedBy: taking(CLUSTER),
       isEnabled: args => isUp(meant(workbench, args)),
       execute: args => {
         const cluster = meant(workbench, args);
         const panel = notebooks?.currentWidget;
         if (!panel) {
           hint(trans.__('There is no notebook to insert code into: open one, or choose its tab.'));
+          return;
+        }
+        const refusal = refusalOf(panel, trans);
+        if (refusal !== '') {
+          hint(refusal);
         } else if (cluster) {
           insert(panel.content, clientCode(cluster.name));
           app.shell.activateById(panel.id);
+          // the last notebook that had the focus, which another tab may have hidden
+          hint(trans.__('The code that connects to %1 is in %2.', cluster.name, panel.title.label));
         }
       }
     });

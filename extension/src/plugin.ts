@@ -2,9 +2,11 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import { Api } from './api';
-import { PLUGIN } from './ids';
+import type { ICluster } from './contract';
+import { Commands, PLUGIN } from './ids';
 import { keepChoice } from './model/choice';
 import { ClustersModel } from './model/clusters';
 import { IWorkbench, type ISettings } from './tokens';
@@ -34,6 +36,12 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     if (memory) {
       void keepChoice(model, memory);
     }
+    // what commands mean, are called and may do depends on the clusters
+    model.changed.connect(() => {
+      for (const id of Object.values(Commands).filter(its => app.commands.hasCommand(its))) {
+        app.commands.notifyCommandChanged(id);
+      }
+    });
     // the page comes first
     void app.restored.then(() => {
       model.start();
@@ -42,6 +50,14 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     return { api, model, trans, settings };
   }
 };
+
+/** Return the cluster that a command means: that of its argument, else the chosen one. */
+export function meant(
+  { model }: IWorkbench,
+  args: ReadonlyPartialJSONObject
+): ICluster | undefined {
+  return typeof args.name === 'string' ? model.cluster(args.name) : model.chosen;
+}
 
 async function follow(registry: ISettingRegistry, settings: ISettings): Promise<void> {
   try {

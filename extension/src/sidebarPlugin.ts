@@ -5,10 +5,12 @@ import {
 } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { ILauncher } from '@jupyterlab/launcher';
+import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { startDrag } from './drag';
-import { Commands, PANEL } from './ids';
+import { Commands, PANEL, taking } from './ids';
+import { refusalOf } from './notebooks';
 import { clustersIcon } from './sidebar/icons';
 import { ClustersPanel } from './sidebar/widget';
 import { IWorkbench } from './tokens';
@@ -19,14 +21,15 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   description: 'The panel of clusters.',
   autoStart: true,
   requires: [IWorkbench],
-  optional: [ILayoutRestorer, ICommandPalette, ILauncher, ITranslator],
+  optional: [ILayoutRestorer, ICommandPalette, ILauncher, ITranslator, INotebookTracker],
   activate: (
     app: JupyterFrontEnd,
     workbench: IWorkbench,
     restorer: ILayoutRestorer | null,
     palette: ICommandPalette | null,
     launcher: ILauncher | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    notebooks: INotebookTracker | null
   ) => {
     const { commands, shell } = app;
     const { trans } = workbench;
@@ -37,7 +40,12 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       },
       can: command => commands.hasCommand(command),
       isEnabled: (command, args) => commands.isEnabled(command, args),
-      drag: startDrag
+      drag: (cluster, event) => {
+        startDrag(cluster, event, over => {
+          const panel = notebooks?.find(its => its.node.contains(over));
+          return panel ? refusalOf(panel, trans) : '';
+        });
+      }
     });
     panel.id = PANEL;
     panel.title.icon = clustersIcon;
@@ -51,6 +59,9 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       label: args => (args.isLauncher ? trans.__('MPI Clusters') : trans.__('Show MPI Clusters')),
       caption: trans.__('Show the panel of MPI clusters'),
       icon: clustersIcon,
+      describedBy: taking({
+        isLauncher: { type: 'boolean', description: 'Whether it stands in the launcher.' }
+      }),
       execute: () => {
         shell.activateById(PANEL);
       }

@@ -5,39 +5,38 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import { Api } from '../src/api';
 import { logsOf } from '../src/logs/contract';
-import { download } from '../src/logs/download';
 
-test('a log is shown as it can be, and downloaded as it is', async t => {
+const URL_OF_LOG = 'http://hub.example/workbench/api/clusters/a/logs/head';
+
+function answering(settings: Partial<ServerConnection.ISettings> = {}) {
   const asked: string[] = [];
   const fetch = (input: RequestInfo | URL): Promise<Response> => {
     asked.push(new Request(input).url.replace(/&\d+$/, ''));
-    return Promise.resolve(new Response('{"text": "\\u001b", "next": 1, "size": 1}'));
+    return Promise.resolve(new Response('{"text": "", "next": 1, "size": 1}'));
   };
-  const settings = ServerConnection.makeSettings({
-    baseUrl: 'http://hub.example/',
-    fetch,
-    Request,
-    Headers
-  });
-  const source = logsOf(new Api(settings), 'a');
-  const saved: Blob[] = [];
-  t.mock.method(URL, 'createObjectURL', (blob: Blob) => {
-    saved.push(blob);
-    return 'blob:0';
-  });
-  Object.assign(globalThis, {
-    document: { cookie: '', createElement: () => ({ click: () => undefined }) }
-  });
+  const baseUrl = 'http://hub.example/';
+  const made = ServerConnection.makeSettings({ baseUrl, fetch, Request, Headers, ...settings });
+  return { api: new Api(made), asked };
+}
 
-  await source.part('head', -10);
-  await download(source, 'head', 'a-head.log');
-  await logsOf(new Api(settings), 'a', '1f').part('head', 0);
+test('parts of a log are those of the cluster that is meant', async () => {
+  const { api, asked } = answering();
 
-  const url = 'http://hub.example/workbench/api/clusters/a/logs/head';
-  assert.deepEqual(asked, [
-    `${url}?from=-10&raw=false`,
-    `${url}?from=0&raw=true`,
-    `${url}?from=0&raw=false&id=1f`
-  ]);
-  assert.deepEqual(await Promise.all(saved.map(blob => blob.text())), ['\u001b']);
+  await logsOf(api, 'a').part('head', -10);
+  await logsOf(api, 'a', '1f').part('head', 0);
+
+  assert.deepEqual(asked, [`${URL_OF_LOG}?from=-10`, `${URL_OF_LOG}?from=0&id=1f`]);
+});
+
+test('a download is of the cluster that is meant', () => {
+  const { api } = answering();
+
+  assert.equal(logsOf(api, 'a').address('head'), `${URL_OF_LOG}/download`);
+  assert.equal(logsOf(api, 'a', '1f').address('head'), `${URL_OF_LOG}/download?id=1f`);
+});
+
+test('a download has the token in its address where the websocket has it', () => {
+  const { api } = answering({ token: 'a b', appendToken: true });
+
+  assert.equal(logsOf(api, 'a').address('head'), `${URL_OF_LOG}/download?token=a%20b`);
 });

@@ -68,3 +68,36 @@ test('a short text is not cut', () => {
 
   assert.ok(!text.isCut);
 });
+
+test('of a progress bar the last state is left, however it comes', () => {
+  const whole = 'begin\n 10 %\r 50 %\r100 %\r\nend\r\r\n';
+  for (const size of [1, 2, 5, whole.length]) {
+    const text = new TextEnd();
+    for (let at = 0; at < whole.length; at += size) {
+      text.append(whole.slice(at, at + size));
+    }
+
+    assert.equal(text.toString(), 'begin\n100 %\nend\n');
+    assert.equal(text.pieces[0]?.text, 'begin\n100 %\nend\n');
+  }
+});
+
+test('what a carriage return ends is there until more comes', () => {
+  const text = new TextEnd();
+
+  text.append(' 10 %\r 20 %\r');
+  assert.equal(text.toString(), ' 20 %\r');
+  text.append(' 30 %\r');
+  assert.equal(text.toString(), ' 30 %\r');
+});
+
+test('a colour goes on from piece to piece', () => {
+  const text = new TextEnd();
+
+  text.append('\x1b[31m' + lines(1000));
+
+  const [first, ...others] = text.pieces.map(its => its.look.colour);
+  assert.equal(first, '');
+  assert.ok(others.length > 1);
+  assert.ok(others.every(its => its === 'red'));
+});

@@ -20,7 +20,9 @@ from jupyter_core.paths import jupyter_runtime_dir
 from support.processes import DEADLINE, until
 
 from browser.viewing import Viewer
-from workbench import registry
+from workbench import registry, scratch
+from workbench.host import ProcessId
+from workbench.record import Record, World
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
 PANEL = "#workbench-clusters"
@@ -105,11 +107,11 @@ class Lab:
             self.process.kill()
             self.process.wait(DEADLINE)
 
-    def write(self, name: str, cells: Sequence[str]) -> None:
+    def write(self, name: str, cells: Sequence[str], kernel: str = "python3") -> None:
         """Write a notebook."""
         # of a notebook without a kernel JupyterLab asks which one it shall have
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python"}}
-        made = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)), metadata=kernel)
+        metadata = {"kernelspec": {"name": kernel, "display_name": "Python"}}
+        made = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)), metadata=metadata)
         nbformat.write(made, self.folder / name)
 
 
@@ -184,6 +186,13 @@ class Worker(Viewer):
     def ended(self) -> str:
         """Wait for the end of the cell that was begun, and return what it says."""
         return said(self.page.evaluate("() => ran"))
+
+    def wear(self, theme: str) -> None:
+        """Change the theme of JupyterLab to ``Dark`` or ``Light``, and wait until it is there."""
+        name = f"JupyterLab {theme}"
+        self.do("apputils:change-theme", theme=name)
+        self.page.locator(f'body[data-jp-theme-name="{name}"]').wait_for(state="attached")
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
 
     def show_clusters(self) -> None:
         """Open the panel of clusters."""
@@ -264,3 +273,18 @@ def end_clusters(*names: str) -> None:
     for name in names:
         if name in registry.names():
             workbench("stop", name)
+
+
+def make(name: str, log: str = "", process: ProcessId | None = None) -> Record:
+    """Make the record of a cluster, whose head is this process where no other is named."""
+    worlds = (World(0, ranks=2, state="ready", up=2),)
+    record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here())
+    registry.create(record)
+    (record.logs / "head.log").write_text(f"{log}\n")
+    return record
+
+
+def forget(record: Record) -> None:
+    """Remove what there is of a cluster that does not run."""
+    registry.remove(record)
+    scratch.remove(record.id)

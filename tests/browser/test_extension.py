@@ -7,10 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from browser.lab import BASE, Worker, end_clusters
-from workbench import registry, scratch
+from browser.lab import BASE, Worker, end_clusters, forget, make
+from workbench import registry
 from workbench.host import ProcessId
-from workbench.record import Record, World
 
 pytestmark = pytest.mark.in_order
 
@@ -138,11 +137,15 @@ def test_a_card_that_is_dragged_into_a_notebook_leaves_its_code_there(worker, cl
     assert f'MPICluster.attach("{cluster}")' in worker.source(3)
 
 
-def test_a_number_of_ranks_that_cannot_be_is_refused_in_words(worker, cluster):
+def test_a_number_of_ranks_that_cannot_be_is_refused_in_words_until_they_are_dismissed(worker, cluster, shot):
     scale(worker, cluster, 1)
 
-    worker.card(cluster).get_by_role("alert").get_by_text("whole worlds").wait_for()
+    error = worker.card(cluster).get_by_role("alert")
+    error.get_by_text("whole worlds").wait_for()
     worker.card(cluster).get_by_text("2 ranks", exact=True).wait_for()
+    shot(worker.page, "extension-error")
+    worker.page.get_by_role("button", name=f"Dismiss the error of {cluster}").click()
+    error.wait_for(state="detached")
 
 
 def test_who_follows_a_log_sees_the_cluster_grow(worker, cluster):
@@ -340,11 +343,9 @@ def test_a_cluster_whose_head_is_killed_is_told_with_its_reason_and_its_logs(wor
     ended = worker.page.locator(f'[data-ended="{record.name}"]')
     ended.get_by_text(gone).wait_for()
     worker.card(record.name).wait_for(state="detached")
-    for theme in ("JupyterLab Dark", "JupyterLab Light"):
-        worker.do("apputils:change-theme", theme=theme)
-        worker.page.locator(f'body[data-jp-theme-name="{theme}"]').wait_for(state="attached")
-        worker.page.locator("#jupyterlab-splash").wait_for(state="detached")
-        shot(worker.page, f"extension-ended-{theme[-5:].strip().lower()}")
+    for theme in ("Dark", "Light"):
+        worker.wear(theme)
+        shot(worker.page, f"extension-ended-{theme.lower()}")
     # Another cluster has its name meanwhile.
     successor = make("doomed", "the log of the successor")
     try:
@@ -359,21 +360,6 @@ def test_nothing_went_wrong_in_the_browser_and_nobody_else_was_asked(worker, lab
     assert worker.faults() == []
     assert worker.elsewhere(lab) == []
     assert any(f"{BASE}workbench/api/events" in url for url in worker.requests)
-
-
-def make(name, log="", process=None):
-    """Make the record of a cluster, whose head is this process where no other is named."""
-    worlds = (World(0, ranks=2, state="ready", up=2),)
-    record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here())
-    registry.create(record)
-    (record.logs / "head.log").write_text(f"{log}\n")
-    return record
-
-
-def forget(record):
-    """Remove what there is of a cluster that does not run."""
-    registry.remove(record)
-    scratch.remove(record.id)
 
 
 def ranks_of(name):

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.in_order
 
 NAME = "by-keys"
 # More than there are places for the focus in the panel or the dialog.
-ENOUGH = 40
+ENOUGH = 20
 # Shortcuts come after the page.
 _HAS_KEYS = "() => jupyterapp.commands.keyBindings.some(its => its.command === 'workbench:show')"
 
@@ -83,7 +83,7 @@ def test_a_cluster_is_started_in_the_dialog(worker, cluster):
 
 
 def test_a_dashboard_is_opened_and_left_again(worker, cluster, panel):
-    go(worker, button(worker, "dashboard"))
+    go_to_button(worker, "dashboard")
     worker.page.keyboard.press("Enter")
 
     worker.dashboard(cluster).sees("2 of 2")
@@ -93,7 +93,7 @@ def test_a_dashboard_is_opened_and_left_again(worker, cluster, panel):
 
 def test_ranks_are_restarted_once_that_is_confirmed(worker, cluster, panel):
     for answer in ("Escape", "Enter"):
-        go(worker, button(worker, "restart"))
+        go_to_button(worker, "restart")
         worker.page.keyboard.press("Enter")
         worker.dialog().get_by_text("begun anew").wait_for()
         focused(worker.dialog().get_by_role("button", name="Restart")).wait_for()
@@ -105,10 +105,11 @@ def test_ranks_are_restarted_once_that_is_confirmed(worker, cluster, panel):
     until("its ranks are back", lambda: registry.read(cluster).state == "ready")
     worker.card(cluster).get_by_text("ready", exact=True).wait_for()
     worker.card(cluster).get_by_text("2 ranks", exact=True).wait_for()
+    focused(button(worker, "restart")).wait_for()  # though it could not be pressed meanwhile
 
 
 def test_a_cluster_is_stopped_once_that_is_confirmed(worker, cluster, panel):
-    go(worker, button(worker, "stop"))
+    go_to_button(worker, "stop")
     worker.page.keyboard.press("Enter")
     worker.dialog().get_by_text("what they hold is lost").wait_for()
     focused(worker.dialog().get_by_role("button", name="Stop")).wait_for()
@@ -122,18 +123,26 @@ def test_a_cluster_is_stopped_once_that_is_confirmed(worker, cluster, panel):
 
 def button(worker, command):
     """Return a button of the card, once it can be pressed."""
-    return worker.card(NAME).locator(f'[data-command="workbench:{command}"]:enabled')
+    return worker.card(NAME).locator(f'[data-command="workbench:{command}"][aria-disabled="false"]')
+
+
+def go_to_button(worker, command):
+    """Press Tab until the buttons of the card have the focus, which have one place for it, and then the arrow."""
+    toolbar = worker.card(NAME).get_by_role("toolbar")
+    go(worker, toolbar.locator("button[tabindex='0']"))
+    assert toolbar.locator("button[tabindex='0']").count() == 1
+    go(worker, button(worker, command), "ArrowRight")
 
 
 def focused(place):
     return place.and_(place.page.locator(":focus"))
 
 
-def go(worker, place):
-    """Press Tab until a place has the focus."""
+def go(worker, place, key="Tab"):
+    """Press a key until a place has the focus."""
     place.wait_for()
     for _ in range(ENOUGH):
         if focused(place).count():
             return
-        worker.page.keyboard.press("Tab")
-    pytest.fail(f"Tab does not lead to {place}")
+        worker.page.keyboard.press(key)
+    pytest.fail(f"{key} does not lead to {place}")

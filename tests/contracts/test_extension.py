@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.dashboard.looking import PAGES
+
 ROOT = Path(__file__).parents[2]
 BUNDLE = "share/jupyter/labextensions/mpi-workbench"
 # Made here, and no part of a project that somebody gets.
@@ -229,6 +231,13 @@ def test_the_extension_has_the_version_of_the_package(wheel):
     version = json.loads((ROOT / "extension" / "package.json").read_text(encoding="utf-8"))["version"]
 
     assert wheel.name.startswith(f"mpi_workbench-{version}-")
+
+
+def test_the_pages_of_the_settings_are_those_of_the_dashboard():
+    schema = json.loads((ROOT / "extension" / "schema" / "plugin.json").read_text(encoding="utf-8"))
+
+    choices = schema["properties"]["dashboardPage"]["oneOf"]
+    assert {its["const"]: its["title"] for its in choices} == PAGES
 
 
 def test_no_typescript_file_is_longer_than_400_lines():

@@ -54,6 +54,8 @@ async def test_the_life_of_a_cluster(server):
         assert refused == (409, {"message": "cluster 'life' is scaling already; wait until that is done.", "log": None})
         await page.until(lambda: page.clusters["life"]["busy"] == "scaling")
         assert "whole worlds" in (await done(page, "life"))["error"]
+        assert await server.ask("clusters/life/error", "DELETE") == (204, None)
+        await page.until(lambda: page.clusters["life"]["error"] is None)
 
         assert await server.ask("clusters/life/restart", "POST") == (202, {})
         await page.until(lambda: page.clusters["life"]["busy"] == "restarting")

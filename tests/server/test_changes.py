@@ -19,6 +19,8 @@ async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cl
         with pytest.raises(Busy, match="is scaling already"):
             its.begin(record, verb)
 
+    its.dismiss(record.id)
+    assert its.told()[record.id]["busy"] == "scaling", "only what is over is dismissed"
     its.begin(record, "stop")
     assert its.told()[record.id]["busy"] == "stopping"
     with pytest.raises(Busy, match="is stopping already"):

@@ -58,15 +58,25 @@ def test_parts_follow_one_another(logs):
     assert begin == told["size"] == len(text.encode())
 
 
-def test_a_part_can_be_shown_unless_it_is_asked_for_as_it_is(logs):
-    forged = "\x1b]0;PWNED\x07 1 %\r2 %\r\n" + "a" * (1 << 20)
+def test_a_part_can_be_shown_and_its_colours_and_carriage_returns_are_left(logs):
+    forged = "\x1b]0;PWNED\x07 \x1b[31m1 %\r2 %\x1b[m\r\n" + "a" * (1 << 20)
     (logs / "head.log").write_bytes(forged.encode())
-    shown, raw = part("a", "head", 0), part("a", "head", 0, raw=True)
 
-    assert shown["text"].startswith("\\x1b]0;PWNED\\x07 1 %\n2 %\naaa")
+    shown = part("a", "head", 0)
+
+    assert shown["text"].startswith("\\x1b]0;PWNED\\x07 \x1b[31m1 %\r2 %\x1b[m\r\naaa")
     assert len(shown["text"]) < 10_000
-    assert raw["text"] == forged[: 256 << 10]
-    assert shown["next"] == raw["next"] == 256 << 10
+    assert shown["next"] == 256 << 10
+
+
+@pytest.mark.parametrize(("half", "rest"), [("\x1b", "[31m"), ("\x1b[", "m"), ("\x1b[1;3", "1m")])
+def test_a_colour_that_is_not_written_to_its_end_yet_is_told_later(logs, half, rest):
+    (logs / "head.log").write_text(f"a{half}")
+    told = part("a", "head", 0)
+    (logs / "head.log").write_text(f"a{half}{rest}")
+
+    assert (told["text"], told["next"]) == ("a", 1)
+    assert part("a", "head", told["next"])["text"] == half + rest
 
 
 def test_the_end_is_told_by_a_number_below_zero(logs):

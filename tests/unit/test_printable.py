@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.printable import LONGEST, printable
+from workbench.printable import LONGEST, coloured, printable
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,22 @@ def test_orders_are_written_out_and_a_carriage_return_hides_nothing(text, shown)
     assert printable(text) == shown
 
 
-def test_lines_of_a_megabyte_are_cut_and_the_others_are_not():
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[K\x1b[0;1;38;5;200m\x1b[m", "\x1b[31mred\x1b[K\x1b[0;1;38;5;200m\x1b[m"),
+        ("10 %\r20 %\r\n", "10 %\r20 %\r\n"),
+        ("\x1b]0;title\x07\x1b[2J\x1b[A\x1b[?25l\x1b\x9b31m", r"\x1b]0;title\x07\x1b[2J\x1b[A\x1b[?25l\x1b\x9b31m"),
+    ],
+)
+def test_colours_and_carriage_returns_are_left_for_who_can_show_them(text, shown):
+    assert coloured(text) == shown
+
+
+@pytest.mark.parametrize("shown", [printable, coloured])
+def test_lines_of_a_megabyte_are_cut_and_the_others_are_not(shown):
     whole = "b" * LONGEST
-    first, second, third = printable(f"{'a' * (1 << 20)}\n{whole}\n{'c' * (LONGEST + 1)}").split("\n")
+    first, second, third = shown(f"{'a' * (1 << 20)}\n{whole}\n{'c' * (LONGEST + 1)}").split("\n")
 
     assert first == f"{'a' * LONGEST} [... {(1 << 20) - LONGEST} more characters are in the file]"
     assert second == whole

@@ -73,6 +73,12 @@ class Changes(Duties):
         """Return what is being done to clusters, and why the last thing failed, by their ids; `NOTHING` to others."""
         return {key: {"busy": its.busy, "error": its.error} for key, its in self._changes.items()}
 
+    def dismiss(self, cluster: str) -> None:
+        """Forget why the last thing that was done to the cluster of an id has failed."""
+        if cluster in self._changes and self._changes[cluster].task is None:
+            del self._changes[cluster]
+            self._changed()
+
     def keep(self, clusters: Collection[str]) -> None:
         """Forget what was done to clusters other than these ids; they have ended."""
         self._changes = {key: its for key, its in self._changes.items() if its.busy or key in clusters}

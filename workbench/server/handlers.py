@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench import registry
+from tornado.iostream import StreamClosedError
+
+from workbench import logs, registry
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.server import log_files
 from workbench.server.api import ROOT, Handler, checked, may
@@ -108,6 +110,17 @@ class Restart(Handler):
         self.accept({})
 
 
+class LastError(Handler):
+    """Why the last change of a cluster has failed."""
+
+    @may("write")
+    async def delete(self, name: str) -> None:
+        """Forget it."""
+        self.shared.board.changes.dismiss((await self.record(name)).id)
+        self.set_status(204)
+        self.finish()
+
+
 class _OfCluster(Handler):
     # Following a log is no activity of the user: a tab that was left open would keep a hub's server for ever.
     _track_activity = False
@@ -138,8 +151,35 @@ class Log(_OfCluster):
             first = int(begin)
         except ValueError:
             raise InvalidRequest(f"from {begin!r}: allowed is a whole number, of bytes.") from None
-        raw = self.get_query_argument("raw", "") == "true"
-        self.finish(await records.look(log_files.part, checked(name), file, first, key=self.key, raw=raw))
+        self.finish(await records.look(log_files.part, checked(name), file, first, key=self.key))
+
+
+class Download(_OfCluster):
+    """A log file as it is, which the browser keeps."""
+
+    @may("read")
+    async def get(self, name: str, file: str) -> None:
+        """Send as much of it as there is now, block by block."""
+        # Another cluster may have the name soon.
+        folder = await records.look(logs.folder, checked(name), self.key)
+        sent, size = 0, -1
+        # The log may be begun anew while it is sent, and its folder may go: by the length the browser knows whether it
+        # has all of it.
+        while sent != size:
+            block, _, there = await records.look(log_files.block, folder, file, sent)
+            if size < 0:
+                size = there
+                self.set_header("Content-Type", "application/octet-stream")
+                self.set_header("Content-Length", size)
+                self.set_attachment_header(f"{name}-{file}.log")
+            if not block:
+                break
+            self.write(block[: size - sent])
+            sent = min(size, sent + len(block))
+            try:
+                await self.flush()
+            except StreamClosedError:
+                return  # the user has cancelled it
 
 
 class Form(Handler):
@@ -231,8 +271,10 @@ ROUTES: dict[str, type] = {
     _NAME: Cluster,
     f"{_NAME}/scale": Scale,
     f"{_NAME}/restart": Restart,
+    f"{_NAME}/error": LastError,
     f"{_NAME}/logs": Logs,
     f"{_NAME}/logs/([^/]+)": Log,
+    f"{_NAME}/logs/([^/]+)/download": Download,
     f"{ROOT}/form": Form,
     f"{ROOT}/check": Check,
     f"{ROOT}/kernels": Kernels,

@@ -66,7 +66,7 @@ export function Kernel(): React.JSX.Element {
           }}
         >
           <option value="">
-            {kernels === null ? trans.__('looking for kernels …') : trans.__('that of this server')}
+            {kernels === null ? trans.__('looking for kernels…') : trans.__('that of this server')}
           </option>
           {unlistedKernel !== '' && <option value={unlistedKernel}>{unlistedKernel}</option>}
           {kernels?.map(({ name, display_name, version }) => (

@@ -3,7 +3,7 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import { IStateDB } from '@jupyterlab/statedb';
 import { addIcon } from '@jupyterlab/ui-components';
 
-import { Commands } from '../ids';
+import { Commands, taking } from '../ids';
 import { IWorkbench } from '../tokens';
 import { hindrance } from '../words';
 import { sourceOf } from './contract';
@@ -29,8 +29,12 @@ export const dialogPlugin: JupyterFrontEndPlugin<void> = {
     const { trans } = workbench;
     let isOpen = false;
     app.commands.addCommand(Commands.newCluster, {
-      label: trans.__('New Cluster …'),
+      label: args => (args.isMenu ? trans.__('MPI Cluster…') : trans.__('New Cluster…')),
       icon: args => (args.isPalette ? undefined : addIcon),
+      describedBy: taking({
+        isMenu: { type: 'boolean', description: 'Whether it stands in a menu of what is new.' },
+        isPalette: { type: 'boolean', description: 'Whether it stands in the command palette.' }
+      }),
       isEnabled: () => hindrance(workbench.model, trans) === '',
       execute: async () => {
         if (!isOpen) {

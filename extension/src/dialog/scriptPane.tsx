@@ -21,7 +21,7 @@ export function ScriptPane(): React.JSX.Element {
         <h3>{trans.__('Job script')}</h3>
         <span className="wb-Help">
           {model.isChecking
-            ? trans.__('checking …')
+            ? trans.__('checking…')
             : isOld && last.current !== '' && trans.__('not of what is filled in now')}
         </span>
         {last.current !== '' && (

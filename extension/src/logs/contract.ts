@@ -21,11 +21,10 @@ export interface IPart {
 /** Where logs come from. */
 export interface ILogSource {
   files: () => Promise<IFile[]>;
-  /**
-   * A part of at most 256 KiB; `from` below zero: so many bytes before the end. It is text that can be shown,
-   * unless it is asked for as it is in the file.
-   */
-  part: (file: string, from: number, isRaw?: boolean) => Promise<IPart>;
+  /** A part of at most 256 KiB, as it can be shown; `from` below zero: so many bytes before the end. */
+  part: (file: string, from: number) => Promise<IPart>;
+  /** Where the browser finds all of a file, as it is. */
+  address: (file: string) => string;
 }
 
 /**
@@ -38,11 +37,8 @@ export function logsOf(api: Api, cluster: string, id = ''): ILogSource {
   const which: Record<string, string> = id === '' ? {} : { id };
   return {
     files: async () => (await api.request<{ files: IFile[] }>('GET', path, undefined, which)).files,
-    part: (file, from, isRaw = false) =>
-      api.request<IPart>('GET', [...path, file], undefined, {
-        from: String(from),
-        raw: String(isRaw),
-        ...which
-      })
+    part: (file, from) =>
+      api.request<IPart>('GET', [...path, file], undefined, { from: String(from), ...which }),
+    address: file => api.address([...path, file, 'download'], which)
   };
 }

@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
+import { runsOf, type ILook } from './colours';
 import type { LogsModel } from './logsModel';
 
 // Pixels from the end within which one is at the end; of a line, as the style has it.
@@ -42,17 +43,27 @@ export function LogText(props: {
           {trans.__('Only the end is shown; download it for all of it.')}
         </p>
       )}
-      {tail.text.pieces.map(({ id, text }) => (
-        <Piece key={id} text={text} />
+      {tail.text.pieces.map(({ id, text, look }) => (
+        <Piece key={id} text={text} look={look} />
       ))}
     </div>
   );
 }
 
-const Piece = React.memo(function Piece({ text }: { text: string }): React.JSX.Element {
-  const lines = React.useMemo(
-    () => text.split('\n').length - (text.endsWith('\n') ? 1 : 0),
-    [text]
+const Piece = React.memo(function Piece(props: { text: string; look: ILook }): React.JSX.Element {
+  const { text, look } = props;
+  const lines = text.split('\n').length - (text.endsWith('\n') ? 1 : 0);
+  return (
+    <div style={{ containIntrinsicHeight: `auto ${lines * LINE}px` }}>
+      {runsOf(text, look).runs.map((run, at) => (
+        <span key={at} className={classOf(run.look)}>
+          {run.text}
+        </span>
+      ))}
+    </div>
   );
-  return <div style={{ containIntrinsicHeight: `auto ${lines * LINE}px` }}>{text}</div>;
 });
+
+function classOf({ colour, isBold }: ILook): string {
+  return [colour && `wb-mod-${colour}`, isBold && 'wb-mod-bold'].filter(Boolean).join(' ');
+}

@@ -7,8 +7,8 @@ import {
 import { ICommandPalette, WidgetTracker } from '@jupyterlab/apputils';
 import { listIcon } from '@jupyterlab/ui-components';
 
-import { meant } from '../commands';
-import { Commands } from '../ids';
+import { CLUSTER, Commands, taking } from '../ids';
+import { meant } from '../plugin';
 import { IWorkbench } from '../tokens';
 import { logsOf } from './contract';
 import { LogsModel, withoutIt } from './logsModel';
@@ -31,8 +31,13 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
     const { api, model, trans } = workbench;
     const tracker = new WidgetTracker<LogsTab>({ namespace: 'workbench-logs' });
     app.commands.addCommand(Commands.logs, {
-      label: trans.__('Show Logs of Cluster'),
+      label: args => trans.__('Show Logs of Cluster %1', meant(workbench, args)?.name ?? ''),
       icon: listIcon,
+      describedBy: taking({
+        ...CLUSTER,
+        id: { type: 'string', description: 'The identity of a cluster that has ended.' },
+        file: { type: 'string', description: 'A log, as head or rank-3; default: the first.' }
+      }),
       isEnabled: args => typeof args.name === 'string' || meant(workbench, args) !== undefined,
       execute: async args => {
         // the logs of a cluster that has ended are there, too

@@ -1,3 +1,5 @@
+import { PLAIN, plain, runsOf, type ILook } from './colours';
+
 /** Characters that are kept: the end of a longer text. */
 export const KEPT = 1 << 20;
 // Characters of a piece: what is drawn again when something is added.
@@ -7,6 +9,8 @@ const PIECE = 1 << 15;
 export interface IPiece {
   readonly id: number;
   readonly text: string;
+  /** The look with which it begins. */
+  readonly look: ILook;
 }
 
 /** The end of a text that grows. */
@@ -28,17 +32,19 @@ export class TextEnd {
     }
     const last = this._pieces.at(-1);
     const pieces = this._pieces.slice(0, -1);
-    let id = last?.id ?? 0;
-    let rest = (last?.text ?? '') + text;
+    let { id, look } = last ?? { id: 0, look: PLAIN };
+    let rest = overwritten((last?.text ?? '') + text);
     while (rest.length > PIECE) {
       // at the end of a line, where there is one
       const cut = rest.lastIndexOf('\n', PIECE - 1) + 1 || PIECE;
-      pieces.push({ id, text: rest.slice(0, cut) });
+      const piece = { id, text: rest.slice(0, cut), look };
+      pieces.push(piece);
+      look = runsOf(piece.text, look).end;
       rest = rest.slice(cut);
       id += 1;
     }
     if (rest !== '') {
-      pieces.push({ id, text: rest });
+      pieces.push({ id, text: rest, look });
     }
     this._pieces = this.trimmed(pieces);
   }
@@ -49,8 +55,9 @@ export class TextEnd {
     this._isCut = isCut;
   }
 
+  /** Return it without colours. */
   toString(): string {
-    return this._pieces.map(its => its.text).join('');
+    return plain(this._pieces.map(its => its.text).join(''));
   }
 
   private trimmed(pieces: IPiece[]): IPiece[] {
@@ -66,4 +73,13 @@ export class TextEnd {
 
   private _pieces: readonly IPiece[] = [];
   private _isCut = false;
+}
+
+// What follows a carriage return takes the place of its line, as on a terminal: of a progress bar the last state is
+// left. At the end of the text a carriage return waits for what follows.
+function overwritten(text: string): string {
+  return text
+    .split(/\r*\n/)
+    .map(line => line.slice(line.replace(/\r+$/, '').lastIndexOf('\r') + 1))
+    .join('\n');
 }

@@ -12,10 +12,10 @@ import { noteOf } from './note';
 /** The logs of a cluster, one at a time. */
 export function Viewer(props: {
   model: LogsModel;
-  download: () => void;
+  address: (file: string) => string;
   trans: TranslationBundle;
 }): React.JSX.Element {
-  const { model, download, trans } = props;
+  const { model, address, trans } = props;
   useSignal(model.changed);
   const [isWrapped, setWrapped] = React.useState(false);
   const { file, tail, trouble, isFollowing, isGone } = model;
@@ -37,15 +37,16 @@ export function Viewer(props: {
           label={trans.__('Copy what is shown')}
           trans={trans}
         />
-        <button
-          type="button"
+        <a
           className="wb-TextButton"
-          disabled={file === null || isGone}
+          role="link"
+          href={file === null || isGone ? undefined : address(file)}
+          aria-disabled={file === null || isGone}
           title={bytes(tail.size)}
-          onClick={download}
+          download
         >
           {trans.__('Download')}
-        </button>
+        </a>
       </div>
       <div role="status">
         {trouble !== '' && <p className="wb-Logs-note wb-Error">{trouble}</p>}

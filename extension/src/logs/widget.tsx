@@ -3,9 +3,7 @@ import { listIcon, ReactWidget } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
-import { failed } from '../telling';
 import type { ILogSource } from './contract';
-import { download } from './download';
 import type { LogsModel } from './logsModel';
 import { Viewer } from './viewer';
 
@@ -37,8 +35,8 @@ export class LogsTab extends ReactWidget {
   }
 
   protected override render(): React.JSX.Element {
-    const { model, trans } = this;
-    return <Viewer model={model} trans={trans} download={this.download} />;
+    const { model, trans, source } = this;
+    return <Viewer model={model} trans={trans} address={source.address} />;
   }
 
   protected override onAfterShow(message: Message): void {
@@ -63,14 +61,5 @@ export class LogsTab extends ReactWidget {
 
   private readonly look = (): void => {
     this.model.see(this.isVisible && !document.hidden);
-  };
-
-  private readonly download = (): void => {
-    const { name, file } = this.model;
-    if (file !== null) {
-      download(this.source, file, `${name}-${file}.log`).catch(
-        failed(this.trans.__('The log %1', file), this.trans)
-      );
-    }
   };
 }

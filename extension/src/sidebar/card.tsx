@@ -1,11 +1,13 @@
 import * as React from 'react';
 
 import type { ICluster } from '../contract';
+import { failed } from '../telling';
 import { moodOf, stateOf } from '../words';
 import { CardButtons } from './cardButtons';
 import { CardFacts } from './cardFacts';
 import { CardPulse } from './cardPulse';
 import { useDesk } from './hooks';
+import { CloseIcon } from './icons';
 
 /** What is told of a cluster, and what can be done with it; drawn again only if the cluster is another object. */
 export const Card = React.memo(function Card(props: {
@@ -16,6 +18,9 @@ export const Card = React.memo(function Card(props: {
   const { model, trans, drag } = useDesk();
   const state = stateOf(cluster, trans);
   const title = `wb-cluster-${cluster.name}`;
+  const choose = () => {
+    model.choose(cluster.name);
+  };
   return (
     <li
       className={`wb-Card${isChosen ? ' wb-mod-chosen' : ''}`}
@@ -23,9 +28,9 @@ export const Card = React.memo(function Card(props: {
       aria-current={isChosen ? 'true' : undefined}
       data-cluster={cluster.name}
       data-state={cluster.state}
-      onClick={() => {
-        model.choose(cluster.name);
-      }}
+      onClick={choose}
+      // the commands of the menu mean the chosen cluster
+      onContextMenu={choose}
     >
       <div
         className="wb-Card-head"
@@ -45,15 +50,36 @@ export const Card = React.memo(function Card(props: {
       <Ranks cluster={cluster} />
       <CardFacts cluster={cluster} />
       {cluster.up > 0 && <CardPulse cluster={cluster} />}
-      {cluster.error !== null && (
-        <p className="wb-Error" role="alert">
-          {cluster.error}
-        </p>
-      )}
+      {cluster.error !== null && <LastError cluster={cluster} error={cluster.error} />}
       <CardButtons cluster={cluster} />
     </li>
   );
 });
+
+/** Why the last thing that was done to a cluster has failed, until somebody has read it. */
+function LastError(props: { cluster: ICluster; error: string }): React.JSX.Element {
+  const { name } = props.cluster;
+  const { api, trans } = useDesk();
+  const label = trans.__('Dismiss the error of %1', name);
+  return (
+    <div className="wb-LastError">
+      <p className="wb-Error" role="alert">
+        {props.error}
+      </p>
+      <button
+        type="button"
+        className="wb-Button"
+        title={label}
+        aria-label={label}
+        onClick={() => {
+          api.dismissError(name).catch(failed(name, trans));
+        }}
+      >
+        <CloseIcon />
+      </button>
+    </div>
+  );
+}
 
 function Ranks({ cluster }: { cluster: ICluster }): React.JSX.Element {
   const { trans } = useDesk();

@@ -47,26 +47,60 @@ export function CardButtons({ cluster }: { cluster: ICluster }): React.JSX.Eleme
       icon: StopIcon
     }
   ];
+  const known = buttons.filter(its => can(its.command));
+  // one place for Tab, which arrows move
+  const [current, setCurrent] = React.useState(0);
+  const stop = Math.min(current, known.length - 1);
   return (
-    <div className="wb-Buttons" role="group" aria-label={trans.__('What to do with %1', name)}>
-      {buttons
-        .filter(its => can(its.command))
-        .map(({ command, label, icon: Icon }) => (
+    <div
+      className="wb-Buttons"
+      role="toolbar"
+      aria-label={trans.__('What to do with %1', name)}
+      onKeyDown={event => {
+        const to = placeAfter(event.key, stop, known.length);
+        if (to !== undefined) {
+          event.preventDefault();
+          event.currentTarget.querySelectorAll('button')[to]?.focus();
+        }
+      }}
+    >
+      {known.map(({ command, label, icon: Icon }, at) => {
+        const isAllowed = isEnabled(command, { name });
+        return (
           <button
             key={command}
             className="wb-Button"
             type="button"
             title={label}
             aria-label={label}
-            disabled={!isEnabled(command, { name })}
+            // a button that is disabled would lose the focus
+            aria-disabled={!isAllowed}
+            tabIndex={at === stop ? 0 : -1}
             data-command={command}
+            onFocus={() => {
+              setCurrent(at);
+            }}
             onClick={() => {
-              run(command, { name });
+              if (isAllowed) {
+                run(command, { name });
+              }
             }}
           >
             <Icon />
           </button>
-        ))}
+        );
+      })}
     </div>
   );
+}
+
+/** Return the place in a toolbar to which a key leads; undefined: the key leads nowhere. */
+function placeAfter(key: string, place: number, count: number): number | undefined {
+  const places: Record<string, number> = {
+    ArrowLeft: (place + count - 1) % count,
+    ArrowRight: (place + 1) % count,
+    Home: 0,
+    End: count - 1
+  };
+  return places[key];
 }

@@ -1,5 +1,6 @@
 import {
   addIcon,
+  closeIcon,
   codeIcon,
   LabIcon,
   listIcon,
@@ -17,13 +18,15 @@ import scaleSvg from '../../style/icons/scale.svg';
 export const clustersIcon = new LabIcon({ name: 'mpi-workbench:clusters', svgstr: clustersSvg });
 /** What stands for their dashboards. */
 export const dashboardIcon = new LabIcon({ name: 'mpi-workbench:dashboard', svgstr: dashboardSvg });
-const scaleIcon = new LabIcon({ name: 'mpi-workbench:scale', svgstr: scaleSvg });
+/** What stands for another number of ranks. */
+export const scaleIcon = new LabIcon({ name: 'mpi-workbench:scale', svgstr: scaleSvg });
 
 const part = (icon: Icon) => () => (
   <icon.react tag="span" width="16px" height="16px" aria-hidden="true" />
 );
 
 export const AddIcon = part(addIcon);
+export const CloseIcon = part(closeIcon);
 export const CodeIcon = part(codeIcon);
 export const DashboardIcon = part(dashboardIcon);
 export const LogsIcon = part(listIcon);

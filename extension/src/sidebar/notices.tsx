@@ -39,7 +39,7 @@ export function LinkNotice(): React.JSX.Element | null {
     case 'reconnecting':
       return (
         <div className="wb-Notice" role="status">
-          <p>{trans.__('There is no connection to the server; reconnecting …')}</p>
+          <p>{trans.__('There is no connection to the server; reconnecting…')}</p>
           {model.trouble !== '' && <p>{model.trouble}</p>}
           <Retry />
         </div>
@@ -105,7 +105,7 @@ export function BrokenRecord({ broken }: { broken: IBroken }): React.JSX.Element
 export function Nothing(): React.JSX.Element {
   const { model, trans, run, can } = useDesk();
   if (model.state === 'connecting') {
-    return <p className="wb-Nothing">{trans.__('Looking for clusters …')}</p>;
+    return <p className="wb-Nothing">{trans.__('Looking for clusters…')}</p>;
   }
   return (
     <div className="wb-Nothing">
@@ -129,7 +129,7 @@ export function Nothing(): React.JSX.Element {
             run(Commands.newCluster);
           }}
         >
-          {trans.__('New cluster …')}
+          {trans.__('New cluster…')}
         </button>
       )}
     </div>

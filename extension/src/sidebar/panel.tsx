@@ -34,7 +34,7 @@ function Head(): React.JSX.Element {
         <button
           type="button"
           className="wb-Button"
-          title={hindered || trans.__('New cluster …')}
+          title={hindered || trans.__('New cluster…')}
           aria-label={trans.__('New cluster')}
           disabled={hindered !== ''}
           onClick={() => {

@@ -23,6 +23,8 @@ export class FakeLogs implements ILogSource {
     return this.told({ text: read, next: begin + read.length, size: text.length });
   };
 
+  readonly address = (file: string) => `/${file}`;
+
   write(file: string, text: string): void {
     this.texts.set(file, (this.texts.get(file) ?? '') + text);
   }
