@@ -259,13 +259,16 @@ def test_its_first_centres_are_as_good_as_those_of_scikit_learn():
     assert ours < 1.05 * theirs
 
 
-@pytest.mark.parametrize("data", ["lattice", "heavy tails", "small clusters beside a large one"])
+@pytest.mark.parametrize("data", ["lattice", "heavy tails", "small clusters beside a large one", "ever farther apart"])
 def test_its_first_centres_are_as_good_as_those_of_scikit_learn_where_that_is_hard(data):
     random, seeds = np.random.default_rng(2), range(11)
     if data == "lattice":
         X, clusters = random.integers(0, 6, (700, 2)).astype(float), 9
     elif data == "heavy tails":
         X, clusters = random.standard_t(2, size=(700, 4)), 16
+    elif data == "ever farther apart":
+        far = [random.normal(size=(20, 4)) + 50 * number**2 * random.normal(size=4) for number in range(1, 10)]
+        X, clusters = np.concatenate([random.normal(size=(2000, 4)), *far]), 10
     else:
         small = [0.1 * random.normal(size=(20, 4)) + 30 * random.normal(size=4) for _ in range(19)]
         X, clusters = np.concatenate([random.normal(size=(700, 4)), *small]), 20
@@ -298,7 +301,7 @@ def test_first_centres_cost_as_much_as_a_few_iterations(clusters, monkeypatch):
     for seed in seeds:
         kmeans_fit.first(parts_of(X, 2), settings(X, clusters, seed=seed), 0)
 
-    assert 2 * clusters * len(X) * len(seeds) < sum(compared) < 5 * clusters * len(X) * len(seeds)
+    assert 2 * clusters * len(X) * len(seeds) < sum(compared) < 7 * clusters * len(X) * len(seeds)
 
 
 def test_many_first_centres_are_found_in_few_iterations_of_one_process(monkeypatch):
