@@ -539,3 +539,24 @@ def test_its_outputs_of_a_dask_array_stay_one_and_are_named():
 
     assert list(found.columns) == ["kmeans0", "kmeans1", "kmeans2"]
     np.testing.assert_allclose(found.compute().to_numpy(), model.transform(X).to_numpy())
+
+
+@pytest.mark.parametrize("away", [0.0, 1e9])
+@pytest.mark.parametrize("init", ["k-means||", "given"])
+def test_rows_that_are_all_the_same_come_to_an_end(init, away):
+    X = np.repeat(np.random.default_rng(0).normal(size=(1, 8)) + away, 160, axis=0)
+    with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(1\)") as told:
+        model = KMeans(3, init=X[:3] if init == "given" else init, random_state=0).fit(X)
+
+    assert len(told) == 1
+    assert model.n_iter_ < 5
+    np.testing.assert_allclose(model.cluster_centers_, X[:3], rtol=1e-12)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_row_that_weighs_nothing_makes_no_cluster_of_an_empty_one(number):
+    X = np.array([0.0, 1, 10, 12, 100])[:, None]
+    first = np.array([[0.0], [10], [1e3]])
+    found = kmeans_fit.fit(parts_of(X, number, np.array([1.0, 1, 1, 2, 0])), settings(X, 3, init=first))
+
+    np.testing.assert_allclose(np.sort(found.centers[:, 0]), [0.5, 10, 12])
