@@ -13,7 +13,9 @@ def plain(frame: Any) -> Any:
     """Return a dataframe or series, of pandas or of Dask, whose types numpy has: nullable numbers become floats."""
     if frame.ndim == 1:
         return frame.astype(_plain(frame.dtype)) if is_extension_array_dtype(frame.dtype) else frame
-    others = {name: _plain(dtype, np.float64) for name, dtype in frame.dtypes.items() if is_extension_array_dtype(dtype)}
+    others = {
+        name: _plain(dtype, np.float64) for name, dtype in frame.dtypes.items() if is_extension_array_dtype(dtype)
+    }
     return frame.astype(others) if others else frame
 
 
