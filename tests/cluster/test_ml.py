@@ -154,6 +154,12 @@ def test_engines_are_compared_side_by_side(client4, capsys):
     assert "cluster_centers_" in capsys.readouterr().out
 
 
+def test_engines_are_compared_with_one_weight_for_all_rows(client4):
+    table = compare_engines(StandardScaler(), X, sample_weight=2.0)
+
+    assert table[["mean_", "var_"]].to_numpy().max() < 1e-12
+
+
 def test_auto_is_mpi_where_one_world_holds_all_blocks(client4):
     placed = place(X)
     # The last two have few passes over the rows.

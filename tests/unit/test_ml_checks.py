@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from workbench.ml import checks, decomposition_fit, linear_fit
+from workbench.ml import PCA, LinearRegression, Ridge, TruncatedSVD, checks, decomposition_fit, linear_fit
 from workbench.ml.checks import Checks, FindsNonFinite, make
 from workbench.ml.decomposition_part import DecompositionPart
 from workbench.ml.linear_part import LinearPart
@@ -181,6 +181,17 @@ def test_a_linear_model_finds_what_is_not_finite_in_its_first_sums(value, fit_in
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_a_sum_of_finite_numbers_that_overflows_is_not_refused():
     assert np.isinf(make(Sums, Checks("Model"), 0, np.full((4, 3), 1e308), None, None).total()).all()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [PCA(), TruncatedSVD(), LinearRegression(), LinearRegression(fit_intercept=False), Ridge()],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [1e155, 1e300])
+def test_numbers_whose_products_overflow_are_refused(model, size):
+    with pytest.raises(ValueError, match="Products of rows overflow"):
+        model.fit(np.random.default_rng(0).normal(size=(40, 3)) * size, np.arange(40.0))
 
 
 def test_rows_that_have_to_be_converted_are_checked_before_the_first_pass():

@@ -293,6 +293,17 @@ def test_neighbours_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypat
     np.testing.assert_array_equal(graph.toarray(), expected.kneighbors_graph(mode="distance").toarray())
 
 
+def test_chunks_of_queries_may_have_no_rows(client):
+    X = rows(203)
+    model = NearestNeighbors(3).fit(da.from_array(X, chunks=(60, 6)))
+    queries = da.from_array(X[:20], chunks=((0, 12, 0, 8), 6))
+
+    expected = NearestNeighbors(3).fit(X).kneighbors(X[:20])
+    assert_found([found.compute() for found in model.kneighbors(queries)], expected, rtol=0)
+    some = queries[queries[:, 0] > X[12:20, 0].max()]
+    assert model.kneighbors(some)[0].shape == ((X[:20, 0] > X[12:20, 0].max()).sum(), 3)
+
+
 def test_a_task_is_as_large_as_its_queries():
     queries = rows(4000)
     task = Task(find, Search(queries, 5, "euclidean", {}), NeighborsPart, Checks("NearestNeighbors"))

@@ -124,6 +124,24 @@ def test_types_that_only_pandas_has_become_numbers(client):
     np.testing.assert_allclose(model.predict(frame), here.predict(frame.to_numpy(float)), atol=1e-9)
 
 
+@pytest.mark.parametrize("labels", [[3, 7], [0.0, 1.0], [False, True], ["early", "late"]])
+def test_labels_may_be_categories_of_any_type(client, labels):
+    target = pd.Series(pd.Categorical.from_codes(Y, labels))
+    model = LogisticRegression().fit(da.from_array(X, chunks=(101, 3)), dd.from_pandas(target, npartitions=3))
+
+    np.testing.assert_array_equal(model.classes_, labels)
+    assert model.classes_.dtype == np.asarray(target).dtype
+
+
+def test_true_and_false_may_be_missing_where_numbers_may(client):
+    frame = pd.DataFrame({"a": X[:, 0], "b": pd.array([None, *(Y[1:] > 0)], "boolean")})
+    table = dd.from_pandas(frame, npartitions=3)
+
+    np.testing.assert_allclose(StandardScaler().fit(table).mean_, StandardScaler().fit(frame).mean_)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        KMeans(2).fit(table)
+
+
 def test_one_weight_for_all_rows_computes_nothing(client):
     model = LogisticRegression(tol=1e-8).fit(lazy_table()[FEATURES], da.from_array(Y, chunks=101), 2.0)
 

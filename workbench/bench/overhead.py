@@ -128,7 +128,8 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     -------
     summary : dict
         ``kmeans_mpi``, ``kmeans_dask``, ``logistic_mpi`` and ``logistic_dask``: the time of a fit over that of its
-        neighbour in bare MPI, median of the pairs, with the ends of its interval, ``_low`` and ``_high``.
+        neighbour in bare MPI, median of the pairs, with the ends of its interval, ``_low`` and ``_high``. Pairs of one
+        start share where its memory lies, so that the interval is that of these starts; others may be outside of it.
         ``round_trip_ms``: of the Dask engine on all ranks; what is to be reached is meant for 2. Each with its
         ``target``; and the medians of all arms in seconds.
     """

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from workbench.placement import place
+from workbench.ml.placed import placed
 
 if TYPE_CHECKING:
     from workbench.ml.estimator import Estimator
@@ -38,9 +38,8 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
     dask      0.912          31           1.1e-16   2.2e-16
     mpi       0.634          31           1.1e-16   2.2e-16
     """
-    given = {name: value for name, value in (("X", X), ("y", y), ("sample_weight", sample_weight)) if value is not None}
-    placed = place(*given.values(), world=0)
-    given = dict(zip(given, placed if len(given) > 1 else [placed], strict=True))
+    given = dict(zip(("X", "y", "sample_weight"), placed((X, y, sample_weight), "mpi"), strict=True))
+    given = {name: value for name, value in given.items() if value is not None}
     # Not two draws, but one.
     same = {"random_state": 0} if estimator.get_params().get("random_state", 0) is None else {}
     fitted: dict[str, Any] = {}

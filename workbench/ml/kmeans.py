@@ -80,7 +80,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
     -----
     From the same first centres the result is scikit-learn's, apart from rounding: rows that are as far from two
     centres, to 14 digits, may be in the other cluster. The first centres of k-means|| cost about as much as five
-    iterations.
+    iterations, and two more for each round that finds clusters far from all others.
     """
 
     _sparse = True

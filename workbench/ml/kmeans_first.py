@@ -15,8 +15,11 @@ from workbench.ml.parts import LocalParts, Parts
 
 _Array = NDArray[Any]
 
-# Rounds of k-means||, and how many candidates are drawn in each, in multiples of the centres wanted.
+# Rounds of k-means|| at least, and how many candidates are drawn in each, in multiples of the centres wanted.
 _ROUNDS, _OVERSAMPLING = 2, 2.0
+# A round that leaves less than this of the squared distances has found clusters that are far from all others, and
+# there may be more of these.
+_LEFT = 0.25
 # The candidates are clustered so many times, with so many iterations; beyond so many centres once, with fewer.
 _RUNS, _ITERATIONS, _MANY, _FEW = 3, 300, 300, 10
 
@@ -36,14 +39,15 @@ def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
     Bahmani et al., Scalable K-Means++, PVLDB 5 (2012): candidates are drawn by their squared distances to those before,
     and clustered by how many rows are nearest to each. Each row is compared once with each candidate, and keeps the
     nearest: two rounds with about twice as many candidates as centres are the work of some four of Lloyd's iterations.
+    Where clusters are far apart, a round draws its candidates in the farthest of them only, and more rounds follow.
     """
     random = np.random.default_rng(seed)
     candidates = newest = _one(parts, random.random())
-    cost = parts.sum("near", newest, 0)
-    for number_of_round in range(_ROUNDS):
-        if not cost:
-            break
-        newest = parts.fold(_stack, "draw", _OVERSAMPLING * number / cost, (*seed, number_of_round))
+    cost, before, rounds = parts.sum("near", newest, 0), np.inf, 0
+    while cost and (rounds < _ROUNDS or cost < _LEFT * before):
+        before, rounds = cost, rounds + 1
+        # Not by the random numbers of `drawn`.
+        newest = parts.fold(_stack, "draw", _OVERSAMPLING * number / cost, (*seed, _ROUNDS + rounds))
         if len(newest):
             cost = parts.sum("near", newest, len(candidates))
             candidates = np.vstack([candidates, newest])

@@ -98,7 +98,7 @@ def _inertia(parts: Parts, centers: _Array, squares: float, scores: float) -> fl
 
 
 def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array:
-    """Return the centres of the clusters; empty ones are moved to where rows are far from their centres."""
+    """Return the centres of the clusters; empty ones are moved to rows far from their centres, if there are such."""
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         join = functools.partial(join_least, number=len(empty))

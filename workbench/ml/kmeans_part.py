@@ -29,6 +29,9 @@ _NUMBERS, _LEAST = 32 * _SLICE, 250
 _SAMPLE = 1000
 # The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
 _ANEW = 20
+# A squared distance is rounding that is less than this times the squared norm of the row, where it is of a difference,
+# and where it is a difference of squares.
+_AT_CENTRE, _AT_CENTRE_SPARSE = 1e-24, 1e-13
 
 
 class KMeansPart(Keeps, FindsNonFinite):
@@ -187,13 +190,17 @@ class KMeansPart(Keeps, FindsNonFinite):
         return self._nearest(centers)[0]
 
     def farthest(self, number: int, centers: _Array) -> list[tuple[float, int, float, int, _Array]]:
-        """Return the rows that are farthest from their centres, so many, sorted.
+        """Return the rows that are farthest from their centres, so many at most, sorted.
 
-        Of each: the distance less than 0, as the farthest is first, its number, weight, cluster, and the row.
+        Of each: the distance less than 0, as the farthest is first, its number, weight, cluster, and the row. Rows that
+        are at their centre, but for rounding, or weigh nothing are none of these: they make no other cluster.
         """
         found: list[tuple[float, int]] = []
         for here, distances in self._squared_distances(centers):
-            first = np.argsort(-distances, kind="stable")[:number]
+            X = self._X[here]
+            apart = distances > _squared_norms(X) * (_AT_CENTRE_SPARSE if sparse.issparse(X) else _AT_CENTRE)
+            rows = np.flatnonzero(apart if self._weight is None else apart & (self._weight[here] > 0))
+            first = rows[np.argsort(-distances[rows], kind="stable")[:number]]
             found += [(-float(distances[row]), here.start + int(row)) for row in first]
             found = heapq.nsmallest(number, found)
         return [

@@ -286,10 +286,7 @@ class NearestNeighbors(Estimator):
     def _chunk_by_chunk(self, X: Any, number: int) -> tuple[Any, Any]:
         import dask.array as da
 
-        found = [
-            self._found(self._checks().apply(chunk.compute(), None, None)[0], number, None)
-            for chunk in X.to_delayed().ravel()
-        ]
+        found = [self._of_block(chunk.compute(), number) for chunk in X.to_delayed().ravel()]
         chunks = tuple(len(rows) for _, rows in found), (number,)
         distances, rows = (da.from_array(np.concatenate(each), chunks=chunks) for each in zip(*found, strict=True))
         return distances, rows
@@ -302,9 +299,13 @@ class NearestNeighbors(Estimator):
         return both[:, :number], both[:, number:].astype(np.int64)
 
     def _both(self, block: Any) -> NDArray[np.float64]:
+        return np.hstack(self._of_block(block, self.n_neighbors))
+
+    def _of_block(self, block: Any, number: int) -> Found:
+        """Return the nearest rows for a block of queries, which may have none."""
         if not block.shape[0]:
-            return np.empty((0, 2 * self.n_neighbors))
-        return np.hstack(self._found(self._checks().apply(block, None, None)[0], self.n_neighbors, None))
+            return np.empty((0, number)), np.empty((0, number), np.int64)
+        return self._found(self._checks().apply(block, None, None)[0], number, None)
 
     def _checks(self) -> Checks:
         return Checks(type(self).__name__, sparse=True)

@@ -119,6 +119,14 @@ class Products:
 
 
 def upper(packed: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Return what `Products` has added, shape (features, features): 0 below the diagonal."""
+    """Return what `Products` has added, shape (features, features): 0 below the diagonal.
+
+    Raises
+    ------
+    ValueError
+        If it is not finite.
+    """
     triangle: NDArray[np.float64] = dtfttr(width, packed)[0]
+    if not np.isfinite(np.diag(triangle)).all():
+        raise ValueError("Products of rows overflow: the squares of these numbers are too large, scale the data.")
     return triangle
