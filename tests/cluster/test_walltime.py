@@ -49,9 +49,7 @@ def _cluster_with_walltime(seconds: float) -> MPICluster:
 def _notices(client: Client) -> list[str]:
     """Return a list that notices of the cluster will come to."""
     heard: list[str] = []
-    client.subscribe_topic(
-        "workbench", lambda event: heard.append(event[1]["message"]) if event[1].get("notice") else None
-    )
+    client.subscribe_topic("workbench", lambda event: heard.append(event[1]["message"]) if event[1]["kind"] else None)
     return heard
 
 
@@ -134,7 +132,7 @@ def test_a_warning_comes_to_clients_a_minute_before_the_end() -> None:
     with Client(cluster) as client:
 
         def told() -> list[str]:
-            return [event["message"] for _, event in client.get_events("workbench") if event.get("notice")]
+            return [event["message"] for _, event in client.get_events("workbench") if event["kind"]]
 
         until("a warning after that of the start", lambda: len(told()) > 1)
         assert re.match(r"walltime: (1 minute|5\d s) left, the job ends at ", told()[1])

@@ -43,7 +43,8 @@ def report(file: str, name: str | None, bound: Record | None = None) -> str:
     try:
         record = actions.choose(name, bound)
     except ClusterNotFound as error:
-        raise ClusterNotFound(f"{error} A report is made while its cluster runs, and can be read ever after.") from None
+        message = f"{error.message} A report is made while its cluster runs, and can be read ever after."
+        raise error.retold(ClusterNotFound, message) from None
     out_file.write("report", path, _drawn(record.name))
     return f"{file} has the report of cluster {record.name!r}"
 
