@@ -26,7 +26,7 @@ class Finding:
 def failure(check: str, error: WorkbenchError | OSError) -> Finding:
     """Return the finding that an error is."""
     if isinstance(error, WorkbenchError):
-        return Finding(check, "failed", error.message, error.hint)
+        return Finding(check, "failed", error.message.removesuffix("."), error.hint)
     return Finding(check, "failed", str(error))
 
 

@@ -66,6 +66,8 @@ class Job:
         # A start can be given up while another thread is still submitting it.
         self._submitting = threading.Lock()
         self._given_up = False
+        # Why the cluster did not start.
+        self._why: WorkbenchError | None = None
 
     @classmethod
     def of(cls, ranks: Any = None, **options: Any) -> Self:
@@ -214,6 +216,7 @@ class Job:
 
     def _failure(self, why: WorkbenchError, *, head: bool = True) -> StartError:
         kind = StartTimeout if isinstance(why, StartTimeout) else StartError
+        self._why = why
         message = f"cluster {self.record.name!r} did not start: {why.message}"
         return why.retold(kind, message, log=logs.tail(self.record, head=head))
 
@@ -238,14 +241,15 @@ class Job:
             Instead, if the scheduler does not answer: the record stays then, since there may be a job.
         """
         if isinstance(error, WorkbenchError):
-            self._note(ended.FAILED, error.words(NOTEBOOK))
+            self._note(ended.FAILED, (self._why or error).words(NOTEBOOK))
         else:
             self._note(ended.STOPPED, "its start was given up")
         try:
             self.remove()
         except LaunchError as silence:
+            why = error.message if isinstance(error, WorkbenchError) else str(error) or type(error).__name__
             raise SchedulerSilent(
-                f"{str(error) or type(error).__name__} Its job may have been taken, and could not be cancelled.",
+                f"{why} Its job may have been taken, and could not be cancelled.",
                 hint=(
                     "When the scheduler answers again, look for it with ",
                     Command("list"),
@@ -259,7 +263,7 @@ class Job:
     def _note(self, state: str, reason: str) -> None:
         with contextlib.suppress(OSError):
             if registry.owns_lease(self.record):  # else it was refused before it was anything, or is another's
-                ended.note(self.record, state, reason.removeprefix(f"cluster {self.record.name!r} "))
+                ended.note(self.record, state, reason)
 
     def remove(self) -> None:
         """Leave nothing of the cluster: job, record, key, sockets."""

@@ -171,7 +171,7 @@ async def test_the_check_tells_all_that_is_wrong_at_once(server, cluster):
 async def test_of_an_unknown_kernel_the_check_does_not_tell_what_the_environment_of_the_server_lacks(server):
     lacking = {"ranks": 2, "mpi": "intelmpi"}
 
-    assert (await errors_of(server, **lacking)).keys() == {""}
+    assert (await errors_of(server, **lacking)).keys() == {"mpi"}
     assert (await errors_of(server, **lacking, kernel="none")).keys() == {"kernel"}
 
 

@@ -224,5 +224,5 @@ def test_a_fault_of_this_server_is_answered_with_500_and_its_words_are_nobodys_b
         status, words, _ = trouble(error, 500)
         assert status == 500
         assert "secret" not in words
-    assert trouble(HTTPError(403, "not you"), 403) == (403, "not you")
-    assert trouble(HTTPError(405), 405) == (405, "Method Not Allowed")
+    assert trouble(HTTPError(403, "not you"), 403) == (403, "not you", "")
+    assert trouble(HTTPError(405), 405) == (405, "Method Not Allowed", "")

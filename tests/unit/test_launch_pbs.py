@@ -231,7 +231,7 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     start = Job(record, renamable=False)
     with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerSilent) as silent:
         start.submit()
-    with pytest.raises(SchedulerSilent, match="could not be cancelled: when the scheduler answers"):
+    with pytest.raises(SchedulerSilent, match=r"could not be cancelled\. When the scheduler answers"):
         start.abandon(silent.value)
     assert registry.names() == ["training"]
 

@@ -82,7 +82,7 @@ class Asking:
             if await leaves(self._scheduler, self.ranks[rank]):
                 raise RankLost(f"{who} was lost during {self._what}.", hint=AGAIN) from error
             raise CollectiveFailed(
-                f"{who} could not be reached for {self._what}, {STAYS}: {error}.", hint=LOOK
+                f"{who} could not be reached for {self._what} ({error}), {STAYS}.", hint=LOOK
             ) from error
         if "raised" not in answer:
             return answer["answer"]

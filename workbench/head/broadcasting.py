@@ -80,7 +80,7 @@ class Broadcasts:
             if await leaves(self.scheduler, root):
                 raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
             raise CollectiveFailed(
-                f"rank 0 could not be reached for a broadcast, {STAYS}: {error}.", hint=LOOK
+                f"rank 0 could not be reached for a broadcast ({error}), {STAYS}.", hint=LOOK
             ) from error
 
     async def uploaded(self, key: Key, address: str, nbytes: int) -> None:

@@ -90,8 +90,8 @@ def connected(client: Client | None) -> Client:
             hint=(
                 "Start one (",
                 Command("start"),
-                ", or MPICluster(...).get_client()) or pass client=. ",
-                *_LISTED,
+                ", or MPICluster(...).get_client()) or pass client=.",
+                *((" ", *_LISTED) if _last else ()),
             ),
         ) from None
     if not isinstance(client, Client):
