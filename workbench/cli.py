@@ -12,7 +12,7 @@ from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
 
-from workbench import __version__, hints
+from workbench import __version__, debug_log, hints
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import TERMINAL
 from workbench.verbs import actions, show
@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = _run(words)
+        with debug_log.shown():
+            code = _run(words)
         sys.stdout.flush()
     except WorkbenchError as error:
         if "--json" in words:
@@ -60,9 +61,12 @@ def _run(words: Sequence[str]) -> int:
     if words[:1] == ["bench"]:
         from workbench import bench
 
-        return bench.main(words[1:])
+        given = [word for word in words[1:] if word != "--verbose"]
+        with debug_log.shown(verbose=given != words[1:]):
+            return bench.main(given)
     call = parse(words, TERMINAL)
-    code: int = globals()[f"_{call.verb}"](**call.options)
+    with debug_log.shown(verbose=call.options.pop("verbose", False)):
+        code: int = globals()[f"_{call.verb}"](**call.options)
     return code
 
 

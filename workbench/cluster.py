@@ -11,7 +11,7 @@ from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 from tornado.ioloop import PeriodicCallback
 
-from workbench import cluster_html, logs, registry
+from workbench import cluster_html, debug_log, logs, registry
 from workbench.broadcasting import broadcast
 from workbench.connection import HeadConnection
 from workbench.job import LOOK, Job, submitted_script
@@ -141,6 +141,7 @@ class MPICluster(Cluster):
         quiet: bool = False,
         _job: Job | None = None,
     ) -> None:
+        debug_log.set_up()
         # Before anything that __del__ or __repr__ may look at.
         self.status = Status.closed
         self.security: Any = None

@@ -53,7 +53,7 @@ class Ended:
     """Ranks that it had in all worlds together."""
 
     @property
-    def logs(self) -> Path:
+    def logs_folder(self) -> Path:
         """Folder of its logs, which are kept for a number of clusters."""
         return logs_folder() / _stem(self.name, self.id)
 

@@ -15,6 +15,7 @@ import _socket as socket
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import select
 import struct
@@ -172,6 +173,8 @@ class Guard:
         # Connections that were accepted for calls that a signal has interrupted, by the inode of the listening socket.
         self._left: dict[int, list[tuple[socket.socket, Any]]] = {}
         self._refused, self._quiet_until = 0, 0.0
+        # Shared with the process of `_outlive`: the kernel reports a call once, also to a process that is killed then.
+        self._note = mmap.mmap(-1, _NOTIFICATION.size)
         try:
             self._silent = self._check(child)
             self._outlive()
@@ -209,6 +212,8 @@ class Guard:
         """Serve calls until there is nobody left to make one."""
         ready = select.poll()
         ready.register(self._notifications, select.POLLIN)
+        if any(self._note):
+            self._serve(ready)  # the process that served before may have been killed before it answered this call
         while True:
             for number, event in ready.poll(_LOOK * 1000 if self._waiting else None):
                 if number != self._notifications:
@@ -249,12 +254,15 @@ class Guard:
             os._exit(0)  # whatever happens, there must not be two tethers
 
     def _receive(self, ready: select.poll) -> None:
-        note = bytearray(_NOTIFICATION.size)
-        try:
-            fcntl.ioctl(self._notifications, _RECV, note)
-        except OSError:
-            return  # interrupted, or killed meanwhile
-        call = _Call(self._notifications, *_NOTIFICATION.unpack(note))
+        self._note[:] = bytes(_NOTIFICATION.size)  # the kernel demands zeroes
+        # `fcntl.ioctl` passes a buffer of its own.
+        note = (ctypes.c_char * _NOTIFICATION.size).from_buffer(self._note)
+        if _libc.ioctl(self._notifications, ctypes.c_ulong(_RECV), note) == 0:
+            self._serve(ready)  # else the call was interrupted, or its process has ended
+
+    def _serve(self, ready: select.poll) -> None:
+        """Answer the call that was received last, or have it wait for a peer."""
+        call = _Call(self._notifications, *_NOTIFICATION.unpack(self._note))
         try:
             listening = self._listening(call)
             if listening is None:

@@ -20,7 +20,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
-from workbench import cell_magics, profile_magics, registry
+from workbench import cell_magics, debug_log, profile_magics, registry
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.hints import NOTEBOOK
 from workbench.registry import Record
@@ -65,7 +65,8 @@ class ClusterMagics(Magics):
     def mpicluster(self, line: str) -> None:  # noqa: D102  # written below, from the table of the verbs
         try:
             call = parse(split(line), NOTEBOOK)
-            getattr(self, f"_{call.verb}")(**call.options)
+            with debug_log.shown(verbose=call.options.pop("verbose", False)):
+                getattr(self, f"_{call.verb}")(**call.options)
         except WorkbenchError as error:
             raise UsageError(str(error)) from None
 

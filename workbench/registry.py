@@ -274,7 +274,7 @@ def running(name: str) -> Record:
         if logs is None:
             raise
         its = ended.last(name)
-        why = f" ({its.reason})" if its is not None and its.logs == logs else ""
+        why = f" ({its.reason})" if its is not None and its.logs_folder == logs else ""
         raise ClusterNotFound(
             f"cluster {name!r} has ended{why}. Its logs are in {logs}.", option="name", given=name, hint=_again(name)
         ) from error

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from contextlib import suppress
 
+from workbench import debug_log
 from workbench.errors import HeadUnreachable, InvalidRequest
 
 _LOOPBACK = "127.0.0.1"
@@ -50,6 +51,7 @@ class Tunnel:
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
+        debug_log.started(self._process.pid, "ssh to %s", self.host)
         try:
             async with asyncio.timeout(timeout):
                 while not await _listens(port):
@@ -73,16 +75,18 @@ class Tunnel:
     async def close(self) -> None:
         """End ``ssh``."""
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
+        if process is None:
             return
-        with suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            async with asyncio.timeout(_END):
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                async with asyncio.timeout(_END):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
                 await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        debug_log.ended(process.pid, process.returncode, "ssh to %s", self.host)
 
 
 def _free_port() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 
 # Seconds: further away, a time of day alone says too little.
@@ -47,3 +49,17 @@ def count(number: int, noun: str) -> str:
     ('1 rank', '8 ranks')
     """
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def exit_words(code: int) -> str:
+    """Word how a process has ended.
+
+    Examples
+    --------
+    >>> exit_words(1), exit_words(-9)
+    ('exit code 1', 'signal 9 (SIGKILL)')
+    """
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {-code} ({signal.Signals(-code).name})"
+    return f"exit code {code}"

@@ -90,6 +90,37 @@ def test_restart_tells_when_the_ranks_are_there_again():
     assert run("restart")[0] == "cluster 'cli' is ready: 2 of 2 ranks\n"
 
 
+def test_a_verbose_start_logs_processes_and_changes_here_and_in_the_head():
+    err = run("start", "1", "--name", "verbose", "--verbose")[1]
+    head = registry.read("verbose").process.pid
+    run("scale", "2", "verbose")
+    run("stop", "verbose")
+
+    assert re.search(rf" \d+ workbench\.process DEBUG started: the job of cluster 'verbose', process {head}\n", err)
+    assert err.splitlines()[-1].startswith("ready: 1 of 1 ranks")
+    log = run("logs", "verbose")[0]
+    for line in (
+        f"workbench.process DEBUG started: the head, process {head}",
+        r"workbench.process DEBUG started: mpiexec of world 0, process \d+",
+        r"workbench.process DEBUG started: the template of this node, process \d+",
+        r"workbench.process DEBUG started: a rank, process \d+",
+        r"workbench.process DEBUG registered: rank 0 of world 0, process \d+ on \S+",
+        r"workbench.request DEBUG workbench_scale: asked by tls://\S+: n=2",
+        r"workbench.request DEBUG workbench_scale: done for tls://\S+ after \S+ s",
+        r"workbench.request DEBUG workbench_close: asked by tls://\S+: reason='the user has stopped it'",
+        r"workbench.process DEBUG gone: rank 0 of world 0, process \d+ on \S+",
+        r"workbench.process DEBUG ended: a rank, process \d+, exit code 0",
+        r"workbench.process DEBUG ended: mpiexec of world 0, process \d+, exit code 0",
+        f"workbench.process DEBUG ended: the head, process {head}, exit code 0",
+    ):
+        assert re.search(rf"^[-0-9]+ [:,0-9]+ \d+ {line}$", log, re.MULTILINE), line
+
+
+@pytest.mark.usefixtures("started")
+def test_without_being_asked_for_there_is_no_log():
+    assert "DEBUG" not in run("logs", "cli")[0]
+
+
 def test_a_start_that_fails_shows_the_end_of_the_log_and_leaves_nothing():
     variables = {"DASK_WORKBENCH__MPI__EXTRA_ARGS": "['--no-such-option']"}
 

@@ -120,6 +120,14 @@ def test_a_persistent_message_that_nobody_received_does_not_reach_the_next_call(
 
 
 @pytest.mark.mpi_flavour
+def test_a_request_whose_copy_was_freed_ends_no_rank(client4):
+    pids = client4.run(os.getpid)
+    run_on_ranks(functions.free_a_copy, client=client4, timeout=DEADLINE)
+    assert works(client4)
+    assert client4.run(os.getpid) == pids
+
+
+@pytest.mark.mpi_flavour
 def test_messages_that_were_looked_for_count_as_received(client4):
     serials = [run_on_ranks(functions.look_for, client=client4, timeout=DEADLINE) for _ in range(3)]
     assert serials == [serials[0]] * 3

@@ -107,6 +107,14 @@ def test_importing_the_package_loads_neither_mpi_nor_dask_nor_a_server():
     assert heavy.isdisjoint(loaded)
 
 
+def test_a_rank_loads_nothing_of_the_log_at_debug_and_the_command_loads_no_logging():
+    for modules, absent in (
+        ("workbench.rank.__main__, workbench.rank.worker", "workbench.debug_log"),
+        ("workbench.cli", "logging"),
+    ):
+        assert python(f"import sys, {modules}; print({absent!r} in sys.modules)") == "False\n"
+
+
 def test_importing_the_package_takes_less_than_twice_the_time_of_importing_dask():
     def seconds(module: str) -> float:
         return float(python(f"from time import perf_counter as t; a = t(); import {module}; print(t() - a)"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import sysconfig
 import venv
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from jupyter_core.paths import jupyter_data_dir
-from server.running import FOLDER
+from server.running import FOLDER, end, start
 from support.processes import gone, line_of, until
 
 from workbench import __version__, cli, registry
@@ -299,3 +300,23 @@ async def test_a_check_ends_when_nobody_waits_for_it_any_more(server, kernel, tm
         await asyncio.to_thread(until, "it checks", checks)
 
     await asyncio.to_thread(until, "the check has ended", lambda: not checks())
+
+
+async def test_a_server_that_is_asked_for_the_log_writes_that_of_its_verbs_and_answers_as_any_other(
+    server, monkeypatch, capfd
+):
+    options = {"ranks": 0, "extra": ["--export=TOKEN=hunter2"]}
+    usual = await server.ask("check", "POST", options)
+    monkeypatch.setenv("WORKBENCH_LOG", "debug")
+    logging = start()
+    try:
+        told = await logging.ask("check", "POST", options)
+    finally:
+        end(logging.process)
+
+    err = capfd.readouterr().err
+    assert told == usual
+    assert told[1]["errors"]["ranks"].startswith("ranks '0': allowed is")
+    assert re.search(r"workbench\.process DEBUG started: .* -m workbench start --json --dry-run 0 ", err)
+    assert re.search(r"workbench\.process DEBUG ended: .*, process \d+, exit code 2\n", err)
+    assert "hunter2" not in err

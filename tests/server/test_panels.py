@@ -45,6 +45,19 @@ async def new(fake):
     assert panels_of(os.getpid()) == []
 
 
+async def test_the_start_and_the_end_of_a_dashboard_are_logged_without_its_path(new, cluster, caplog):
+    caplog.set_level("DEBUG", logger="workbench")
+    shown = new()
+    await shown.socket(cluster("a"), PREFIX)
+    (process,) = panels_of(os.getpid())
+    await shown.close()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"started: the dashboard of cluster 'a', process {process.pid}",
+        f"ended: the dashboard of cluster 'a', process {process.pid}, exit code 0",
+    ]
+
+
 async def test_all_viewers_of_a_cluster_share_one_dashboard(new, cluster):
     shown, a, b = new(), cluster("a"), cluster("b")
 

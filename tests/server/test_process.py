@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import re
 import shutil
 import signal
 import sys
@@ -104,6 +105,26 @@ async def test_a_program_whose_path_looks_like_a_variable_is_run(tmp_path):
     shutil.copy("/bin/true", program)
 
     assert (await run([str(program)], 60)).code == 0
+
+
+async def test_the_log_of_a_process_goes_to_the_server_and_is_no_word_of_an_error(capfd, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_LOG", "debug")
+    code = "from workbench import debug_log as log; log.set_up(); log.started(17, 'x'); raise SystemExit('no MPI')"
+
+    assert await run(python(code), 60) == Ended(1, "", "no MPI\n")
+
+    assert capfd.readouterr().err.endswith("workbench.process DEBUG started: x, process 17\n")
+
+
+async def test_the_start_and_the_end_of_a_process_are_logged(caplog):
+    caplog.set_level("DEBUG", logger="workbench")
+
+    await run(python("raise SystemExit(3)"), 60)
+
+    its = f"{sys.executable} -c 'raise SystemExit(3)'"
+    started, ended = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(rf"started: {re.escape(its)}, process \d+", started)
+    assert re.fullmatch(rf"ended: {sys.executable}, process \d+, exit code 3", ended)
 
 
 async def test_variables_that_a_shell_would_not_hand_on_are_there():

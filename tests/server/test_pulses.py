@@ -56,6 +56,20 @@ async def test_it_ends_when_nobody_looks_and_begins_again_when_somebody_does(new
     assert (await messages.get())["type"] == "pulse"
 
 
+async def test_its_start_and_its_end_are_logged(new, caplog):
+    caplog.set_level("DEBUG", logger="workbench")
+    its = new()
+    its.show(lambda _: None)
+    number = (await process()).pid
+
+    await its.close()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"started: what asks heads, process {number}",
+        f"ended: what asks heads, process {number}, exit code 0",
+    ]
+
+
 async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog):
     right = pulses.MODULE
     monkeypatch.setattr(pulses, "_AGAIN", 0.0)

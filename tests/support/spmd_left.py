@@ -150,6 +150,21 @@ def send_for_nobody(comm):
         comm.isend("of the call before", 1)
 
 
+def free_a_copy(comm):
+    """Use a persistent request, and free it, by a copy: MPI gives its handle to what is made next."""
+    from mpi4py import MPI
+
+    class Copy(MPI.Prequest):
+        pass
+
+    alone = comm.Split(comm.rank)
+    copy = Copy(alone.Send_init([MPI.BOTTOM, 0, MPI.BYTE], dest=MPI.PROC_NULL))
+    copy.Start()
+    copy.Wait()
+    copy.Free()
+    alone.Free()
+
+
 def start_for_nobody(comm):
     """Send what nobody receives, by a persistent request."""
     if comm.rank == 0:

@@ -53,7 +53,7 @@ def test_the_first_who_knows_why_is_believed():
     its = only()
     assert (its.name, its.id, its.ranks, its.created) == ("a", record.id, 2, record.created)
     assert (its.state, its.reason) == (ended.STOPPED, "the user has stopped it")
-    assert its.logs == record.logs
+    assert its.logs_folder == record.logs
     assert [stat.S_IMODE(path.stat().st_mode) for path in ended.folder().iterdir()] == [0o600]
 
 

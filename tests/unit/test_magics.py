@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 from support.shell import ipython
 
 from workbench import registry
+from workbench.verbs import actions
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +159,17 @@ def test_unloading_takes_magic_and_completion_away(shell):
         shell.extension_manager.load_extension("workbench")
 
     assert completions(shell, "%mpicluster sta") == ["%mpicluster start", "%mpicluster status"]
+
+
+def test_what_one_verb_starts_writes_the_log_if_that_is_asked_for(shell, monkeypatch):
+    told = []
+
+    def listing(*, everything):
+        told.append(os.environ.get("WORKBENCH_LOG"))
+        return actions.Listing([], [], [])
+
+    monkeypatch.setattr(actions, "listing", listing)
+    shell.run_line_magic("mpicluster", "list --verbose")
+    shell.run_line_magic("mpicluster", "list")
+
+    assert told == ["debug", None]

@@ -19,8 +19,8 @@ def test_what_is_typed_becomes_a_verb_and_its_options():
 
 
 def test_only_a_terminal_answers_in_json():
-    assert parse(["list", "--json"], TERMINAL).options == {"all": False, "json": True}
-    with pytest.raises(InvalidRequest, match="%mpicluster list: unknown option '--json', allowed: --all"):
+    assert parse(["list", "--json"], TERMINAL).options == {"all": False, "json": True, "verbose": False}
+    with pytest.raises(InvalidRequest, match="%mpicluster list: unknown option '--json', allowed: --all, --verbose"):
         parse(["list", "--json"], NOTEBOOK)
 
 
@@ -100,8 +100,8 @@ def test_help_of_a_verb_tells_what_each_of_its_options_means(verb, flag):
         (["start", "4", "--mpi", "auto"], "--m", ["--memory"]),
         (["start", "--scheduler"], "", ["auto", "local", "here", "slurm", "pbs"]),
         (["start", "--name"], "", []),
-        (["stop"], "-", ["--all", "--help"]),
-        (["list"], "", ["--all", "--help"]),
+        (["stop"], "-", ["--all", "--verbose", "--help"]),
+        (["list"], "", ["--all", "--verbose", "--help"]),
         (["strat"], "", []),
     ],
 )

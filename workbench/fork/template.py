@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workbench import tether
+from workbench import debug_log, tether
 from workbench.fork import stub
 from workbench.fork.become import TEMPLATE, become, rename
 
@@ -188,6 +188,8 @@ class Template:
 
     def serve(self) -> None:
         """Fork ranks for stubs, and report to each stub how its rank ends."""
+        debug_log.set_up()
+        debug_log.started(os.getpid(), "the template of this node")
         for number in _IGNORED:
             self._handlers[number] = signal.signal(number, signal.SIG_IGN)
         self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -217,6 +219,7 @@ class Template:
             if self._listener.fileno() in ready:
                 with _surviving():
                     self._accept(waiting)
+        debug_log.ended(os.getpid(), 0, "the template of this node")
 
     def _accept(self, waiting: select.poll) -> None:
         try:
@@ -256,6 +259,7 @@ class Template:
         sys.stderr.flush()
         if pid := os.fork():
             self._ranks[pid] = connection
+            debug_log.started(pid, "a rank")
             return
         try:
             # Of the template's own files the rank keeps none.
@@ -285,6 +289,7 @@ class Template:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
+            debug_log.ended(pid, os.waitstatus_to_exitcode(status), "a rank")
             if connection := self._ranks.pop(pid, None):
                 with contextlib.suppress(OSError):  # the stub was killed, and its rank with it
                     connection.sendall(stub.ENDED + status.to_bytes(4, sys.byteorder))

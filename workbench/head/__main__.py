@@ -15,7 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench import certificates, ended, network, open_files, registry, scratch, sparing
+from workbench import certificates, debug_log, ended, network, open_files, registry, scratch, sparing
 from workbench.errors import StartError, WorkbenchError
 from workbench.fork import stub
 from workbench.fork.template import fork_template
@@ -121,4 +121,4 @@ def _fail(record: Record, error: WorkbenchError | OSError) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debug_log.living("the head", main))

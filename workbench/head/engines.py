@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from workbench import scratch, tether
+from workbench import debug_log, scratch, tether
 from workbench.errors import CollectiveFailed
 from workbench.head.asking import Asking, all_of
 from workbench.hints import Command
@@ -112,6 +112,7 @@ class Engines:
             )
         finally:
             os.close(log)
+        debug_log.started(self._process.pid, "the controller of the cells of world %s", self._name)
         line = b""
         try:
             with contextlib.suppress(TimeoutError):
@@ -128,13 +129,16 @@ class Engines:
     async def close(self) -> None:
         """End the controller; the engines end with their ranks."""
         process = self._process
-        if process is None or process.returncode is not None:
+        if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            async with asyncio.timeout(_END):
-                await process.wait()
-        except TimeoutError:
+        if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                process.terminate()
+            try:
+                async with asyncio.timeout(_END):
+                    await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        debug_log.ended(process.pid, process.returncode, "the controller of the cells of world %s", self._name)

@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench import __version__, certificates, config, ended, registry, scratch
 from workbench.errors import LaunchError, StartError, WorkbenchError
-from workbench.head import lease, start_times
+from workbench.head import lease, request_log, start_times
 from workbench.head.broadcasting import Broadcasts
 from workbench.head.cells import Cells
 from workbench.head.collectives import Collectives
@@ -178,6 +178,7 @@ class Head:
             "workbench_restart": self.worlds.restart,
             "workbench_close": self._rpc_close,
         }
+        self.scheduler.handlers |= request_log.logged(self.scheduler.handlers)
         self.scheduler.add_plugin(Attendance(self._joined, self._left))
         self.scheduler.add_plugin(self.metrics)
         self.scheduler.add_plugin(self.collectives)

@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 
-from workbench import open_files, scratch
+from workbench import debug_log, open_files, scratch
 from workbench.errors import WorkbenchError
 from workbench.head import lease
 from workbench.head.world import WorldProcess
@@ -67,4 +67,4 @@ async def _nobody() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(debug_log.living("the keeper of a world", main))

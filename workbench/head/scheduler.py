@@ -15,6 +15,7 @@ from distributed.protocol import pickle
 
 from workbench import comm
 from workbench.errors import WorkbenchError
+from workbench.head import request_log
 from workbench.head.pinned import disown, guard
 from workbench.http_socket import UnixHTTP
 
@@ -115,7 +116,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         async def refuse(**_: Any) -> NoReturn:
             raise refusal
 
-        self.handlers |= dict.fromkeys(_WORK, refuse)
+        self.handlers |= request_log.logged(dict.fromkeys(_WORK, refuse))
         for worker in list(self.running):
             self.handle_worker_status_change(Status.paused, worker, "drain")
 
@@ -138,6 +139,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
 
     async def update_graph(self, client: str, expr_ser: Any, keys: set[Key], *args: Any, **options: Any) -> None:
         """Take tasks from a client, or have its futures fail at once."""
+        request_log.graph(client, len(keys))
         if self.refusal is None:
             await super().update_graph(client, expr_ser, keys, *args, **options)
         if self.refusal is not None:  # maybe only since the graph was read

@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from workbench import logs, scratch, tether
+from workbench import debug_log, logs, scratch, tether
 from workbench.launch.job_spec import allocation_of, world_line
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Command
 from workbench.private import opener
 from workbench.registry import Record
+from workbench.words import exit_words
 
 
 class MPIWorld(abc.ABC):
@@ -170,6 +171,7 @@ class WorldProcess(MPIWorld):
                 stderr=log,
                 start_new_session=True,
             )
+        debug_log.started(self._process.pid, "%s of world %d", self._program, self.index)
 
     async def start(self, timeout: float, address: str) -> None:
         """Spawn ``mpiexec`` and tell rank 0 where the scheduler is."""
@@ -202,7 +204,9 @@ class WorldProcess(MPIWorld):
                 loop.call_soon_threadsafe(tell, code)
 
         threading.Thread(target=reap, name=f"world-{self.index}", daemon=True).start()
-        return f"{self._program} ended with {_exit_words(await done)}"
+        code = await done
+        debug_log.ended(process.pid, code, "%s of world %d", self._program, self.index)
+        return f"{self._program} ended with {exit_words(code)}"
 
     async def stop(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Ask the ranks to end, then ``mpiexec``, then kill what is left."""
@@ -233,13 +237,6 @@ class WorldProcess(MPIWorld):
         for told in {**self.present, **self.lost}.values():
             if told.get("host") == os.uname().nodename:
                 _kill_rank(told["pid"], self.record.name)
-
-
-def _exit_words(code: int) -> str:
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"signal {-code} ({signal.Signals(-code).name})"
-    return f"exit code {code}"
 
 
 def _kill_rank(pid: int, name: str) -> None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
-from workbench import config, open_files
+from workbench import config, debug_log, open_files
 from workbench.errors import InvalidRequest, StartError, StartTimeout
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
@@ -20,6 +20,8 @@ from workbench.words import count
 
 # Seconds past the deadline of a world's start, which tells more itself.
 _GRACE = 2.0
+# What becomes of a rank.
+_RANK = "%s: rank %d of world %d, process %s on %s"
 
 
 class Worlds:
@@ -147,6 +149,7 @@ class Worlds:
     def joined(self, world: int, rank: int, told: dict[str, Any]) -> None:
         """Note that a rank has come, and what it told of itself."""
         if world in self._worlds:
+            debug_log.write("process", _RANK, "registered", rank, world, told.get("pid"), told.get("host"))
             self._worlds[world].joined(rank, told)
             self._changed()
 
@@ -156,6 +159,7 @@ class Worlds:
         if world is None:
             return
         told = world.left(rank)
+        debug_log.write("process", _RANK, "gone", rank, index, told.get("pid"), told.get("host"))
         if world.ready and not world.stopping and not self._is_ending():
             where = f"rank {rank} of world {index} (pid {told.get('pid')} on {told.get('host')}) is gone"
             goes_on = goes_on_without_a_rank(self._record, world.mpi, world.ranks, own_job=world.job is not None)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import math
 import os
+import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
-from workbench import config
+from workbench import config, debug_log
 from workbench.errors import LaunchError, SchedulerSilent
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,31 @@ def answering_within(seconds: float) -> Iterator[None]:
         _until.reset(before)
 
 
+def _logged(run: Callable[Concatenate[Sequence[str], P], Answer]) -> Callable[Concatenate[Sequence[str], P], Answer]:
+    """Have the command line, and what is answered, in the log at level debug."""
+
+    @functools.wraps(run)
+    def logged(argv: Sequence[str], /, *args: P.args, **options: P.kwargs) -> Answer:
+        if not debug_log.is_written("scheduler"):
+            return run(argv, *args, **options)
+        line, began = shlex.join(argv), time.monotonic()
+        try:
+            answer = run(argv, *args, **options)
+        except LaunchError as error:
+            debug_log.write("scheduler", "%s: failed after %.3f s: %s", line, time.monotonic() - began, error)
+            raise
+        # Errors first: a long output is cut.
+        words = {"err": answer.err.strip(), "out": answer.out.strip()}
+        said = "".join(f"; {name}: {text}" for name, text in words.items() if text)
+        debug_log.write(
+            "scheduler", "%s: exit code %d after %.3f s%s", line, answer.code, time.monotonic() - began, said
+        )
+        return answer
+
+    return logged
+
+
+@_logged
 def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, within: float | None = None) -> Answer:
     """Run a command of a scheduler and return what it answers.
 
@@ -82,6 +112,7 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
+@_logged
 def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str], directory: Path) -> Answer:
     """Run a command that submits a job, so that its answer is on disk whatever becomes of this process.
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench import config, scratch, tether
+from workbench import config, debug_log, scratch, tether
 from workbench.fork import stub
 from workbench.launch.environment import scrub
 from workbench.launch.mpi import MPI
@@ -69,10 +69,13 @@ def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[st
         text=True,
         errors="replace",
     )
+    debug_log.started(process.pid, "two ranks that say hello: %s", command.argv[0])
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         return Hello(None, (), _end(process))
+    finally:
+        debug_log.ended(process.pid, process.returncode, "two ranks that say hello")
     return Hello(process.returncode, heard(output), output)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from workbench import config
+from workbench import config, debug_log
 from workbench.fork import stub
 from workbench.launch.allocation import Allocation, enclosing
 from workbench.launch.choose import launcher
@@ -61,6 +61,7 @@ def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, .
             # A batch job need not have the variables of this process: the registry must be the same one.
             ("JUPYTER_DATA_DIR", str(data_folder())),
             ("DASK_CONFIG", str(dask_settings(record))),
+            *debug_log.variables(),
         ),
         resources=record.resources,
         directory=Path(record.directory),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from workbench import config
+from workbench import config, debug_log
 from workbench.errors import InvalidRequest, LaunchError, named
 from workbench.hints import Option
 from workbench.host import start_time
@@ -77,6 +77,7 @@ class LocalLauncher(Launcher):
         except (OSError, subprocess.SubprocessError) as error:
             raise LaunchError(f"cannot run {spec.script}: {error}.", hint="Check the folder's permissions.") from error
         pid = int(done.stdout)
+        debug_log.started(pid, "the job of cluster %r", spec.name)
         return f"{pid}:{start_time(pid) or 0:.0f}"
 
     def _scrub(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -97,8 +98,10 @@ class LocalLauncher(Launcher):
         for number, patience in ((signal.SIGTERM, deadline), (signal.SIGKILL, deadline + 5)):
             if not _runs(job):
                 return
+            pid = int(job.partition(":")[0])
+            debug_log.write("process", "%s is sent to process %d", number.name, pid)
             try:
-                os.kill(int(job.partition(":")[0]), number)
+                os.kill(pid, number)
             except ProcessLookupError:
                 return
             while _runs(job) and time.monotonic() < patience:

@@ -48,6 +48,8 @@ class Request(MPI.Request):
     """What MPI reads and writes until it is complete, where mpi4py's own request does not hold it."""
     receives = False
     """Whether it does nothing but receive, so that it can be cancelled."""
+    started = True
+    """Whether MPI works on it, or has done so, by an operation of this object."""
     _takes: Pairs | None = None
     """Of a receive, until nobody has to know whether it has taken a message."""
     _source = MPI.PROC_NULL
@@ -178,6 +180,7 @@ class Prequest(Request, MPI.Prequest):
     What it sends is counted whenever it is started, but not by ``MPI.Prequest.Startall`` of mpi4py's own class.
     """
 
+    started = False
     starting: Callable[[str], None] | None = None
     """Counts what it sends and receives, as of the operation of this name."""
 
@@ -210,6 +213,7 @@ def _start(operation: str, requests: Sequence[MPI.Prequest], start: Callable[[],
     start()
     ours = [request for request in requests if isinstance(request, Prequest)]
     for request in ours:
+        request.started = True
         if request.starting is not None:
             request.starting(operation)
     if ours and (counters := ours[0].watch.counters) is not None:

@@ -159,12 +159,15 @@ class SpmdCall:
         from mpi4py import MPI
 
         self._function = None
-        for request in self.watch.posted:
-            if request and request.receives:
+        # A persistent one may have been started, and freed, by a copy of the user's: MPI.Prequest(request). To use the
+        # handle of one that was freed ends the process. After an error its buffers are in more danger than its handle.
+        posted = [request for request in self.watch.posted if request and (request.started or not whole)]
+        self.watch.posted = []
+        for request in posted:
+            if request.receives:
                 with contextlib.suppress(MPI.Exception):
                     request.Cancel()
-        self.left = [request for request in self.watch.posted if request and not (whole and is_over(request))]
-        self.watch.posted = []
+        self.left = [request for request in posted if not (whole and is_over(request))]
         for request in self.left:
             abandon(request)
 

@@ -11,6 +11,7 @@ from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.extension.application import ExtensionApp
 from tornado import web
 
+from workbench import debug_log
 from workbench.notebook import SERVER
 from workbench.server.api import Shared
 from workbench.server.board import Board
@@ -59,6 +60,7 @@ class WorkbenchExtension(ExtensionApp):
 
     def initialize_handlers(self) -> None:
         """Give the server its routes, and its kernels the word that they are there."""
+        debug_log.set_up()
         base = self.settings["base_url"]
         self.panels = Panels()
         self.handlers.append((f"/{ROUTE}", ClusterHandler, {"panels": self.panels, "base": base}))

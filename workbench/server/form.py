@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from workbench import config
+from workbench import config, debug_log
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import enclosing
 from workbench.launch.choose import COMMANDS, answers, launcher
@@ -48,4 +48,5 @@ def _choices(argument: Argument) -> list[str]:
 
 
 if __name__ == "__main__":
+    debug_log.set_up()
     json.dump(form(), sys.stdout)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from workbench import registry, scratch
+from workbench import debug_log, registry, scratch
 from workbench.dashboard import PREFIX
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.printable import printable
@@ -142,6 +142,7 @@ class Panels:
         with output:
             begin = output.tell()
             panel = _Panel(record, socket, _run(record, socket, prefix, output))
+        debug_log.started(panel.process.pid, "the dashboard of cluster %r", record.name)
         try:
             async with asyncio.timeout(_START):
                 if await _ready(panel):
@@ -245,6 +246,7 @@ async def _end(panel: _Panel) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         await asyncio.to_thread(process.wait)
+    debug_log.ended(process.pid, process.returncode, "the dashboard of cluster %r", panel.record.name)
     for socket in (panel.socket, dask_socket(panel.socket)):
         socket.unlink(missing_ok=True)
     if not await _is_there(panel.record):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from workbench import debug_log
 from workbench.errors import LaunchError
 
 # Seconds between two looks whether a process has ended, and for one that was killed to do so.
@@ -72,7 +74,8 @@ class Process:
         self, argv: Sequence[str], *, directory: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         self._argv = argv
-        with ExitStack() as files:
+        its = os.environ if environment is None else environment
+        with ExitStack() as files, debug_log.handed_on(its) as (variables, log):
             try:
                 self._out, self._errors = (files.enter_context(TemporaryFile()) for _ in range(2))
                 self._process = subprocess.Popen(
@@ -80,12 +83,14 @@ class Process:
                     stdin=subprocess.DEVNULL,
                     stdout=self._out,
                     stderr=self._errors,
-                    env=environment,
+                    env=variables,
+                    pass_fds=log,
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:  # the latter of variables that cannot be
                 raise _not_run(argv, error) from error
             files.pop_all()  # closed when it has ended
+        debug_log.started(self.pid, "%s", shlex.join(argv))
 
     @property
     def pid(self) -> int:
@@ -115,6 +120,7 @@ class Process:
         except TimeoutError:
             await self.kill()
             raise TimeoutError(f"`{' '.join(self._argv)}` was not done after {deadline:.0f} s, and was ended") from None
+        debug_log.ended(self.pid, code, "%s", self._argv[0])
         files = self._out, self._errors
         for file in files:
             file.seek(0)  # the process had the same place in it
@@ -141,6 +147,7 @@ class Process:
                     while self._process.poll() is None:  # noqa: ASYNC110
                         await asyncio.sleep(_LOOK)
         finally:
+            debug_log.ended(self.pid, self._process.poll(), "%s", self._argv[0])
             self._close()
 
     def _close(self) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Any
 
+from workbench import debug_log
 from workbench.server.process import by_env
 
 logger = logging.getLogger("workbench.server")
@@ -112,6 +113,7 @@ class Pulses:
                 limit=_LONGEST,
                 start_new_session=True,
             )
+            debug_log.started(process.pid, "what asks heads")
             self._process, self._told = process, []
             try:
                 self._tell()
@@ -140,3 +142,4 @@ async def _end(process: Process) -> None:
     if process.returncode is None:
         process.kill()
         await process.wait()
+    debug_log.ended(process.pid, process.returncode, "what asks heads")

@@ -114,30 +114,16 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Gone:
+class Gone(ended.Ended):
     """A cluster that has ended, in plain values."""
 
-    name: str
-    """The name that it had."""
-    id: str
-    """Its identity."""
-    state: str
-    """``stopped`` (by its user), ``ended`` (in order) or ``failed``."""
-    reason: str
-    """Why it has ended."""
-    when: float
-    """When, in seconds since the epoch."""
-    created: float
-    """When it was asked for, in seconds since the epoch."""
-    ranks: int
-    """Ranks that it had."""
     logs: str | None
     """Folder of its logs; None: they have been removed since."""
 
     @classmethod
     def of(cls, its: ended.Ended) -> Gone:
         """Return what is kept of a cluster that has ended."""
-        return cls(**asdict(its), logs=str(its.logs) if its.logs.is_dir() else None)
+        return cls(**asdict(its), logs=str(its.logs_folder) if its.logs_folder.is_dir() else None)
 
 
 @dataclass(frozen=True)

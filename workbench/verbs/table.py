@@ -59,7 +59,7 @@ class Verb:
 
     def at(self, place: str) -> tuple[Argument, ...]:
         """Return the arguments that it has in a place: in a terminal everything can answer in JSON."""
-        return (*self.arguments, _JSON) if place == TERMINAL else self.arguments
+        return (*self.arguments, *([_JSON] if place == TERMINAL else []), _VERBOSE)
 
     def usage(self, place: str) -> str:
         """Return the line of usage."""
@@ -83,6 +83,7 @@ def _interfaces() -> list[str]:
 
 
 _JSON = Argument("--json", "print one JSON object")
+_VERBOSE = Argument("--verbose", "log commands of schedulers and processes, here and in what is started")
 _NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", _clusters)
 _RANKS = Argument("ranks", "number of MPI ranks; default: one for each core", "N")
 _TUNNEL = Argument("--ssh-tunnel", "host, as ssh takes it, through which the head is reached", "HOST")
