@@ -19,7 +19,7 @@ from IPython.display import display
 
 from workbench import cells
 from workbench.cell_output import Shown, Tagged, as_text, failures, grouped, labelled
-from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
+from workbench.errors import InvalidRequest, WorkbenchError, closest, did_you_mean
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from workbench.cell_result import CellResult
     from workbench.engine_link import Item
 
+_AS_RANKS = "0,3 or 0-3"
 OPTIONS = {
-    "--ranks": "ranks that run it, as 0,3 or 0-3; default: all",
+    "--ranks": f"ranks that run it, as {_AS_RANKS}; default: all",
     "--world": "index of the world; default: 0",
     "--stream": "show output as it comes, each line with its rank",
     "--out": "variable for the values of the last line, a list in rank order",
@@ -85,8 +86,8 @@ class CellMagics(Magics):
         names = self.shell.user_ns
         if unknown := [word for word in words if word not in names]:
             defined = [name for name in names if name[0] != "_" and name not in self.shell.user_ns_hidden]
-            close = did_you_mean(unknown[0], defined).partition(" (")[0]
-            hint = f"; {close}" if close.startswith("did") else ""
+            close = closest(unknown[0], defined)
+            hint = f"; did you mean {close!r}?" if close else ""
             if "," in unknown[0]:
                 hint = "; names are separated by blanks"
             elif given:
@@ -198,7 +199,7 @@ def _leading_options(line: str) -> tuple[str, dict[str, str]]:
 
 def _number(option: str, text: str) -> int:
     if not text.isdecimal():
-        raise InvalidRequest(f"{option} {text}: allowed is a number, {OPTIONS[option]}")
+        raise InvalidRequest(f"{option} {text}: allowed is a number, {OPTIONS[option]}", given=text)
     return int(text)
 
 
@@ -208,9 +209,7 @@ def _ranks(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         last = int(match[2] or match[1]) if match else -1
         if match is None or last < int(match[1]):
-            raise InvalidRequest(
-                f"--ranks {text}: allowed are {OPTIONS['--ranks'].partition(';')[0].partition(' as ')[2]}"
-            )
+            raise InvalidRequest(f"--ranks {text}: allowed are {_AS_RANKS}", option="ranks", given=text)
         ranks |= set(range(int(match[1]), last + 1))
     return sorted(ranks)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.engine_link import Item
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
+from workbench.hints import Command
 from workbench.rank.parcel import unpack
 from workbench.rank.running import Done
 from workbench.where_words import ranges
@@ -85,8 +86,8 @@ class CellResult:
         if self.silent:
             raise CollectiveFailed(
                 f"{'rank' if len(self.silent) == 1 else 'ranks'} {ranges(self.silent)} of world {self.world} did not "
-                "come out of this cell: code in C, or that catches KeyboardInterrupt, cannot be ended from outside. "
-                "Wait for it, or start the ranks again: %mpicluster restart"
+                "come out of this cell: code in C, or that catches KeyboardInterrupt, cannot be ended from outside.",
+                hint=("Wait for it, or start the ranks again: ", Command("restart")),
             )
         if self.failed:
             rank = self.failed[0]

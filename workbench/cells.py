@@ -29,6 +29,7 @@ from workbench.errors import (
     WorkbenchError,
 )
 from workbench.hang import Hang
+from workbench.hints import Command
 from workbench.placing import pinning
 from workbench.placing import source as sources
 from workbench.placing.computed import computed
@@ -248,7 +249,7 @@ def _unreachable(client: Client, error: BaseException) -> HeadUnreachable:
     if client.status != "running":
         return HeadUnreachable("the client was closed while a cell was under way")
     return HeadUnreachable(
-        f"the cluster does not answer any more ({type(error).__name__}): has it ended? See %mpicluster list"
+        f"the cluster does not answer any more ({type(error).__name__}): has it ended?", hint=("See ", Command("list"))
     )
 
 

@@ -12,13 +12,13 @@ from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
 
-from workbench import __version__, debug_log
+from workbench import __version__, debug_log, hints
 from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.hints import TERMINAL
 from workbench.verbs import actions, show
 from workbench.verbs.parse import parse
 from workbench.verbs.profile import profile
 from workbench.verbs.report import report
-from workbench.verbs.table import TERMINAL
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -36,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with debug_log.shown():
             code = _run(words)
         sys.stdout.flush()
-    except InvalidRequest as error:
-        return _fail(error, EXIT_USAGE)
     except WorkbenchError as error:
-        return _fail(error, EXIT_FAILED)
+        if "--json" in words:
+            print(dumps({"error": error.fields()}))
+        return _fail(error.text(TERMINAL), EXIT_USAGE if isinstance(error, InvalidRequest) else EXIT_FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _fail(message: object, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     print(message, file=sys.stderr)
     return code
 
@@ -105,7 +105,7 @@ def _status(name: str | None, *, json: bool) -> int:
 
 def _list(*, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called
     listing = actions.listing(everything=all)
-    return _print(asdict(listing), show.listing_text(listing), as_json=json)
+    return _print(asdict(listing), show.listing_text(listing, TERMINAL), as_json=json)
 
 
 def _logs(name: str | None, rank: str | None, *, json: bool) -> int:
@@ -166,7 +166,7 @@ def _report(file: str, name: str | None, *, json: bool) -> int:
 def _stop(name: str | None, *, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called
     stopped = actions.stop(actions.targets(name, everything=all))
     _print(asdict(stopped), show.stopped_text(stopped), as_json=json)
-    return _fail(show.failed_text(stopped), EXIT_FAILED) if stopped.failed else 0
+    return _fail(show.failed_text(stopped, TERMINAL), EXIT_FAILED) if stopped.failed else 0
 
 
 def _script(name: str | None, *, json: bool) -> int:
@@ -179,8 +179,9 @@ def _doctor(name: str | None, mpi: str | None, *, json: bool) -> int:
     for finding in actions.doctor(name, mpi):
         findings.append(finding)
         if not json:
-            print(show.finding_text(finding), flush=True)
-    _print({"findings": [asdict(finding) for finding in findings]}, show.findings_summary(findings), as_json=json)
+            print(show.finding_text(finding, TERMINAL), flush=True)
+    told = [asdict(finding) | {"remedy": hints.words(finding.remedy, TERMINAL)} for finding in findings]
+    _print({"findings": told}, show.findings_summary(findings), as_json=json)
     return EXIT_FAILED if any(finding.verdict == "failed" for finding in findings) else 0
 
 

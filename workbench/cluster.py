@@ -254,7 +254,7 @@ class MPICluster(Cluster):
             if record.state in ("ready", "degraded"):
                 return
             if record.state in ("failed", "closing"):
-                raise self._job.failure(record.message)
+                raise await asyncio.to_thread(self._job.failure)
             await asyncio.sleep(LOOK)
             await self._connection.ask_while_looking()
 

@@ -56,7 +56,7 @@ def seconds(key: str) -> float:
     InvalidRequest
         If the user has set it to something else.
     """
-    return time_span(f"the setting workbench.{key}", get(key))
+    return time_span(f"workbench.{key}", get(key))
 
 
 def size(key: str) -> int:
@@ -71,7 +71,7 @@ def size(key: str) -> int:
 
     number = above_zero(get(key), parse_bytes)
     if number is None:
-        raise InvalidRequest(f"the setting workbench.{key} {get(key)!r}: allowed is a size above zero, e.g. 256 KiB.")
+        raise InvalidRequest(option=f"workbench.{key}", given=get(key), allowed="a size above zero, e.g. 256 KiB")
     return int(number)
 
 
@@ -85,12 +85,12 @@ def fraction(key: str) -> float:
     """
     given = get(key)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
-        raise InvalidRequest(f"the setting workbench.{key} {given!r}: allowed is a number from 0 to 1, e.g. 0.15.")
+        raise InvalidRequest(option=f"workbench.{key}", given=given, allowed="a number from 0 to 1, e.g. 0.15")
     return float(given)
 
 
-def time_span(what: str, given: Any) -> float:
-    """Return a time span that was given as `what`, in seconds.
+def time_span(option: str, given: Any) -> float:
+    """Return a time span that was given for an option, in seconds.
 
     Raises
     ------
@@ -101,9 +101,11 @@ def time_span(what: str, given: Any) -> float:
 
     number = above_zero(given, parse_timedelta)
     if number is None:
-        raise InvalidRequest(f"{what} {given!r}: allowed is a time above zero, in seconds or as '5 minutes'.")
+        allowed = "a time above zero, in seconds or as '5 minutes'"
+        raise InvalidRequest(option=option, given=given, allowed=allowed)
     if number > _LONGEST:
-        raise InvalidRequest(f"{what} {given!r}: allowed are times up to {_LONGEST:.0e} seconds, which are 31 years.")
+        allowed = f"a time up to {_LONGEST:.0e} seconds, which are 31 years"
+        raise InvalidRequest(option=option, given=given, allowed=allowed)
     return number
 
 

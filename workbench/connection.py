@@ -112,7 +112,8 @@ class HeadConnection:
             )
         return HeadUnreachable(
             f"cluster {record.name!r}: its head on {record.process.host} does not answer at {host} port {port} "
-            f"{way} within {patience:.0f} s ({type(error).__name__}). {advice}"
+            f"{way} within {patience:.0f} s ({type(error).__name__}).",
+            hint=advice,
         )
 
     async def close(self) -> None:
@@ -146,8 +147,8 @@ class HeadConnection:
         """Return the error that says that there is no connection any more."""
         name = self._job.record.name
         return HeadUnreachable(
-            f"this object is not connected to cluster {name!r} any more: "
-            f"MPICluster.attach({name!r}) connects to it if it still runs."
+            f"this object is not connected to cluster {name!r} any more.",
+            hint=f"MPICluster.attach({name!r}) connects to it if it still runs.",
         )
 
     async def ask(self) -> None:
@@ -201,8 +202,8 @@ class HeadConnection:
             raise  # of which some are timeouts too
         except TimeoutError as error:
             raise HeadUnreachable(
-                f"cluster {record.name!r}: {what} was not done after {patience:.0f} s. "
-                f"Look at its logs in {record.logs}, or stop it."
+                f"cluster {record.name!r}: {what} was not done after {patience:.0f} s.",
+                hint=f"Look at its logs in {record.logs}, or stop it.",
             ) from error
         finally:
             asking.cancel()
@@ -246,8 +247,8 @@ class HeadConnection:
         except OSError as error:
             record = self._job.record
             raise HeadUnreachable(
-                f"the head of cluster {record.name!r} at {record.address} does not answer any more. It has ended, is "
-                f"stuck or is cut off; see its logs in {record.logs}."
+                f"the head of cluster {record.name!r} at {record.address} does not answer any more.",
+                hint=f"It has ended, is stuck or is cut off; see its logs in {record.logs}.",
             ) from error
 
     async def gone(self) -> bool:

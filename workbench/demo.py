@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import registry
 from workbench.ending import stop
 from workbench.errors import WorkbenchError
+from workbench.hints import Command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +128,8 @@ def run(ranks: int = 4, *, mpi: str = "auto", quiet: bool = False) -> DemoResult
     if not abs(result.auc - result.auc_sklearn) <= TOLERANCE:  # NaN is no agreement
         raise WorkbenchError(
             f"on the same features the ranks reach an AUC of {result.auc:.4f} and scikit-learn one of"
-            f" {result.auc_sklearn:.4f}, more than {TOLERANCE} apart: `workbench doctor` checks this installation"
+            f" {result.auc_sklearn:.4f}, more than {TOLERANCE} apart.",
+            hint=(Command("doctor"), " checks this installation."),
         )
     return result
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from workbench import certificates, config, ended, registry, scratch
 from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerSilent
+from workbench.hints import Command
 from workbench.launch import queued
 from workbench.launch.interface import JobState
 from workbench.registry import Record
@@ -135,15 +136,16 @@ def end_jobs(record: Record) -> None:
     while queued.is_being_submitted(record):
         if time.monotonic() > deadline:
             raise SchedulerSilent(
-                f"cluster {record.name!r}: the command that submits its job has not ended yet. Stop it again when the "
-                "scheduler answers."
+                f"cluster {record.name!r}: the command that submits its job has not ended yet.",
+                hint="Stop it again when the scheduler answers.",
             )
         time.sleep(_LOOK)
     queued.cancel(record)
     if left := queued.await_over(record, _CANCELLED):
         raise HeadUnreachable(
             f"cluster {record.name!r}: its jobs {', '.join(left)} were cancelled, but have not ended after "
-            f"{_CANCELLED:.0f} s. The scheduler or a node of theirs may be down; look again with %mpicluster list."
+            f"{_CANCELLED:.0f} s. The scheduler or a node of theirs may be down.",
+            hint=("Look again with ", Command("list"), "."),
         )
 
 

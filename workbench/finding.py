@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from workbench.errors import WorkbenchError
+from workbench.hints import Hint
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -16,14 +19,15 @@ class Finding:
     """``failed``: no cluster will start, or work, as it is."""
     detail: str
     """What was seen."""
-    remedy: str = ""
+    remedy: Hint = ""
     """What to do, as an order; empty where there is nothing to do."""
 
 
-def failure(check: str, error: Exception) -> Finding:
-    """Return the finding that an error of this package is; its last sentence is what to do."""
-    detail, _, remedy = str(error).rpartition(". ")
-    return Finding(check, "failed", detail or str(error), remedy if detail else "")
+def failure(check: str, error: WorkbenchError | OSError) -> Finding:
+    """Return the finding that an error is."""
+    if isinstance(error, WorkbenchError):
+        return Finding(check, "failed", error.message.removesuffix("."), error.hint)
+    return Finding(check, "failed", str(error))
 
 
 def skipped(check: str, failed: str) -> Finding:

@@ -18,7 +18,9 @@ from workbench.errors import (
     StartError,
     StartTimeout,
     WorkbenchError,
+    from_fields,
 )
+from workbench.hints import NOTEBOOK, Command, Option
 from workbench.launch import queued
 from workbench.launch.allocation import offer
 from workbench.launch.choose import launcher
@@ -64,6 +66,8 @@ class Job:
         # A start can be given up while another thread is still submitting it.
         self._submitting = threading.Lock()
         self._given_up = False
+        # Why the cluster did not start.
+        self._why: WorkbenchError | None = None
 
     @classmethod
     def of(cls, ranks: Any = None, **options: Any) -> Self:
@@ -100,8 +104,8 @@ class Job:
             except OSError as error:
                 raise RecordError(
                     f"cluster {self.record.name!r} cannot be started: {registry.clusters_folder()} has to be a folder "
-                    f"that you can write to, with room on its disk, but: {error}. "
-                    "Make it so, or set JUPYTER_DATA_DIR to another folder."
+                    f"that you can write to, with room on its disk, but: {error}.",
+                    hint="Make it so, or set JUPYTER_DATA_DIR to another folder.",
                 ) from error
             self._id = self._launcher.submit(job_spec(self.record))
             self._submitted = True
@@ -140,12 +144,12 @@ class Job:
         if self.record.state != "failed" and (end := self._job_has_ended()):
             self._read()  # it may have spoken between the two looks
             if self.record.state != "failed":
-                raise self.failure(end)
+                raise self._failure(end)
         if self.record.state == "failed":
-            raise self.failure(self._cut_short() or self.record.message)
+            raise self.failure()
         if self.record.address is None and time.time() > self.record.deadline + _GRACE:
             waited = f"job {self._id} {queued.words(self.status)}" if self._launcher.batch else self.record.state
-            raise self.failure(f"its head was not ready after its deadline ({waited})")
+            raise self._failure(StartTimeout(f"its head was not ready at its deadline ({waited})"))
         return self.record
 
     def _read(self) -> None:
@@ -154,7 +158,8 @@ class Job:
             if record.id != self.record.id:
                 raise StartError(
                     f"cluster {self.record.name!r} did not start: it was stopped, and another cluster has its name "
-                    f"now. Use that one with %mpicluster attach {self.record.name}; the logs are in {self.record.logs}."
+                    f"now. The logs are in {self.record.logs}.",
+                    hint=("Use that one with ", Command("attach", self.record.name), "."),
                 )
             self.record = record
         if self._id is None and self._launcher.batch:
@@ -164,21 +169,26 @@ class Job:
     def _launcher(self) -> Launcher:
         return launcher(self.record.scheduler)
 
-    def _job_has_ended(self) -> str:
-        """Return in words how the job has ended, or why it never starts; nothing while it runs or waits."""
+    def _job_has_ended(self) -> StartError | None:
+        """Return how the job has ended, or why it never starts; None while it runs or waits."""
         if self._id is None:
-            return ""
+            return None
         if not self._launcher.batch:
-            return "its head ended unexpectedly" if self._launcher.statuses([self._id])[self._id].over else ""
+            over = self._launcher.statuses([self._id])[self._id].over
+            return StartError("its head ended unexpectedly") if over else None
         self.status = queued.of(self.record, poller.status(self.record.scheduler, self._id))
         if self.status.over:
-            return f"its job {self._id} has ended: {queued.words(self.status)}"
+            return StartError(f"its job {self._id} has ended: {queued.words(self.status)}")
         if self.status.hopeless and config.get("cancel-hopeless"):
-            return (
-                f"its job {self._id} {self.status.reason}. Ask for less, or for another --queue; where nodes are made "
-                "on demand, set workbench.cancel-hopeless to false"
+            return StartError(
+                f"its job {self._id} {self.status.reason}.",
+                hint=(
+                    "Ask for less, or for another ",
+                    Option("queue"),
+                    "; where nodes are made on demand, set workbench.cancel-hopeless to false.",
+                ),
             )
-        return ""
+        return None
 
     @property
     def pause(self) -> float:
@@ -187,25 +197,28 @@ class Job:
 
     def words(self) -> str:
         """Return what is known of the start: of the job, and once it runs of its world."""
+        its = "world starting" if self.record.state == "starting" else self.record.state
         if not self._launcher.batch:
-            return self.record.state
-        state = "" if self.record.state == "submitted" else f" · {self.record.state}"
+            return its
+        state = "" if self.record.state == "submitted" else f" · {its}"
         told = "submitted" if self.status == UNKNOWN else queued.words(self.status)
         return f"job {self._id or self.record.job} {told}{state}"
 
-    def _cut_short(self) -> str:
-        """Return in words that the scheduler has ended the job, of which the head sees only that its ranks die."""
+    def failure(self) -> StartError:
+        """Return the error that says why the cluster did not start, as its head or its scheduler tells."""
         told = queued.status(self.record) if self._launcher.batch else UNKNOWN
-        by_scheduler = told.state in (JobState.TIMEOUT, JobState.CANCELLED)
-        return f"its job {self._id} has ended: {queued.words(told)}" if by_scheduler else ""
+        if told.state in (JobState.TIMEOUT, JobState.CANCELLED):
+            # The head sees only that its ranks die.
+            return self._failure(StartError(f"its job {self._id} has ended: {queued.words(told)}"))
+        why = from_fields(self.record.failure) if self.record.failure else StartError(self.record.message)
+        # The last word of the head's log is this reason.
+        return self._failure(why, head=False)
 
-    def failure(self, reason: str) -> StartError:
-        """Return the error that says why the cluster did not start."""
-        kind = StartTimeout if "not ready after" in reason else StartError
-        tail = logs.tail(self.record)
-        # The head's last word is the reason itself, where nothing else failed.
-        more = "" if reason in tail else f"\n{tail}"
-        return kind(f"cluster {self.record.name!r} did not start: {reason}{more}")
+    def _failure(self, why: WorkbenchError, *, head: bool = True) -> StartError:
+        kind = StartTimeout if isinstance(why, StartTimeout) else StartError
+        self._why = why
+        message = f"cluster {self.record.name!r} did not start: {why.message}"
+        return why.retold(kind, message, log=logs.tail(self.record, head=head))
 
     def runs(self) -> bool:
         """Tell whether the cluster may still be there."""
@@ -228,23 +241,29 @@ class Job:
             Instead, if the scheduler does not answer: the record stays then, since there may be a job.
         """
         if isinstance(error, WorkbenchError):
-            self._note(ended.FAILED, str(error))
+            self._note(ended.FAILED, (self._why or error).words(NOTEBOOK))
         else:
             self._note(ended.STOPPED, "its start was given up")
         try:
             self.remove()
         except LaunchError as silence:
+            why = error.message if isinstance(error, WorkbenchError) else str(error) or type(error).__name__
             raise SchedulerSilent(
-                f"{str(error) or type(error).__name__} Its job may have been taken, and could not be cancelled: when "
-                f"the scheduler answers again, look for it with %mpicluster list, and end it with %mpicluster stop "
-                f"{self.record.name}."
+                f"{why} Its job may have been taken, and could not be cancelled.",
+                hint=(
+                    "When the scheduler answers again, look for it with ",
+                    Command("list"),
+                    ", and end it with ",
+                    Command("stop", self.record.name),
+                    ".",
+                ),
             ) from silence
         raise error
 
     def _note(self, state: str, reason: str) -> None:
         with contextlib.suppress(OSError):
             if registry.owns_lease(self.record):  # else it was refused before it was anything, or is another's
-                ended.note(self.record, state, reason.removeprefix(f"cluster {self.record.name!r} "))
+                ended.note(self.record, state, reason)
 
     def remove(self) -> None:
         """Leave nothing of the cluster: job, record, key, sockets."""

@@ -12,8 +12,9 @@ from workbench.registry import Record
 
 _KINDS = ("head", "job", "world", "rank")
 
-# How a rank that fails before its world is ready says so in the log of its world.
-FAILED = "failed while starting"
+COMMAND, FAILURE = "$ ", "! "
+"""How lines of the log of a world begin: the command line of a start, and why a rank failed before the world was
+ready."""
 
 
 def folder(name: str, key: str | None = None) -> Path:
@@ -74,8 +75,17 @@ def of_world(record: Record, index: int) -> Path:
     return record.logs / f"world-{index}.log"
 
 
-def tail(record: Record, lines: int = 15) -> str:
+def tail(record: Record, lines: int = 15, *, head: bool = True) -> str:
     """Return the end of the log that most likely tells why a cluster failed, `printable`, under its path.
+
+    Parameters
+    ----------
+    record
+        The cluster.
+    lines
+        The most lines to return.
+    head
+        Whether that can be the head's own log.
 
     Notes
     -----
@@ -83,16 +93,17 @@ def tail(record: Record, lines: int = 15) -> str:
     second.
     """
     worlds = sorted(record.logs.glob("world-*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in (*worlds, record.logs / "head.log"):
+    for path in (*worlds, *([record.logs / "head.log"] if head else [])):
         # What a world says at a start begins with its command line.
-        started = f"\n{_text(path)}".rpartition("\n$ ")
+        started = f"\n{_text(path)}".rpartition(f"\n{COMMAND}")
         said = [line for line in started[2].splitlines()[bool(started[1]) :] if line.strip()]
         if said:
             # What the first rank says of its failure counts most; others may fail for it, and MPI has words about that.
-            failures = [number for number, line in enumerate(said) if FAILED in line]
+            failures = [number for number, line in enumerate(said) if line.startswith(FAILURE)]
             end = failures[0] + 1 if failures else len(said)
-            return "\n".join([f"{path}:", *(f"    {line}" for line in said[max(0, end - lines) : end])])
-    return f"{record.logs} has no output"
+            shown = [f"    {line.removeprefix(FAILURE)}" for line in said[max(0, end - lines) : end]]
+            return "\n".join([f"{path}:", *shown])
+    return f"{record.logs} has no output" if head else ""
 
 
 def _text(path: Path) -> str:

@@ -22,12 +22,13 @@ from IPython.display import display
 
 from workbench import cell_magics, debug_log, profile_magics, registry
 from workbench.errors import ClusterNotFound, WorkbenchError
+from workbench.hints import NOTEBOOK
 from workbench.registry import Record
 from workbench.verbs import actions, show
 from workbench.verbs.parse import complete, parse, split
 from workbench.verbs.profile import profile
 from workbench.verbs.report import report
-from workbench.verbs.table import NOTEBOOK, overview
+from workbench.verbs.table import overview
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -134,7 +135,7 @@ class ClusterMagics(Magics):
         stopped = actions.stop(targets)
         print(show.stopped_text(stopped))
         if stopped.failed:
-            raise UsageError(show.failed_text(stopped))
+            raise UsageError(show.failed_text(stopped, NOTEBOOK))
 
     def _script(self, name: str | None) -> None:
         print(actions.script(self._choose(name)))
@@ -142,7 +143,7 @@ class ClusterMagics(Magics):
     def _doctor(self, name: str | None, mpi: str | None) -> None:
         findings = []
         for finding in actions.doctor(name, mpi):
-            print(show.finding_text(finding))
+            print(show.finding_text(finding, NOTEBOOK))
             findings.append(finding)
         print(show.findings_summary(findings))
 
@@ -186,9 +187,9 @@ class ClusterMagics(Magics):
         """Print what users have to see at once, wherever they are in their notebook: ranks lost, the end that comes."""
         _, told = event
         # Of an object that is being closed here they know.
-        if cluster.status.name != "running" or not told.get("notice"):
+        if cluster.status.name != "running" or not told.get("kind"):
             return
-        if told.get("ending"):
+        if told["kind"] == "end":
             await cluster.detach()
             self._part(cluster, told["message"])
         else:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from workbench import config
-from workbench.errors import InvalidRequest, LaunchError, did_you_mean
+from workbench.errors import InvalidRequest, LaunchError, did_you_mean, named
+from workbench.hints import Option
 
 LOOPBACK = "127.0.0.1"
 # Connecting a datagram socket sends nothing: any port will do.
@@ -38,7 +39,7 @@ def address(interface: str | None = None, *, peers: Iterable[str] | None = None)
     if interface is not None:
         return _of(interface, "interface")
     if (setting := config.get("interface")) is not None:
-        return _of(setting, "the setting workbench.interface")
+        return _of(setting, "workbench.interface")
     if peers is None:
         return LOOPBACK
     # The way to another node of the job tells more than the way to anywhere, and that more than this host's name.
@@ -49,15 +50,20 @@ def address(interface: str | None = None, *, peers: Iterable[str] | None = None)
     if others:
         return others[0]
     raise LaunchError(
-        f"{socket.gethostname()} has no network address but loopback, and other hosts have to reach it. "
-        "Name an interface with --interface, or look at the node's network."
+        f"{socket.gethostname()} has no network address but loopback, and other hosts have to reach it.",
+        hint=("Name an interface with ", Option("interface"), ", or look at the node's network."),
     )
 
 
-def _of(interface: object, what: str) -> str:
+def _of(interface: object, option: str) -> str:
     usable = _addresses()
     if str(interface) not in usable:
-        raise InvalidRequest(f"{what} {interface!r} on {socket.gethostname()}: {did_you_mean(interface, usable)}")
+        raise InvalidRequest(
+            f"{named(option)} {interface!r} on {socket.gethostname()}: {did_you_mean(interface, usable)}",
+            option=option,
+            given=interface,
+            allowed=usable,
+        )
     return usable[str(interface)]
 
 

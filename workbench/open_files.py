@@ -42,7 +42,10 @@ def check_ranks(ranks: int) -> None:
     allowed = most() // 2 - _OTHERS
     if ranks > allowed:
         raise InvalidRequest(
-            f"{ranks} ranks: the head may have {most()} files open, and this is enough for {allowed} ranks. Start "
-            "fewer ranks, or have the hard limit raised on the head's node (nofile in /etc/security/limits.conf; "
-            "ulimit -Hn prints it)."
+            f"{ranks} ranks: the head may have {most()} files open, and this is enough for {allowed} ranks.",
+            option="ranks",
+            given=ranks,
+            allowed=f"up to {allowed}",
+            hint="Start fewer ranks, or have the hard limit raised on the head's node (nofile in "
+            "/etc/security/limits.conf; ulimit -Hn prints it).",
         )

@@ -58,7 +58,8 @@ def check_closed(folder: Path) -> None:
     if stat.S_IMODE(status.st_mode) & 0o022:
         raise RecordError(
             f"{folder} can be changed by other users (mode {stat.S_IMODE(status.st_mode):o}, allowed 700), and what "
-            f"guards the clusters' keys is in it. Close it with: chmod 700 '{folder}'"
+            f"guards the clusters' keys is in it.",
+            hint=f"Close it with: chmod 700 '{folder}'",
         )
 
 
@@ -78,13 +79,14 @@ def check_private(path: Path) -> None:
         mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
         raise RecordError(
             f"{path} is open to other users (mode {stat.S_IMODE(status.st_mode):o}, allowed {mode}), and it guards "
-            f"the cluster's key. Close it with: chmod {mode} '{path}'"
+            f"the cluster's key.",
+            hint=f"Close it with: chmod {mode} '{path}'",
         )
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise RecordError(
-            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}). "
-            "Only records of your own are used; remove it or set JUPYTER_DATA_DIR to a folder of yours."
+            f"{path} belongs to user {status.st_uid}, not to you ({os.geteuid()}).",
+            hint="Only records of your own are used; remove it or set JUPYTER_DATA_DIR to a folder of yours.",
         )

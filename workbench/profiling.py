@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from workbench import config
 from workbench.errors import CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.hints import Command
 from workbench.placing import pinning
 from workbench.rank import profiling
 
@@ -129,7 +130,8 @@ def _ask(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, 
     except TimeoutError as error:
         raise CollectiveTimeout(
             f"a profile asks all ranks, and they did not all answer within {timeout:.0f} s: code that lets no other "
-            "thread run keeps a rank from it. %mpicluster where tells where ranks are in a call on all of them"
+            "thread run keeps a rank from it.",
+            hint=(Command("where"), " tells where ranks are in a call on all of them."),
         ) from error
     except OSError as error:
         raise _lost(error) from error
@@ -164,6 +166,6 @@ def _told(met: Promise[Met]) -> Met:
 
 def _lost(error: OSError) -> HeadUnreachable:
     return HeadUnreachable(
-        f"a profile asks all ranks, and the connection to the head was lost ({error!r}). %mpicluster list tells "
-        "whether the cluster goes on"
+        f"a profile asks all ranks, and the connection to the head was lost ({error!r}).",
+        hint=(Command("list"), " tells whether the cluster goes on."),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import re
 import sys
 import time
 from types import TracebackType
@@ -124,7 +123,6 @@ class Progress:
 
     def show(self, state: str, up: int, ranks: int | None = None) -> None:
         """Show that `up` ranks are there now, of as many as before or of `ranks`."""
-        state = re.sub(r"(?<!world )\bstarting$", "world starting", state)
         before, now = (self._state, self._up, self._ranks), (state, up, ranks or self._ranks)
         self._state, self._up, self._ranks = now
         changed = now != before or time.monotonic() - self._drawn > _TICK
@@ -136,9 +134,7 @@ class Progress:
         filled = _BAR * min(self._up, self._ranks) // self._ranks
         bar = f" |{'█' * filled}{' ' * (_BAR - filled)}|" if self._screen.live else ""
         seconds = self._drawn - self._started
-        # What a batch scheduler says of a job has colons of its own.
-        between = " · " if ":" in self._state or "·" in self._state else ": "
-        self._screen.draw(f"{self._state}{between}{self._up} of {self._ranks} ranks{bar} {seconds:.1f} s")
+        self._screen.draw(f"{self._state} · {self._up} of {self._ranks} ranks{bar} {seconds:.1f} s")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

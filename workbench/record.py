@@ -91,6 +91,8 @@ class Record:
     """``submitted``, ``starting``, ``ready``, ``degraded``, ``restarting``, ``closing`` or ``failed``."""
     message: str = ""
     """The state in words, for people."""
+    failure: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Why the cluster has failed: the fields of an error, as of `workbench.errors.WorkbenchError.fields`."""
     address: str | None = None
     """Where the scheduler listens, e.g. ``tls://127.0.0.1:40001``."""
     http: str | None = None
@@ -209,7 +211,8 @@ def typed(kind: type[_T], values: dict[str, Any]) -> _T:
     """
     made = kind(**values)
     for name, hint in _hints(kind).items():
-        allowed = tuple if typing.get_origin(hint) is tuple else int | float if hint is float else hint
+        allowed = typing.get_origin(hint) if typing.get_origin(hint) in (tuple, dict) else hint
+        allowed = int | float if hint is float else allowed
         if not isinstance(value := getattr(made, name), allowed):
             raise TypeError(f"{name} is {value!r}")
         if isinstance(value, str):

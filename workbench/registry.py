@@ -37,6 +37,7 @@ from workbench.errors import (
     RecordError,
     did_you_mean,
 )
+from workbench.hints import Command, Hint, Option
 from workbench.printable import printable
 from workbench.private import check_closed, check_private, make_private, replace_file
 from workbench.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
@@ -70,6 +71,7 @@ __all__ = [
 ]
 
 RECORD = "record.json"
+_ALLOWED = "1 to 40 letters, digits, '.', '_' and '-', the first a letter or digit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 # What a record that was damaged is read with.
 _DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
@@ -81,8 +83,11 @@ def check_name(name: Any) -> str:
     """Return `name` if it can name a cluster, or raise `InvalidRequest`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
-            f"cluster name {name!r}: allowed are 1 to 40 letters, digits, '.', '_' and '-', "
-            "the first a letter or digit. Choose another --name."
+            f"cluster name {name!r}: allowed are {_ALLOWED}.",
+            option="name",
+            given=name,
+            allowed=_ALLOWED,
+            hint=("Choose another ", Option("name"), "."),
         )
     return name
 
@@ -109,8 +114,8 @@ def names() -> list[str]:
         return []
     except OSError as error:
         raise RecordError(
-            f"{clusters_folder()} has to be a folder of yours that you can read, but: {error}. "
-            "Make it so, or set JUPYTER_DATA_DIR to another folder."
+            f"{clusters_folder()} has to be a folder of yours that you can read, but: {error}.",
+            hint="Make it so, or set JUPYTER_DATA_DIR to another folder.",
         ) from error
 
 
@@ -166,8 +171,18 @@ def check_free(name: str) -> None:
 
 def _exists(name: str) -> ClusterExists:
     return ClusterExists(
-        f"there is a cluster named {name!r} already. Use it (%mpicluster attach {name}), "
-        f"stop it (%mpicluster stop {name}) or choose another --name."
+        f"there is a cluster named {name!r} already.",
+        option="name",
+        given=name,
+        hint=(
+            "Use it (",
+            Command("attach", name),
+            "), stop it (",
+            Command("stop", name),
+            ") or choose another ",
+            Option("name"),
+            ".",
+        ),
     )
 
 
@@ -219,21 +234,26 @@ def read(name: str) -> Record:
         content = path.read_bytes()
     except FileNotFoundError:
         known = names()
-        hint = f"; {did_you_mean(name, known)}." if known else ". No cluster runs; start one with %mpicluster start."
-        raise ClusterNotFound(f"no cluster named {name!r}{hint}") from None
+        raise ClusterNotFound(
+            f"no cluster named {name!r}" + (f"; {did_you_mean(name, known)}." if known else "."),
+            option="name",
+            given=name,
+            allowed=known,
+            hint=() if known else ("No cluster runs; start one with ", Command("start"), "."),
+        ) from None
     except RecordError:
         raise
     except OSError as error:
         raise RecordError(
-            f"the record of cluster {name!r} cannot be read ({error}). Remove {folder} if the cluster is gone."
+            f"the record of cluster {name!r} cannot be read ({error}).", hint=f"Remove {folder} if the cluster is gone."
         ) from error
     try:
         return _parse(content, name)
     except _DAMAGED as error:
         raise RecordError(
-            f"the record of cluster {name!r} cannot be read ({error}): {path}. "
-            "It was written by another version, or damaged: remove its folder if the cluster is gone "
-            "(removing it ends a cluster that still runs)."
+            f"the record of cluster {name!r} cannot be read ({error}): {path}.",
+            hint="It was written by another version, or damaged: remove its folder if the cluster is gone "
+            "(removing it ends a cluster that still runs).",
         ) from error
 
 
@@ -256,8 +276,7 @@ def running(name: str) -> Record:
         its = ended.last(name)
         why = f" ({its.reason})" if its is not None and its.logs_folder == logs else ""
         raise ClusterNotFound(
-            f"cluster {name!r} has ended{why}. Its logs are in {logs}; "
-            f"start a new one with %mpicluster start --name {name}."
+            f"cluster {name!r} has ended{why}. Its logs are in {logs}.", option="name", given=name, hint=_again(name)
         ) from error
     if _alive(record) is not False and record.state != "failed":
         return record
@@ -265,8 +284,15 @@ def running(name: str) -> Record:
     why = f" ({printable(record.message)})" if record.state == "failed" else ""
     raise ClusterNotFound(
         f"cluster {name!r} has ended{why}: its head, process {record.process.pid} on {record.process.host}, is gone. "
-        f"Its logs are in {record.logs}; start a new one with %mpicluster start --name {name}."
+        f"Its logs are in {record.logs}.",
+        option="name",
+        given=name,
+        hint=_again(name),
     )
+
+
+def _again(name: str) -> Hint:
+    return "Start a new one with ", Command("start", f"--name {name}"), "."
 
 
 def _alive(record: Record, told: JobStatus | None = None) -> bool | None:

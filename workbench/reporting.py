@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.errors import InvalidRequest
+from workbench.hints import Command
 from workbench.metrics.fits import RESERVED, TOPIC, is_number
 
 
@@ -59,6 +60,7 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
         client = get_client()
     except ValueError as error:
         raise InvalidRequest(
-            "report() found no cluster to tell: call it after %mpicluster start, or with a Client of the cluster"
+            "report() found no cluster to tell.",
+            hint=("Call it after ", Command("start"), ", or with a Client of the cluster."),
         ) from error
     client.log_event(TOPIC, {"fit": name, "name": name, "records": [record]})

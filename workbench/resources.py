@@ -34,3 +34,8 @@ class Resources:
     """More directives, each as it would stand behind ``#SBATCH`` or ``#PBS``."""
     preset: str | None = None
     """Section of ``jobqueue.yaml`` with the site's settings; None: the scheduler's own."""
+
+
+def option_of(field: str) -> str:
+    """Return the option of a start that a field of `Resources` is."""
+    return "gpus_per_rank" if field == "gpus" else field

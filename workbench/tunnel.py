@@ -30,7 +30,7 @@ class Tunnel:
 
     def __init__(self, host: str) -> None:
         if not host or host.startswith("-") or any(map(str.isspace, host)):
-            raise InvalidRequest(f"ssh-tunnel {host!r}: allowed is a host as ssh takes it, e.g. user@login1.")
+            raise InvalidRequest(option="ssh_tunnel", given=host, allowed="a host as ssh takes it, e.g. user@login1")
         self.host = host
         self._process: asyncio.subprocess.Process | None = None
 
@@ -68,8 +68,8 @@ class Tunnel:
 
     def _failure(self, why: str) -> HeadUnreachable:
         return HeadUnreachable(
-            f"the tunnel through {self.host!r} could not be opened: {why}. It has to be possible without a password: "
-            f"try ssh -o BatchMode=yes {self.host} true"
+            f"the tunnel through {self.host!r} could not be opened: {why}.",
+            hint=f"It has to be possible without a password: try ssh -o BatchMode=yes {self.host} true",
         )
 
     async def close(self) -> None:

@@ -54,7 +54,7 @@ def test_start_prints_the_name_and_how_to_attach_and_a_line_for_each_state_that_
     assert out.startswith("cluster 'cli' is ready: 2 of 2 ranks; it goes on without this terminal.\n")
     assert "%mpicluster attach cli" in out
     # A state that is shorter than the interval between two polls is not seen; a test of Ctrl-C has a long one.
-    first, *between, last = [re.match(r"[a-z ]+", line)[0] for line in err.splitlines()]
+    first, *between, last = [re.match(r"[a-z ]+", line)[0].rstrip() for line in err.splitlines()]
     assert (first, last) == ("submitted", "ready")
     assert between in ([], ["world starting"])
 
@@ -97,7 +97,7 @@ def test_a_verbose_start_logs_processes_and_changes_here_and_in_the_head():
     run("stop", "verbose")
 
     assert re.search(rf" \d+ workbench\.process DEBUG started: the job of cluster 'verbose', process {head}\n", err)
-    assert err.splitlines()[-1].startswith("ready: 1 of 1 ranks")
+    assert err.splitlines()[-1].startswith("ready · 1 of 1 ranks")
     log = run("logs", "verbose")[0]
     for line in (
         f"workbench.process DEBUG started: the head, process {head}",
@@ -127,7 +127,9 @@ def test_a_start_that_fails_shows_the_end_of_the_log_and_leaves_nothing():
 
     out, err = run("start", "1", "--name", "broken", "--json", code=1, **variables)
 
-    assert out == ""
+    error = json.loads(out)["error"]
+    assert (error["kind"], error["option"]) == ("StartError", "")
+    assert "no-such-option" in error["log"]
     assert err.startswith("cluster 'broken' did not start: world 0 ended while starting (mpiexec ended with exit code")
     assert "no-such-option" in err
     assert "Traceback" not in err

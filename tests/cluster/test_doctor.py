@@ -7,7 +7,8 @@ from pathlib import Path
 import dask
 from support.processes import DEADLINE
 
-from workbench import doctor
+from workbench import doctor, hints
+from workbench.hints import TERMINAL
 from workbench.launch import hello, mpi
 
 CHECKS = [
@@ -75,4 +76,4 @@ def test_asking_for_an_mpi_that_is_not_here_fails_with_a_remedy():
     findings = {finding.check: finding for finding in doctor.examine(mpi=other)}
 
     assert findings["mpiexec"].verdict == "failed"
-    assert findings["mpiexec"].remedy.startswith("Leave --mpi auto")
+    assert hints.words(findings["mpiexec"].remedy, TERMINAL).startswith("Leave --mpi auto")

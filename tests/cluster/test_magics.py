@@ -69,7 +69,7 @@ def text(outputs, kind=None):
 def test_a_start_ends_in_one_line_of_progress_and_the_live_cluster(cells):
     progress, cluster = cells["start"]
 
-    assert progress.data["text/plain"].startswith("ready: 2 of 2 ranks |")
+    assert progress.data["text/plain"].startswith("ready · 2 of 2 ranks |")
     assert "\n" not in progress.data["text/plain"]
     assert cluster.data["text/plain"].startswith("MPICluster('first', 2 of 2 ranks, ready, tls://")
     assert "MPI cluster first" in cluster.data["text/html"]

@@ -17,13 +17,13 @@ from server.running import FOLDER, end, start
 from support.processes import gone, line_of, until
 
 from workbench import __version__, cli, registry
-from workbench.errors import ClusterExists, InvalidRequest
+from workbench.errors import ClusterExists, InvalidRequest, from_fields
+from workbench.hints import PANEL, TERMINAL
 from workbench.host import ProcessId
 from workbench.server.handlers import _folder
 from workbench.server.kernels import interpreter
 from workbench.server.options import Field, arguments, field_of, words_of
 from workbench.verbs.parse import parse
-from workbench.verbs.table import TERMINAL
 
 
 @pytest.fixture
@@ -103,8 +103,7 @@ def test_each_option_can_be_filled_in_and_is_found_in_a_refusal(field):
     words, errors = words_of({field.name: value})
 
     assert errors == {}
-    assert field_of(f"{field.option} {value!r}: allowed is something else") == field.name
-    assert field_of(f"{field.name.replace('_', '-')} {value!r}: not allowed") == field.name
+    assert field_of(InvalidRequest(option=field.name, given=value, allowed="something else")) == field.name
     assert vars_of(words)[field.name] in (value, str(value))
 
 
@@ -139,7 +138,11 @@ def test_what_the_start_says_is_told_at_the_field_that_is_wrong(options, field, 
 
     assert errors == {}
     assert cli.main(["start", *words, "--dry-run", "--json"]) == 2
-    assert field_of(capsys.readouterr().err.strip()) == field
+    assert field_of(from_fields(json.loads(capsys.readouterr().out)["error"])) == field
+
+
+def test_an_error_of_a_setting_is_of_no_field():
+    assert field_of(InvalidRequest(option="workbench.start-timeout", given="x", allowed="a time")) == ""
 
 
 async def test_the_check_tells_that_a_name_is_taken_in_the_words_of_the_start(server, cluster):
@@ -151,8 +154,8 @@ async def test_the_check_tells_that_a_name_is_taken_in_the_words_of_the_start(se
 
     found = {name: await errors_of(server, ranks=2, name=name) for name in ("taken", "over", "unreadable", "new")}
 
-    assert found["taken"] == {"name": str(refused.value)}
-    assert found["unreadable"] == {"name": str(refused.value).replace("taken", "unreadable")}
+    assert found["taken"] == {"name": refused.value.words(PANEL)}
+    assert found["unreadable"] == {"name": refused.value.words(PANEL).replace("taken", "unreadable")}
     assert found["over"] == found["new"] == {}, "a start replaces what has ended"
 
 
@@ -169,7 +172,7 @@ async def test_the_check_tells_all_that_is_wrong_at_once(server, cluster):
 async def test_of_an_unknown_kernel_the_check_does_not_tell_what_the_environment_of_the_server_lacks(server):
     lacking = {"ranks": 2, "mpi": "intelmpi"}
 
-    assert (await errors_of(server, **lacking)).keys() == {""}
+    assert (await errors_of(server, **lacking)).keys() == {"mpi"}
     assert (await errors_of(server, **lacking, kernel="none")).keys() == {"kernel"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import re
 import shutil
 import signal
@@ -22,9 +23,11 @@ from workbench.errors import (
     InvalidRequest,
     LaunchError,
     RecordError,
+    StartError,
     StartTimeout,
     WorkbenchError,
 )
+from workbench.hints import Command, Option
 from workbench.server.api import trouble
 from workbench.server.changes import Busy
 from workbench.server.commands import answer
@@ -168,22 +171,38 @@ def test_where_no_file_can_be_opened_that_is_told(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ended", "error", "words"),
+    "error",
     [
-        (Ended(2, "", "ranks 0: allowed\n"), InvalidRequest, "^ranks 0: allowed$"),
-        (Ended(1, "", "no MPI"), WorkbenchError, "^no MPI$"),
-        (Ended(1, "", f"no start\nworld-0.log:\n    {TRACE}"), WorkbenchError, r"(?s)^no start\n.*Traceback"),
-        (Ended(1, "", f"a warning\n{TRACE}\n  secret"), WorkbenchError, "see the server's log"),
-        (Ended(1, "", ""), WorkbenchError, "broke off .exit code 1.; see"),
-        (Ended(-9, "", "anything"), WorkbenchError, "broke off .exit code -9.; see"),
-        (Ended(0, "no JSON", ""), WorkbenchError, "no JSON"),
+        InvalidRequest(option="ranks", given="0", allowed="a whole number"),
+        StartTimeout("no start.", hint=("See ", Command("logs", "a"), "."), log=f"world-0.log:\n    {TRACE}"),
     ],
 )
-def test_a_verb_that_fails_is_told_in_words(ended, error, words):
-    with pytest.raises(error, match=words) as raised:
+def test_the_error_of_a_verb_comes_with_its_fields(error):
+    with pytest.raises(WorkbenchError) as raised:
+        answer(Ended(1, json.dumps({"error": error.fields()}), "a warning"), "start")
+
+    assert type(raised.value) is type(error)
+    assert raised.value.fields() == error.fields()
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (
+            Ended(1, "", f"a warning\n{TRACE}\n  secret"),
+            r"^`workbench start` broke off .exit code 1.\. See the server's log",
+        ),
+        (Ended(1, "", ""), "broke off .exit code 1."),
+        (Ended(2, '{"name": "a"}', ""), "broke off .exit code 2."),
+        (Ended(-9, "", "anything"), "broke off .exit code -9."),
+        (Ended(0, "no JSON", ""), "no JSON"),
+    ],
+)
+def test_a_verb_that_breaks_off_is_told_in_words(ended, words):
+    with pytest.raises(WorkbenchError, match=words) as raised:
         answer(ended, "start")
 
-    assert type(raised.value) is error
+    assert type(raised.value) is WorkbenchError
     assert "secret" not in str(raised.value)
 
 
@@ -193,7 +212,7 @@ def test_a_verb_that_answers_is_understood():
 
 @pytest.mark.parametrize("out", ['{"b": 1}', "[]", "null", "3", ""])
 def test_a_verb_of_another_version_is_told(out):
-    with pytest.raises(WorkbenchError, match=r"^`workbench start` has answered what this version cannot read:"):
+    with pytest.raises(WorkbenchError, match=r"^`workbench start` has answered what this version cannot read\."):
         answer(Ended(0, out, ""), "start", "a")
 
 
@@ -212,13 +231,19 @@ def test_a_verb_of_another_version_is_told(out):
     ],
 )
 def test_each_error_has_its_status(error, status):
-    assert trouble(error, 500) == (status, "a")
+    assert trouble(error, 500) == (status, "a", "")
+
+
+def test_trouble_is_told_for_the_panel_with_its_log_apart():
+    error = StartError("no start.", hint=("Use ", Option("timeout"), " or ", Command("stop", "a"), "."), log="the end")
+
+    assert trouble(error, 500) == (502, 'no start. Use "Timeout" or the button "Stop".', "the end")
 
 
 def test_a_fault_of_this_server_is_answered_with_500_and_its_words_are_nobodys_business():
     for error in (ValueError("secret"), OSError("secret"), HTTPError(500, "secret"), None):
-        status, words = trouble(error, 500)
+        status, words, _ = trouble(error, 500)
         assert status == 500
         assert "secret" not in words
-    assert trouble(HTTPError(403, "not you"), 403) == (403, "not you")
-    assert trouble(HTTPError(405), 405) == (405, "Method Not Allowed")
+    assert trouble(HTTPError(403, "not you"), 403) == (403, "not you", "")
+    assert trouble(HTTPError(405), 405) == (405, "Method Not Allowed", "")

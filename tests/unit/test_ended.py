@@ -219,9 +219,9 @@ def test_a_stop_is_the_users_even_if_the_head_does_not_answer(monkeypatch):
     ("error", "state", "reason"),
     [
         (
-            LaunchError("cluster 'a' did not start: no sbatch\n/x.log:\n  word"),
+            LaunchError("there is no sbatch.", log="/x.log:\n  word"),
             ended.FAILED,
-            "did not start: no sbatch",
+            "there is no sbatch.",
         ),
         (KeyboardInterrupt(), ended.STOPPED, "its start was given up"),
     ],

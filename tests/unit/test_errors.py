@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import json
 import pickle
 import re
 
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import errors
-from workbench.errors import ClusterNotFound, WorkbenchError, did_you_mean
+from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError, did_you_mean, from_fields
+from workbench.hints import NOTEBOOK, PANEL, TERMINAL, Command
 
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
 
@@ -59,6 +61,82 @@ def test_an_error_that_was_raised_travels_through_dask(kind):
     except WorkbenchError as error:
         again = protocol.pickle.loads(protocol.pickle.dumps(error))
     assert (type(again), str(again)) == (kind, "sentence")
+
+
+FIELDS = {
+    "option": "ranks_per_node",
+    "given": "0",
+    "allowed": "a whole number",
+    "hint": ("Stop it: ", Command("stop", "a"), "."),
+    "log": "world-0.log:\n    no disk",
+}
+
+
+def _same(error, again):
+    return (type(again), again.message, again.fields()) == (type(error), error.message, error.fields())
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_fields_of_an_error_travel_between_processes(kind):
+    error = kind("sentence.", **FIELDS)
+
+    for again in (
+        pickle.loads(pickle.dumps(error)),  # noqa: S301  (made here)
+        protocol.pickle.loads(protocol.pickle.dumps(error)),
+        from_fields(json.loads(json.dumps(error.fields()))),
+    ):
+        assert _same(error, again)
+        assert again.hint == FIELDS["hint"]
+
+
+def test_an_error_of_a_class_that_is_not_known_here_keeps_its_fields():
+    error = from_fields({**ClusterNotFound("sentence.", **FIELDS).fields(), "kind": "annotations"})
+
+    assert _same(WorkbenchError("sentence.", **FIELDS), error)
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [(NOTEBOOK, "%mpicluster stop a"), (TERMINAL, "`workbench stop a`"), (PANEL, 'the button "Stop"')],
+)
+def test_an_error_is_worded_for_its_place_with_its_log_below(place, command):
+    error = WorkbenchError("no start.", **FIELDS)
+
+    assert error.words(place) == f"no start. Stop it: {command}."
+    assert error.text(place) == f"{error.words(place)}\n{FIELDS['log']}"
+
+
+def test_the_text_of_an_error_is_that_for_a_notebook():
+    error = WorkbenchError("no start.", **FIELDS)
+
+    assert str(error) == error.text(NOTEBOOK)
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed", "words"),
+    [
+        ("ranks_per_node", "a whole number", "ranks-per-node 'slrm': allowed is a whole number."),
+        ("workbench.size", "a size", "the setting workbench.size 'slrm': allowed is a size."),
+        ("scheduler", ("slurm", "pbs"), "scheduler 'slrm': did you mean 'slurm'? (allowed: slurm, pbs)."),
+    ],
+)
+def test_an_error_without_a_message_is_worded_from_its_fields(option, allowed, words):
+    error = InvalidRequest(option=option, given="slrm", allowed=allowed)
+
+    assert str(error) == words
+    assert (error.option, error.given, error.allowed) == (option, "slrm", allowed)
+
+
+def test_what_was_given_is_kept_as_it_can_be_shown():
+    given = object()
+
+    assert json.loads(json.dumps(WorkbenchError("x", given=given).fields()))["given"] == repr(given)
+
+
+def test_an_error_that_is_retold_keeps_its_fields():
+    error = ClusterNotFound("sentence.", **FIELDS).retold(InvalidRequest, "other words.", log="")
+
+    assert _same(InvalidRequest("other words.", **{**FIELDS, "log": ""}), error)
 
 
 def test_all_errors_can_be_caught_at_once():

@@ -231,7 +231,7 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     start = Job(record, renamable=False)
     with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerSilent) as silent:
         start.submit()
-    with pytest.raises(SchedulerSilent, match="could not be cancelled: when the scheduler answers"):
+    with pytest.raises(SchedulerSilent, match=r"could not be cancelled\. When the scheduler answers"):
         start.abandon(silent.value)
     assert registry.names() == ["training"]
 
@@ -470,8 +470,8 @@ def test_where_a_chunk_is_a_node_a_job_is_on_one_if_nothing_is_said(torque):
         ({"constraint": "bigmem"}, "model=milan"),
         ({"constraint": "ncpus=4"}, "by their own options"),
         ({"constraint": "a=1+1:ncpus=9"}, "--constraint"),
-        ({"queue": "two words"}, "names without blanks"),
-        ({"account": "a\n#PBS -q x"}, "names without blanks"),
+        ({"queue": "two words"}, "a name without blanks"),
+        ({"account": "a\n#PBS -q x"}, "a name without blanks"),
         ({"extra": ("-N name",)}, "-N is not free"),
         ({"extra": ("-l select=1",)}, "-l select is not free"),
         ({"extra": ("-l mem=1gb",)}, "-l mem is not free"),

@@ -19,7 +19,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from workbench import registry
-from workbench.errors import ClusterExists, InvalidRequest, LaunchError
+from workbench.errors import ClusterExists, InvalidRequest, LaunchError, named
 from workbench.launch import request as room
 from workbench.launch.job_spec import job_spec
 from workbench.launch.mpi import MPI
@@ -131,7 +131,7 @@ def test_memory_is_given_in_bytes_or_in_words(value, number):
 @pytest.mark.parametrize("value", NO_TIMES, ids=name_of)
 def test_what_is_no_time_above_zero_is_refused(what, value, root):
     with pytest.raises(
-        InvalidRequest, match=rf"^{what} .*: allowed is a time above zero, in seconds or as '5 minutes'"
+        InvalidRequest, match=rf"^{named(what)} .*: allowed is a time above zero, in seconds or as '5 minutes'"
     ):
         request(2, **{what: value})
     assert not root.exists()
@@ -140,7 +140,7 @@ def test_what_is_no_time_above_zero_is_refused(what, value, root):
 @pytest.mark.parametrize("what", ["timeout", "idle_timeout"])
 @pytest.mark.parametrize("value", [1e300, 1e10, "20000 days"])
 def test_a_time_that_no_wait_can_take_is_refused(what, value):
-    with pytest.raises(InvalidRequest, match=rf"^{what} .*: allowed are times up to 1e\+09 seconds"):
+    with pytest.raises(InvalidRequest, match=rf"^{named(what)} .*: allowed is a time up to 1e\+09 seconds"):
         request(2, **{what: value})
 
 
@@ -197,7 +197,7 @@ def test_a_choice_that_is_no_text_is_refused(choice):
 
 @pytest.mark.parametrize("value", [None, 1, "yes", b""])
 def test_whether_ranks_go_on_is_true_or_false(value):
-    with pytest.raises(InvalidRequest, match=r"^fault-tolerant .*: allowed are True and False"):
+    with pytest.raises(InvalidRequest, match=r"^fault-tolerant .*: allowed is True or False"):
         request(2, fault_tolerant=value)
 
 
@@ -306,7 +306,7 @@ def test_who_starts_the_ranks_is_checked_ahead_of_any_queue():
 def test_a_setting_of_the_template_that_is_neither_true_nor_false_is_refused(value):
     with (
         dask.config.set({"workbench.template": value}),
-        pytest.raises(InvalidRequest, match=r"workbench\.template .*: allowed are true and false"),
+        pytest.raises(InvalidRequest, match=r"workbench\.template .*: allowed is true or false"),
     ):
         request(1)
 

@@ -259,8 +259,9 @@ def test_a_directive_of_the_site_gives_way_to_what_was_given():
     ],
 )  # fmt: skip
 def test_a_directive_that_contradicts_the_cluster_is_refused_with_what_to_use(line, instead):
-    with pytest.raises(InvalidRequest, match=f"--extra .*{instead}"):
+    with pytest.raises(InvalidRequest, match=f"extra .*{instead}") as refused:
         settle(extra=(line,))
+    assert (refused.value.option, refused.value.given) == ("extra", line)
 
 
 def test_several_options_in_one_item_of_the_site_are_refused():

@@ -117,16 +117,21 @@ def test_a_tail_has_the_last_lines_alone(record):
 
 
 def test_what_a_rank_says_of_its_failure_comes_before_what_mpi_says_of_the_abort(record):
-    said = ["Traceback", f"rank 1 {logs.FAILED}: no disk", "MPI_ABORT was invoked", *["more of mpiexec"] * 50]
+    said = ["Traceback", f"{logs.FAILURE}rank 1: no disk", "MPI_ABORT was invoked", *["more of mpiexec"] * 50]
     write(record, world_0="\n".join(said))
-    assert logs.tail(record).splitlines()[1:] == ["    Traceback", f"    rank 1 {logs.FAILED}: no disk"]
+    assert logs.tail(record).splitlines()[1:] == ["    Traceback", "    rank 1: no disk"]
 
 
 def test_the_first_rank_that_fails_at_the_last_start_tells_why(record):
-    first = ["$ mpiexec -n 2", f"rank 0 {logs.FAILED}: no disk"]
-    last = ["$ mpiexec -n 2", "Traceback", f"rank 1 {logs.FAILED}: no licence", f"rank 0 {logs.FAILED}: rank 1 is gone"]
-    write(record, world_0="\n".join([*first, *last]))
-    assert logs.tail(record).splitlines()[1:] == ["    Traceback", f"    rank 1 {logs.FAILED}: no licence"]
+    first = [f"{logs.COMMAND}mpiexec -n 2", f"{logs.FAILURE}rank 0: no disk"]
+    others = [f"{logs.FAILURE}rank 1: no licence", f"{logs.FAILURE}rank 0: rank 1 is gone"]
+    write(record, world_0="\n".join([*first, f"{logs.COMMAND}mpiexec -n 2", "Traceback", *others]))
+    assert logs.tail(record).splitlines()[1:] == ["    Traceback", "    rank 1: no licence"]
+
+
+def test_the_tail_of_a_failure_that_the_head_has_told_is_not_its_own_log(record):
+    write(record, head="ERROR mpi4py finds no MPI library\n")
+    assert logs.tail(record, head=False) == ""
 
 
 def test_no_output_at_all_is_said(record):

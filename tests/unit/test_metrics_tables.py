@@ -108,5 +108,5 @@ def test_a_report_is_of_numbers_and_to_somebody():
         report(1, time=3.0)
     with pytest.raises(InvalidRequest, match="that a float can hold"):
         report(1, loss=10**400)
-    with pytest.raises(InvalidRequest, match="found no cluster to tell: call it after %mpicluster start"):
+    with pytest.raises(InvalidRequest, match=r"found no cluster to tell\. Call it after %mpicluster start"):
         report(1, loss=3.0)

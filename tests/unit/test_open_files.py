@@ -73,7 +73,7 @@ def test_a_head_refuses_ranks_that_are_too_many_before_it_starts_them(monkeypatc
     monkeypatch.setattr(head, "_import", lambda _: None)
     monkeypatch.setattr(head.stub, "ONE_THREAD", {})
     monkeypatch.setattr(head.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(head, "_fail", lambda _, message: said.append(message) or 1)
+    monkeypatch.setattr(head, "_fail", lambda _, error: said.append(str(error)) or 1)
     monkeypatch.setattr(sys, "argv", ["workbench.head", "many"])
 
     assert head.main() == 1

@@ -23,7 +23,7 @@ def test_a_file_gets_one_line_for_each_state(monkeypatch):
     start()
 
     lines = [re.sub(r"[\d.]+ s$", "T", line) for line in file.getvalue().splitlines()]
-    assert lines == ["submitted: 0 of 3 ranks T", "world starting: 0 of 3 ranks T", "ready: 3 of 3 ranks T"]
+    assert lines == ["submitted · 0 of 3 ranks T", "world starting · 0 of 3 ranks T", "ready · 3 of 3 ranks T"]
 
 
 def _read_line(screen):
@@ -47,8 +47,8 @@ def test_a_terminal_gets_one_line_that_is_replaced(monkeypatch):
     assert shown.count("\n") == 1
     drawn = [line.removesuffix("\x1b[K") for line in shown.rstrip().split("\r")[1:]]
     assert len(drawn) == 4
-    assert re.fullmatch(r"world starting: 1 of 3 ranks \|█{6} {14}\| [\d.]+ s", drawn[2])
-    assert re.fullmatch(r"ready: 3 of 3 ranks \|█{20}\| [\d.]+ s", drawn[3])
+    assert re.fullmatch(r"world starting · 1 of 3 ranks \|█{6} {14}\| [\d.]+ s", drawn[2])
+    assert re.fullmatch(r"ready · 3 of 3 ranks \|█{20}\| [\d.]+ s", drawn[3])
 
 
 def test_a_start_that_fails_says_so(monkeypatch):
@@ -59,7 +59,7 @@ def test_a_start_that_fails_says_so(monkeypatch):
         progress.show("world starting", 1)
         raise RuntimeError
 
-    assert file.getvalue().splitlines()[-1].startswith("failed: 1 of 3 ranks")
+    assert file.getvalue().splitlines()[-1].startswith("failed · 1 of 3 ranks")
 
 
 def test_a_quiet_start_shows_nothing(capfd):

@@ -12,6 +12,7 @@ from support.patience import DEADLINE
 
 from workbench import registry
 from workbench.errors import ClusterNotFound, InvalidRequest
+from workbench.hints import TERMINAL
 from workbench.host import ProcessId
 from workbench.launch import pbs
 from workbench.launch.pbs_script import Flavour
@@ -148,7 +149,7 @@ def test_a_name_is_asked_for_when_several_clusters_run():
 
 
 def test_without_any_cluster_it_is_told_how_to_start_one():
-    with pytest.raises(ClusterNotFound, match=r"^no cluster runs; start one with %mpicluster start\.$"):
+    with pytest.raises(ClusterNotFound, match=r"^no cluster runs\. Start one with %mpicluster start\.$"):
         actions.choose(None)
 
 
@@ -166,7 +167,7 @@ def test_a_cluster_that_has_ended_is_told_with_its_logs():
     record = running("a")
     registry.remove(record)
 
-    with pytest.raises(ClusterNotFound, match=f"^cluster 'a' has ended. Its logs are in {record.logs}; start"):
+    with pytest.raises(ClusterNotFound, match=f"^cluster 'a' has ended. Its logs are in {record.logs}. Start"):
         actions.choose("a")
 
 
@@ -195,5 +196,7 @@ def test_stopping_all_tells_which_records_it_could_not_use():
     stopped = actions.stop(actions.targets(None, everything=True))
 
     assert stopped.stopped == []
-    assert show.failed_text(stopped).startswith("cluster 'damaged' was not ended: the record of cluster 'damaged'")
+    assert show.failed_text(stopped, TERMINAL).startswith(
+        "cluster 'damaged' was not ended: the record of cluster 'damaged'"
+    )
     assert show.stopped_text(stopped) == "no cluster has ended"

@@ -107,11 +107,18 @@ def test_a_report_that_finds_no_room_leaves_the_file_as_it_was(record, tmp_path,
     assert names(tmp_path) == ["jupyter", "report.html"]
 
 
-def test_a_report_that_cannot_be_drawn_says_why_in_a_line(record, tmp_path, monkeypatch):
+def test_a_report_that_cannot_be_drawn_says_why_in_its_log(record, tmp_path, monkeypatch):
     monkeypatch.setattr(verb, "_MODULE", "workbench.nothing")
 
-    with pytest.raises(StartError, match=r"'mine' was not drawn: .*No module named workbench\.nothing.* tells more\.$"):
+    with pytest.raises(StartError, match=r"'mine' was not drawn .exit code 1.\. .* tells more\.") as raised:
         report(str(tmp_path / "report.html"), "mine")
+    assert "No module named workbench.nothing" in raised.value.log
+
+
+def test_the_error_of_the_process_that_draws_comes_with_its_fields():
+    with pytest.raises(ClusterNotFound, match="no cluster named 'nobody'") as raised:
+        verb._drawn("nobody")
+    assert (raised.value.option, raised.value.given) == ("name", "nobody")
 
 
 def test_a_report_that_is_not_drawn_in_time_is_given_up(record, tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from workbench import __version__, cli, registry
+from workbench.errors import from_fields
+from workbench.hints import TERMINAL
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +34,21 @@ def _own_registry(monkeypatch, tmp_path):
             2,
             "workbench scale: the following arguments are required: N. usage: workbench scale N [NAME] [--json]",
         ),
-        ("stop nobody", 1, "no cluster named 'nobody'. No cluster runs; start one with %mpicluster start."),
+        ("stop nobody", 1, "no cluster named 'nobody'. No cluster runs; start one with `workbench start`."),
         ("stop nobody --all", 2, "stop nobody --all: allowed is either a name or --all"),
-        ("status", 1, "no cluster runs; start one with %mpicluster start."),
-        ("logs --json", 1, "no cluster runs; start one with %mpicluster start."),
+        ("status", 1, "no cluster runs. Start one with `workbench start`."),
+        ("logs --json", 1, "no cluster runs. Start one with `workbench start`."),
     ],
 )
 def test_bad_input_is_one_sentence_and_a_code_that_tells_whose_fault_it_is(capsys, line, code, message):
     assert cli.main(line.split()) == code
 
     out, err = capsys.readouterr()
-    assert out == ""
+    if "--json" in line:
+        error = from_fields(json.loads(out)["error"])
+        assert error.words(TERMINAL) + "\n" == err
+    else:
+        assert out == ""
     assert err.startswith(message)
     assert err.count("\n") == 1
     assert registry.names() == []

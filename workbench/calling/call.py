@@ -17,6 +17,7 @@ from workbench.calling import answer
 from workbench.calling.request import Request
 from workbench.errors import CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.hang import Hang
+from workbench.hints import Command
 from workbench.placing.computed import computed
 from workbench.rank import parcel
 
@@ -171,7 +172,8 @@ class Call:
                 raise HeadUnreachable(f"the client was closed while {request.name} was under way") from None
             raise HeadUnreachable(
                 f"the head of the cluster was lost during {request.name}: the cluster has ended, or is cut off from "
-                "here. %mpicluster list tells which clusters there are"
+                "here.",
+                hint=(Command("list"), " tells which clusters there are."),
             ) from error
         if told is None:  # so Dask answers what it does not know
             raise InvalidRequest(

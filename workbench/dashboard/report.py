@@ -30,11 +30,11 @@ from workbench.dashboard.moment import Moment
 from workbench.dashboard.page import Desk, Take
 from workbench.dashboard.session import PAGE_CLASSES
 from workbench.dashboard.source import Source
-from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.errors import HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.words import count
 
-EXIT_FAILED, EXIT_USAGE = 3, 4
-"""What the process ends with if the cluster does not answer, or has told nothing; why is on its standard error."""
+EXIT_REFUSED = 3
+"""The exit code if there can be no report; standard output then has the fields of the error."""
 # Fits that are shown, the last ones.
 _FITS = 5
 _TITLES = {page: title for page, title in PAGES.items() if page != "dask"}
@@ -151,18 +151,17 @@ def main(arguments: Sequence[str]) -> int:
     try:
         # the file says that it is UTF-8, wherever this runs
         sys.stdout.buffer.write(asyncio.run(_of_cluster(name)).encode())
-    except InvalidRequest as error:
-        return _fail(error, EXIT_USAGE)
     except WorkbenchError as error:
-        return _fail(error, EXIT_FAILED)
+        return _refuse(error)
     except OSError as error:
-        return _fail(f"cluster {name!r}: its head does not answer ({error or 'in time'}); ask again", EXIT_FAILED)
+        message = f"cluster {name!r}: its head does not answer ({error or 'in time'})."
+        return _refuse(HeadUnreachable(message, hint="Ask again."))
     return 0
 
 
-def _fail(message: object, code: int) -> int:
-    sys.stderr.write(f"{message}\n")
-    return code
+def _refuse(error: WorkbenchError) -> int:
+    json.dump(error.fields(), sys.stdout)
+    return EXIT_REFUSED
 
 
 async def _of_cluster(name: str) -> str:

@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from workbench import certificates, debug_log, ended, network, open_files, registry, scratch, sparing
-from workbench.errors import WorkbenchError
+from workbench.errors import StartError, WorkbenchError
 from workbench.fork import stub
 from workbench.fork.template import fork_template
 from workbench.head.world import WorldProcess
@@ -71,7 +71,7 @@ def main() -> int:
             world.spawn(record.deadline - time.time())
             times["mpiexec is started"] = time.time()
         except (WorkbenchError, OSError) as error:
-            return _fail(record, str(error))
+            return _fail(record, error)
         importing.result()
     times["the head has imported Dask"] = time.time()
     if listener is not None:
@@ -103,7 +103,7 @@ def _refuse(record: Record) -> int:
     """End a job that has run before: an administrator, or a preemption, has put it back into the queue."""
     message = "its job was put back into the queue after it had run, and its ranks are gone: start a new cluster"
     if record.address is None:
-        return _fail(record, message)  # somebody waits for it to start
+        return _fail(record, StartError(message))  # somebody waits for it to start
     logging.getLogger("workbench.head").error(message)
     ended.note(record, ended.FAILED, message)
     # The head of then was killed before it could do so.
@@ -111,10 +111,11 @@ def _refuse(record: Record) -> int:
     return 1
 
 
-def _fail(record: Record, message: str) -> int:
+def _fail(record: Record, error: WorkbenchError | OSError) -> int:
+    message, failure = str(error), error.fields() if isinstance(error, WorkbenchError) else {}
     logging.getLogger("workbench.head").error(message)
     with contextlib.suppress(OSError):  # a full disk, most likely: the log says so, if anything does
-        registry.write(record.replace(state="failed", message=message))
+        registry.write(record.replace(state="failed", message=message, failure=failure))
     certificates.remove(record.folder)
     return 1
 

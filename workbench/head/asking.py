@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench import errors
 from workbench.errors import CollectiveFailed, RankLost
+from workbench.hints import Command
 
 if TYPE_CHECKING:
     from distributed import Scheduler
 
 T = TypeVar("T")
 
-AGAIN = "Start the ranks again: cluster.restart() or %mpicluster restart; results that lie on them are lost by it."
+AGAIN = "Start the ranks again: cluster.restart() or ", Command("restart"), "; results that lie on them are lost by it."
 """What to do when nothing else helps."""
-STAYS = "but has not ended: nothing that lies on it is lost. Ask again; %mpicluster where shows what it does"
-"""What is known of a rank that is slow, and what to do."""
+STAYS = "but has not ended: nothing that lies on it is lost"
+"""What is known of a rank that is slow ..."""
+LOOK = "Ask again; ", Command("where"), " shows what it does."
+"""... and what to do."""
 
 # Seconds for the scheduler to notice that a rank has ended, which it does as soon as a connection breaks.
 _NOTICE = 2.0
@@ -77,15 +80,18 @@ class Asking:
             answer = await getattr(self._scheduler.rpc(self.ranks[rank]), operation)(**told)
         except OSError as error:
             if await leaves(self._scheduler, self.ranks[rank]):
-                raise RankLost(f"{who} was lost during {self._what}. {AGAIN}") from error
-            raise CollectiveFailed(f"{who} could not be reached for {self._what}, {STAYS}: {error}") from error
+                raise RankLost(f"{who} was lost during {self._what}.", hint=AGAIN) from error
+            raise CollectiveFailed(
+                f"{who} could not be reached for {self._what} ({error}), {STAYS}.", hint=LOOK
+            ) from error
         if "raised" not in answer:
             return answer["answer"]
-        kind, why = answer["raised"], answer["why"]
-        if ours := getattr(errors, kind, None):
+        told = answer["raised"]
+        raised = errors.from_fields(told)
+        if raised.kind == told["kind"]:
             # Its class says what has happened, and this who says so.
-            raise ours(f"{who}: {why}")
-        raise CollectiveFailed(f"{who} cannot take part in {self._what}: {kind}: {why}")
+            raise raised.retold(type(raised), f"{who}: {raised.message}")
+        raise CollectiveFailed(f"{who} cannot take part in {self._what}: {told['kind']}: {told['message']}")
 
     def tell(self, operation: str, **told: Any) -> None:
         """Tell all of them something, by the stream, which waits for nobody: one of them may be stuck."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
-from workbench.head.asking import STAYS, Asking, all_of, leaves, most_telling
+from workbench.head.asking import LOOK, STAYS, Asking, all_of, leaves, most_telling
 from workbench.head.collectives import Collectives, require_complete
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ class Broadcasts:
         except OSError as error:
             if await leaves(self.scheduler, root):
                 raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
-            raise CollectiveFailed(f"rank 0 could not be reached for a broadcast, {STAYS}: {error}") from error
+            raise CollectiveFailed(
+                f"rank 0 could not be reached for a broadcast ({error}), {STAYS}.", hint=LOOK
+            ) from error
 
     async def uploaded(self, key: Key, address: str, nbytes: int) -> None:
         """Note that rank 0 has the object."""

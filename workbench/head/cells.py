@@ -20,6 +20,7 @@ from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest
 from workbench.head.asking import Asking, all_of, room
 from workbench.head.engines import Engines, ask
 from workbench.head.pinned import drop_copies
+from workbench.hints import Command
 from workbench.where_words import ranges
 from workbench.words import count
 
@@ -381,14 +382,18 @@ def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
     if unknown := [rank for rank in ranks if not 0 <= rank < world.ranks]:
         raise InvalidRequest(
             f"--ranks {_option(ranks)}: world {world.index} has {count(world.ranks, 'rank')}, no rank {unknown[0]}; "
-            f"allowed: {ranges(range(world.ranks))}"
+            f"allowed: {ranges(range(world.ranks))}",
+            option="ranks",
+            given=_option(ranks),
+            allowed=ranges(range(world.ranks)),
         )
     if gone := sorted(set(ranks) - set(world.present)):
         left = sorted(world.present)
-        others = f"run it on the others, --ranks {_option(left)}, or " if left else ""
+        others = f"Run it on the others, --ranks {_option(left)}, or s" if left else "S"
         raise RankLost(
             f"{'rank' if len(gone) == 1 else 'ranks'} {ranges(gone)} of world {world.index} "
-            f"{'is' if len(gone) == 1 else 'are'} gone: {others}start the ranks again: %mpicluster restart"
+            f"{'is' if len(gone) == 1 else 'are'} gone.",
+            hint=(f"{others}tart the ranks again: ", Command("restart")),
         )
     return ranks
 

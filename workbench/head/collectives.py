@@ -173,10 +173,13 @@ def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> N
     if world.stopping or not world.ready:
         raise CollectiveFailed(
             f"world {world.index} is just being {'ended' if world.stopping else 'started'}, and a call on all ranks "
-            "needs every one. Ask again when the cluster is ready."
+            "needs every one.",
+            hint="Ask again when the cluster is ready.",
         )
     if missing := [rank for rank in world.missing() if ranks is None or rank in ranks]:
         gone = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
-        raise RankLost(f"{gone} gone from world {world.index}, and a call on all ranks needs every one. {AGAIN}")
+        raise RankLost(f"{gone} gone from world {world.index}, and a call on all ranks needs every one.", hint=AGAIN)
     if world.broken:
-        raise CollectiveFailed(f"{world.broken}. Until that is over no other call on all ranks can be made. {AGAIN}")
+        raise CollectiveFailed(
+            f"{world.broken}. Until that is over no other call on all ranks can be made.", hint=AGAIN
+        )

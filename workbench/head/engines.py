@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import debug_log, scratch, tether
 from workbench.errors import CollectiveFailed
 from workbench.head.asking import Asking, all_of
+from workbench.hints import Command
 
 if TYPE_CHECKING:
     from workbench.registry import Record
@@ -38,7 +39,8 @@ async def ask(asking: Asking, rank: int, step: str, **told: Any) -> Any:
             return await asking.ask(rank, f"workbench_cells_{step}", **told)
     except TimeoutError as error:
         raise CollectiveFailed(
-            f"rank {rank} did not get ready for a cell within {_ANSWER:.0f} s; see its log: %mpicluster logs"
+            f"rank {rank} did not get ready for a cell within {_ANSWER:.0f} s.",
+            hint=("See its log: ", Command("logs", f"--rank {rank}")),
         ) from error
 
 
@@ -84,8 +86,8 @@ class Engines:
                 self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, told, strict=True)}
             if self._process is None or self._process.returncode is not None:
                 raise CollectiveFailed(
-                    f"the controller of the cells has ended; see {self._record.logs / 'controller.log'}. "
-                    "Start the ranks again: %mpicluster restart"
+                    f"the controller of the cells has ended; see {self._record.logs / 'controller.log'}.",
+                    hint=("Start the ranks again: ", Command("restart")),
                 )
         idents = {rank: self._ready[address] for rank, address in ranks.ranks.items()}
         return {"connection": self._told["client"], "idents": idents}

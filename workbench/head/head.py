@@ -28,6 +28,7 @@ from workbench.head.spmd import SpmdCalls
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world import WorldProcess
 from workbench.head.worlds import Worlds
+from workbench.hints import Option
 from workbench.launch import queued
 from workbench.registry import Record, World
 
@@ -102,7 +103,7 @@ class Head:
             end or job_end(record),
             grace=config.seconds("walltime-grace"),
             learned=lambda ends: self._update(ends=ends),
-            say=functools.partial(self._say, notice=True),
+            say=functools.partial(self._say, kind="walltime"),
             drain=self.drain,
         )
 
@@ -130,6 +131,7 @@ class Head:
             how, reason = await self._end
         except StartError as error:
             ended.note(self.record, ended.FAILED, str(error))
+            self.record = self.record.replace(failure=error.fields())
             return await self._close("failed", str(error))
         ended.note(self.record, how, reason)
         return await self._close("closing", reason)
@@ -152,11 +154,11 @@ class Head:
             return
         self.scheduler.refuse(
             WorkbenchError(
-                f"cluster {self.record.name!r} takes no more work, for {reason}. Fetch your results now, and start "
-                "another one; --walltime gives it more time."
+                f"cluster {self.record.name!r} takes no more work, for {reason}.",
+                hint=("Fetch your results now, and start another one; ", Option("walltime"), " gives it more time."),
             )
         )
-        self._say(f"{reason}: no more work is taken, and the cluster ends when what runs now has ended", notice=True)
+        self._say(f"{reason}: no more work is taken, and the cluster ends when what runs now has ended", kind="drain")
         self._start(self._drain(reason))
 
     # -- start -------------------------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ class Head:
             # Whatever a duty stumbles on, a head without it must not go on.
             logger.error("a duty of the head failed", exc_info=error)
             known = isinstance(error, StartError)
-            self._end.set_exception(error if known else StartError(f"the head failed: {error!r}. See its log"))
+            self._end.set_exception(error if known else StartError(f"the head failed: {error!r}.", hint="See its log."))
 
     async def _watch_scheduler(self) -> None:
         # client.shutdown() closes the scheduler, and with it the cluster.
@@ -330,20 +332,21 @@ class Head:
         self.record = self.record.replace(**changes)
         self._changed.set()
 
-    def _say(self, message: str, *, notice: bool = False) -> None:
+    def _say(self, message: str, *, kind: str = "") -> None:
         logger.info(message)
-        event = {"cluster": self.record.name, "message": message}
-        # A notice is meant for people at once, wherever they are.
-        self.scheduler.log_event("workbench", {**event, "notice": True} if notice else event)
+        self._notify(message, kind)
         self._update(message=message)
         self._refresh()
+
+    def _notify(self, message: str, kind: str) -> None:
+        # One that has a kind is meant for people at once, wherever they are.
+        self.scheduler.log_event("workbench", {"cluster": self.record.name, "message": message, "kind": kind})
 
     # -- end ---------------------------------------------------------------------------------------------------
 
     async def _close(self, state: str, reason: str) -> int:
         logger.info("ending the cluster: %s", reason)
-        ending = {"cluster": self.record.name, "message": f"it ends: {reason}", "notice": True, "ending": True}
-        self.scheduler.log_event("workbench", ending)
+        self._notify(f"it ends: {reason}", "end")
         for task in self._tasks:
             task.cancel()
         self.record = self.record.replace(state=state, message=reason)

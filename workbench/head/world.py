@@ -159,7 +159,7 @@ class WorldProcess(MPIWorld):
         if command.guard:
             Path(command.guard).mkdir(mode=0o700, exist_ok=True)
         with open(self.log, "ab", opener=opener) as log:
-            log.write(f"$ {' '.join(command.argv)}\n".encode())
+            log.write(f"{logs.COMMAND}{' '.join(command.argv)}\n".encode())
             if command.guard is None and self._program != "srun":
                 log.write(b"workbench: mpiexec has no guard here, so other users can command it: docs/security.md\n")
             log.flush()

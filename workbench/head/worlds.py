@@ -12,6 +12,7 @@ from workbench.errors import InvalidRequest, StartError, StartTimeout
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world import MPIWorld, WorldProcess
+from workbench.hints import Option
 from workbench.launch.choose import launcher
 from workbench.launch.job_spec import goes_on_without_a_rank
 from workbench.registry import Record
@@ -35,7 +36,8 @@ class Worlds:
     scheduler
         The scheduler that the ranks register with.
     say
-        Takes an event in words, for logs, clients and record; with ``notice=True`` one that users have to see.
+        Takes an event in words, for logs, clients and record; with a ``kind`` one that users have to see: ``lost`` or
+        ``given-up``.
     changed
         Called whenever ranks or worlds have come or gone.
     run
@@ -115,7 +117,7 @@ class Worlds:
                     raise StartError(f"{lost}, for the last time that it is started again (workbench.world.restarts)")
                 restarts -= 1
                 again = f"starting its {count(world.ranks, 'rank')} again, {count(restarts, 'more restart')} left"
-                self._say(f"{lost}; {again}", notice=True)
+                self._say(f"{lost}; {again}", kind="lost")
             world.restart_asked = False
             timeout = allowed
 
@@ -128,12 +130,13 @@ class Worlds:
             came = f"{len(world.present)} of {world.ranks} ranks had come"
             if exited.done():
                 raise StartError(
-                    f"world {world.index} ended while starting ({exited.result()}); {came}. See {world.log}"
+                    f"world {world.index} ended while starting ({exited.result()}); {came}.",
+                    hint=f"See {world.log}",
                 )
             missing = ", ".join(map(str, world.missing()[:16]))
             raise StartTimeout(
-                f"world {world.index} was not ready after {allowed:g} s; {came}, missing: {missing}. "
-                f"See {world.log}; allow more time with --timeout."
+                f"world {world.index} was not ready after {allowed:g} s; {came}, missing: {missing}.",
+                hint=(f"See {world.log}; allow more time with ", Option("timeout"), "."),
             )
         finally:
             exited.cancel()
@@ -162,7 +165,7 @@ class Worlds:
             goes_on = goes_on_without_a_rank(self._record, world.mpi, world.ranks, own_job=world.job is not None)
             left = len(world.present)
             after = f"{left} of {world.ranks} go on" if goes_on and left else "its world ends with it"
-            self._say(f"{where}; {after}", notice=True)
+            self._say(f"{where}; {after}", kind="lost")
         self._changed()
 
     async def _forget_workers(self, world: MPIWorld) -> None:
@@ -205,8 +208,11 @@ class Worlds:
         else:
             have, possible = " + ".join(map(str, sizes)), ", ".join(map(str, totals))
             raise InvalidRequest(
-                f"scale({n}): ranks come and go by whole worlds, and this cluster's have {have} ranks. "
-                f"Possible are {possible} or more; world 0 holds the head and goes with close()."
+                f"scale({n}): ranks come and go by whole worlds, and this cluster's have {have} ranks.",
+                option="ranks",
+                given=n,
+                allowed=f"{possible} or more",
+                hint=f"Possible are {possible} or more; world 0 holds the head and goes with close().",
             )
 
     async def _add_world(self, ranks: int) -> None:
@@ -223,7 +229,7 @@ class Worlds:
             try:
                 await self._keep(world, self._record.ready_within, ready=ready)
             except Exception as error:  # noqa: BLE001  (whatever it is, the other worlds go on)
-                self._say(f"world {world.index} is given up: {error}", notice=True)
+                self._say(f"world {world.index} is given up: {error}", kind="given-up")
                 if not ready.done():
                     ready.set_exception(error)
             finally:

@@ -131,7 +131,10 @@ def _expand_one(part: str) -> Iterator[str]:
     for numbers in inside.split(","):
         first, _, last = numbers.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
-            raise LaunchError(f"the list of nodes {part!r} cannot be read, which SLURM has given to this job.")
+            raise LaunchError(
+                f"the list of nodes {part!r} cannot be read, which SLURM has given to this job.",
+                hint="Unset SLURM_JOB_ID to start outside of the job.",
+            )
         for number in range(int(first), int(last or first) + 1):
             for end in _expand_one(after):
                 yield f"{before}{number:0{len(first)}d}{end}"
@@ -150,8 +153,8 @@ def _pbs_nodes(job: str, path: str | None) -> tuple[tuple[str, ...], tuple[int, 
         lines = Path(path).read_text(encoding="utf-8").split()
     except OSError as error:
         raise LaunchError(
-            f"PBS job {job}: its list of nodes cannot be read ({error}). PBS keeps it on the job's first node: "
-            "start the cluster there, or unset PBS_JOBID and PBS_NODEFILE if this is not inside of that job."
+            f"PBS job {job}: its list of nodes cannot be read ({error}). PBS keeps it on the job's first node.",
+            hint="Start the cluster there, or unset PBS_JOBID and PBS_NODEFILE if this is not inside of that job.",
         ) from error
     # A node may come in several runs of lines, one for each of its chunks.
     order = list(dict.fromkeys(lines))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 
 from workbench import config, record
-from workbench.errors import InvalidRequest, LaunchError, did_you_mean
+from workbench.errors import InvalidRequest, LaunchError
+from workbench.hints import Option
 from workbench.launch.interface import Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
 
@@ -35,7 +36,7 @@ def launcher(scheduler: str) -> Launcher:
             from workbench.launch.pbs import PBSLauncher
 
             return PBSLauncher()
-    raise InvalidRequest(f"scheduler {scheduler!r}: {did_you_mean(scheduler, SCHEDULERS)}")
+    raise InvalidRequest(option="scheduler", given=scheduler, allowed=SCHEDULERS)
 
 
 def choose(scheduler: str | None = None) -> str:
@@ -56,13 +57,19 @@ def choose(scheduler: str | None = None) -> str:
     """
     wanted = config.get("scheduler") if scheduler is None else scheduler
     if wanted not in SCHEDULERS:
-        raise InvalidRequest(f"scheduler {wanted!r}: {did_you_mean(wanted, SCHEDULERS)}")
+        raise InvalidRequest(option="scheduler", given=wanted, allowed=SCHEDULERS)
     if wanted == "auto":
         return next((name for name in COMMANDS if answers(name)), "local")
     if wanted in COMMANDS and shutil.which(COMMANDS[wanted]) is None:
         raise LaunchError(
-            f"scheduler {wanted!r}: there is no {COMMANDS[wanted]} on this host. "
-            "Start from a login node of the system, or use --scheduler local for this host alone."
+            f"scheduler {wanted!r}: there is no {COMMANDS[wanted]} on this host.",
+            option="scheduler",
+            given=wanted,
+            hint=(
+                "Start from a login node of the system, or use ",
+                Option("scheduler"),
+                " local for this host alone.",
+            ),
         )
     return str(wanted)
 

@@ -108,7 +108,7 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
     except subprocess.TimeoutExpired as error:
         raise _silent(argv, timeout) from error
     except OSError as error:
-        raise LaunchError(f"cannot run {argv[0]}: {error}. Is this a host of the scheduler?") from error
+        raise LaunchError(f"cannot run {argv[0]}: {error}.", hint="Is this a host of the scheduler?") from error
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
@@ -138,7 +138,9 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
     try:
         file = open(os.open(receipt, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b")  # noqa: SIM115  (closed below)
     except OSError as error:
-        raise LaunchError(f"cannot write {receipt}: {error.strerror}. Check its folder and your quota.") from error
+        raise LaunchError(
+            f"cannot write {receipt}: {error.strerror}.", hint="Check its folder and your quota."
+        ) from error
     # Read by this descriptor too: the folder may be removed meanwhile by somebody who stops the cluster.
     with file:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -151,7 +153,7 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
             )  # fmt: skip
         except OSError as error:
             raise LaunchError(
-                f"cannot run {argv[0]} in {directory}: {error}. Is this a host of the scheduler?"
+                f"cannot run {argv[0]} in {directory}: {error}.", hint="Is this a host of the scheduler?"
             ) from error
         try:
             _, errors = process.communicate(timeout=timeout)
@@ -182,6 +184,7 @@ def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:
 
 def _silent(argv: Sequence[str], timeout: float) -> SchedulerSilent:
     return SchedulerSilent(
-        f"{argv[0]} did not answer within {timeout:.3g} s. The scheduler is down or busy: try again, or allow more "
-        "time in the settings workbench.scheduler-timeout and workbench.submit-timeout."
+        f"{argv[0]} did not answer within {timeout:.3g} s.",
+        hint="The scheduler is down or busy: try again, or allow more time in the settings workbench.scheduler-timeout "
+        "and workbench.submit-timeout.",
     )

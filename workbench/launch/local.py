@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from workbench import config, debug_log
-from workbench.errors import InvalidRequest, LaunchError
+from workbench.errors import InvalidRequest, LaunchError, named
+from workbench.hints import Option
 from workbench.host import start_time
 from workbench.launch.allocation import enclosing
 from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
 from workbench.launch.script_file import write_script
-from workbench.resources import Resources
+from workbench.resources import Resources, option_of
 from workbench.words import count
 
 # Seconds for a shell to start the job in the background.
@@ -35,8 +36,10 @@ class LocalLauncher(Launcher):
         for what, value in asdict(resources).items():
             if value not in (None, ()):
                 raise InvalidRequest(
-                    f"{what.replace('_', '-')} {value!r}: with --scheduler {self.name} there is no scheduler to ask. "
-                    f"Leave it out, or use --scheduler slurm or pbs.{self._instead()}"
+                    f"{named(option_of(what))} {value!r}: with --scheduler {self.name} there is no scheduler to ask.",
+                    option=option_of(what),
+                    given=value,
+                    hint=("Leave it out, or use ", Option("scheduler"), f" slurm or pbs.{self._instead()}"),
                 )
         return resources
 
@@ -72,7 +75,7 @@ class LocalLauncher(Launcher):
                 check=True,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise LaunchError(f"cannot run {spec.script}: {error}. Check the folder's permissions.") from error
+            raise LaunchError(f"cannot run {spec.script}: {error}.", hint="Check the folder's permissions.") from error
         pid = int(done.stdout)
         debug_log.started(pid, "the job of cluster %r", spec.name)
         return f"{pid}:{start_time(pid) or 0:.0f}"
@@ -120,8 +123,10 @@ class HereLauncher(LocalLauncher):
         """Refuse all that a new job would be asked for, and that there is no allocation around."""
         if enclosing() is None:
             raise InvalidRequest(
-                "scheduler 'here': this process is not inside a job of SLURM or PBS. Allocate nodes first (salloc, "
-                "qsub -I), or use --scheduler slurm, pbs or local."
+                "scheduler 'here': this process is not inside a job of SLURM or PBS.",
+                option="scheduler",
+                given="here",
+                hint=("Allocate nodes first (salloc, qsub -I), or use ", Option("scheduler"), " slurm, pbs or local."),
             )
         return super().settle(resources, ranks=ranks, threads=threads, memory=memory)
 

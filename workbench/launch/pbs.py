@@ -92,7 +92,7 @@ class PBSLauncher(BatchLauncher):
             return None  # it ends with the command that submits it
         answer = ask(["qselect", "-N", job_name(name, identity, flavour)])
         if answer.code != _OK:
-            raise SchedulerSilent(f"PBS does not answer ({answer.words}). Try again.")
+            raise SchedulerSilent(f"PBS does not answer ({answer.words}).", hint="Try again.")
         return self.receipt(answer.out)
 
     def cancel(self, job: str) -> None:
@@ -103,7 +103,9 @@ class PBSLauncher(BatchLauncher):
         # SLURM's emulation says nothing of a job that has ended, and exits with the number of such jobs.
         silent = answer.code == 1 and not (answer.out.strip() or answer.err.strip())
         if answer.code not in (_OK, *_ENDED) and not silent:
-            raise LaunchError(f"PBS does not cancel job {job}: {answer.words}. Try again, or use qdel {job} yourself.")
+            raise LaunchError(
+                f"PBS does not cancel job {job}: {answer.words}.", hint=f"Try again, or use qdel {job} yourself."
+            )
 
 
 def available() -> bool:
@@ -136,7 +138,9 @@ def _flavour_of(_: str | None) -> Flavour:
     if re.search(r"^version: ", text, re.IGNORECASE | re.MULTILINE):
         return Flavour.TORQUE
     if answer.code != _OK:
-        raise SchedulerSilent(f"PBS does not answer: qstat --version says {answer.words!r}. Is it set up on this host?")
+        raise SchedulerSilent(
+            f"PBS does not answer: qstat --version says {answer.words!r}.", hint="Is it set up on this host?"
+        )
     return Flavour.PRO
 
 

@@ -25,7 +25,7 @@ def refusal(answer: Answer, asked: Resources) -> LaunchError:
     """Return the error for a job that was not taken, with the scheduler's own words in parentheses."""
     words = _words(answer)
     if answer.code in _NO_SERVER or re.search("cannot connect|Unable to contact", f"{answer.err}{words}"):
-        return SchedulerSilent(f"the PBS server does not answer ({words}). Try again later.")
+        return SchedulerSilent(f"the PBS server does not answer ({words}).", hint="Try again later.")
     return JobRejected(f"PBS does not take the job: {_why(answer.code, words, asked)} ({words})")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.errors import InvalidRequest
+from workbench.hints import Option
 from workbench.launch.pbs_script import GEOMETRY, OURS, Flavour, directives, skipped
 from workbench.launch.site import Site, fill
 from workbench.resources import Resources
@@ -53,7 +54,9 @@ def settled(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
         if getattr(resources, field) is not None and option in left_out:
             raise InvalidRequest(
                 f"--{field}: the site's settings leave {option} out of every job (jobqueue.{site.section}."
-                "job-directives-skip). Leave it out as well, or change these settings."
+                "job-directives-skip).",
+                option=field,
+                hint="Leave it out as well, or change these settings.",
             )
     _check_reservation(resources, flavour)
     whole = fill(_on_one_node(resources, flavour), _without_queue(site, resources), ranks=ranks, minute=1)
@@ -63,11 +66,16 @@ def settled(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
         whole = replace(whole, constraint=_site_constraint(site))
     _check_constraint(whole.constraint, flavour)
     if whole.gpus and flavour is Flavour.EMULATION:
-        raise InvalidRequest("--gpus-per-rank: SLURM's emulation of PBS drops GPUs silently. Use --scheduler slurm.")
+        raise InvalidRequest(
+            "--gpus-per-rank: SLURM's emulation of PBS drops GPUs silently.",
+            option="gpus_per_rank",
+            given=whole.gpus,
+            hint=("Use ", Option("scheduler"), " slurm."),
+        )
     for field in ("queue", "account", "constraint", "reservation"):
         value = getattr(whole, field)
         if value is not None and (not value or re.search(r"[\s\"'\\]", value)):
-            raise InvalidRequest(f"--{field} {value!r}: allowed are names without blanks and quotes.")
+            raise InvalidRequest(option=field, given=value, allowed="a name without blanks and quotes")
     return replace(whole, extra=tuple(dict.fromkeys((*_site_extra(site, whole, left_out), *given))))
 
 
@@ -84,15 +92,19 @@ def _without_queue(site: Site, resources: Resources) -> Site:
 
 def _check_extra(line: str) -> None:
     if not line.startswith("-") or "\n" in line:
-        raise InvalidRequest(f"--extra {line!r}: give what would stand behind #PBS on one line, e.g. --extra '-m n'.")
+        allowed = "what would stand behind #PBS on one line, e.g. --extra '-m n'"
+        raise InvalidRequest(option="extra", given=line, allowed=allowed)
     found = directives(line)
     for field, option in _FIELDS.items():
         if option in found:
-            raise InvalidRequest(f"--extra {line!r}: use --{field} instead of {option}.")
+            raise InvalidRequest(f"--extra {line!r}: use --{field} instead of {option}.", option="extra", given=line)
     if taken := sorted(found & (OURS | _BREAKING)):
         raise InvalidRequest(
             f"--extra {line!r}: {taken[0]} is not free, for nodes, ranks, threads, memory, name and output of a "
-            "cluster's job follow from its other options."
+            "cluster's job follow from its other options.",
+            option="extra",
+            given=line,
+            hint="Leave it out.",
         )
 
 
@@ -105,7 +117,10 @@ def _site_extra(site: Site, whole: Resources, left_out: set[str]) -> list[str]:
         if bad := directives(line) & _BREAKING:
             raise InvalidRequest(
                 f"the setting jobqueue.{site.section}.job-extra-directives {line!r}: a cluster is one job that runs by "
-                f"itself, and {min(bad)} makes another thing of it. Take it out."
+                f"itself, and {min(bad)} makes another thing of it.",
+                option=f"jobqueue.{site.section}.job-extra-directives",
+                given=line,
+                hint="Take it out.",
             )
     return [line for line in site.extra if not directives(line) & taken]
 
@@ -114,15 +129,25 @@ def _check_reservation(resources: Resources, flavour: Flavour) -> None:
     if resources.reservation is None:
         return
     if flavour is not Flavour.PRO:
-        raise InvalidRequest(f"--reservation {resources.reservation!r}: {flavour.value} cannot express it.")
+        raise InvalidRequest(
+            f"--reservation {resources.reservation!r}: {flavour.value} cannot express it.",
+            option="reservation",
+            given=resources.reservation,
+            hint="Leave it out.",
+        )
     if not _RESERVATION.fullmatch(resources.reservation):
         raise InvalidRequest(
-            f"--reservation {resources.reservation!r}: reservations of PBS are named like R123; pbs_rstat lists them."
+            f"--reservation {resources.reservation!r}: reservations of PBS are named like R123; pbs_rstat lists them.",
+            option="reservation",
+            given=resources.reservation,
         )
     if resources.queue is not None:
         raise InvalidRequest(
             f"--reservation {resources.reservation} with --queue {resources.queue}: a reservation of PBS is a queue "
-            "of its own. Give one of them."
+            "of its own.",
+            option="reservation",
+            given=resources.reservation,
+            hint="Give one of them.",
         )
 
 
@@ -134,7 +159,9 @@ def _check_constraint(constraint: str | None, flavour: Flavour) -> None:
     if not pattern.fullmatch(constraint) or names & GEOMETRY:
         raise InvalidRequest(
             f"--constraint {constraint!r}: {flavour.value} takes what a node has to have, as {example}, and nodes, "
-            "ranks, threads, memory and GPUs by their own options."
+            "ranks, threads, memory and GPUs by their own options.",
+            option="constraint",
+            given=constraint,
         )
 
 

@@ -179,12 +179,14 @@ def cancel(record: Record, *, later: bool = False) -> None:
         if told.over:
             continue
         if told.state is JobState.UNKNOWN:
-            raise SchedulerSilent(f"the scheduler does not tell whose job {job} is, so it is not cancelled. Try again.")
+            raise SchedulerSilent(
+                f"the scheduler does not tell whose job {job} is, so it is not cancelled.", hint="Try again."
+            )
         if not (told.label and _is_its(record, told)):
             raise LaunchError(
                 f"job {job} is {told.label!r} here, and not a job of cluster {record.name!r}, which another system "
-                f"has{f' ({record.system})' if record.system else ''}: it is not cancelled. Stop the cluster there, "
-                f"or remove {record.folder} if it has ended."
+                f"has{f' ({record.system})' if record.system else ''}: it is not cancelled.",
+                hint=f"Stop the cluster there, or remove {record.folder} if it has ended.",
             )
         its.cancel(job)
 
@@ -194,8 +196,8 @@ def _check_system(record: Record) -> None:
     if record.system and here != record.system:
         raise LaunchError(
             f"cluster {record.name!r} has its jobs in the scheduler {record.system}, and here "
-            f"{f'is {here}' if here else 'no scheduler answers'}. Stop it there, or remove {record.folder} if it has "
-            "ended."
+            f"{f'is {here}' if here else 'no scheduler answers'}.",
+            hint=f"Stop it there, or remove {record.folder} if it has ended.",
         )
 
 
@@ -224,7 +226,10 @@ def _recover(record: Record, receipt: Path) -> None:
             try:
                 receipt.write_text(f"{job}\n", encoding="utf-8")
             except OSError as error:
-                raise LaunchError(f"job {job} was found, but cannot be noted in {receipt}: {error}.") from error
+                raise LaunchError(
+                    f"job {job} was found, but cannot be noted in {receipt}: {error}.",
+                    hint="Check the room on its disk and your quota.",
+                ) from error
 
 
 def _receipts(record: Record) -> list[Path]:

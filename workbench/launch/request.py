@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config, network, registry
-from workbench.errors import InvalidRequest, did_you_mean
+from workbench.errors import InvalidRequest, named
+from workbench.hints import Command, Option
 from workbench.launch import manager
 from workbench.launch import mpi as mpi_choice
 from workbench.launch.allocation import enclosing
@@ -98,9 +99,9 @@ def request(
         If the scheduler, or the MPI for `fault_tolerant`, is not there.
     """
     if not isinstance(protocol, str) or protocol not in PROTOCOLS:
-        raise InvalidRequest(f"protocol {protocol!r}: {did_you_mean(str(protocol), PROTOCOLS)}")
+        raise InvalidRequest(option="protocol", given=protocol, allowed=PROTOCOLS)
     if not isinstance(fault_tolerant, bool):
-        raise InvalidRequest(f"fault-tolerant {fault_tolerant!r}: allowed are True and False.")
+        raise InvalidRequest(option="fault_tolerant", given=fault_tolerant, allowed="True or False")
     # Head and ranks would stumble over them later.
     config.size("comm.threshold")
     config.fraction("comm.pool")
@@ -108,13 +109,13 @@ def request(
     starts = launcher(choose(scheduler))
     asked = Resources(
         nodes=_optional("nodes", nodes),
-        ranks_per_node=_optional("ranks-per-node", ranks_per_node),
+        ranks_per_node=_optional("ranks_per_node", ranks_per_node),
         walltime=None if walltime is None else seconds_of(walltime),
         queue=_text("queue", queue),
         account=_text("account", account),
         constraint=_text("constraint", constraint),
         reservation=_text("reservation", reservation),
-        gpus=_optional("gpus-per-rank", gpus_per_rank),
+        gpus=_optional("gpus_per_rank", gpus_per_rank),
         extra=_texts("extra", extra),
         preset=_text("preset", preset),
     )
@@ -167,33 +168,33 @@ def is_spread(scheduler: str) -> bool:
 def _template(asked: bool | None) -> bool:
     wanted = config.get("template") if asked is None else asked
     if not isinstance(wanted, bool):
-        raise InvalidRequest(f"the setting workbench.template {wanted!r}: allowed are true and false.")
+        raise InvalidRequest(option="workbench.template", given=wanted, allowed="true or false")
     # Elsewhere a process that has loaded system libraries cannot be forked.
     return wanted and sys.platform == "linux"
 
 
 def _modules(asked: Sequence[str]) -> tuple[str, ...]:
-    given = [*_texts("the setting workbench.preload", config.get("preload")), *_texts("preload", asked)]
+    given = [*_texts("workbench.preload", config.get("preload")), *_texts("preload", asked)]
     for name in given:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise InvalidRequest(f"preload {name!r}: allowed is the name of a module, e.g. --preload torch.")
+            raise InvalidRequest(option="preload", given=name, allowed="the name of a module, e.g. torch")
     return tuple(dict.fromkeys(given))
 
 
-def _text(what: str, given: Any) -> str | None:
+def _text(option: str, given: Any) -> str | None:
     if given is None or (isinstance(given, str) and given.isprintable()):
         return given
-    raise InvalidRequest(f"{what} {given!r}: allowed is a text on one line.")
+    raise InvalidRequest(option=option, given=given, allowed="a text on one line")
 
 
-def _texts(what: str, given: Any) -> tuple[str, ...]:
+def _texts(option: str, given: Any) -> tuple[str, ...]:
     """Return texts that were given, or a single one."""
     try:
         texts = (given,) if isinstance(given, str) else tuple(given)
     except TypeError:
         texts = (given,)
     if not all(isinstance(text, str) and text.isprintable() for text in texts):
-        raise InvalidRequest(f"{what} {given!r}: allowed is a text, or a list of texts, each on one line.")
+        raise InvalidRequest(option=option, given=given, allowed="a text, or a list of texts, each on one line")
     return texts
 
 
@@ -202,8 +203,8 @@ def _directory() -> str:
         return str(Path.cwd())
     except FileNotFoundError:
         raise InvalidRequest(
-            "the working directory of this process has been removed, and head and ranks have to run in it. "
-            "Change to another one: os.chdir(...)."
+            "the working directory of this process has been removed, and head and ranks have to run in it.",
+            hint="Change to another one: os.chdir(...).",
         ) from None
 
 
@@ -211,8 +212,10 @@ def _check_fault_tolerance(choice: str) -> None:
     found = mpi_choice.find(choice)
     if not has_ulfm(found):
         raise InvalidRequest(
-            f"--fault-tolerant: ranks of {found} cannot go on when one of them dies; Open MPI from version 5 can. "
-            "Leave it out: a lost world is started again in the same job."
+            f"--fault-tolerant: ranks of {found} cannot go on when one of them dies; Open MPI from version 5 can.",
+            option="fault_tolerant",
+            given=True,
+            hint="Leave it out: a lost world is started again in the same job.",
         )
 
 
@@ -224,16 +227,27 @@ def _size(ranks: Any, asked: Resources, starts: Launcher) -> int:
         around = enclosing() if spread else None
         return sum(around.slots) or len(around.nodes) if around else available_cores()
     if asked.nodes is None or asked.ranks_per_node is None:
-        raise InvalidRequest("how many ranks? Say N, or both --nodes and --ranks-per-node, e.g. start 64 --nodes 4.")
+        raise InvalidRequest(
+            "how many ranks?",
+            option="ranks",
+            hint=(
+                "Give their number, or both ",
+                Option("nodes"),
+                " and ",
+                Option("ranks_per_node"),
+                ", e.g. ",
+                Command("start", "64 --nodes 4"),
+                ".",
+            ),
+        )
     return asked.nodes * asked.ranks_per_node
 
 
-def _optional(what: str, given: Any) -> int | None:
-    return None if given is None else _count(what, given)
+def _optional(option: str, given: Any) -> int | None:
+    return None if given is None else _count(option, given)
 
 
-def _count(what: str, given: Any) -> int:
-    allowed = f"allowed is a whole number from 1 to {MAX_RANKS}, e.g. {what}=4"
+def _count(option: str, given: Any) -> int:
     try:
         number = int(given)
         # int() cuts what is behind the point.
@@ -241,7 +255,8 @@ def _count(what: str, given: Any) -> int:
     except (TypeError, ValueError, ArithmeticError):
         whole = False
     if not whole or not 1 <= number <= MAX_RANKS:
-        raise InvalidRequest(f"{what} {given!r}: {allowed}.")
+        allowed = f"a whole number from 1 to {MAX_RANKS}, e.g. {named(option)}=4"
+        raise InvalidRequest(option=option, given=given, allowed=allowed)
     return number
 
 
@@ -260,7 +275,11 @@ def rank_count(given: Any, *, here: bool = True) -> int:
     if here and ranks * RANK_MEMORY > memory:
         raise InvalidRequest(
             f"ranks {ranks}: each takes about {RANK_MEMORY / 1e6:.0f} MB before it holds any data, and this host has "
-            f"{memory / 1e9:.1f} GB. Allowed are up to {memory // RANK_MEMORY}."
+            f"{memory / 1e9:.1f} GB.",
+            option="ranks",
+            given=ranks,
+            allowed=f"up to {memory // RANK_MEMORY}",
+            hint=f"Allowed are up to {memory // RANK_MEMORY}.",
         )
     return ranks
 
@@ -271,14 +290,19 @@ def _bytes(given: Any, *, here: bool) -> int:
 
     number = config.above_zero(given, parse_bytes)
     if number is None or number > MAX_MEMORY:
-        raise InvalidRequest(f"memory {given!r}: allowed is a size above zero for each rank, e.g. 2GB or 500MiB.")
+        raise InvalidRequest(
+            option="memory", given=given, allowed="a size above zero for each rank, e.g. 2GB or 500MiB"
+        )
     # Dask would take less without a word.
     if here and number > MEMORY_LIMIT:
         raise InvalidRequest(
-            f"memory {given!r}: a rank cannot have more than its host, and this one has {format_bytes(MEMORY_LIMIT)}."
+            f"memory {given!r}: a rank cannot have more than its host, and this one has {format_bytes(MEMORY_LIMIT)}.",
+            option="memory",
+            given=given,
+            allowed=f"up to {format_bytes(MEMORY_LIMIT)}",
         )
     return int(number)
 
 
-def _seconds(what: str, given: Any, setting: str) -> float:
-    return config.seconds(setting) if given is None else config.time_span(what, given)
+def _seconds(option: str, given: Any, setting: str) -> float:
+    return config.seconds(setting) if given is None else config.time_span(option, given)

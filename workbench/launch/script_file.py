@@ -28,6 +28,6 @@ def write_script(spec: JobSpec, text: str, removed: Sequence[str]) -> None:
                 log.write(f"{note} {', '.join(removed)}\n")
     except OSError as error:
         raise LaunchError(
-            f"cannot write {error.filename or spec.script}: {error.strerror}. Check its permissions, the room on its "
-            "disk and your quota."
+            f"cannot write {error.filename or spec.script}: {error.strerror}.",
+            hint="Check its permissions, the room on its disk and your quota.",
         ) from error

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from workbench import config
-from workbench.errors import InvalidRequest, did_you_mean
+from workbench.errors import InvalidRequest
 from workbench.launch.time_text import site_walltime, walltime
 from workbench.resources import Resources
 from workbench.words import count
@@ -78,11 +78,14 @@ def site(scheduler: str, preset: str | None = None) -> Site:
     sections = _sections()
     name = scheduler
     if preset is not None and preset != scheduler:
-        named = _presets(sections)
-        if preset not in named:
+        known = _presets(sections)
+        if preset not in known:
             raise InvalidRequest(
-                f"preset {preset!r}: {did_you_mean(preset, named)}. Presets are the sections of jobqueue in "
-                "~/.config/dask/jobqueue.yaml that are not named for a scheduler."
+                option="preset",
+                given=preset,
+                allowed=known,
+                hint="Presets are the sections of jobqueue in ~/.config/dask/jobqueue.yaml that are not named for a "
+                "scheduler.",
             )
         name = preset
     layers = [dict(sections[one]) for one in dict.fromkeys((name, scheduler)) if isinstance(sections.get(one), Mapping)]
@@ -136,7 +139,9 @@ def fill(resources: Resources, site: Site, *, ranks: int, minute: int) -> Resour
         raise InvalidRequest(
             f"--nodes {nodes} with --ranks-per-node {each} for {count(ranks, 'rank')}: every node has to get a rank, "
             f"and they have to hold them all. {count(ranks, 'rank')} with {each} on a node take "
-            f"{count(math.ceil(ranks / each), 'node')}."
+            f"{count(math.ceil(ranks / each), 'node')}.",
+            option="nodes",
+            given=nodes,
         )
     limit: Any = resources.walltime
     if limit is None and site.walltime is not None:
@@ -241,7 +246,7 @@ class _Reader:
         return "", None
 
     def _wrong(self, key: str, value: Any, allowed: str) -> InvalidRequest:
-        return InvalidRequest(f"the setting jobqueue.{self._name}.{key} {value!r}: allowed is {allowed}.")
+        return InvalidRequest(option=f"jobqueue.{self._name}.{key}", given=value, allowed=allowed)
 
 
 def _presets(sections: Mapping[str, Any]) -> list[str]:

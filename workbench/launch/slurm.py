@@ -87,7 +87,7 @@ class SlurmLauncher(BatchLauncher):
         line = ["squeue", "--noheader", "--me", f"--format=%i{SEPARATOR}%k"]
         answer = command.ask(line, environment=_unfiltered())
         if answer.code:
-            raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}). Try again.")
+            raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}).", hint="Try again.")
         jobs = dict(reversed(line.strip().partition(SEPARATOR)[::2]) for line in answer.out.splitlines())
         return jobs.get(comment(identity))
 
@@ -117,8 +117,10 @@ class SlurmLauncher(BatchLauncher):
         words = said(answer.err)
         if answer.code and not unknown_job(words) and "already complet" not in words.lower():
             if unreachable(words):
-                raise SchedulerSilent(f"SLURM does not answer, job {job} is not cancelled ({words}). Try again.")
-            raise LaunchError(f"SLURM does not cancel job {job} ({words}). Try `scancel {job}` yourself.")
+                raise SchedulerSilent(
+                    f"SLURM does not answer, job {job} is not cancelled ({words}).", hint="Try again."
+                )
+            raise LaunchError(f"SLURM does not cancel job {job} ({words}).", hint=f"Try `scancel {job}` yourself.")
 
     def judge(self, spec: JobSpec) -> str:
         """Return when and where the job would start, why SLURM would not take it, or that it does not answer."""
@@ -156,7 +158,7 @@ def system() -> str | None:
 def _system(*_: str | None) -> str:
     answer = command.ask(["scontrol", "show", "config"])
     if (found := parse_system(answer.out)) is None:
-        raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}). Try again.")
+        raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}).", hint="Try again.")
     return found
 
 
@@ -204,7 +206,9 @@ def _accounted(job: str) -> dict[str, JobStatus]:
 def _refusal(text: str, spec: JobSpec) -> LaunchError:
     words = said(text) or "without a word"
     if unreachable(words):
-        return SchedulerSilent(f"SLURM does not answer ({words}). Try again, or ask the site whether it is down.")
+        return SchedulerSilent(
+            f"SLURM does not answer ({words}).", hint="Try again, or ask the site whether it is down."
+        )
     return JobRejected(f"SLURM does not take the job: {rejection(words, spec, _partitions())} ({words}).")
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.errors import InvalidRequest
+from workbench.errors import InvalidRequest, named
 from workbench.launch.site import Site, fill
 from workbench.launch.slurm_text import MEMORY, OPTIONS, OURS, option, quoted, same
-from workbench.resources import Resources
+from workbench.resources import Resources, option_of
 
 # What a user may have set for sbatch, which takes it ahead of what a script says.
 _PREFERRED = {
@@ -19,8 +19,6 @@ _PREFERRED = {
     "constraint": "SBATCH_CONSTRAINT",
     "reservation": "SBATCH_RESERVATION",
 }
-# Fields of `Resources` whose option is called otherwise.
-_TYPED = {"gpus": "gpus-per-rank"}
 
 
 def settled(
@@ -64,7 +62,7 @@ def settled(
     skipped: dict[str, Any] = {field: None for name, field in OPTIONS.items() if _is_skipped(name, site)}
     whole = replace(whole, **skipped)
     for field in OPTIONS.values():
-        _check_value(_typed(field), getattr(whole, field))
+        _check_value(option_of(field), getattr(whole, field))
     return replace(whole, extra=tuple(dict.fromkeys((*_extra_of(site, whole, memory), *given))))
 
 
@@ -75,8 +73,9 @@ def _extra_of(site: Site, whole: Resources, memory: int | None) -> list[str]:
     for line in site.extra:
         if _options(line) != 1:
             raise InvalidRequest(
-                f"the setting jobqueue.{site.section}.job-extra-directives {line!r}: allowed is one option of sbatch "
-                "in each item of the list."
+                option=f"jobqueue.{site.section}.job-extra-directives",
+                given=line,
+                allowed="one option of sbatch in each item of the list",
             )
     return [line for line in site.extra if not any(same(option(line), name) for name in taken)]
 
@@ -84,16 +83,26 @@ def _extra_of(site: Site, whole: Resources, memory: int | None) -> list[str]:
 def _check_extra(line: str) -> None:
     if _options(line) != 1:
         raise InvalidRequest(
-            f"--extra {line!r}: allowed is one option of sbatch on one line, e.g. --extra '--qos=high'."
+            option="extra", given=line, allowed="one option of sbatch on one line, e.g. --extra '--qos=high'"
         )
     name = _unabbreviated(option(line))
     instead = "--memory" if same(name, MEMORY) else OURS.get(name)
     if field := OPTIONS.get(name):
-        instead = f"--{_typed(field)}"
+        instead = f"--{named(option_of(field))}"
     if instead == "":
-        raise InvalidRequest(f"--extra {line!r}: the workbench decides on {name} itself. Leave it out.")
+        raise InvalidRequest(
+            f"--extra {line!r}: the workbench decides on {name} itself.",
+            option="extra",
+            given=line,
+            hint="Leave it out.",
+        )
     if instead is not None:
-        raise InvalidRequest(f"--extra {line!r}: use {instead} of the workbench for that, outside of --extra.")
+        raise InvalidRequest(
+            f"--extra {line!r}: {name} is an option of the workbench.",
+            option="extra",
+            given=line,
+            hint=f"Use {instead} of the workbench for that, outside of --extra.",
+        )
 
 
 def _unabbreviated(name: str) -> str:
@@ -107,8 +116,10 @@ def _check_skipped(resources: Resources, memory: int | None, site: Site) -> None
     for name, field in (*OPTIONS.items(), (MEMORY, "memory")):
         if (memory if field == "memory" else getattr(resources, field)) is not None and _is_skipped(name, site):
             raise InvalidRequest(
-                f"--{_typed(field)}: the site's settings leave {name} out of every job "
-                f"(jobqueue.{site.section}.job-directives-skip). Leave it out as well, or change these settings."
+                f"--{named(option_of(field))}: the site's settings leave {name} out of every job "
+                f"(jobqueue.{site.section}.job-directives-skip).",
+                option=option_of(field),
+                hint="Leave it out as well, or change these settings.",
             )
 
 
@@ -116,11 +127,11 @@ def _is_skipped(name: str, site: Site) -> bool:
     return any(same(name, option(line)) for line in site.skip)
 
 
-def _check_value(typed: str, value: Any) -> None:
+def _check_value(asked: str, value: Any) -> None:
     try:
         quoted("" if value is None else str(value))
     except InvalidRequest as error:
-        raise InvalidRequest(f"--{typed} {error}") from None
+        raise error.retold(InvalidRequest, f"--{named(asked)} {error.message}", option=asked, given=value) from None
 
 
 def _options(line: str) -> int:
@@ -130,7 +141,3 @@ def _options(line: str) -> int:
     except ValueError:
         return 0
     return sum(word.startswith("-") for word in words) if words and words[0].startswith("-") else 0
-
-
-def _typed(field: str) -> str:
-    return _TYPED.get(field, field)

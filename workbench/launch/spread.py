@@ -198,8 +198,8 @@ def _guarded_daemon(guard: str) -> str:
     for word in words:
         if any(map(str.isspace, word)):
             raise LaunchError(
-                f"{word!r}: the launcher's daemons cannot be guarded by a command with blanks in its paths. Move "
-                "it, or set workbench.mpi.guard to false, and every user of the nodes can command mpiexec."
+                f"{word!r}: the launcher's daemons cannot be guarded by a command with blanks in its paths.",
+                hint="Move it, or set workbench.mpi.guard to false, and every user of the nodes can command mpiexec.",
             )
     return " ".join([*words, "prted"])
 

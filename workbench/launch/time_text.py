@@ -42,13 +42,17 @@ def walltime(given: Any) -> int:
     text = str(given).strip()
     if re.fullmatch(r"\d+(\.\d+)?", text) or isinstance(given, int | float):
         raise InvalidRequest(
-            f"walltime {given!r}: SLURM would read minutes and PBS seconds. Say '{text} minutes' or '{text} seconds'."
+            f"walltime {given!r}: SLURM would read minutes and PBS seconds.",
+            option="walltime",
+            given=given,
+            hint=f"Give '{text} minutes' or '{text} seconds'.",
         )
     seconds = (_clock_seconds(text) or _span_seconds(text)) if len(text) <= _WORDY else None
     if seconds is None or not 0 < seconds <= _LONGEST:
         raise InvalidRequest(
-            f"walltime {given!r}: allowed is a time above zero as HH:MM:SS, D-HH:MM:SS or with units, "
-            "e.g. 02:00:00, 1-12:00:00 or '2 hours'."
+            option="walltime",
+            given=given,
+            allowed="a time above zero as HH:MM:SS, D-HH:MM:SS or with units, e.g. 02:00:00, 1-12:00:00 or '2 hours'",
         )
     return seconds
 

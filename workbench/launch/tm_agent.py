@@ -54,18 +54,18 @@ def agent_path() -> str:
     """
     tmrsh = shutil.which("pbs_tmrsh")
     if tmrsh is None:
-        raise LaunchError("there is no pbs_tmrsh on PATH: it is in the folder bin of PBS. Put that on PATH.")
+        raise LaunchError("there is no pbs_tmrsh on PATH: it is in the folder bin of PBS.", hint="Put that on PATH.")
     path = data_folder() / "workbench" / "pbs-agent"
     if any(map(str.isspace, str(path))):
         raise LaunchError(
-            f"{path}: MPI cannot run an agent whose path has blanks. Set JUPYTER_DATA_DIR to another folder."
+            f"{path}: MPI cannot run an agent whose path has blanks.", hint="Set JUPYTER_DATA_DIR to another folder."
         )
     text = agent_text(tmrsh)
     try:
         if not (path.exists() and path.read_text(encoding="utf-8") == text):
             _write(path, text)
     except OSError as error:
-        raise LaunchError(f"cannot write {path}: {error}. Check permissions, space and quota.") from error
+        raise LaunchError(f"cannot write {path}: {error}.", hint="Check permissions, space and quota.") from error
     return str(path)
 
 

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from distributed import get_worker, wait
 
 from workbench.errors import HeadUnreachable, RankLost
+from workbench.hints import Command
 from workbench.ml.checks import Checks, make
 from workbench.ml.parts import add
 from workbench.ml.progress import Report
@@ -37,10 +38,7 @@ if TYPE_CHECKING:
 # Seconds between two looks whether the head is still there.
 _LOOK = 2.0
 
-_BEHEADED = (
-    "the head of the cluster was lost during a fit: the cluster has ended, or is cut off from here. %mpicluster list "
-    "tells which clusters there are"
-)
+_BEHEADED = "the head of the cluster was lost during a fit: the cluster has ended, or is cut off from here."
 
 # The actors of this process, by fit and address: a process may have several workers. Dask keeps an actor for as long as
 # its future exists.
@@ -194,6 +192,6 @@ class ActorParts:
         try:
             workers = (await asyncio.wait_for(scheduler.identity(n_workers=-1), _LOOK))["workers"]
         except (OSError, AttributeError):  # no answer, no answer in time, a client that is closed
-            return HeadUnreachable(_BEHEADED)
+            return HeadUnreachable(_BEHEADED, hint=(Command("list"), " tells which clusters there are."))
         gone = (address for address in self._addresses if address not in workers)
         return RankLost(_lost(next(gone, self._addresses[0])))

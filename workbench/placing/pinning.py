@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from workbench.errors import HeadUnreachable, PlacementError, did_you_mean
+from workbench.hints import Command
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -85,8 +86,13 @@ def connected(client: Client | None) -> Client:
         client = get_client() if client is None else client
     except ValueError:
         raise PlacementError(
-            "no client is connected to a cluster: start one (%mpicluster start, or MPICluster(...).get_client()) "
-            f"or pass client={_gone(_last)}"
+            f"no client is connected to a cluster{_gone(_last)}.",
+            hint=(
+                "Start one (",
+                Command("start"),
+                ", or MPICluster(...).get_client()) or pass client=.",
+                *((" ", *_LISTED) if _last else ()),
+            ),
         ) from None
     if not isinstance(client, Client):
         raise PlacementError(
@@ -101,7 +107,8 @@ def connected(client: Client | None) -> Client:
     if client.status == "connecting":
         raise HeadUnreachable(
             f"the client has lost the head of the cluster at {address}: the cluster has ended, or is cut off from "
-            "here. %mpicluster list tells which clusters there are"
+            "here.",
+            hint=_LISTED,
         )
     if client.status != "running":
         raise PlacementError(f"the client is {client.status}: connect another one to a running cluster")
@@ -109,12 +116,15 @@ def connected(client: Client | None) -> Client:
     return client
 
 
+_LISTED = Command("list"), " tells which clusters there are."
+
+
 def _gone(address: str) -> str:
     if not address:
         return ""
     return (
         f". The last one, of the cluster at {address}, is closed: you have closed it, or the cluster has ended or is "
-        "cut off from here. %mpicluster list tells which clusters there are"
+        "cut off from here"
     )
 
 
@@ -178,8 +188,8 @@ def targets(client: Client, per: str) -> list[Rank]:
     ]
     if not ranks:
         raise PlacementError(
-            "the cluster has no ranks now, at least one is needed: wait for them (client.wait_for_workers(n)) "
-            "or look why there are none (%mpicluster logs)"
+            "the cluster has no ranks now, at least one is needed.",
+            hint=("Wait for them (client.wait_for_workers(n)) or look why there are none: ", Command("logs")),
         )
     if world:
         of_it = [rank for rank in ranks if world_of(rank.name) == int(world)]

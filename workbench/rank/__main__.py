@@ -200,7 +200,7 @@ def _abort(error: BaseException, said: int, record: Record, index: int, daemon: 
     while error.__cause__ is not None:
         error = error.__cause__  # "failed to start" says less than what made it fail
     why = traceback.format_exception_only(error)[-1].strip()
-    reason = f"{lines}{who} {logs.FAILED}: {why}\n".encode()
+    reason = f"{lines}{logs.FAILURE}{who} failed while starting: {why}\n".encode()
     # Disks may be full, and the world has to end all the same.
     with contextlib.suppress(OSError):
         sys.stderr.write(lines)

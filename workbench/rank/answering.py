@@ -1,4 +1,4 @@
-"""How a rank answers the head: with a result, or with what went wrong in words, since the head unpacks no errors."""
+"""How a rank answers the head: with a result, or with the fields of an error, since the head unpacks no errors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import functools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from workbench.errors import WorkbenchError
+
 Handler = Callable[..., Awaitable[Any]]
 
 
 def answering(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Return handlers for what the head asks by `workbench.head.asking.Asking.ask`, made of plain coroutine functions.
 
-    Each answers ``{"answer": result}``, or, if the function raised, ``{"raised": class name, "why": message}``.
+    Each answers ``{"answer": result}``, or, if the function raised, ``{"raised": fields}``, as of
+    `WorkbenchError.fields`; of other errors than ours ``kind`` and ``message`` alone.
     """
     return {operation: _answering(handler) for operation, handler in handlers.items()}
 
@@ -22,7 +25,9 @@ def _answering(handler: Handler) -> Handler:
     async def answer(**told: Any) -> dict[str, Any]:
         try:
             return {"answer": await handler(**told)}
+        except WorkbenchError as error:
+            return {"raised": error.fields()}
         except Exception as error:  # noqa: BLE001  (the head raises it)
-            return {"raised": type(error).__name__, "why": str(error)}
+            return {"raised": {"kind": type(error).__name__, "message": str(error)}}
 
     return answer

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import scratch
 from workbench.errors import CollectiveFailed, RankLost
+from workbench.hints import Command
 from workbench.rank.answering import answering
 from workbench.rank.in_use import put_back, take
 from workbench.rank.main_thread import MainThread
@@ -159,7 +160,7 @@ class Cells:
                 return await asyncio.shield(asyncio.wrap_future(self._engine))
         except TimeoutError:
             raise CollectiveFailed(
-                f"its engine did not start within {_REGISTER:.0f} s; see its log: %mpicluster logs"
+                f"its engine did not start within {_REGISTER:.0f} s.", hint=("See its log: ", Command("logs"))
             ) from None
 
     def _become_engine(self, connection: dict[str, Any], registered: Future[str]) -> None:
@@ -225,8 +226,8 @@ class Cells:
         if before is not None and before.begun:
             held = time.monotonic() - before.since
             raise CollectiveFailed(
-                f"it is still in an earlier cell, for {held:.0f} s, {self._where(before)}. If it does not come out: "
-                "%mpicluster restart"
+                f"it is still in an earlier cell, for {held:.0f} s, {self._where(before)}.",
+                hint=("If it does not come out: ", Command("restart")),
             )
         taken = dict(self._taken)
         values = {name: await self._get(name, how, taken) for name, how in names.items()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import LaunchError
+from workbench.hints import Command
 from workbench.rank.spmd_thread import SpmdThread
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def open_world(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     if everyone.size != ranks:
         raise LaunchError(
             f"the MPI world has {everyone.size} ranks, {ranks} were started: mpiexec and the library of mpi4py "
-            f"({library}) do not belong together, or what has started the ranks does not speak its interface (PMI). "
-            "Run: workbench doctor. In a job of SLURM, try the setting workbench.mpi.launcher: mpiexec"
+            f"({library}) do not belong together, or what has started the ranks does not speak its interface (PMI).",
+            hint=("Run ", Command("doctor"), ". In a job of SLURM, try the setting workbench.mpi.launcher: mpiexec"),
         )
     node = everyone.Split_type(MPI.COMM_TYPE_SHARED)
     nodes = tuple(everyone.allgather(node.bcast(everyone.rank)))

@@ -17,6 +17,7 @@ from tornado import web
 
 from workbench import registry
 from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError
+from workbench.hints import PANEL
 from workbench.record import Record
 from workbench.server.board import Board
 from workbench.server.changes import Busy
@@ -97,10 +98,9 @@ class Handler(APIHandler):
     def write_error(self, status_code: int, **told: Any) -> None:
         """Answer with the trouble in words."""
         error = (told.get("exc_info") or (None, None))[1]
-        status, message = trouble(error, status_code)
-        first, _, log = message.partition("\n")
+        status, message, log = trouble(error, status_code)
         self.set_status(status)
-        self.finish({"message": first, "log": log or None})
+        self.finish({"message": message, "log": log or None})
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log what nobody has foreseen."""
@@ -119,19 +119,21 @@ def checked(name: str) -> str:
     try:
         return registry.check_name(name)
     except InvalidRequest as error:
-        raise ClusterNotFound(str(error)) from error
+        raise error.retold(ClusterNotFound, error.message) from error
 
 
 # The first that an error is counts.
 _STATUSES = ((ClusterNotFound, 404), (Busy, 409), (InvalidRequest, 400), (TimeoutError, 504), (WorkbenchError, 502))
 
 
-def trouble(error: BaseException | None, status: int) -> tuple[int, str]:
-    """Return the status and the words for an error, or for a status that was chosen already."""
+def trouble(error: BaseException | None, status: int) -> tuple[int, str, str]:
+    """Return the status, the words and the log for an error, or for a status that was chosen already."""
     for kind, its in _STATUSES:
         if isinstance(error, kind):
-            return its, str(error) or "it was not done in time"
+            if isinstance(error, WorkbenchError):
+                return its, error.words(PANEL), error.log
+            return its, str(error) or "it was not done in time", ""
     if status == 500:
-        return 500, "that went wrong in a way that nobody has foreseen; see the server's log."
+        return 500, "that went wrong in a way that nobody has foreseen; see the server's log.", ""
     words = error.log_message if isinstance(error, web.HTTPError) else None
-    return status, words or responses.get(status, "")
+    return status, words or responses.get(status, ""), ""

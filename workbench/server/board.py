@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench import __version__
+from workbench.errors import worded
+from workbench.hints import PANEL
 from workbench.server.changes import NOTHING, Changes
 from workbench.server.clusters import Seen, Survey
 from workbench.server.files import FilesSilent, records
@@ -115,7 +117,9 @@ class Board:
         try:
             self._seen = seen = await records.look(self._survey.look)
         except OSError as error:  # a RecordError among others
-            state = self._tell(replace(self._seen, broken=[{"name": "", "error": str(error)}]), self.changes.told())
+            state = self._tell(
+                replace(self._seen, broken=[{"name": "", "error": worded(error, PANEL)}]), self.changes.told()
+            )
             if isinstance(error, FilesSilent):
                 raise
             return state

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import config
-from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.errors import InvalidRequest, WorkbenchError, worded
+from workbench.hints import PANEL
 from workbench.record import Record
 from workbench.server.commands import Surroundings, answer
 from workbench.server.duties import Duties
@@ -88,7 +89,7 @@ class Changes(Duties):
         try:
             answer(await process.ended(_patience(record)), verb)
         except (WorkbenchError, TimeoutError) as failure:
-            error = str(failure)
+            error = worded(failure, PANEL)
         self._changes[record.id] = _Change(error=error)
         self._changed()
 

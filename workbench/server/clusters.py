@@ -12,6 +12,7 @@ from typing import Any
 
 from workbench import ended, registry
 from workbench.errors import ClusterNotFound, InvalidRequest, RecordError, WorkbenchError
+from workbench.hints import PANEL
 from workbench.launch import queued
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.poller import poller
@@ -98,7 +99,7 @@ class Survey:
         self._described = {name: its for name, its in self._described.items() if name in self._read}
         for name, (_, record) in self._read.items():
             if isinstance(record, WorkbenchError):
-                broken.append({"name": name, "error": str(record)})
+                broken.append({"name": name, "error": record.words(PANEL)})
             elif record is not None:
                 told = self._status(record)
                 alive = record.alive()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.errors import WorkbenchError, from_fields
 from workbench.server.process import Ended, Process
 
 logger = logging.getLogger("workbench.server")
@@ -50,23 +49,23 @@ def answer(ended: Ended, verb: str, *names: str) -> dict[str, Any]:
 
     Raises
     ------
-    InvalidRequest
-        If it has refused what was asked for.
     WorkbenchError
-        If it has failed.
+        The error with which it has failed.
     """
     said = ended.errors.strip()
-    if ended.code == 0:
-        try:
-            told = json.loads(ended.out)
-        except ValueError:
-            told = None
-        if isinstance(told, dict) and told.keys() >= set(names):
+    try:
+        told = json.loads(ended.out)
+    except ValueError:
+        told = None
+    match told:
+        case {"error": {"message": str()} as fields}:
+            raise from_fields(fields)
+        case dict() if ended.code == 0 and told.keys() >= set(names):
             return told
-        said = f"`workbench {verb}` has answered what this version cannot read:\n{ended.out.strip()}\n{said}".strip()
-    # Of its own failure: one of a rank, in the end of a log, is indented.
-    broken = re.search(r"^Traceback \(most recent call last\)", said, re.MULTILINE)
-    if ended.code in (0, 1, 2) and said and not broken:
-        raise (InvalidRequest if ended.code == 2 else WorkbenchError)(said)
+    if ended.code == 0:
+        raise WorkbenchError(
+            f"`workbench {verb}` has answered what this version cannot read.",
+            log=f"{ended.out.strip()}\n{said}".strip(),
+        )
     logger.error("`workbench %s` has ended with %d:\n%s", verb, ended.code, said)
-    raise WorkbenchError(f"`workbench {verb}` broke off (exit code {ended.code}); see the server's log.")
+    raise WorkbenchError(f"`workbench {verb}` broke off (exit code {ended.code}).", hint="See the server's log.")

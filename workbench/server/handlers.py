@@ -13,6 +13,7 @@ from tornado.iostream import StreamClosedError
 
 from workbench import logs, registry
 from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.hints import PANEL
 from workbench.server import log_files
 from workbench.server.api import ROOT, Handler, checked, may
 from workbench.server.commands import Surroundings, answer
@@ -36,13 +37,13 @@ class _WithOptions(Handler):
         try:
             surroundings = replace(surroundings, directory=await files.look(_folder, root, options.get("directory")))
         except InvalidRequest as error:
-            errors["directory"] = str(error)
+            errors["directory"] = error.words(PANEL)
         try:
             if options.get("kernel") not in (None, ""):
                 its = await self.shared.kernels.get(options["kernel"])
                 surroundings = replace(surroundings, python=its.python or sys.executable, environment=its.environment)
         except InvalidRequest as error:
-            errors["kernel"] = str(error)
+            errors["kernel"] = error.words(PANEL)
         return words, surroundings, errors
 
 
@@ -95,7 +96,7 @@ class Scale(Handler):
         """Have so many."""
         ranks = self.body().get("ranks")
         if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-            raise InvalidRequest(f"ranks {ranks!r}: allowed is a whole number from 1.")
+            raise InvalidRequest(option="ranks", given=ranks, allowed="a whole number from 1")
         self.shared.board.changes.begin(await self.record(name), "scale", [str(ranks)])
         self.accept({})
 
@@ -222,7 +223,7 @@ class Check(_WithOptions):
         try:
             await records.look(_check_name, options.get("name"))
         except InvalidRequest as error:
-            errors.setdefault("name", str(error))
+            errors.setdefault("name", error.words(PANEL))
         if can_be_judged:
             try:
                 async with self.shared.checks:
@@ -231,7 +232,7 @@ class Check(_WithOptions):
             except WorkbenchError as error:
                 # Which MPI there is, say, is a matter of the kernel.
                 if isinstance(error, InvalidRequest) or "kernel" not in errors:
-                    errors.setdefault(field_of(str(error)), str(error))
+                    errors.setdefault(field_of(error), error.words(PANEL))
         self.finish({"errors": errors, "script": None if errors else script})
 
 

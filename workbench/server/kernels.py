@@ -18,7 +18,7 @@ from typing import Any
 
 from jupyter_core.utils import ensure_async
 
-from workbench.errors import InvalidRequest, LaunchError, did_you_mean
+from workbench.errors import InvalidRequest, LaunchError
 from workbench.server.files import Files, FilesSilent
 from workbench.server.process import run
 
@@ -93,7 +93,7 @@ class Kernels:
         """
         specs = await self._specs()
         if not isinstance(name, str) or name not in specs:
-            raise InvalidRequest(f"kernel {name!r}: {did_you_mean(name, specs)}")
+            raise InvalidRequest(option="kernel", given=name, allowed=specs)
         kernel = await self._examine(name, specs[name])
         if kernel.version is None:
             raise InvalidRequest(f"kernel {name!r} has no workbench that can be used: {kernel.hint}")

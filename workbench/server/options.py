@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.errors import did_you_mean
-from workbench.resources import Resources
-from workbench.verbs.table import TERMINAL, Argument, verbs
+from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
+from workbench.hints import PANEL, TERMINAL, label
+from workbench.resources import Resources, option_of
+from workbench.verbs.table import Argument, verbs
 
 # What stands for whole numbers in help.
 _NUMBERS = frozenset("NKRGT")
-_LABELS = {"mpi": "MPI", "gpus_per_rank": "GPUs per rank", "ssh_tunnel": "SSH tunnel"}
-_OF_JOBS = {each.name for each in dataclasses.fields(Resources)} - {"gpus"} | {"gpus_per_rank"}
+_OF_JOBS = {option_of(each.name) for each in dataclasses.fields(Resources)}
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class Field:
     def of(cls, argument: Argument) -> Field:
         """Return the field of an option."""
         name = argument.name.lstrip("-").replace("-", "_")
-        label = _LABELS.get(name, name.replace("_", " ").capitalize())
-        return cls(name, argument.name, label, argument.help, _kind(argument), name in _OF_JOBS)
+        return cls(name, argument.name, label(name), argument.help, _kind(argument), name in _OF_JOBS)
 
     def told(self) -> dict[str, Any]:
         """Return what a form shows of it."""
@@ -51,27 +50,30 @@ class Field:
 
         Raises
         ------
-        TypeError
-            If it is of the wrong type; the message tells which are allowed.
+        InvalidRequest
+            If it is of the wrong type.
         """
         if value is None or value in ("", []):
             return []
         if self.kind == "flag":
             if not isinstance(value, bool):
-                raise TypeError("true or false")
+                raise self._refusal(value, "true or false")
             return [self.option] if value else []
         if self.kind == "list":
             if not isinstance(value, list) or not all(isinstance(item, str) and item.isprintable() for item in value):
-                raise TypeError("a list of texts, each on one line")
+                raise self._refusal(value, "a list of texts, each on one line")
             return [f"{self.option}={item}" for item in value]
         if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).isprintable():
-            raise TypeError("a text on one line, or a number")
+            raise self._refusal(value, "a text on one line, or a number")
         if self.option.startswith("-"):
             return [f"{self.option}={value}"]
         # It stands alone: nothing that looks like an option.
         if not re.fullmatch(r"-?[\w.]+", str(value)) or str(value) == "-h":
-            raise TypeError("a whole number")
+            raise self._refusal(value, "a whole number")
         return [str(value)]
+
+    def _refusal(self, value: Any, allowed: str) -> InvalidRequest:
+        return InvalidRequest(option=self.name, given=value, allowed=allowed)
 
 
 def arguments() -> list[Argument]:
@@ -99,19 +101,11 @@ def words_of(options: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
             continue
         try:
             words += known[name].words(value)
-        except TypeError as error:
-            errors[name] = f"{name} {value!r}: allowed is {error}."
+        except InvalidRequest as error:
+            errors[name] = error.words(PANEL)
     return words, errors
 
 
-def field_of(message: str) -> str:
-    """Return the name of the option that a refusal is about, or nothing where that cannot be told.
-
-    Examples
-    --------
-    >>> field_of("ranks-per-node 0: allowed is a whole number"), field_of("--extra '-J': leave it out")
-    ('ranks_per_node', 'extra')
-    """
-    first = re.match(r"(?:cluster |how many )?(?:--)?([a-z][a-z_-]*)", message)
-    name = first[1].replace("-", "_") if first else ""
-    return name if name in {field.name for field in map(Field.of, arguments())} else ""
+def field_of(error: WorkbenchError) -> str:
+    """Return the name of the field that an error is about, or nothing where it is about none."""
+    return error.option if error.option in {field.name for field in map(Field.of, arguments())} else ""

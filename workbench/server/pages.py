@@ -12,6 +12,7 @@ from pathlib import Path
 
 from workbench import registry
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.hints import PANEL
 from workbench.record import Record
 from workbench.server.files import FilesSilent, records
 from workbench.server.panels import Panels, dask_socket
@@ -78,6 +79,9 @@ class DaskPages:
 class ClusterPages(Proxy):
     """Answers for all pages of all clusters; who may see them is for derived classes to check."""
 
+    place = PANEL
+    """Where errors are read, as of `workbench.hints`."""
+
     def initialize(self, panels: Panels, base: str) -> None:
         """Take what all requests share.
 
@@ -115,11 +119,11 @@ class ClusterPages(Proxy):
                 place = prefix + "".join(rest)
                 self.redirect(f"{place}?{query}" if query else place)
         except (ClusterNotFound, InvalidRequest) as error:
-            self.tell(404, str(error))
+            self.tell(404, error.words(self.place))
         except FilesSilent as error:
-            self.tell(504, str(error))
+            self.tell(504, error.words(self.place))
         except WorkbenchError as error:
-            self.tell(502, str(error))
+            self.tell(502, error.words(self.place))
         except OSError as error:
             self.tell(
                 502, f"what shows cluster {name!r} cannot be started: {error}. Reload this page, or free what lacks."

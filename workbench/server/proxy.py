@@ -27,6 +27,7 @@ from tornado.websocket import (
 )
 
 from workbench.errors import HeadUnreachable
+from workbench.hints import Command
 from workbench.server.pings import Pinging
 from workbench.server.upstream import Upstream
 
@@ -117,8 +118,8 @@ class Proxy(Pinging):
                     await self._fetch(f"http://localhost{target}", resolver, upstream.root, prefix)
         except _FAULTS as error:
             raise HeadUnreachable(
-                f"{upstream.name} does not answer ({error or type(error).__name__}). Reload this page; "
-                "`workbench status` tells whether the cluster goes on."
+                f"{upstream.name} does not answer ({error or type(error).__name__}).",
+                hint=("Reload this page; ", Command("status"), " tells whether the cluster goes on."),
             ) from error
 
     # -- pages -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
+from workbench.hints import TERMINAL
 from workbench.server.pages import ROUTE, ClusterPages
 from workbench.server.panels import Panels
 from workbench.server.proxy import Proxy
@@ -95,6 +96,8 @@ class _Entrance(_Guarded):
 
 
 class _Pages(_Guarded, ClusterPages):
+    place = TERMINAL
+
     def prepare(self) -> None:
         if not self.is_known:
             self.tell(403, _REFUSAL)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.errors import ClusterNotFound, WorkbenchError
+from workbench.hints import PANEL
 from workbench.server.commands import Surroundings, answer
 from workbench.server.duties import Duties
 from workbench.server.process import Process
@@ -119,8 +120,7 @@ class Starts(Duties):
                 return  # it was dismissed
             status = answer(ended, "start", "name", "message")
         except WorkbenchError as error:
-            message, _, log = str(error).partition("\n")
-            start.state, start.message, start.log = "failed", message, log
+            start.state, start.message, start.log = "failed", error.words(PANEL), error.log
         else:
             start.state, start.name, start.message = "ready", status["name"], status["message"]
         start.over = time.time()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import config, ended, notebook, registry
 from workbench import logs as log_files
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
+from workbench.hints import Command
 from workbench.launch import command, queued
 from workbench.launch.interface import JobState, JobStatus
 from workbench.registry import Record
@@ -108,8 +109,8 @@ class Broken:
 
     name: str
     """The cluster's name."""
-    error: str
-    """Why, and what to do."""
+    error: dict[str, Any]
+    """Why, and what to do: the fields of an error, as of `workbench.errors.WorkbenchError.fields`."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _survey(told: dict[str, JobStatus] | None = None) -> tuple[list[Record], lis
         except ClusterNotFound:
             continue  # it has ended since
         except (RecordError, InvalidRequest) as error:
-            broken.append(Broken(name, str(error)))
+            broken.append(Broken(name, error.fields()))
     return records, broken, cleaned
 
 
@@ -220,15 +221,20 @@ def choose(name: str | None, bound: Record | None = None) -> Record:
         if record.id != bound.id:
             raise ClusterNotFound(
                 f"the cluster {bound.name!r} in use has ended, and another one has its name now. "
-                f"Its logs are in {bound.logs}; use the other with %mpicluster attach {bound.name}."
+                f"Its logs are in {bound.logs}.",
+                hint=("Use the other with ", Command("attach", bound.name), "."),
             )
         return record
     running, _, _ = _survey()
     if not running:
-        raise ClusterNotFound("no cluster runs; start one with %mpicluster start.")
+        raise ClusterNotFound("no cluster runs.", hint=("Start one with ", Command("start"), "."))
     if len(running) > 1:
         names = ", ".join(record.name for record in running)
-        raise InvalidRequest(f"which cluster? {len(running)} run: {names}. Name one of them.")
+        raise InvalidRequest(
+            f"which cluster? {len(running)} run: {names}.",
+            allowed=[record.name for record in running],
+            hint="Name one of them.",
+        )
     return running[0]
 
 
@@ -303,8 +309,8 @@ def connected(record: Record, bound: MPICluster | None = None) -> Iterator[MPICl
         raise
     except OSError as error:
         raise HeadUnreachable(
-            f"cluster {record.name!r}: the connection to its head on {record.process.host} was lost ({error}). "
-            f"%mpicluster status {record.name} tells whether it goes on."
+            f"cluster {record.name!r}: the connection to its head on {record.process.host} was lost ({error}).",
+            hint=(Command("status", record.name), " tells whether it goes on."),
         ) from error
 
 
@@ -377,9 +383,9 @@ def dashboard_url(record: Record) -> str:
     """
     if not (path := notebook.dashboard_path(record.name)):
         raise InvalidRequest(
-            "the Jupyter server of this notebook does not show dashboards. In its environment run "
-            "`jupyter server extension enable workbench.server` and start it again; "
-            f"or run `workbench dashboard {record.name}` in a terminal."
+            "the Jupyter server of this notebook does not show dashboards.",
+            hint="In its environment run `jupyter server extension enable workbench.server` and start it again; or run "
+            f"`workbench dashboard {record.name}` in a terminal.",
         )
     return path
 
@@ -402,7 +408,7 @@ def targets(name: str | None, *, everything: bool, bound: Record | None = None) 
     if not everything:
         return Targets([choose(name, bound)], [])
     if name is not None:
-        raise InvalidRequest(f"stop {name} --all: allowed is either a name or --all; leave out one of them.")
+        raise InvalidRequest(f"stop {name} --all: allowed is either a name or --all.", hint="Leave out one of them.")
     records, broken, _ = _survey()
     return Targets(records, broken)
 
@@ -417,7 +423,7 @@ def stop(clusters: Targets) -> Stopped:
             end(record)
             stopped.append(record.name)
         except WorkbenchError as error:
-            failed.append(Broken(record.name, str(error)))
+            failed.append(Broken(record.name, error.fields()))
     return Stopped(stopped, failed)
 
 

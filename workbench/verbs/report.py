@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
-from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, StartError, StartTimeout
+from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout, from_fields
 from workbench.registry import Record
 from workbench.verbs import actions, out_file
 
-# Draws it, apart: the notebook is not to load Panel. How it ends tells what was wrong.
+# Draws it, apart: the notebook is not to load Panel. With this exit code it has printed the fields of an error.
 _MODULE = "workbench.dashboard.report"
-_WRONG = {3: HeadUnreachable, 4: InvalidRequest}
+_REFUSED = 3
 # Seconds for it: two to load Panel, five to draw, on a machine with nothing else to do.
 _DEADLINE = 120.0
 
@@ -43,7 +44,8 @@ def report(file: str, name: str | None, bound: Record | None = None) -> str:
     try:
         record = actions.choose(name, bound)
     except ClusterNotFound as error:
-        raise ClusterNotFound(f"{error} A report is made while its cluster runs, and can be read ever after.") from None
+        message = f"{error.message} A report is made while its cluster runs, and can be read ever after."
+        raise error.retold(ClusterNotFound, message) from None
     out_file.write("report", path, _drawn(record.name))
     return f"{file} has the report of cluster {record.name!r}"
 
@@ -55,12 +57,14 @@ def _drawn(name: str) -> bytes:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE, check=False)
     except subprocess.TimeoutExpired as error:
         raise StartTimeout(
-            f"the report of cluster {name!r} was not drawn within {_DEADLINE:.0f} s; try again"
+            f"the report of cluster {name!r} was not drawn within {_DEADLINE:.0f} s.", hint="Try again."
         ) from error
-    told = done.stderr.decode(errors="replace").strip()
-    if wrong := _WRONG.get(done.returncode):
-        raise wrong(told)
+    if done.returncode == _REFUSED:
+        raise from_fields(json.loads(done.stdout))
     if done.returncode:
-        last = told.rpartition("\n")[2]
-        raise StartError(f"the report of cluster {name!r} was not drawn: {last}. `{' '.join(command)}` tells more.")
+        raise StartError(
+            f"the report of cluster {name!r} was not drawn (exit code {done.returncode}).",
+            hint=f"`{' '.join(command)}` tells more.",
+            log=done.stderr.decode(errors="replace").strip(),
+        )
     return done.stdout

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from workbench import where_words
+from workbench import hints, where_words
+from workbench.errors import from_fields
+from workbench.hints import NOTEBOOK
 from workbench.verbs.actions import Gone, Listing, Status, Stopped
 from workbench.words import clock, count, countdown, duration
 
@@ -61,11 +63,11 @@ def _where(status: Status) -> str:
     return " ".join([*words, *([f"on {status.host}{others}"] if status.headed else [])])
 
 
-def listing_text(listing: Listing) -> str:
-    """Return all clusters as a table in text."""
+def listing_text(listing: Listing, place: str = NOTEBOOK) -> str:
+    """Return all clusters as a table in text, worded for a place."""
     running = _table([_COLUMNS, *map(_row, listing.clusters)]) if listing.clusters else ["no cluster runs"]
     ended = ["", *_table([_ENDED, *map(_gone, listing.ended)])] if listing.ended else []
-    return "\n".join([*running, *_notes(listing), *ended])
+    return "\n".join([*running, *_notes(listing, place), *ended])
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -76,7 +78,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def listing_html(listing: Listing) -> str:
     """Return all clusters as a table."""
     table = _html_table(_COLUMNS, map(_row, listing.clusters)) if listing.clusters else "<div>no cluster runs</div>"
-    notes = "".join(f"<div>{escape(note)}</div>" for note in _notes(listing))
+    notes = "".join(f"<div>{escape(note)}</div>" for note in _notes(listing, NOTEBOOK))
     return table + notes + (_html_table(_ENDED, map(_gone, listing.ended)) if listing.ended else "")
 
 
@@ -90,9 +92,9 @@ def _row(status: Status) -> tuple[str, ...]:
     return status.name, status.state, ranks, status.mpi, _where(status), duration(status.age), status.message
 
 
-def _notes(listing: Listing) -> list[str]:
+def _notes(listing: Listing, place: str) -> list[str]:
     cleaned = [f"{name}: has ended, its record was removed" for name in listing.cleaned]
-    return [*cleaned, *(f"{broken.name}: {broken.error}" for broken in listing.broken)]
+    return [*cleaned, *(f"{broken.name}: {from_fields(broken.error).words(place)}" for broken in listing.broken)]
 
 
 def where_text(worlds: Mapping[int, Mapping[int, Any]], *, stacks: bool) -> str:
@@ -121,14 +123,16 @@ def stopped_text(stopped: Stopped) -> str:
     return "\n".join(f"cluster {name!r} has ended" for name in stopped.stopped) or "no cluster has ended"
 
 
-def failed_text(stopped: Stopped) -> str:
-    """Return which clusters could not be ended, and why; empty if there are none."""
-    return "\n".join(f"cluster {failed.name!r} was not ended: {failed.error}" for failed in stopped.failed)
+def failed_text(stopped: Stopped, place: str) -> str:
+    """Return which clusters could not be ended, and why, worded for a place; empty if there are none."""
+    return "\n".join(
+        f"cluster {failed.name!r} was not ended: {from_fields(failed.error).text(place)}" for failed in stopped.failed
+    )
 
 
-def finding_text(finding: Finding) -> str:
-    """Return a finding of the doctor in one line."""
-    remedy = f" -> {finding.remedy}" if finding.remedy else ""
+def finding_text(finding: Finding, place: str) -> str:
+    """Return a finding of the doctor in one line, worded for a place."""
+    remedy = f" -> {hints.words(finding.remedy, place)}" if finding.remedy else ""
     return f"{finding.verdict:<8} {finding.check}: {finding.detail}{remedy}"
 
 

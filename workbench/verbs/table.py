@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from workbench import registry
+from workbench.hints import NOTEBOOK, TERMINAL
 from workbench.launch.choose import SCHEDULERS
 from workbench.launch.mpi import FLAVOURS
 from workbench.launch.request import PROTOCOLS
 from workbench.launch.site import presets
-
-NOTEBOOK = "%mpicluster"
-"""Where verbs are typed: after this in a notebook ..."""
-TERMINAL = "workbench"
-"""... and after this in a terminal."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""What the starter of a cluster reads of a start that has failed: fields, never words."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench import logs, registry
+from workbench.errors import StartError, StartTimeout
+from workbench.hints import Option
+from workbench.job import Job
+from workbench.registry import Record
+
+LATE = StartTimeout("any words.", hint=("Allow more with ", Option("timeout"), "."))
+
+
+@pytest.fixture
+def failed(monkeypatch, tmp_path):
+    """Return what makes the job of a cluster whose head has failed."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+
+    def make(**how):
+        record = Record(name="a", ranks=2, state="failed", **how)
+        registry.create(record)
+        (record.logs / "head.log").write_text("the reason\n")
+        return Job(record, renamable=False)
+
+    return make
+
+
+def test_the_error_of_a_head_comes_with_its_class_and_its_hint(failed):
+    job = failed(message=str(LATE), failure=LATE.fields())
+
+    with pytest.raises(StartTimeout, match=r"^cluster 'a' did not start: any words\. Allow more") as raised:
+        job.look()
+
+    assert (raised.value.hint, raised.value.log) == (LATE.hint, "")
+
+
+def test_the_log_of_a_world_tells_more_than_its_head(failed):
+    job = failed(message="words")
+    (job.record.logs / "world-0.log").write_text(f"{logs.FAILURE}rank 1: no disk\nmore\n")
+
+    with pytest.raises(StartError) as raised:
+        job.look()
+
+    assert (type(raised.value), raised.value.message) == (StartError, "cluster 'a' did not start: words")
+    assert raised.value.log.splitlines()[1:] == ["    rank 1: no disk"]
+
+
+def test_a_world_that_starts_is_called_so(failed):
+    job = failed()
+    job.record = job.record.replace(state="starting")
+
+    assert job.words() == "world starting"

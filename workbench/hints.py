@@ -1,0 +1,115 @@
+"""What to do, as a value: it is worded where somebody reads it, with the command or the button of that place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+NOTEBOOK = "%mpicluster"
+"""Where commands are typed: after this in a notebook ..."""
+TERMINAL = "workbench"
+"""... and after this in a terminal."""
+PANEL = "panel"
+"""JupyterLab's panel, where buttons and fields take their place."""
+
+BUTTONS = {
+    "start": "New cluster",
+    "attach": "Insert code",
+    "scale": "Scale",
+    "restart": "Restart the ranks",
+    "stop": "Stop",
+    "logs": "Show the logs",
+    "dashboard": "Open the dashboard",
+}
+"""How the panel calls the buttons of verbs."""
+_LABELS = {"mpi": "MPI", "gpus_per_rank": "GPUs per rank", "ssh_tunnel": "SSH tunnel"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A verb with what is typed after it."""
+
+    verb: str
+    """As in ``%mpicluster VERB`` and ``workbench VERB``."""
+    words: str = ""
+    """As typed."""
+
+    def at(self, place: str) -> str:
+        """Return it as it is written in a place."""
+        typed = f"{self.verb} {self.words}".rstrip()
+        if place == NOTEBOOK:
+            return f"{NOTEBOOK} {typed}"
+        if place == PANEL and self.verb == "list":
+            return "the list of clusters"
+        if place == PANEL and self.verb in BUTTONS:
+            return f'the button "{BUTTONS[self.verb]}"'
+        if self.verb == "attach":
+            return f"{NOTEBOOK} {typed} in a notebook"
+        return f"`{TERMINAL} {typed}`" + (" in a terminal" if place == PANEL else "")
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a start."""
+
+    name: str
+    """As ``ranks_per_node``."""
+
+    def at(self, place: str) -> str:
+        """Return it as it is written in a place."""
+        return f'"{label(self.name)}"' if place == PANEL else f"--{self.name.replace('_', '-')}"
+
+
+Part: TypeAlias = str | Command | Option
+Hint: TypeAlias = Part | Sequence[Part]
+"""What to do, in a sentence whose commands and options are values."""
+
+
+def label(option: str) -> str:
+    """Return how a form calls an option."""
+    return _LABELS.get(option, option.replace("_", " ").capitalize())
+
+
+def parts(hint: Hint) -> tuple[Part, ...]:
+    """Return the parts of a hint."""
+    if isinstance(hint, str | Command | Option):
+        return (hint,) if hint else ()
+    return tuple(hint)
+
+
+def words(hint: Hint, place: str) -> str:
+    """Return a hint as a sentence for a place.
+
+    Examples
+    --------
+    >>> hint = ("Start one with ", Command("start"), ".")
+    >>> words(hint, NOTEBOOK), words(hint, TERMINAL)
+    ('Start one with %mpicluster start.', 'Start one with `workbench start`.')
+    >>> words(hint, PANEL)
+    'Start one with the button "New cluster".'
+    """
+    return "".join(part if isinstance(part, str) else part.at(place) for part in parts(hint))
+
+
+def to_json(hint: Hint) -> list[str | dict[str, str]]:
+    """Return a hint as plain values: texts, ``{"verb", "words"}`` of commands and ``{"option"}``."""
+    return [_plain(part) for part in parts(hint)]
+
+
+def _plain(part: Part) -> str | dict[str, str]:
+    match part:
+        case Command(verb, typed):
+            return {"verb": verb, "words": typed}
+        case Option(name):
+            return {"option": name}
+        case _:
+            return part
+
+
+def from_json(values: Sequence[str | Mapping[str, Any]]) -> tuple[Part, ...]:
+    """Return the hint that `to_json` made `values` of."""
+    return tuple(
+        value if isinstance(value, str) else Option(value["option"]) if "option" in value else Command(**value)
+        for value in values
+    )
