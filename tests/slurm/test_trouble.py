@@ -122,7 +122,9 @@ def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
             sentence = refused(SchedulerSilent, extra=HELD)
     finally:
         slurm.start_controller()
-    assert sentence.startswith("sbatch did not answer within 1 s. The scheduler is down or busy")
+    assert sentence.startswith(
+        "sbatch did not answer within 1 s. Its job may have been taken, and could not be cancelled."
+    )
     assert f"%mpicluster stop {NAME}" in sentence
 
     # Now it sees what was sent to it meanwhile, and the job is known by its comment.
