@@ -40,7 +40,7 @@ class Site(Server):
     """The server of a link; all its paths begin with that of the link."""
 
     def __init__(self, link, process=None):
-        super().__init__(process, urlsplit(link).netloc, [], "")
+        super().__init__(process, urlsplit(link).netloc, [], "", {})
         self.base = urlsplit(link).path.removesuffix("/")
 
     async def get(self, path, **more):
@@ -109,7 +109,7 @@ async def test_a_browser_is_told_to_keep_the_cookie_from_other_ports_by_a_path_t
     async with served("b") as (_, other):
         assert other.base != server.base
     assert len(server.base) > 20
-    anybody = Server(None, server.host, [], "")
+    anybody = Server(None, server.host, [], "", {})
     for path in ("/", "/workbench/dashboard/a/", f"/{server.base[::-1]}/"):
         assert (await anybody.get(path)).code == 403
     assert (await anybody.get("/favicon.ico")).code == 204
