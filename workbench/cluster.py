@@ -11,7 +11,7 @@ from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 from tornado.ioloop import PeriodicCallback
 
-from workbench import cluster_html, debug_log, logs, registry
+from workbench import cluster_html, debug_log, ended, logs, registry
 from workbench.broadcasting import broadcast
 from workbench.connection import HeadConnection
 from workbench.job import LOOK, Job, submitted_script
@@ -157,8 +157,8 @@ class MPICluster(Cluster):
         self._note = self._job.note(scheduler)
         self._connection = HeadConnection(self._job, ssh_tunnel)
         self._ending = self._owner
-        self.on_gone: Callable[[], None] = lambda: None
-        """Called on the loop when the cluster was found to have ended, and this object is closed."""
+        self.on_gone: Callable[[str], None] = lambda _: None
+        """Called on the loop, with the reason, when the cluster was found to have ended and this object is closed."""
         super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=record.name)
         if not self.called_from_running_loop:
             self._loop_runner.start()
@@ -233,8 +233,9 @@ class MPICluster(Cluster):
     async def _close_if_gone(self) -> None:
         # Whoever has ended it: Dask would try to reach its scheduler, and complain.
         if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
+            its = await asyncio.to_thread(ended.of, self.record)
             await self.detach()
-            self.on_gone()
+            self.on_gone("its head is gone" if its is None else its.reason)
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:

@@ -96,6 +96,11 @@ def is_noted(record: Record) -> bool:
     return _path(record).exists()
 
 
+def of(record: Record) -> Ended | None:
+    """Return how a cluster has ended, or None if that is not known."""
+    return _read(_path(record))
+
+
 def known() -> list[Ended]:
     """Return how clusters have ended in the last days, the last one first; what cannot be read is left out.
 

@@ -178,8 +178,7 @@ class ClusterMagics(Magics):
             if before.id != cluster.record.id:
                 _tell_what_became_of(before)
         client.subscribe_topic("workbench", functools.partial(self._notify, cluster))
-        gone = f"it has ended: its head is gone. Its logs are in {cluster.record.logs}"
-        cluster.on_gone = functools.partial(self._part, cluster, gone)
+        cluster.on_gone = functools.partial(self._gone, cluster)
         self.shell.push({"cluster": cluster, "client": client})
         display(cluster)
 
@@ -194,6 +193,9 @@ class ClusterMagics(Magics):
             self._part(cluster, told["message"])
         else:
             _tell(cluster, told["message"])
+
+    def _gone(self, cluster: MPICluster, reason: str) -> None:
+        self._part(cluster, f"it has ended: {reason}. Its logs are in {cluster.record.logs}")
 
     def _part(self, cluster: MPICluster, message: str) -> None:
         """Tell that a cluster ends without the user's doing here, and take its names away."""

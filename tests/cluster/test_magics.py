@@ -178,7 +178,9 @@ def bare_kernel(tmp_path_factory):
 def kernel(bare_kernel, monkeypatch, request):
     """A kernel whose `cluster` has two ranks, and is kept with its `client` by another name as well."""
     monkeypatch.setenv("JUPYTER_DATA_DIR", bare_kernel.run("import os; print(os.environ['JUPYTER_DATA_DIR'])").strip())
-    assert bare_kernel.run("%mpicluster start 2 --name mine\nkept = cluster, client") == ""
+    # A task follows the subscription to events on the same connection: with its result the head has both.
+    started = "%mpicluster start 2 --name mine\nkept = cluster, client\nassert client.submit(int).result() == 0"
+    assert bare_kernel.run(started) == ""
     yield bare_kernel
     bare_kernel.run("%mpicluster stop --all")
 
@@ -203,6 +205,16 @@ def test_a_cluster_that_is_ended_elsewhere_says_so_in_one_line_and_takes_its_nam
     assert kernel.run(taken) == ""
     # So that Dask does not go on trying to reach it.
     assert kernel.run("print(kept[0].status.name, kept[1].status)") == "closed closed\n"
+
+
+def test_a_notebook_that_has_missed_the_event_reports_the_reason_of_the_end_all_the_same(kernel):
+    assert kernel.run("client.unsubscribe_topic('workbench')") == ""
+
+    stop(registry.running("mine"))
+
+    assert re.fullmatch(
+        r"cluster 'mine': it has ended: the user has stopped it\. Its logs are in \S+/mine-\w+\n", kernel.line()
+    )
 
 
 def test_a_cluster_that_is_closed_in_the_notebook_does_not_tell_of_its_end(kernel):
