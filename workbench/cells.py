@@ -31,7 +31,6 @@ from workbench.errors import (
 from workbench.hang import Hang
 from workbench.hints import Command
 from workbench.placing import pinning
-from workbench.placing import source as sources
 from workbench.placing.computed import computed
 from workbench.rank.parcel import pack
 from workbench.rank.running import RunCell
@@ -182,6 +181,8 @@ def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> dict
     from dask.sizeof import sizeof
     from distributed import Future
 
+    from workbench.placing import source as sources
+
     if is_dask_collection(value):
         if sources.placed_per(value) is None:
             raise PlacementError(
@@ -214,6 +215,8 @@ def _parcel(name: str, value: Any) -> bytes:
     try:
         return pack(value)
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
+        from workbench.placing import source as sources
+
         raise InvalidRequest(
             f"{name!r}, {sources.describe(value)}, cannot be sent to the ranks: {type(error).__name__}: {error}"
         ) from None

@@ -107,6 +107,12 @@ def test_importing_the_package_loads_neither_mpi_nor_dask_nor_a_server():
     assert heavy.isdisjoint(loaded)
 
 
+def test_loading_the_magics_loads_neither_mpi_nor_dask_nor_libraries_of_data():
+    loaded = json.loads(python("import workbench.magics, json, sys; print(json.dumps(sorted(sys.modules)))"))
+
+    assert {"mpi4py.MPI", "distributed", "dask", "ipyparallel", "numpy", "pandas", "panel"}.isdisjoint(loaded)
+
+
 def test_a_rank_loads_nothing_of_the_log_at_debug_and_the_command_loads_no_logging():
     for modules, absent in (
         ("workbench.rank.__main__, workbench.rank.worker", "workbench.debug_log"),
