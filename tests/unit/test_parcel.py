@@ -65,6 +65,21 @@ def test_what_cannot_be_pickled_is_an_error():
         parcel.pack(threading.Lock())
 
 
+def test_a_function_that_travels_by_value_keeps_its_file_and_lines():
+    def outer():
+        def inner():
+            return traceback.extract_stack(limit=2)
+
+        return inner()
+
+    sent = parcel.unpack(parcel.pack(outer))
+
+    assert sent.__code__ is not outer.__code__
+    lines = [(frame.filename, frame.lineno) for frame in sent()]
+    assert lines == [(frame.filename, frame.lineno) for frame in outer()]
+    assert lines[0][0] == __file__
+
+
 def test_slots_are_filled_with_the_values_of_their_numbers():
     args, kwargs = parcel.fill([Slot(1), "b", Slot(0)], {"x": Slot(0), "y": 2}, ["first", "second"])
     assert args == ["second", "b", "first"]

@@ -9,10 +9,10 @@ import io
 import pickle
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 import cloudpickle
@@ -34,14 +34,29 @@ class Slot:
 
 def pack(thing: Any) -> bytes:
     """Return a parcel; whatever makes that impossible is raised."""
-    # What is defined in a notebook travels by value.
-    parcel: bytes = cloudpickle.dumps(thing)
-    return parcel
+    parcel = io.BytesIO()
+    _Writer(parcel).dump(thing)
+    return parcel.getvalue()
 
 
 def unpack(parcel: bytes) -> Any:
     """Return what is in a parcel; whatever makes that impossible is raised."""
     return _Reader(io.BytesIO(parcel)).load()
+
+
+def _reduced_code(code: CodeType) -> tuple[Callable[..., CodeType], tuple[Any, ...]]:
+    make, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)[:2]
+    return _made_code, (make, arguments, code.co_filename)
+
+
+def _made_code(make: Callable[..., CodeType], arguments: tuple[Any, ...], file: str) -> CodeType:
+    return make(*arguments).replace(co_filename=file)
+
+
+class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
+    # What is defined in a notebook travels by value. Cloudpickle 3.1.3 leaves out the file, which tracebacks, profiles
+    # and reports of calls that hang name.
+    dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduced_code})
 
 
 class _Reader(pickle.Unpickler):
