@@ -74,14 +74,18 @@ def test_it_starts_as_soon_as_there_are_nodes_and_tells_what_is_left_of_its_wall
 
 
 def test_where_frames_are_forbidden_a_dashboard_is_a_page_of_the_browser_and_lives(worker, lab, running):
-    dashboard = worker.dashboard_page(NAME)
+    with worker.page.context.expect_page() as opened:
+        worker.press(NAME, "dashboard")
+        # before the dashboard, which may take longer than this is shown
+        worker.sees("Dashboards open in tabs of the browser: this server lets no page be shown in a frame")
+    dashboard = worker.of(opened.value)
+    dashboard.painted()
 
     dashboard.sees("2 of 2")
     dashboard.moves()
     # without a base URL, for JupyterLab is at the root of this server
     assert urlsplit(dashboard.page.url).path == f"/workbench/dashboard/{NAME}/"
     assert worker.page.locator("iframe").count() == 0
-    worker.sees("Dashboards open in tabs of the browser: this server lets no page be shown in a frame")
     assert dashboard.faults() == []
     assert worker.elsewhere(lab) + dashboard.elsewhere(lab) == []
     dashboard.page.close()
