@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import asdict
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from workbench.errors import (
     InvalidRequest,
     LaunchError,
     RecordError,
+    SchedulerSilent,
     StartError,
     StartTimeout,
     WorkbenchError,
@@ -32,6 +34,7 @@ from workbench.server.api import trouble
 from workbench.server.changes import Busy
 from workbench.server.commands import answer
 from workbench.server.process import Ended, Process, run
+from workbench.verbs.actions import Broken, Stopped
 
 # It starts one more, says which, and waits.
 WAITS = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True); p.wait()"
@@ -182,6 +185,16 @@ def test_the_error_of_a_verb_comes_with_its_fields(error):
         answer(Ended(1, json.dumps({"error": error.fields()}), "a warning"), "start")
 
     assert type(raised.value) is type(error)
+    assert raised.value.fields() == error.fields()
+
+
+def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields():
+    error = SchedulerSilent("SLURM does not answer.", hint=("Then: ", Command("stop", "a"), "."))
+    stopped = Stopped([], [Broken("a", error.fields())])
+
+    with pytest.raises(SchedulerSilent) as raised:
+        answer(Ended(1, json.dumps(asdict(stopped)), "cluster 'a' was not ended: SLURM does not answer."), "stop")
+
     assert raised.value.fields() == error.fields()
 
 

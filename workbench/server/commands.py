@@ -58,7 +58,8 @@ def answer(ended: Ended, verb: str, *names: str) -> dict[str, Any]:
     except ValueError:
         told = None
     match told:
-        case {"error": {"message": str()} as fields}:
+        # `stop` reports what it could not end beside what it has ended.
+        case {"error": {"message": str()} as fields} | {"failed": [{"error": {"message": str()} as fields}, *_]}:
             raise from_fields(fields)
         case dict() if ended.code == 0 and told.keys() >= set(names):
             return told
