@@ -218,7 +218,7 @@ class Shrinking(dict):
 
 
 def test_a_variable_that_is_removed_meanwhile_does_not_disturb(monkeypatch):
-    monkeypatch.setattr(os, "environ", Shrinking(MY_TOKEN="correct-horse"))
+    monkeypatch.setattr(os, "environ", Shrinking({"MY_TOKEN": "correct-horse"}))
     assert redacted("a correct-horse") == "a ***"
 
 
