@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
+import os
 import re
 import shutil
 import signal
@@ -171,6 +173,16 @@ def test_where_no_file_can_be_opened_that_is_told(monkeypatch, tmp_path):
 
     with pytest.raises(LaunchError, match="cannot run"):
         Process(python(""))
+
+
+def test_where_no_file_can_be_opened_for_the_log_that_is_told(monkeypatch):
+    def dup(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", dup)
+
+    with pytest.raises(LaunchError, match="cannot run .*Too many open files"):
+        Process(python(""), environment={"WORKBENCH_LOG": "debug"})
 
 
 @pytest.mark.parametrize(
