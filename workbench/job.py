@@ -193,6 +193,8 @@ class Job:
 
     def _was_stopped(self) -> StartError | None:
         """Return that somebody has stopped the cluster; None if nobody has, or that cannot be read."""
+        if self._launcher.batch:
+            return None  # whoever could not stop it has noted the same, and the scheduler knows
         with contextlib.suppress(RecordError):
             its = ended.last(self.record.name)
             if its is not None and (its.id, its.state) == (self.record.id, ended.STOPPED):

@@ -8,6 +8,8 @@ from workbench import ended, logs, registry
 from workbench.errors import StartError, StartTimeout
 from workbench.hints import Option
 from workbench.job import Job
+from workbench.launch import queued
+from workbench.launch.interface import JobState, JobStatus
 from workbench.registry import Record
 
 UNEXPECTED = r"its head ended unexpectedly\n.*head\.log:\n    the reason"
@@ -72,4 +74,16 @@ def test_a_cluster_that_was_stopped_while_it_started_has_not_ended_unexpectedly(
         ended.note(job.record, **noted)
 
     with pytest.raises(StartError, match=rf"^cluster 'a' did not start: {words}$"):
+        job.look()
+
+
+def test_of_a_job_its_scheduler_tells_how_it_has_ended(failed, monkeypatch):
+    job = failed(scheduler="slurm")
+    job.record = job.record.replace(state="submitted")
+    registry.write(job.record)
+    job._id = "17"
+    ended.note(job.record, ended.STOPPED, "somebody has tried to stop it")
+    monkeypatch.setattr(queued, "of", lambda *_: JobStatus(JobState.CANCELLED))
+
+    with pytest.raises(StartError, match=r"^cluster 'a' did not start: its job 17 has ended: CANCELLED"):
         job.look()
