@@ -210,6 +210,12 @@ def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields(
     assert raised.value.fields() == error.fields()
 
 
+@pytest.mark.parametrize("field", [{"hint": None}, {"hint": [{"url": "/"}]}, {"hint": [{}]}, {"allowed": 3}])
+def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(field):
+    with pytest.raises(WorkbenchError, match=r"^no MPI\.$"):
+        answer(Ended(1, json.dumps({"error": {"kind": "MPINotFound", "message": "no MPI."} | field}), ""), "start")
+
+
 @pytest.mark.parametrize(
     ("ended", "words"),
     [
