@@ -45,6 +45,8 @@ class WorkbenchError(Exception):
     ----------
     message
         What is wrong, in words; empty: that `given` is not allowed for `option`.
+    more
+        More words: Dask gives those of an error that is too long to be sent, cut off, behind words of its own.
     option
         The option that it is about, as ``ranks_per_node``, or the setting, as ``workbench.start-timeout``.
     given
@@ -60,7 +62,7 @@ class WorkbenchError(Exception):
     def __init__(
         self,
         message: str = "",
-        *,
+        *more: str,
         option: str = "",
         given: object = None,
         allowed: str | Iterable[str] = (),
@@ -73,7 +75,7 @@ class WorkbenchError(Exception):
         self.hint = hints.parts(hint)
         if option and not message:
             message = f"{named(option)} {given!r}: {_allowance(given, self.allowed)}"
-        super().__init__(message)
+        super().__init__(": ".join([message, *more]))
 
     @property
     def kind(self) -> str:

@@ -144,7 +144,8 @@ class Job:
         if self.record.state != "failed" and (end := self._job_has_ended()):
             self._read()  # it may have spoken between the two looks
             if self.record.state != "failed":
-                raise self._failure(end)
+                stopped = self._was_stopped()
+                raise self._failure(stopped or end, head=stopped is None)
         if self.record.state == "failed":
             raise self.failure()
         if self.record.address is None and time.time() > self.record.deadline + _GRACE:
@@ -188,6 +189,16 @@ class Job:
                     "; where nodes are made on demand, set workbench.cancel-hopeless to false.",
                 ),
             )
+        return None
+
+    def _was_stopped(self) -> StartError | None:
+        """Return that somebody has stopped the cluster; None if nobody has, or that cannot be read."""
+        if self._launcher.batch:
+            return None  # whoever could not stop it has noted the same, and the scheduler knows
+        with contextlib.suppress(RecordError):
+            its = ended.last(self.record.name)
+            if its is not None and (its.id, its.state) == (self.record.id, ended.STOPPED):
+                return StartError(f"{its.reason}.")
         return None
 
     @property

@@ -39,7 +39,8 @@ def redacted(text: str) -> str:
     """
     for secret in _SECRETS:
         text = secret.sub(rf"\g<1>{_HIDDEN}", text)
-    for name, value in os.environ.items():
-        if len(value) >= _SHORTEST and _NAME.search(name):
+    # Another thread may remove a variable meanwhile.
+    for name in filter(_NAME.search, list(os.environ)):
+        if len(value := os.environ.get(name, "")) >= _SHORTEST:
             text = text.replace(value, _HIDDEN)
     return text

@@ -5,7 +5,7 @@ import { refreshIcon, stopIcon } from '@jupyterlab/ui-components';
 import type { ICluster } from './contract';
 import { CLUSTER, Commands, taking } from './ids';
 import { isChangeable, isStoppable } from './model/allowed';
-import { meant } from './plugin';
+import { meant } from './model/meant';
 import { scaleIcon } from './sidebar/icons';
 import { failed, hint } from './telling';
 import { IWorkbench } from './tokens';

@@ -10,7 +10,7 @@ import { PageConfig } from '@jupyterlab/coreutils';
 import { DashboardTab } from './dashboardTab';
 import { CLUSTER, Commands, taking } from './ids';
 import { isUp } from './model/allowed';
-import { meant } from './plugin';
+import { meant } from './model/meant';
 import { dashboardIcon } from './sidebar/icons';
 import { details, hint } from './telling';
 import { IWorkbench } from './tokens';

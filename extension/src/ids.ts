@@ -21,7 +21,8 @@ export function taking(properties: JSONObject): { args: JSONObject } {
 
 /** What commands about a cluster take. */
 export const CLUSTER = {
-  name: { type: 'string', description: 'The name of a cluster; default: the chosen cluster.' }
+  name: { type: 'string', description: 'The name of a cluster; default: the chosen cluster.' },
+  isCard: { type: 'boolean', description: 'Whether the command stands in the menu of a card.' }
 };
 
 /** The folder of plugins and settings. */

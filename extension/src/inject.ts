@@ -6,8 +6,8 @@ import { codeIcon } from '@jupyterlab/ui-components';
 import { clientCode } from './code';
 import { CLUSTER, Commands, taking } from './ids';
 import { isUp } from './model/allowed';
+import { meant } from './model/meant';
 import { refusalOf } from './notebooks';
-import { meant } from './plugin';
 import { hint } from './telling';
 import { IWorkbench } from './tokens';
 

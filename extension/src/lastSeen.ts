@@ -8,26 +8,33 @@ export function lastSeen(name: string, locks: LockManager | undefined): () => bo
   if (!locks) {
     return () => true;
   }
-  let isHeld = false;
+  // The request by which this page holds the lock: who takes it from himself may hear of the loss after the gain.
+  let held: object | undefined;
   let isQueued = false;
-  const hold = () => {
-    isHeld = true;
-    return new Promise<never>(() => undefined);
+  const request = (steal: boolean) => {
+    const its = {};
+    const granted = () => {
+      held = its;
+      isQueued &&= steal;
+      return new Promise<never>(() => undefined);
+    };
+    const lost = () => {
+      if (held === its) {
+        held = undefined;
+      }
+      queue();
+    };
+    locks.request(name, { steal }, granted).catch(lost);
   };
   const queue = () => {
-    isHeld = false;
     if (!isQueued) {
       isQueued = true;
-      const granted = () => {
-        isQueued = false;
-        return hold();
-      };
-      locks.request(name, granted).catch(queue);
+      request(false);
     }
   };
   const steal = () => {
-    if (!isHeld && !document.hidden) {
-      locks.request(name, { steal: true }, hold).catch(queue);
+    if (!held && !document.hidden) {
+      request(true);
     }
   };
   document.addEventListener('visibilitychange', steal);
@@ -36,5 +43,5 @@ export function lastSeen(name: string, locks: LockManager | undefined): () => bo
     queue();
   }
   steal();
-  return () => isHeld;
+  return () => held !== undefined;
 }

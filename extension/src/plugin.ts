@@ -2,10 +2,8 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
-import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
 import { Api } from './api';
-import type { ICluster } from './contract';
 import { Commands, PLUGIN } from './ids';
 import { keepChoice } from './model/choice';
 import { ClustersModel } from './model/clusters';
@@ -50,14 +48,6 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     return { api, model, trans, settings };
   }
 };
-
-/** Return the cluster that a command means: that of its argument, else the chosen one. */
-export function meant(
-  { model }: IWorkbench,
-  args: ReadonlyPartialJSONObject
-): ICluster | undefined {
-  return typeof args.name === 'string' ? model.cluster(args.name) : model.chosen;
-}
 
 async function follow(registry: ISettingRegistry, settings: ISettings): Promise<void> {
   try {

@@ -143,3 +143,18 @@ test('a link that was closed is not opened again', context => {
   assert.deepEqual([server.sockets.length, server.socket.isClosed, link.isOpen], [1, true, false]);
   assert.deepEqual(server.socket.heard, [{ visible: true }]);
 });
+
+test('a cluster is seen whatever its name is', () => {
+  const { server, link } = linked();
+  server.socket.open();
+
+  link.setVisible(['false']);
+  link.setVisible(true);
+  link.setVisible(['true']);
+
+  assert.deepEqual(server.socket.heard, [
+    { visible: ['false'] },
+    { visible: true },
+    { visible: ['true'] }
+  ]);
+});

@@ -88,6 +88,20 @@ def test_the_context_menu_of_a_card_is_about_its_cluster(worker, menu, shot):
     worker.answer("Cancel")
 
 
+def test_the_menu_of_a_card_whose_cluster_ends_is_about_no_other_cluster(worker, menu):
+    record = make("brief")
+    worker.card("brief").click(button="right")
+    entry = menu.get_by_text("Stop Cluster brief…", exact=True)
+    entry.wait_for()
+
+    forget(record)
+    worker.card("brief").wait_for(state="detached")
+    worker.page.wait_for_function("() => !jupyterapp.commands.isEnabled('workbench:stop', { isCard: true })")
+    entry.click()
+
+    assert worker.page.evaluate("() => document.querySelector('.jp-Dialog')") is None
+
+
 def test_the_menus_of_jupyterlab_have_the_panel_and_a_new_cluster(worker, menu):
     page = worker.page
     page.get_by_role("menuitem", name="View", exact=True).click()

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright import sync_api
+from support.patience import FACTOR
 from support.processes import until
 
 from browser.lab import BASE, Worker, end_clusters, workbench
@@ -44,7 +45,7 @@ def test_the_panel_is_in_the_view_menu(worker):
         worker.page.get_by_role("menuitem", name="View", exact=True).click()
         # The entries of extensions come with their settings, and close a menu that is open.
         with suppress(sync_api.TimeoutError):
-            entry.click(timeout=1000)
+            entry.click(timeout=1000 * FACTOR)
             return True
 
     until("the entry is in the menu", chosen)

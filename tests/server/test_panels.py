@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 
 import pytest
 from server.running import panels_of
-from support.processes import gone, kill, line_of, until
+from support.processes import DEADLINE, gone, kill, line_of, until
 
 from workbench import dashboard, registry, scratch
 from workbench.errors import LaunchError, StartError, StartTimeout
@@ -45,7 +45,8 @@ async def new(fake):
     assert panels_of(os.getpid()) == []
 
 
-async def test_the_start_and_the_end_of_a_dashboard_are_logged_without_its_path(new, cluster, caplog):
+async def test_the_start_and_the_end_of_a_dashboard_are_logged_without_its_path(new, cluster, monkeypatch, caplog):
+    monkeypatch.setattr(panels, "_END", DEADLINE)  # later it is killed
     caplog.set_level("DEBUG", logger="workbench")
     shown = new()
     await shown.socket(cluster("a"), PREFIX)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
+import os
 import re
 import shutil
 import signal
 import sys
 import tempfile
+from dataclasses import asdict
 
 import psutil
 import pytest
@@ -23,6 +26,7 @@ from workbench.errors import (
     InvalidRequest,
     LaunchError,
     RecordError,
+    SchedulerSilent,
     StartError,
     StartTimeout,
     WorkbenchError,
@@ -32,6 +36,7 @@ from workbench.server.api import trouble
 from workbench.server.changes import Busy
 from workbench.server.commands import answer
 from workbench.server.process import Ended, Process, run
+from workbench.verbs.actions import Broken, Stopped
 
 # It starts one more, says which, and waits.
 WAITS = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True); p.wait()"
@@ -170,6 +175,16 @@ def test_where_no_file_can_be_opened_that_is_told(monkeypatch, tmp_path):
         Process(python(""))
 
 
+def test_where_no_file_can_be_opened_for_the_log_that_is_told(monkeypatch):
+    def dup(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", dup)
+
+    with pytest.raises(LaunchError, match=r"cannot run .*Too many open files"):
+        Process(python(""), environment={"WORKBENCH_LOG": "debug"})
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -183,6 +198,22 @@ def test_the_error_of_a_verb_comes_with_its_fields(error):
 
     assert type(raised.value) is type(error)
     assert raised.value.fields() == error.fields()
+
+
+def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields():
+    error = SchedulerSilent("SLURM does not answer.", hint=("Then: ", Command("stop", "a"), "."))
+    stopped = Stopped([], [Broken("a", error.fields())])
+
+    with pytest.raises(SchedulerSilent) as raised:
+        answer(Ended(1, json.dumps(asdict(stopped)), "cluster 'a' was not ended: SLURM does not answer."), "stop")
+
+    assert raised.value.fields() == error.fields()
+
+
+@pytest.mark.parametrize("field", [{"hint": None}, {"hint": [{"url": "/"}]}, {"hint": [{}]}, {"allowed": 3}])
+def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(field):
+    with pytest.raises(WorkbenchError, match=r"^no MPI\.$"):
+        answer(Ended(1, json.dumps({"error": {"kind": "MPINotFound", "message": "no MPI."} | field}), ""), "start")
 
 
 @pytest.mark.parametrize(

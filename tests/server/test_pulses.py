@@ -56,10 +56,12 @@ async def test_it_ends_when_nobody_looks_and_begins_again_when_somebody_does(new
     assert (await messages.get())["type"] == "pulse"
 
 
-async def test_its_start_and_its_end_are_logged(new, caplog):
+async def test_its_start_and_its_end_are_logged(new, monkeypatch, caplog):
+    monkeypatch.setattr(pulses, "_END", DEADLINE)  # later it is killed
     caplog.set_level("DEBUG", logger="workbench")
-    its = new()
-    its.show(lambda _: None)
+    its, messages = new(), asyncio.Queue()
+    its.show(messages.put_nowait)
+    await messages.get()
     number = (await process()).pid
 
     await its.close()

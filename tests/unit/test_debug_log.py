@@ -207,6 +207,21 @@ def test_no_secret_of_a_question_or_an_answer_is_in_the_log(lines, sbatch, monke
     assert "comment = Not Running" in told
 
 
+class Shrinking(dict):
+    """Variables of which another thread removes one while they are read."""
+
+    def __iter__(self):
+        return iter([*self.keys(), "GONE_TOKEN"])
+
+    def items(self):
+        return [(name, self[name]) for name in self]
+
+
+def test_a_variable_that_is_removed_meanwhile_does_not_disturb(monkeypatch):
+    monkeypatch.setattr(os, "environ", Shrinking({"MY_TOKEN": "correct-horse"}))
+    assert redacted("a correct-horse") == "a ***"
+
+
 # who writes the log
 
 

@@ -10,6 +10,7 @@ import re
 
 import pytest
 from distributed import protocol
+from distributed.utils import truncate_exception
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,14 @@ def test_an_error_that_was_raised_travels_through_dask(kind):
     except WorkbenchError as error:
         again = protocol.pickle.loads(protocol.pickle.dumps(error))
     assert (type(again), str(again)) == (kind, "sentence")
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_that_dask_cuts_off_keeps_its_class(kind):
+    error = truncate_exception(kind("no disk" * 10_000))
+
+    assert type(error) is kind
+    assert error.message.startswith("Long error message: no disk")
 
 
 FIELDS = {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from workbench import logs, registry
+from workbench import ended, logs, registry
 from workbench.errors import StartError, StartTimeout
 from workbench.hints import Option
 from workbench.job import Job
+from workbench.launch import queued
+from workbench.launch.interface import JobState, JobStatus
 from workbench.registry import Record
 
+UNEXPECTED = r"its head ended unexpectedly\n.*head\.log:\n    the reason"
 LATE = StartTimeout("any words.", hint=("Allow more with ", Option("timeout"), "."))
 
 
@@ -52,3 +55,35 @@ def test_a_world_that_starts_is_called_so(failed):
     job.record = job.record.replace(state="starting")
 
     assert job.words() == "world starting"
+
+
+@pytest.mark.parametrize(
+    ("noted", "words"),
+    [
+        ({}, UNEXPECTED),
+        ({"state": ended.STOPPED, "reason": "the user has stopped it"}, r"the user has stopped it\."),
+        ({"state": ended.FAILED, "reason": "a disk is full"}, UNEXPECTED),
+    ],
+)
+def test_a_cluster_that_was_stopped_while_it_started_has_not_ended_unexpectedly(failed, noted, words):
+    job = failed()
+    job.record = job.record.replace(state="starting")
+    registry.write(job.record)
+    job._id = "0:0"  # of a process that is not there
+    if noted:
+        ended.note(job.record, **noted)
+
+    with pytest.raises(StartError, match=rf"^cluster 'a' did not start: {words}$"):
+        job.look()
+
+
+def test_of_a_job_its_scheduler_tells_how_it_has_ended(failed, monkeypatch):
+    job = failed(scheduler="slurm")
+    job.record = job.record.replace(state="submitted")
+    registry.write(job.record)
+    job._id = "17"
+    ended.note(job.record, ended.STOPPED, "somebody has tried to stop it")
+    monkeypatch.setattr(queued, "of", lambda *_: JobStatus(JobState.CANCELLED))
+
+    with pytest.raises(StartError, match=r"^cluster 'a' did not start: its job 17 has ended: CANCELLED"):
+        job.look()

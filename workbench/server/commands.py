@@ -58,8 +58,9 @@ def answer(ended: Ended, verb: str, *names: str) -> dict[str, Any]:
     except ValueError:
         told = None
     match told:
-        case {"error": {"message": str()} as fields}:
-            raise from_fields(fields)
+        # `stop` reports what it could not end beside what it has ended.
+        case {"error": {"message": str()} as fields} | {"failed": [{"error": {"message": str()} as fields}, *_]}:
+            raise _error(fields)
         case dict() if ended.code == 0 and told.keys() >= set(names):
             return told
     if ended.code == 0:
@@ -69,3 +70,10 @@ def answer(ended: Ended, verb: str, *names: str) -> dict[str, Any]:
         )
     logger.error("`workbench %s` has ended with %d:\n%s", verb, ended.code, said)
     raise WorkbenchError(f"`workbench {verb}` broke off (exit code {ended.code}).", hint="See the server's log.")
+
+
+def _error(fields: Mapping[str, Any]) -> WorkbenchError:
+    try:
+        return from_fields(fields)
+    except (TypeError, KeyError):  # of another version
+        return WorkbenchError(fields["message"])

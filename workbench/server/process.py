@@ -75,8 +75,8 @@ class Process:
     ) -> None:
         self._argv = argv
         its = os.environ if environment is None else environment
-        with ExitStack() as files, debug_log.handed_on(its) as (variables, log):
-            try:
+        try:
+            with ExitStack() as files, debug_log.handed_on(its) as (variables, log):
                 self._out, self._errors = (files.enter_context(TemporaryFile()) for _ in range(2))
                 self._process = subprocess.Popen(
                     by_env(argv, directory),
@@ -87,9 +87,9 @@ class Process:
                     pass_fds=log,
                     start_new_session=True,
                 )
-            except (OSError, ValueError) as error:  # the latter of variables that cannot be
-                raise _not_run(argv, error) from error
-            files.pop_all()  # closed when it has ended
+                files.pop_all()  # closed when it has ended
+        except (OSError, ValueError) as error:  # the latter of variables that cannot be
+            raise _not_run(argv, error) from error
         debug_log.started(self.pid, "%s", shlex.join(argv))
 
     @property

@@ -8,7 +8,7 @@ import { ICommandPalette, WidgetTracker } from '@jupyterlab/apputils';
 import { listIcon } from '@jupyterlab/ui-components';
 
 import { CLUSTER, Commands, taking } from '../ids';
-import { meant } from '../plugin';
+import { meant } from '../model/meant';
 import { IWorkbench } from '../tokens';
 import { logsOf } from './contract';
 import { LogsModel, withoutIt } from './logsModel';

@@ -57,7 +57,7 @@ export class Link {
    * @param visible - The names of the clusters whose pulses are seen; true: all.
    */
   setVisible(visible: boolean | readonly string[]): void {
-    if (String(this.visible) !== String(visible)) {
+    if (JSON.stringify(this.visible) !== JSON.stringify(visible)) {
       this.visible = visible;
       this.sayVisible();
     }
