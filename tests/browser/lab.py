@@ -25,7 +25,7 @@ from workbench.host import ProcessId
 from workbench.record import Record, World
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
-PANEL = "#workbench-clusters"
+PANEL = "#mpi-workbench-clusters"
 # A test asks the network for nothing: neither for news, nor for another release; and nobody whether it may.
 _QUIET = [
     "--LabApp.news_url=",
@@ -196,7 +196,7 @@ class Worker(Viewer):
 
     def show_clusters(self) -> None:
         """Open the panel of clusters."""
-        self.do("workbench:show")
+        self.do("mpi-workbench:show")
         self.page.locator(PANEL).wait_for()
 
     def card(self, name: str) -> Any:
@@ -205,7 +205,7 @@ class Worker(Viewer):
 
     def press(self, name: str, command: str) -> None:
         """Press a button of a card."""
-        self.card(name).locator(f'[data-command="workbench:{command}"]').click()
+        self.card(name).locator(f'[data-command="mpi-workbench:{command}"]').click()
 
     def dialog(self) -> Any:
         """Return the dialog that is open."""

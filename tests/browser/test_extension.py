@@ -194,7 +194,7 @@ def test_a_training_in_a_notebook_is_seen_in_the_dashboard_tab(worker, lab, clus
 
 def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     page = worker.page
-    worker.do("workbench:dashboard", name=cluster)
+    worker.do("mpi-workbench:dashboard", name=cluster)
     inside = worker.dashboard(cluster)
     inside.turn_to("Cores")
     page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).wait_for()
@@ -204,10 +204,10 @@ def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     inside.sees("Every core now")
     page.locator("#jupyterlab-splash").wait_for(state="detached")
     shot(page, "extension-dashboard")
-    worker.do("workbench:logs", name=cluster)
+    worker.do("mpi-workbench:logs", name=cluster)
     page.get_by_role("log").get_by_text("rank").first.wait_for()
     shot(page, "extension-logs")
-    worker.do("workbench:new-cluster")
+    worker.do("mpi-workbench:new-cluster")
     worker.fill(scheduler="local", ranks="none")
     worker.dialog().locator("#wb-new-ranks-error").get_by_text("none").wait_for()
     shot(page, "extension-dialog-wrong")
@@ -224,21 +224,21 @@ def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
 def test_what_was_open_and_chosen_comes_back_with_the_page(worker, cluster, another):
     def is_kept(request):
         parts = (
-            f'"current":"workbench-logs:{cluster}"',
+            f'"current":"mpi-workbench-logs:{cluster}"',
             '"file":"rank-1"',
             '"view":"page=cores',
             f'"mpi-workbench:chosen":"{cluster}"',
         )
         return request.method == "PUT" and all(part in request.post_data for part in parts)
 
-    worker.do("workbench:dashboard", name=cluster)
+    worker.do("mpi-workbench:dashboard", name=cluster)
     inside = worker.dashboard(cluster)
     # the theme has changed while it was not seen
     inside.page.wait_for_url("**theme=light*")
     inside.painted()
     inside.sees("Every core now")
     with worker.page.expect_response(lambda its: is_kept(its.request)):
-        worker.do("workbench:logs", name=cluster)
+        worker.do("mpi-workbench:logs", name=cluster)
         worker.page.get_by_label("Log file").select_option("rank-1")
 
     worker.page.reload()

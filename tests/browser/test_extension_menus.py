@@ -19,7 +19,7 @@ LOG = (
 )
 # All commands, with their labels and the schemas of what they take.
 COMMANDS = """async () => Promise.all(
-  jupyterapp.commands.listCommands().filter(its => its.startsWith("workbench:")).map(async its =>
+  jupyterapp.commands.listCommands().filter(its => its.startsWith("mpi-workbench:")).map(async its =>
     [its, jupyterapp.commands.label(its), (await jupyterapp.commands.describedBy(its)).args?.properties]
   )
 )"""
@@ -104,7 +104,7 @@ def test_the_menus_of_jupyterlab_have_the_panel_and_a_new_cluster(worker, menu):
 
 def test_commands_name_the_cluster_that_they_mean_and_describe_what_they_take(worker):
     worker.card("first").get_by_role("heading").click()
-    worker.page.wait_for_function("() => jupyterapp.commands.label('workbench:stop') === 'Stop Cluster first…'")
+    worker.page.wait_for_function("() => jupyterapp.commands.label('mpi-workbench:stop') === 'Stop Cluster first…'")
 
     for command, label, arguments in worker.page.evaluate(COMMANDS):
         assert arguments, command
@@ -138,7 +138,7 @@ def test_a_card_cannot_be_dropped_on_a_notebook_of_another_language(worker, stra
 
 def test_who_inserts_code_is_told_into_which_notebook(worker):
     worker.open_notebook("python.ipynb")
-    worker.do("workbench:logs", name="second")
+    worker.do("mpi-workbench:logs", name="second")
     worker.page.get_by_label("Log head of second").wait_for()
 
     worker.press("first", "insert-code")
