@@ -275,10 +275,10 @@ def end_clusters(*names: str) -> None:
             workbench("stop", name)
 
 
-def make(name: str, log: str = "", process: ProcessId | None = None) -> Record:
-    """Make the record of a cluster, whose head is this process where no other is named."""
+def make(name: str, log: str = "", process: ProcessId | None = None, ends: float | None = None) -> Record:
+    """Make the record of a cluster, whose head is this process where no other is named, and whose walltime ends so."""
     worlds = (World(0, ranks=2, state="ready", up=2),)
-    record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here())
+    record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here(), ends=ends)
     registry.create(record)
     (record.logs / "head.log").write_text(f"{log}\n")
     return record

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ TOUCH = """head => {
 
 @pytest.fixture(scope="module")
 def clusters():
-    made = [make("first", LOG), make("second")]
+    made = [make("first", LOG), make("second", ends=time.time() + 3600)]
     yield [record.name for record in made]
     for record in made:
         forget(record)
@@ -145,6 +146,19 @@ def test_who_inserts_code_is_told_into_which_notebook(worker):
 
     worker.sees("The code that connects to first is in python.ipynb.")
     assert "MPICluster" in worker.source(0)
+
+
+def test_a_warning_comes_as_soon_as_the_settings_have_it_come(worker):
+    worker.do("settingeditor:open", query="MPI Clusters")
+    minutes = worker.page.locator('input[id$="_warnMinutes"]')
+    minutes.wait_for()
+    worker.card("second").get_by_text("of walltime left").wait_for()
+    assert worker.card("second").locator(".wb-mod-soon").count() == 0
+
+    minutes.fill("90")
+
+    worker.card("second").locator(".wb-mod-soon").wait_for()
+    worker.sees("The job of cluster second ends in")
 
 
 def test_a_finger_on_a_card_drags_nothing(worker):
