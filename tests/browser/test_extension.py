@@ -96,12 +96,14 @@ def test_a_wrong_value_is_told_beside_its_field_and_nothing_starts(worker):
 
     dialog.locator("#wb-new-ranks-error").get_by_text("two").wait_for()
     assert dialog.locator("#wb-new-ranks").get_attribute("aria-invalid") == "true"
+    assert frame_of(dialog, "ranks") != frame_of(dialog, "name")
     assert begin.is_disabled()
 
     worker.fill(ranks="2")
 
     worker.script(f"workbench.head {NAME}")
     assert dialog.locator("#wb-new-ranks-error").inner_text() == ""
+    assert frame_of(dialog, "ranks") == frame_of(dialog, "name")
     assert begin.is_enabled()
     worker.answer("Cancel")
     dialog.wait_for(state="detached")
@@ -365,6 +367,11 @@ def test_nothing_went_wrong_in_the_browser_and_nobody_else_was_asked(worker, lab
 def ranks_of(name):
     """Return how many ranks a cluster has now."""
     return sum(world.ranks for world in registry.read(name).worlds)
+
+
+def frame_of(dialog, field):
+    """Return the colour of the border of a field."""
+    return dialog.locator(f"#wb-new-{field}").evaluate("its => getComputedStyle(its).borderTopColor")
 
 
 def scale(worker, name, ranks):
