@@ -56,6 +56,11 @@ def __dir__() -> list[str]:
     return sorted(set(globals()) | set(_HOME))
 
 
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    # `jupyter labextension develop` links the bundle of a clone into the environment, where it is under work.
+    return [{"src": "labextension", "dest": "mpi-workbench"}]
+
+
 def load_ipython_extension(shell: Any) -> None:
     """``%load_ext workbench``: register the magics."""
     from workbench.magics import load

@@ -67,7 +67,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
       ...(showLogs ? [{ label: trans.__('Show its logs'), run: showLogs }] : []),
       close
     ]);
-    this.id = `workbench-dashboard-${cluster}-${page}`;
+    this.id = `mpi-workbench-dashboard-${cluster}-${page}`;
     this.addClass('wb-DashboardTab');
     this.title.caption = trans.__('Dashboard of cluster %1', cluster);
     this.title.icon = dashboardIcon;

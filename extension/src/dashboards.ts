@@ -32,7 +32,7 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
     themes: IThemeManager | null
   ) => {
     const { api, model, settings, trans } = workbench;
-    const tracker = new WidgetTracker<DashboardTab>({ namespace: 'workbench-dashboards' });
+    const tracker = new WidgetTracker<DashboardTab>({ namespace: 'mpi-workbench-dashboards' });
     const framed = PageConfig.getOption('workbenchFramed') !== 'false';
     let isExplained = false;
     const explainOnce = () => {

@@ -2,16 +2,16 @@ import type { JSONObject } from '@lumino/coreutils';
 
 /** Commands; all but `newCluster` and `show` take `{name}`, and mean the chosen cluster without one. */
 export const Commands = {
-  show: 'workbench:show',
+  show: 'mpi-workbench:show',
   /** Of the plugin of the dialog. */
-  newCluster: 'workbench:new-cluster',
+  newCluster: 'mpi-workbench:new-cluster',
   /** Of the plugin of the logs viewer. */
-  logs: 'workbench:logs',
-  dashboard: 'workbench:dashboard',
-  insertCode: 'workbench:insert-code',
-  scale: 'workbench:scale',
-  restart: 'workbench:restart',
-  stop: 'workbench:stop'
+  logs: 'mpi-workbench:logs',
+  dashboard: 'mpi-workbench:dashboard',
+  insertCode: 'mpi-workbench:insert-code',
+  scale: 'mpi-workbench:scale',
+  restart: 'mpi-workbench:restart',
+  stop: 'mpi-workbench:stop'
 } as const;
 
 /** Describe the arguments of a command. */
@@ -29,4 +29,4 @@ export const CLUSTER = {
 export const PLUGIN = 'mpi-workbench:plugin';
 
 /** Names in the page. */
-export const PANEL = 'workbench-clusters';
+export const PANEL = 'mpi-workbench-clusters';

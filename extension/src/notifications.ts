@@ -38,6 +38,7 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
       }
     };
     model.changed.connect(report);
+    settings.changed.connect(report);
     setInterval(report, LOOK * 1000);
   }
 };

@@ -7,7 +7,8 @@ import { Api } from './api';
 import { Commands, PLUGIN } from './ids';
 import { keepChoice } from './model/choice';
 import { ClustersModel } from './model/clusters';
-import { IWorkbench, type ISettings } from './tokens';
+import { Settings } from './model/settings';
+import { IWorkbench } from './tokens';
 
 /** What all other plugins stand on: the model, the requests, the settings. */
 export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
@@ -27,9 +28,16 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
       clusters: () => api.clusters(),
       connect: events => api.connect(events)
     });
-    const settings: ISettings = { notifications: true, warnMinutes: 10, dashboardPage: 'overview' };
+    const settings = new Settings();
     if (registry) {
-      void follow(registry, settings);
+      registry.load(PLUGIN).then(
+        stored => {
+          settings.follow(stored);
+        },
+        (error: unknown) => {
+          console.error('the settings of the workbench could not be read', error);
+        }
+      );
     }
     if (memory) {
       void keepChoice(model, memory);
@@ -48,16 +56,3 @@ export const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     return { api, model, trans, settings };
   }
 };
-
-async function follow(registry: ISettingRegistry, settings: ISettings): Promise<void> {
-  try {
-    const loaded = await registry.load(PLUGIN);
-    const take = () => {
-      Object.assign(settings, loaded.composite);
-    };
-    loaded.changed.connect(take);
-    take();
-  } catch (error) {
-    console.error('the settings of the workbench could not be read', error);
-  }
-}

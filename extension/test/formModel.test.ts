@@ -62,6 +62,7 @@ test('what is wrong stands against a start until it is mended', async () => {
   model.set('ranks', '999');
   await checked(model);
   assert.deepEqual(model.errors, { ranks: 'too many' });
+  assert.deepEqual([model.script, model.lastScript], [null, 'exec it']);
   assert.ok(!model.canStart);
   assert.equal(await model.start(), false);
   assert.deepEqual(server.started, []);

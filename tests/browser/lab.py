@@ -25,7 +25,7 @@ from workbench.host import ProcessId
 from workbench.record import Record, World
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
-PANEL = "#workbench-clusters"
+PANEL = "#mpi-workbench-clusters"
 # A test asks the network for nothing: neither for news, nor for another release; and nobody whether it may.
 _QUIET = [
     "--LabApp.news_url=",
@@ -196,7 +196,7 @@ class Worker(Viewer):
 
     def show_clusters(self) -> None:
         """Open the panel of clusters."""
-        self.do("workbench:show")
+        self.do("mpi-workbench:show")
         self.page.locator(PANEL).wait_for()
 
     def card(self, name: str) -> Any:
@@ -205,7 +205,7 @@ class Worker(Viewer):
 
     def press(self, name: str, command: str) -> None:
         """Press a button of a card."""
-        self.card(name).locator(f'[data-command="workbench:{command}"]').click()
+        self.card(name).locator(f'[data-command="mpi-workbench:{command}"]').click()
 
     def dialog(self) -> Any:
         """Return the dialog that is open."""
@@ -275,10 +275,10 @@ def end_clusters(*names: str) -> None:
             workbench("stop", name)
 
 
-def make(name: str, log: str = "", process: ProcessId | None = None) -> Record:
-    """Make the record of a cluster, whose head is this process where no other is named."""
+def make(name: str, log: str = "", process: ProcessId | None = None, ends: float | None = None) -> Record:
+    """Make the record of a cluster, whose head is this process where no other is named, and whose walltime ends so."""
     worlds = (World(0, ranks=2, state="ready", up=2),)
-    record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here())
+    record = Record(name, ranks=2, state="ready", worlds=worlds, process=process or ProcessId.here(), ends=ends)
     registry.create(record)
     (record.logs / "head.log").write_text(f"{log}\n")
     return record

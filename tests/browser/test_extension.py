@@ -96,12 +96,14 @@ def test_a_wrong_value_is_told_beside_its_field_and_nothing_starts(worker):
 
     dialog.locator("#wb-new-ranks-error").get_by_text("two").wait_for()
     assert dialog.locator("#wb-new-ranks").get_attribute("aria-invalid") == "true"
+    assert frame_of(dialog, "ranks") != frame_of(dialog, "name")
     assert begin.is_disabled()
 
     worker.fill(ranks="2")
 
     worker.script(f"workbench.head {NAME}")
     assert dialog.locator("#wb-new-ranks-error").inner_text() == ""
+    assert frame_of(dialog, "ranks") == frame_of(dialog, "name")
     assert begin.is_enabled()
     worker.answer("Cancel")
     dialog.wait_for(state="detached")
@@ -194,7 +196,7 @@ def test_a_training_in_a_notebook_is_seen_in_the_dashboard_tab(worker, lab, clus
 
 def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     page = worker.page
-    worker.do("workbench:dashboard", name=cluster)
+    worker.do("mpi-workbench:dashboard", name=cluster)
     inside = worker.dashboard(cluster)
     inside.turn_to("Cores")
     page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).wait_for()
@@ -204,10 +206,10 @@ def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     inside.sees("Every core now")
     page.locator("#jupyterlab-splash").wait_for(state="detached")
     shot(page, "extension-dashboard")
-    worker.do("workbench:logs", name=cluster)
+    worker.do("mpi-workbench:logs", name=cluster)
     page.get_by_role("log").get_by_text("rank").first.wait_for()
     shot(page, "extension-logs")
-    worker.do("workbench:new-cluster")
+    worker.do("mpi-workbench:new-cluster")
     worker.fill(scheduler="local", ranks="none")
     worker.dialog().locator("#wb-new-ranks-error").get_by_text("none").wait_for()
     shot(page, "extension-dialog-wrong")
@@ -224,21 +226,21 @@ def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
 def test_what_was_open_and_chosen_comes_back_with_the_page(worker, cluster, another):
     def is_kept(request):
         parts = (
-            f'"current":"workbench-logs:{cluster}"',
+            f'"current":"mpi-workbench-logs:{cluster}"',
             '"file":"rank-1"',
             '"view":"page=cores',
             f'"mpi-workbench:chosen":"{cluster}"',
         )
         return request.method == "PUT" and all(part in request.post_data for part in parts)
 
-    worker.do("workbench:dashboard", name=cluster)
+    worker.do("mpi-workbench:dashboard", name=cluster)
     inside = worker.dashboard(cluster)
     # the theme has changed while it was not seen
     inside.page.wait_for_url("**theme=light*")
     inside.painted()
     inside.sees("Every core now")
     with worker.page.expect_response(lambda its: is_kept(its.request)):
-        worker.do("workbench:logs", name=cluster)
+        worker.do("mpi-workbench:logs", name=cluster)
         worker.page.get_by_label("Log file").select_option("rank-1")
 
     worker.page.reload()
@@ -365,6 +367,11 @@ def test_nothing_went_wrong_in_the_browser_and_nobody_else_was_asked(worker, lab
 def ranks_of(name):
     """Return how many ranks a cluster has now."""
     return sum(world.ranks for world in registry.read(name).worlds)
+
+
+def frame_of(dialog, field):
+    """Return the colour of the border of a field."""
+    return dialog.locator(f"#wb-new-{field}").evaluate("its => getComputedStyle(its).borderTopColor")
 
 
 def scale(worker, name, ranks):

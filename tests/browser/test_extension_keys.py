@@ -14,7 +14,7 @@ NAME = "by-keys"
 # More than there are places for the focus in the panel or the dialog.
 ENOUGH = 20
 # Shortcuts come after the page.
-_HAS_KEYS = "() => jupyterapp.commands.keyBindings.some(its => its.command === 'workbench:show')"
+_HAS_KEYS = "() => jupyterapp.commands.keyBindings.some(its => its.command === 'mpi-workbench:show')"
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_cluster_is_stopped_once_that_is_confirmed(worker, cluster, panel):
 
 def button(worker, command):
     """Return a button of the card, once it can be pressed."""
-    return worker.card(NAME).locator(f'[data-command="workbench:{command}"][aria-disabled="false"]')
+    return worker.card(NAME).locator(f'[data-command="mpi-workbench:{command}"][aria-disabled="false"]')
 
 
 def go_to_button(worker, command):

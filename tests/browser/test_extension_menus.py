@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ LOG = (
 )
 # All commands, with their labels and the schemas of what they take.
 COMMANDS = """async () => Promise.all(
-  jupyterapp.commands.listCommands().filter(its => its.startsWith("workbench:")).map(async its =>
+  jupyterapp.commands.listCommands().filter(its => its.startsWith("mpi-workbench:")).map(async its =>
     [its, jupyterapp.commands.label(its), (await jupyterapp.commands.describedBy(its)).args?.properties]
   )
 )"""
@@ -35,7 +36,7 @@ TOUCH = """head => {
 
 @pytest.fixture(scope="module")
 def clusters():
-    made = [make("first", LOG), make("second")]
+    made = [make("first", LOG), make("second", ends=time.time() + 3600)]
     yield [record.name for record in made]
     for record in made:
         forget(record)
@@ -96,7 +97,7 @@ def test_the_menu_of_a_card_whose_cluster_ends_is_about_no_other_cluster(worker,
 
     forget(record)
     worker.card("brief").wait_for(state="detached")
-    worker.page.wait_for_function("() => !jupyterapp.commands.isEnabled('workbench:stop', { isCard: true })")
+    worker.page.wait_for_function("() => !jupyterapp.commands.isEnabled('mpi-workbench:stop', { isCard: true })")
     entry.click()
 
     assert worker.page.evaluate("() => document.querySelector('.jp-Dialog')") is None
@@ -118,7 +119,7 @@ def test_the_menus_of_jupyterlab_have_the_panel_and_a_new_cluster(worker, menu):
 
 def test_commands_name_the_cluster_that_they_mean_and_describe_what_they_take(worker):
     worker.card("first").get_by_role("heading").click()
-    worker.page.wait_for_function("() => jupyterapp.commands.label('workbench:stop') === 'Stop Cluster first…'")
+    worker.page.wait_for_function("() => jupyterapp.commands.label('mpi-workbench:stop') === 'Stop Cluster first…'")
 
     for command, label, arguments in worker.page.evaluate(COMMANDS):
         assert arguments, command
@@ -152,13 +153,26 @@ def test_a_card_cannot_be_dropped_on_a_notebook_of_another_language(worker, stra
 
 def test_who_inserts_code_is_told_into_which_notebook(worker):
     worker.open_notebook("python.ipynb")
-    worker.do("workbench:logs", name="second")
+    worker.do("mpi-workbench:logs", name="second")
     worker.page.get_by_label("Log head of second").wait_for()
 
     worker.press("first", "insert-code")
 
     worker.sees("The code that connects to first is in python.ipynb.")
     assert "MPICluster" in worker.source(0)
+
+
+def test_a_warning_comes_as_soon_as_the_settings_have_it_come(worker):
+    worker.do("settingeditor:open", query="MPI Clusters")
+    minutes = worker.page.locator('input[id$="_warnMinutes"]')
+    minutes.wait_for()
+    worker.card("second").get_by_text("of walltime left").wait_for()
+    assert worker.card("second").locator(".wb-mod-soon").count() == 0
+
+    minutes.fill("90")
+
+    worker.card("second").locator(".wb-mod-soon").wait_for()
+    worker.sees("The job of cluster second ends in")
 
 
 def test_a_finger_on_a_card_drags_nothing(worker):

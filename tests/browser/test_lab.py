@@ -111,7 +111,7 @@ def test_where_the_server_extension_is_not_enabled_the_panel_says_how_to_enable_
 
 @pytest.mark.usefixtures("failing_worlds")
 def test_a_start_that_fails_tells_why_in_the_dialog_and_once_more_in_the_panel(other, shot):
-    other.do("workbench:new-cluster")
+    other.do("mpi-workbench:new-cluster")
     other.fill(scheduler="local", ranks="2", name="broken")
     other.answer("Start")
 

@@ -186,6 +186,15 @@ def test_a_bundle_of_other_sources_is_neither_shipped_nor_kept(project, source, 
     assert not (project / "workbench" / "labextension").exists()
 
 
+def test_jupyter_links_the_bundle_of_a_clone_into_an_environment_of_a_developer(wheel, tmp_path):
+    options = ["--DevelopLabExtensionApp.sys_prefix=False", "--DevelopLabExtensionApp.user=True"]
+    environment = {**os.environ, "PATH": TOOLS, "JUPYTER_DATA_DIR": str(tmp_path)}
+    command = ["jupyter-builder", "develop", *options, str(ROOT)]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+
+    assert (tmp_path / "labextensions" / "mpi-workbench").samefile(ROOT / "workbench" / "labextension")
+
+
 def test_a_source_that_is_gone_makes_another_bundle(project, no_tools):
     (project / "extension" / "src" / "svg.d.ts").unlink()
 

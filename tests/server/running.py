@@ -124,11 +124,15 @@ class Server:
             await writer.wait_closed()
 
 
-def start(patience: float | None = None) -> Server:
-    """Start a server that answers, and waits so many seconds for files, or as many as servers do."""
+def start(patience: float | None = None, **settings) -> Server:
+    """Start a server that answers, and waits so many seconds for files, or as many as servers do.
+
+    `settings` are those of its configuration for the extension.
+    """
     (FOLDER / "inside").mkdir(parents=True, exist_ok=True)
+    given = json.dumps([patience, settings])
     process = subprocess.Popen(
-        [sys.executable, "-m", "server.server_program", BASE, TOKEN, FAKE, str(FOLDER), json.dumps(patience)],
+        [sys.executable, "-m", "server.server_program", BASE, TOKEN, FAKE, str(FOLDER), given],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     told = json.loads(process.stdout.readline())

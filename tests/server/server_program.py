@@ -14,7 +14,7 @@ from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
 from traitlets.config import Config
 
-from workbench.server import board, files, panels
+from workbench.server import files, panels
 
 
 class Forbids(Authorizer):
@@ -35,10 +35,10 @@ class Loaded(RequestHandler):
         self.finish({"modules": sorted(sys.modules)})
 
 
-def main(base, token, module, folder, patience):
+def main(base, token, module, folder, given):
     panels.MODULE = module
-    board._SELDOM = board._LOOK  # what is tested is told to browsers that nobody sees
-    files._PATIENCE = json.loads(patience) or files._PATIENCE
+    patience, settings = json.loads(given)
+    files._PATIENCE = patience or files._PATIENCE
     config = Config()
     config.ServerApp.authorizer_class = Forbids
     config.ServerApp.base_url = base
@@ -50,6 +50,8 @@ def main(base, token, module, folder, patience):
     config.ServerApp.terminals_enabled = False
     config.ServerApp.jpserver_extensions = {"workbench.server": True}
     config.IdentityProvider.token = token
+    config.WorkbenchExtension.look_interval_unseen = 1.0  # what is tested is told to browsers that nobody sees
+    config.WorkbenchExtension.update(settings)
     app = ServerApp.instance(config=config)
     app.initialize([], find_extensions=False)
     routes = [

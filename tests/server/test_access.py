@@ -100,7 +100,7 @@ async def test_a_page_may_be_framed_by_jupyter_alone(server):
 
 
 def test_jupyterlab_knows_from_its_page_whether_dashboards_may_be_framed(started):
-    assert started.page_config == {"workbenchFramed": True}
+    assert started.page_config["workbenchFramed"] is True
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import sys
@@ -300,6 +301,23 @@ async def test_a_check_ends_when_nobody_waits_for_it_any_more(server, kernel, tm
         await asyncio.to_thread(until, "it checks", checks)
 
     await asyncio.to_thread(until, "the check has ended", lambda: not checks())
+
+
+async def test_two_dry_runs_go_on_at_a_time_and_others_wait_for_them(server, kernel, tmp_path):
+    python, log = tmp_path / "python3", tmp_path / "log"
+    # It answers which workbench there is, and writes when a dry run begins and ends.
+    dry_run = f"echo 1 >>{log}; sleep 0.5; echo -1 >>{log}; exit 1"
+    python.write_text(f'#!/bin/sh\ntest "$2" = -c && exec {sys.executable} "$@"\n{dry_run}\n')
+    python.chmod(0o700)
+    kernel("counted", [str(python), "-m", "ipykernel_launcher"])
+    await kernels(server)
+
+    answers = await asyncio.gather(*(server.ask("check", "POST", {"kernel": "counted"}) for _ in range(5)))
+
+    assert {code for code, _ in answers} == {200}
+    changes = list(map(int, log.read_text().split()))
+    assert changes.count(1) == 5
+    assert max(itertools.accumulate(changes)) <= 2
 
 
 async def test_a_server_that_is_asked_for_the_log_writes_that_of_its_verbs_and_answers_as_any_other(

@@ -163,9 +163,7 @@ async def looks(monkeypatch):
     """Return a board that looks seldom unless somebody sees it, and a queue of its looks."""
     looks: asyncio.Queue[None] = asyncio.Queue()
     monkeypatch.setattr(board, "Pulses", Seen)
-    monkeypatch.setattr(board, "_LOOK", 0.01)
-    monkeypatch.setattr(board, "_SELDOM", 1000.0)
-    its = Board()
+    its = Board(0.01, 1000.0)
     look = its.look
 
     async def counted():

@@ -44,7 +44,7 @@ def before(slurm):
 @pytest.fixture(scope="module")
 def job(slurm, worker, before):
     """Start a cluster in the dialog, and return its job."""
-    worker.do("workbench:new-cluster")
+    worker.do("mpi-workbench:new-cluster")
     worker.fill(scheduler="slurm", ranks="2", nodes="2", walltime="20 minutes", name=NAME)
     worker.script("#SBATCH --nodes=2")
     worker.dialog().locator(".wb-Verdict", has_text="slurm says: would").wait_for()
@@ -92,7 +92,7 @@ def test_where_frames_are_forbidden_a_dashboard_is_a_page_of_the_browser_and_liv
 
 
 def test_the_tab_of_a_dashboard_that_comes_back_has_a_link_where_frames_are_forbidden(worker, running):
-    worker.do("workbench:dashboard", name=NAME, isRestored=True)
+    worker.do("mpi-workbench:dashboard", name=NAME, isRestored=True)
 
     worker.sees("This server lets no page be shown in a frame.")
     with worker.page.context.expect_page() as opened:

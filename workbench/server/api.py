@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.client import responses
@@ -23,14 +22,13 @@ from workbench.server.board import Board
 from workbench.server.changes import Busy
 from workbench.server.files import Files, records
 from workbench.server.kernels import Kernels
+from workbench.server.log import logger
 
 ROOT = "workbench/api"
 """What follows the base URL of a server."""
 
 # Dry runs at a time.
 _CHECKS = 2
-
-logger = logging.getLogger("workbench.server")
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -47,6 +45,8 @@ class Shared:
     """The server's folder."""
     files: Files
     """What is in it."""
+    may_start: bool = True
+    """Whether clusters can be started by requests."""
     checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CHECKS))
     """Dry runs that may go on at a time: each is a process, and a question to a scheduler."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,14 +15,13 @@ from workbench.hints import PANEL
 from workbench.server.changes import NOTHING, Changes
 from workbench.server.clusters import Seen, Survey
 from workbench.server.files import FilesSilent, records
+from workbench.server.log import logger
 from workbench.server.pulses import Pulses, Viewer
 from workbench.server.starts import Starts
 
-logger = logging.getLogger("workbench.server")
-
-# Seconds between two looks at the registry while somebody sees what they show or waits for something, and otherwise:
-# a tab may stay open for weeks, and homes are on file servers that others use, too.
-_LOOK, _SELDOM = 1.0, 10.0
+LOOK, SELDOM = 1.0, 10.0
+"""Seconds between two looks at the registry while somebody sees what they show or waits for something, and otherwise:
+a tab may stay open for weeks, and homes are on file servers that others use, too."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,18 @@ class State:
 class Board:
     """Looks at the clusters while somebody looks at the board.
 
+    Parameters
+    ----------
+    often, seldom
+        Seconds between two looks at the registry, as of `LOOK` and `SELDOM`.
+
     Notes
     -----
     For one event loop; what blocks is done in a thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, often: float = LOOK, seldom: float = SELDOM) -> None:
+        self._often, self._seldom = often, seldom
         self.changes = Changes(self._wake)
         """What is being done to clusters."""
         self.starts = Starts(self._wake)
@@ -196,7 +200,7 @@ class Board:
             with suppress(TimeoutError):
                 # Python 3.11's wait_for may take an end for an awakening.
                 is_awaited = self.pulses.is_seen or self.starts.is_busy or self.changes.is_busy
-                async with asyncio.timeout(_LOOK if is_awaited else _SELDOM):
+                async with asyncio.timeout(self._often if is_awaited else self._seldom):
                     await self._awake.wait()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import WorkbenchError, from_fields
+from workbench.server.log import logger
 from workbench.server.process import Ended, Process
-
-logger = logging.getLogger("workbench.server")
 
 
 @dataclass(frozen=True)

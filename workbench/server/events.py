@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from contextlib import suppress
 from typing import Any
 
@@ -14,9 +13,8 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from workbench.server.api import Shared
 from workbench.server.files import FilesSilent
+from workbench.server.log import logger
 from workbench.server.pings import Pinging
-
-logger = logging.getLogger("workbench.server")
 
 
 class Events(Pinging, JupyterHandler):

@@ -10,16 +10,17 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.extension.application import ExtensionApp
 from tornado import web
+from traitlets import Bool, Float
 
 from workbench import debug_log
 from workbench.notebook import SERVER
 from workbench.server.api import Shared
-from workbench.server.board import Board
+from workbench.server.board import LOOK, SELDOM, Board
 from workbench.server.files import Files
 from workbench.server.handlers import ROUTES
 from workbench.server.kernels import Kernels
 from workbench.server.pages import ROUTE, ClusterPages
-from workbench.server.panels import Panels
+from workbench.server.panels import IDLE, Panels
 
 
 class ClusterHandler(ClusterPages, JupyterHandler):
@@ -58,24 +59,49 @@ class WorkbenchExtension(ExtensionApp):
     name = "workbench"
     load_other_extensions = True
 
+    dashboard_idle = Float(
+        IDLE, min=1, config=True, help="Seconds without a viewer after which the process of a dashboard ends."
+    )
+    look_interval = Float(
+        LOOK,
+        min=0.1,
+        config=True,
+        help="Seconds between two looks at the folder of clusters while a browser shows clusters, or while one of them "
+        "is being started, scaled, restarted or stopped.",
+    )
+    look_interval_unseen = Float(
+        SELDOM,
+        min=0.1,
+        config=True,
+        help="Seconds between two looks at the folder of clusters while JupyterLab is open and no page shows clusters.",
+    )
+    allow_starts = Bool(
+        True,
+        config=True,
+        help="Whether JupyterLab's panel offers to start clusters. Notebooks and terminals can start clusters anyway.",
+    )
+
     def initialize_settings(self) -> None:
-        """Let JupyterLab know whether dashboards may be framed: while its tabs come back it waits for no answer."""
+        """Let JupyterLab know what it may show: while its tabs come back it waits for no answer."""
         server: Any = self.serverapp
         settings = server.web_app.settings
         # Extensions are loaded by their names: that of JupyterHub, which forbids frames, has been.
         policy = settings.get("headers", {}).get("Content-Security-Policy", "")
-        settings.setdefault("page_config_data", {})["workbenchFramed"] = may_frame(policy)
+        settings.setdefault("page_config_data", {}).update(
+            workbenchFramed=may_frame(policy), workbenchStarts=self.allow_starts
+        )
 
     def initialize_handlers(self) -> None:
         """Give the server its routes, and its kernels the word that they are there."""
         debug_log.set_up()
         base = self.settings["base_url"]
-        self.panels = Panels()
+        self.panels = Panels(self.dashboard_idle)
         self.handlers.append((f"/{ROUTE}", ClusterHandler, {"panels": self.panels, "base": base}))
-        self.board = Board()
+        self.board = Board(self.look_interval, self.look_interval_unseen)
         server: Any = self.serverapp
         root = Path(server.root_dir)
-        shared = Shared(self.board, Kernels(server.kernel_spec_manager), root, Files(lambda: root))
+        kernels = Kernels(server.kernel_spec_manager)
+        shared = Shared(self.board, kernels, root, Files(lambda: root), may_start=self.allow_starts)
         self.handlers.extend((f"/{route}", handler, {"shared": shared}) for route, handler in ROUTES.items())
         # Inherited by its kernels. The number tells them that it is their own server's.
         os.environ[SERVER] = f"{os.getpid()} {base}"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tornado import web
 from tornado.iostream import StreamClosedError
 
 from workbench import logs, registry
@@ -24,13 +25,25 @@ from workbench.server.process import end_of, run
 
 # Seconds for a dry run, in which a scheduler may be asked, and for the form.
 _CHECK, _FORM = 180.0, 120.0
+_NO_STARTS = (
+    "this Jupyter server starts no clusters: its configuration has WorkbenchExtension.allow_starts = False. Start the "
+    "cluster in a notebook or a terminal."
+)
 # Options that are not those of the verb.
 _WHERE = ("kernel", "directory")
 
 
 class _WithOptions(Handler):
     async def asked(self, options: dict[str, Any]) -> tuple[list[str], Surroundings, dict[str, str]]:
-        """Return the words for options, where they are meant to run, and what is wrong, by names."""
+        """Return the words for options, where they are meant to run, and what is wrong, by names.
+
+        Raises
+        ------
+        HTTPError
+            If nothing can be started from here.
+        """
+        if not self.shared.may_start:
+            raise web.HTTPError(403, _NO_STARTS)
         words, errors = words_of({name: value for name, value in options.items() if name not in _WHERE})
         root, files = self.shared.root, self.shared.files
         surroundings = Surroundings(directory=root)

@@ -28,8 +28,10 @@ from workbench.server.process import by_env
 
 MODULE = "workbench.dashboard"
 """What is run: ``python -m MODULE NAME --socket PATH``; it ends at the end of its standard input."""
-# Seconds: without a viewer, between two looks, for a start, between two tries to connect, for an orderly end.
-_IDLE, _LOOK, _START, _TRY, _END = 300.0, 5.0, 60.0, 0.05, 5.0
+IDLE = 300.0
+"""Seconds without a viewer after which a dashboard ends."""
+# Seconds: between two looks, for a start, between two tries to connect, for an orderly end.
+_LOOK, _START, _TRY, _END = 5.0, 60.0, 0.05, 5.0
 # Seconds for a look at a file, which may be on a file server.
 _GLANCE = 5.0
 # Seconds for which a start that failed is told again instead of tried again, and lines of its log that are told.
@@ -62,7 +64,7 @@ class Panels:
     holds: none outlives it, not even when it is killed.
     """
 
-    def __init__(self, idle: float = _IDLE) -> None:
+    def __init__(self, idle: float = IDLE) -> None:
         self._idle = idle
         self._panels: dict[str, asyncio.Task[_Panel]] = {}
         # By the cluster, when its dashboard failed to start last, and why.

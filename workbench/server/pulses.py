@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -14,9 +13,8 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from workbench import debug_log
+from workbench.server.log import logger
 from workbench.server.process import by_env
-
-logger = logging.getLogger("workbench.server")
 
 MODULE = "workbench.server.pulse"
 """What is run; it ends at the end of its standard input."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +13,8 @@ from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.hints import PANEL
 from workbench.server.commands import Surroundings, answer
 from workbench.server.duties import Duties
+from workbench.server.log import logger
 from workbench.server.process import Process
-
-logger = logging.getLogger("workbench.server")
 
 # Seconds: a start that has come to its end well is told for so long; one that is given up may take so long to clear up.
 _TOLD, _CLEAR = 600.0, 120.0

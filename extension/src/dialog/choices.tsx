@@ -41,7 +41,7 @@ export function Kernel(): React.JSX.Element {
   const { kernels, badKernel, unlistedKernel } = model;
   const lacking = badKernel && (
     <>
-      <p>{trans.__('The workbench is not there. Install it:')}</p>
+      <p>{trans.__('This environment does not have the workbench. Install it:')}</p>
       <div className="wb-Hint">
         <code>{badKernel.hint}</code>
         <CopyButton text={badKernel.hint ?? ''} trans={trans} />

@@ -54,7 +54,7 @@ function Input({ field, control }: { field: IField; control: IControl }): React.
       );
     case 'list':
       return (
-        <textarea {...text} rows={2} placeholder={trans.__('one a line')} spellCheck={false} />
+        <textarea {...text} rows={2} placeholder={trans.__('one per line')} spellCheck={false} />
       );
     default:
       return (

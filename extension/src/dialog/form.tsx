@@ -21,7 +21,7 @@ export function NewCluster({ desk }: { desk: IDesk }): React.JSX.Element {
         model.failure ? (
           <Failure />
         ) : (
-          <p role="status">{trans.__('Asking the server what there is…')}</p>
+          <p role="status">{trans.__('Asking the server for the form…')}</p>
         )
       ) : (
         <div className="wb-New">
@@ -37,7 +37,9 @@ export function NewCluster({ desk }: { desk: IDesk }): React.JSX.Element {
       )}
       <p className="wb-New-status" role="status">
         {model.isFollowing &&
-          trans.__('Starting… This can be closed: the start goes on, and the panel tells how.')}
+          trans.__(
+            'Starting… You can close this dialog: the start goes on, and the panel shows how it ends.'
+          )}
       </p>
     </Desk.Provider>
   );

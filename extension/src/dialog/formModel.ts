@@ -67,6 +67,11 @@ export class FormModel implements IDisposable {
     return this.check.script;
   }
 
+  /** The last script that there was: of use until there is another one. Empty: there was none. */
+  get lastScript(): string {
+    return this._lastScript;
+  }
+
   /** Whether what is filled in has not been checked yet. */
   get isChecking(): boolean {
     return this.checks.isPending;
@@ -206,6 +211,7 @@ export class FormModel implements IDisposable {
 
   private setCheck(check: ICheck): void {
     this.check = check;
+    this._lastScript = check.script ?? this._lastScript;
     this.emit();
   }
 
@@ -223,6 +229,7 @@ export class FormModel implements IDisposable {
   private _form: IForm | null = null;
   private _kernels: readonly IKernel[] | null = null;
   private _values: Values = {};
+  private _lastScript = '';
   private _isStarting = false;
   private _isDisposed = false;
   private _failure: IFailure | null = null;

@@ -1,5 +1,6 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
+import { PageConfig } from '@jupyterlab/coreutils';
 import { IStateDB } from '@jupyterlab/statedb';
 import { addIcon } from '@jupyterlab/ui-components';
 
@@ -26,6 +27,9 @@ export const dialogPlugin: JupyterFrontEndPlugin<void> = {
     memory: IStateDB | null,
     palette: ICommandPalette | null
   ) => {
+    if (PageConfig.getOption('workbenchStarts') === 'false') {
+      return; // its site has the server start none
+    }
     const { trans } = workbench;
     let isOpen = false;
     app.commands.addCommand(Commands.newCluster, {

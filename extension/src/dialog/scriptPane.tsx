@@ -8,13 +8,9 @@ import { scriptOf } from './script';
 /** The script of the job, as it would be handed in now, and what the scheduler says of it. */
 export function ScriptPane(): React.JSX.Element {
   const { model, trans } = useDesk();
-  // until the next one has come, the last one is of use
-  const last = React.useRef('');
-  if (model.script !== null) {
-    last.current = model.script;
-  }
+  const { lastScript } = model;
   const isOld = model.isChecking || model.script === null;
-  const { script, scheduler, verdict } = scriptOf(last.current);
+  const { script, scheduler, verdict } = scriptOf(lastScript);
   return (
     <section className="wb-Script" aria-label={trans.__('Job script')} aria-busy={model.isChecking}>
       <header>
@@ -22,15 +18,15 @@ export function ScriptPane(): React.JSX.Element {
         <span className="wb-Help">
           {model.isChecking
             ? trans.__('checking…')
-            : isOld && last.current !== '' && trans.__('not of what is filled in now')}
+            : isOld && lastScript !== '' && trans.__('of an earlier state of the form')}
         </span>
-        {last.current !== '' && (
-          <CopyButton text={last.current} trans={trans} label={trans.__('Copy the job script')} />
+        {lastScript !== '' && (
+          <CopyButton text={lastScript} trans={trans} label={trans.__('Copy the job script')} />
         )}
       </header>
-      {last.current === '' ? (
+      {lastScript === '' ? (
         <p className="wb-Help">
-          {model.isChecking ? '' : trans.__('There is one when what is filled in is right.')}
+          {model.isChecking ? '' : trans.__('The script appears here when every field is right.')}
         </p>
       ) : (
         <Verbatim text={script} label={trans.__('Job script')} isOld={isOld} />

@@ -29,7 +29,7 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null
   ) => {
     const { api, model, trans } = workbench;
-    const tracker = new WidgetTracker<LogsTab>({ namespace: 'workbench-logs' });
+    const tracker = new WidgetTracker<LogsTab>({ namespace: 'mpi-workbench-logs' });
     app.commands.addCommand(Commands.logs, {
       label: args => trans.__('Show Logs of Cluster %1', meant(workbench, args)?.name ?? ''),
       icon: listIcon,

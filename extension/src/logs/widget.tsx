@@ -17,7 +17,7 @@ export class LogsTab extends ReactWidget {
     readonly cluster = ''
   ) {
     super();
-    this.id = `workbench-logs-${model.name}-${cluster}`;
+    this.id = `mpi-workbench-logs-${model.name}-${cluster}`;
     this.addClass('wb-Logs');
     // it is activated before it is drawn
     this.node.tabIndex = -1;

@@ -3,11 +3,12 @@ import * as React from 'react';
 
 import type { ICluster } from '../contract';
 import { clock, duration } from '../words';
-import { Now, useDesk } from './hooks';
+import { Now, useDesk, useSignal } from './hooks';
 
 /** Where a cluster is, why it waits, how long it has. */
 export function CardFacts({ cluster }: { cluster: ICluster }): React.JSX.Element {
   const { trans, settings } = useDesk();
+  useSignal(settings.changed);
   const now = React.useContext(Now);
   const left = cluster.ends === null ? null : cluster.ends - now;
   // what says no more than the state or the reason does not
@@ -38,7 +39,7 @@ function places(cluster: ICluster, trans: TranslationBundle): string[] {
     scheduler,
     ...(jobs.length > 0 ? [trans._n('job %2', 'jobs %2', jobs.length, jobs.join(', '))] : []),
     ...(nodes === null ? [] : [trans._n('%1 node', '%1 nodes', nodes)]),
-    ...(threads > 1 ? [trans._n('%1 thread a rank', '%1 threads a rank', threads)] : []),
+    ...(threads > 1 ? [trans._n('%1 thread per rank', '%1 threads per rank', threads)] : []),
     ...(cluster.up > 0 ? [host] : [])
   ];
 }

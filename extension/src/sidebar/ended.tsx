@@ -36,13 +36,12 @@ function Item({ ended }: { ended: IEnded }): React.JSX.Element {
       <div className="wb-Card-head">
         <span className={`wb-Dot wb-mod-${mood}`} aria-hidden="true" />
         <h3 title={name}>{name}</h3>
-        <span className="wb-State">
-          {words[state]} · <time>{clock(when, now)}</time>
-        </span>
+        <span className="wb-State">{words[state]}</span>
       </div>
       <p className={state === 'failed' ? 'wb-Error' : ''}>{reason}</p>
-      {logs !== null && can(Commands.logs) && (
-        <div className="wb-Buttons">
+      <div className="wb-Foot">
+        <time>{clock(when, now)}</time>
+        {logs !== null && can(Commands.logs) && (
           <button
             type="button"
             className="wb-TextButton"
@@ -54,8 +53,8 @@ function Item({ ended }: { ended: IEnded }): React.JSX.Element {
           >
             {trans.__('Logs')}
           </button>
-        </div>
-      )}
+        )}
+      </div>
     </li>
   );
 }

@@ -9,19 +9,27 @@ type States = ReadonlyMap<string, string>;
 // Changes of one moment that are said one by one.
 const FEW = 3;
 
-/** Return what screen readers say: the clusters whose state is another one than when it was last drawn. */
+/** Return what screen readers say: the clusters whose state has changed last. */
 export function useSpoken(model: ClustersModel, trans: TranslationBundle): string {
-  const known = React.useRef<States | null>(null);
-  const said = React.useRef('');
-  // before the first word of the server nothing is known
-  if (model.version !== '') {
-    const states = new Map(model.clusters.map(its => [its.name, stateOf(its, trans)]));
-    if (known.current !== null) {
-      said.current = changesOf(known.current, states, trans) || said.current;
-    }
-    known.current = states;
-  }
-  return said.current;
+  const [said, say] = React.useState('');
+  React.useEffect(() => {
+    let known: States | null = null;
+    const look = () => {
+      // before the first word of the server nothing is known
+      if (model.version !== '') {
+        const states = new Map(model.clusters.map(its => [its.name, stateOf(its, trans)]));
+        const changes = known === null ? '' : changesOf(known, states, trans);
+        known = states;
+        say(before => changes || before);
+      }
+    };
+    model.changed.connect(look);
+    look();
+    return () => {
+      model.changed.disconnect(look);
+    };
+  }, [model, trans]);
+  return said;
 }
 
 /** Return in words how clusters have changed; empty: they have not. */
