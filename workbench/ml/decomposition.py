@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
+from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
+from scipy.linalg import LinAlgWarning
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 # scikit-learn's names for solvers.
 _SOLVERS = {"full": "tsqr", "covariance_eigh": "gram", "randomized": "randomized"}
 _INSTEAD = (
-    "Pass solver='randomized', which needs no such matrix, with fewer n_components than features, or use ranks with "
-    "more memory"
+    "Pass solver='randomized', whose matrices have a column for each component, with few n_components, or use ranks "
+    "with more memory"
 )
 
 
@@ -87,7 +90,11 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
             rows=rows,
             features=features,
         )
-        room.check(type(self).__name__, data, self.engine, settings.needs, _INSTEAD, most=settings.most)
+        name, most = type(self).__name__, settings.most
+        limit = room.check(
+            name, data, self.engine, settings.needs, _INSTEAD, most=most, sent=settings.sent, later=settings.later
+        )
+        settings = replace(settings, limit=limit)
         found = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
         dtype = data.dtype
         self.components_ = found.components.astype(dtype)
@@ -95,6 +102,14 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         self.error_bound_ = (found.bound + np.finfo(dtype).eps * found.singular_values).astype(dtype)
         self.solver_ = found.solver
         self._explain(found, rows, dtype)
+        if found.short:
+            warnings.warn(
+                f"{name} of {features} features: the smallest singular values are known to fewer than 6 digits, see "
+                f"error_bound_. solver='tsqr', which finds all digits, needs {found.short}: take fewer n_components, "
+                "or use ranks with more memory",
+                LinAlgWarning,
+                stacklevel=2,
+            )
         return self
 
     def _solver(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -160,12 +161,23 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         -------
         LogisticRegression
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows, labels or weights are not valid.
+        InvalidRequest
+            If the matrices of ``"newton-cholesky"`` have no room in the memory of a rank.
         """
         checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
         data = training(self, checks, X, y, sample_weight)
+        settings = self._settings(data.dtype)
         if self.solver != "lbfgs":
-            room.check(type(self).__name__, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'")
-        found = self._fit(Task(logistic_fit.fit, self._settings(data.dtype), LogisticPart, checks), data)
+            name = type(self).__name__
+            # How many classes there are, the ranks have to tell.
+            limit = room.check(name, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'", later=np.inf)
+            settings = replace(settings, limit=limit)
+        found = self._fit(Task(logistic_fit.fit, settings, LogisticPart, checks), data)
         weights = np.atleast_2d(found.weights).astype(data.dtype)
         self.classes_ = found.classes
         self.coef_, self.intercept_ = np.ascontiguousarray(weights[:, :-1]), weights[:, -1].copy()
