@@ -75,6 +75,18 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         -------
         PCA or TruncatedSVD
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if the rows are not valid, or there cannot be so many components.
+        InvalidRequest
+            If the matrices of the solver have no room in the memory of a rank.
+
+        Warns
+        -----
+        LinAlgWarning
+            If there is no room for ``"tsqr"`` where ``"gram"`` knows a singular value to fewer than 6 digits.
         """
         checks = Checks(type(self).__name__, sparse=self._sparse)
         data = training(self, checks, X)
@@ -134,7 +146,18 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         """Take the variances of the components."""
 
     def transform(self, X: Any) -> Any:
-        """Return the rows in terms of the components, shape (rows, n_components)."""
+        """Return the rows in terms of the components.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, n_components), dtype of the components
+            In the unit of the features; without unit if they are whitened. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("transform", X, len(self.components_), self.components_.dtype)
@@ -146,7 +169,18 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         """Return what rows are in terms of the components; their products with these are given."""
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the rows that `transform` would make these of, shape (rows, features)."""
+        """Return the rows that `transform` would make these of.
+
+        Parameters
+        ----------
+        X : array or Dask array of shape (rows, n_components)
+            What `transform` has returned.
+
+        Returns
+        -------
+        array of shape (rows, features), dtype of the components
+            Apart from what the components leave out. Lazily if X is a Dask array.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             rows, features = X.chunks[0], self.components_.shape[1]

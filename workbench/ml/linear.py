@@ -93,7 +93,18 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         """Take what else was found."""
 
     def predict(self, X: Any) -> Any:
-        """Return what the model expects the targets to be, shape (rows,) or (rows, targets)."""
+        """Return what the model expects the targets to be.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,) or (rows, targets), dtype of the coefficients
+            In the unit of the targets. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             columns = None if self.coef_.ndim == 1 else len(self.coef_)

@@ -158,15 +158,20 @@ class NearestNeighbors(Estimator):
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
             Is not used.
 
         Returns
         -------
         NearestNeighbors
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if the rows are not valid, or the metric needs more `metric_params`.
         """
         data = training(self, self._checks(), X)
         self._metric()
@@ -183,20 +188,26 @@ class NearestNeighbors(Estimator):
 
         Parameters
         ----------
-        X
-            Shape (queries, features): array, CSR matrix, dataframe, or a Dask array or dataframe. Default: the rows
-            of the fit, none of which is a neighbour of its own.
-        n_neighbors
-            How many. Default: as the estimator was told.
-        return_distance
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (queries, features), default=None
+            The queries; None: the rows of the fit, none of which is a neighbour of its own.
+        n_neighbors : int, default=None
+            How many; None: as the estimator was told.
+        return_distance : bool, default=True
             Whether distances are wanted.
 
         Returns
         -------
         distances : array of shape (queries, n_neighbors), float64
-            The smallest first; only if `return_distance`.
+            In the unit of the metric, the smallest first; only if `return_distance`.
         indices : array of shape (queries, n_neighbors), int64
             The numbers of the rows, among all that the model was fitted on.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If there are not so many neighbours, or as scikit-learn words it, if the queries are not valid.
+        PlacementError
+            If the ranks of the rows are gone.
 
         Notes
         -----
@@ -235,7 +246,7 @@ class NearestNeighbors(Estimator):
         ----------
         X, n_neighbors
             As of `kneighbors`.
-        mode
+        mode : {"connectivity", "distance"}, default="connectivity"
             ``"connectivity"`` for ones at the neighbours, ``"distance"`` for their distances.
 
         Returns
