@@ -12,7 +12,7 @@ from workbench.ml.gram import COUNTED, about_mean
 from workbench.ml.limits import UNASKED, Limit
 from workbench.ml.parts import Parts
 from workbench.ml.passes import Passes
-from workbench.ml.slices import upper
+from workbench.ml.slices import refuse_overflow, upper
 from workbench.ml.triangles import join_triangles
 
 _Array = NDArray[np.float64]
@@ -226,12 +226,16 @@ def _by_tsqr(parts: Parts, settings: Settings) -> _Spectrum:
     mean, middle = _mean(parts, settings)
     triangle = parts.fold(join_triangles, "triangle", middle, None)
     _, values, vectors = svd(triangle, full_matrices=False, check_finite=False)
-    return _Spectrum(mean, values, vectors, float(values @ values), _of_values(values, middle, settings))
+    # Without the warnings of a product that overflows.
+    total = float(np.vdot(values, values))
+    refuse_overflow(total)
+    return _Spectrum(mean, values, vectors, total, _of_values(values, middle, settings))
 
 
 def _by_random_vectors(parts: Passes, settings: Settings) -> _Spectrum:
     mean, middle = _mean(parts, settings)
     total = parts.sum("squares", middle)
+    refuse_overflow(total)
     basis = np.random.default_rng(settings.seed).normal(size=(settings.features, settings.vectors))
     for iteration in range(settings.n_iter + 1):
         product = parts.parts.sum("normal", middle, basis)

@@ -61,9 +61,10 @@ class DecompositionPart(FindsNonFinite):
         if not sparse.issparse(self._X):
             return sum(float(np.vdot(X, X)) for _, X in centred(self._X, middle))
         numbers = self._X.data.astype(np.float64, copy=False)
-        total = float(numbers @ numbers)
-        if middle is not None:
-            total += float(middle @ (self._X.shape[0] * middle - 2 * self.sums()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = float(numbers @ numbers)
+            if middle is not None:
+                total += float(middle @ (self._X.shape[0] * middle - 2 * self.sums()))
         return total
 
     def gram(self, middle: _Middle) -> tuple[_Array, _Array]:
