@@ -185,7 +185,15 @@ def test_a_sum_of_finite_numbers_that_overflows_is_not_refused():
 
 @pytest.mark.parametrize(
     "model",
-    [PCA(), TruncatedSVD(), LinearRegression(), LinearRegression(fit_intercept=False), Ridge()],
+    [
+        PCA(),
+        *(PCA(2, solver=solver) for solver in ("tsqr", "randomized")),
+        TruncatedSVD(),
+        *(TruncatedSVD(solver=solver) for solver in ("tsqr", "randomized")),
+        LinearRegression(),
+        LinearRegression(fit_intercept=False),
+        Ridge(),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("size", [1e155, 1e300])

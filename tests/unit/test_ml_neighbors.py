@@ -6,6 +6,7 @@ import itertools
 import pickle
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,9 +15,10 @@ from scipy import sparse
 from sklearn import neighbors
 from support.sklearn_checks import accepted_by_scikit_learn
 
+from workbench import place
 from workbench.ml.checks import Checks
 from workbench.ml.neighbors import NearestNeighbors
-from workbench.ml.neighbors_part import NeighborsPart, Search, find, find_own
+from workbench.ml.neighbors_part import NeighborsPart, Search, find, find_each
 from workbench.ml.parts import LocalParts
 from workbench.ml.task import Task
 from workbench.placing import source
@@ -270,7 +272,7 @@ def test_numbers_whose_squares_overflow_are_refused():
 def test_parts_keep_the_neighbours_of_their_own_rows(number, form):
     X = rows(300)
     parts = parts_of(form(X), number)
-    find_own(parts, Search(None, 5, "euclidean", {}, step=40))
+    find_each(parts, Search(None, 5, "euclidean", {}, step=40))
     found = [np.concatenate(each) for each in zip(*parts.each("kept"), strict=True)]
 
     assert_found(found, NearestNeighbors(4).fit(X).kneighbors(), rtol=1e-13)
@@ -293,15 +295,47 @@ def test_neighbours_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypat
     np.testing.assert_array_equal(graph.toarray(), expected.kneighbors_graph(mode="distance").toarray())
 
 
-def test_chunks_of_queries_may_have_no_rows(client):
-    X = rows(203)
+@pytest.mark.parametrize("form", ["array", "single precision", "whole numbers", "sparse", "table", "placed"])
+def test_neighbours_of_dask_queries_stay_with_these_on_the_ranks(client, form, monkeypatch):
+    X, queries = rows(203), rows(90, seed=2)
+    if form in {"single precision", "whole numbers"}:
+        queries = (5 * queries).astype(np.float32 if form == "single precision" else np.int64)
+    given = da.from_array(queries, chunks=((0, 70, 0, 20), 3))
+    if form == "sparse":
+        given = given.rechunk({1: -1}).map_blocks(sparse.csr_array)
+    elif form == "table":
+        given = dd.from_pandas(pd.DataFrame(queries), npartitions=3)
+    elif form == "placed":
+        given = place(given)
     model = NearestNeighbors(3).fit(da.from_array(X, chunks=(60, 6)))
-    queries = da.from_array(X[:20], chunks=((0, 12, 0, 8), 6))
+    monkeypatch.setattr("workbench.ml.neighbors._CALL", 1000)
+    distances, indices = model.kneighbors(given)
 
-    expected = NearestNeighbors(3).fit(X).kneighbors(X[:20])
-    assert_found([found.compute() for found in model.kneighbors(queries)], expected, rtol=0)
-    some = queries[queries[:, 0] > X[12:20, 0].max()]
-    assert model.kneighbors(some)[0].shape == ((X[:20, 0] > X[12:20, 0].max()).sum(), 3)
+    assert distances.chunks == indices.chunks == ((23, 23, 22, 22), (3,))
+    assert source.placed_per(distances) == source.placed_per(indices) == "rank"
+    expected = NearestNeighbors(3).fit(X)
+    assert_found((distances.compute(), indices.compute()), expected.kneighbors(queries), rtol=0)
+    graph = model.kneighbors_graph(given, mode="distance").compute()
+    np.testing.assert_array_equal(graph.toarray(), expected.kneighbors_graph(queries, mode="distance").toarray())
+
+
+def test_queries_on_ranks_are_checked(client):
+    model = NearestNeighbors(3).fit(da.from_array(rows(203), chunks=(60, 6)))
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        model.kneighbors(da.full((20, 6), np.nan, chunks=(5, 6)))
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_fewer_queries_than_ranks_are_answered_as_well(client, number):
+    X = rows(203)
+    queries = da.from_array(X[:20], chunks=((0, 12, 0, 8), 6))
+    some = queries[queries[:, 0] >= np.sort(X[:20, 0])[20 - number]] if number else queries[queries[:, 0] > 1e9]
+
+    distances, indices = NearestNeighbors(3).fit(da.from_array(X, chunks=(60, 6))).kneighbors(some)
+    assert distances.shape == indices.shape == (number, 3)
+    if number:
+        expected = NearestNeighbors(3).fit(X).kneighbors(some.compute())
+        assert_found((distances.compute(), indices.compute()), expected, rtol=0)
 
 
 def test_a_task_is_as_large_as_its_queries():

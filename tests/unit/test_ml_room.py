@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import system
 from scipy import sparse
+from scipy.linalg import LinAlgWarning
 
 from workbench.errors import InvalidRequest
 from workbench.ml import (
@@ -18,10 +20,12 @@ from workbench.ml import (
     TruncatedSVD,
     decomposition_fit,
     linear_fit,
+    logistic_fit,
     room,
 )
 from workbench.ml.decomposition_part import DecompositionPart
 from workbench.ml.linear_part import LinearPart
+from workbench.ml.logistic_part import LogisticPart
 from workbench.ml.rank_parts import RankParts
 from workbench.ml.slices import Products, upper
 
@@ -40,6 +44,9 @@ class Alone:
     def bcast(self, value):
         return value
 
+    def reduce(self, value, op):
+        return value
+
     def Reduce(self, sent, received):  # noqa: N802  (mpi4py's name)
         received[...] = sent
 
@@ -47,6 +54,26 @@ class Alone:
 def one_hot(features):
     rows = np.arange(1000)
     return sparse.csr_array((np.ones(1000), (rows, rows * 97 % features)), shape=(1000, features))
+
+
+def nearly_dependent(rows, features):
+    some = RANDOM.normal(size=(rows, features))
+    some[:, 0] = some[:, 1] + 1e-7 * some[:, 0]
+    return some
+
+
+def newton_settings(features, C):
+    return logistic_fit.Settings(
+        C=C,
+        tol=1e-4,
+        max_iter=1,
+        features=features,
+        fit_intercept=True,
+        class_weight=None,
+        solver="newton-cholesky",
+        eps=2e-16,
+        start=None,
+    )
 
 
 def peak(call):
@@ -63,8 +90,9 @@ def peak(call):
         (LinearRegression(), "223.52 GiB"),
         (Ridge(), "223.52 GiB"),
         (PCA(3, solver="gram"), "149.01 GiB"),
-        (PCA(), "1.86 GiB"),
-        (LogisticRegression(solver="newton-cholesky"), "298.03 GiB"),
+        (PCA(), "3.19 GiB"),
+        (PCA(900, solver="randomized"), "4.09 GiB"),
+        (LogisticRegression(solver="newton-cholesky"), "372.54 GiB"),
         (TruncatedSVD(90_000, solver="gram"), "149.01 GiB"),
     ],
     ids=str,
@@ -96,7 +124,7 @@ def test_random_vectors_take_as_many_features_as_before(monkeypatch):
 
 
 def test_nobody_is_asked_about_a_small_matrix(monkeypatch):
-    monkeypatch.setattr(room, "_limit", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(room, "_limits", lambda *_: pytest.fail("asked"))
 
     assert Ridge().fit(X, X[:, 0]).coef_.shape == (FEATURES,)
 
@@ -138,19 +166,98 @@ def test_equations_are_solved_in_the_memory_that_is_stated(alpha, dependent):
     assert peak(lambda: linear_fit.fit(parts, settings)) < stated + SLICES
 
 
+@pytest.mark.parametrize("rows", [300, 700, 2000])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_columns_that_nearly_depend_are_decomposed_in_the_memory_that_is_stated(rows, weighted):
+    few = nearly_dependent(rows, 250)
+    settings = linear_fit.Settings(alpha=0.0, fit_intercept=True, tol=1e-12, rows=rows)
+    part = LinearPart(few, few[:, :1], RANDOM.random(rows) if weighted else None, 0)
+    parts = RankParts(Alone(), part, lambda _: None)
+
+    assert peak(lambda: linear_fit.fit(parts, settings)) < settings.for_triangles(250) + SLICES
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("dependent", [False, True])
+def test_a_step_of_newton_is_made_in_the_memory_that_is_stated(classes, dependent):
+    features = 600 if classes == 2 else 150
+    rows = X[:, :features].copy()
+    if dependent:
+        rows[:, 0] = rows[:, 1]
+    parts = RankParts(Alone(), LogisticPart(rows, np.arange(ROWS) % classes, None, 0), lambda _: None)
+    settings = newton_settings(features, C=np.inf)
+
+    assert peak(lambda: logistic_fit.fit(parts, settings)) < logistic_fit.needs(features, classes) + SLICES
+
+
 @pytest.mark.parametrize("centred", [False, True])
-@pytest.mark.parametrize("number", [None, 5])
-def test_eigenvectors_are_found_in_the_memory_that_is_stated(centred, number):
+@pytest.mark.parametrize(
+    ("solver", "number", "rows", "features"),
+    [
+        ("gram", None, ROWS, FEATURES),
+        ("gram", 5, ROWS, FEATURES),
+        ("tsqr", None, ROWS, 250),
+        ("tsqr", None, 400, 300),
+        ("tsqr", None, 200, 800),
+        ("randomized", 40, 300, FEATURES),
+        ("randomized", 380, 500, 600),
+    ],
+)
+def test_singular_vectors_are_found_in_the_memory_that_is_stated(solver, number, rows, features, centred):
     settings = decomposition_fit.Settings(
         n_components=number,
         centred=centred,
-        solver="gram",
+        solver=solver,
         n_iter=0,
         n_oversamples=0,
         seed=0,
-        rows=ROWS,
-        features=FEATURES,
+        rows=rows,
+        features=features,
     )
-    parts = RankParts(Alone(), DecompositionPart(X, None, None, 0), lambda _: None)
+    some = np.ascontiguousarray(X[:rows, :features])
+    parts = RankParts(Alone(), DecompositionPart(some, None, None, 0), lambda _: None)
 
-    assert peak(lambda: decomposition_fit.fit(parts, settings)) < settings.needs(FEATURES) + SLICES
+    assert peak(lambda: decomposition_fit.fit(parts, settings)) < settings.needs(features) + SLICES
+
+
+def test_fewer_digits_are_told_where_there_is_no_room_for_more(monkeypatch):
+    rows = nearly_dependent(400, 30)
+    exact = PCA().fit(rows)
+    monkeypatch.setattr(room, "_SMALL", 0)
+    monkeypatch.setattr(system, "MEMORY_LIMIT", 32 * 30**2)
+
+    with pytest.warns(LinAlgWarning, match=r"solver='tsqr'.* needs 70.31 kiB .* this process is 28.12 kiB: take fewer"):
+        found = PCA().fit(rows)
+    assert (exact.solver_, found.solver_) == ("tsqr", "gram")
+    assert (np.abs(found.singular_values_ - exact.singular_values_) <= found.error_bound_).all()
+
+
+def test_columns_that_nearly_depend_are_refused_where_there_is_no_room_to_decompose(monkeypatch):
+    rows = nearly_dependent(400, 30)
+    monkeypatch.setattr(room, "_SMALL", 0)
+    monkeypatch.setattr(system, "MEMORY_LIMIT", 32 * 30**2)
+
+    assert LinearRegression().fit(X[:400, :30], X[:400, 31]).rank_ == 30
+    with pytest.raises(InvalidRequest, match=r"columns 0, 1\).* needs 70.31 kiB .* is 28.12 kiB. Leave out those"):
+        LinearRegression(tol=1e-12).fit(rows, rows[:, 5])
+
+
+def test_newton_refuses_more_classes_than_have_room(monkeypatch):
+    monkeypatch.setattr(system, "MEMORY_LIMIT", 1 << 30)
+    rows, labels = X[:200, :100], np.arange(200) % 60
+
+    with pytest.raises(InvalidRequest, match=r"100 features and 60 classes needs .* 1.37 GiB .*: pass solver='lbfgs'"):
+        LogisticRegression(solver="newton-cholesky").fit(rows, labels)
+    assert LogisticRegression(solver="newton-cholesky").fit(rows, labels % 3).coef_.shape == (3, 100)
+
+
+def test_where_this_process_solves_it_has_room_for_the_matrices_of_all_ranks(client, monkeypatch):
+    ranks = len(client.scheduler_info(n_workers=-1)["workers"])
+    rows, target = (da.from_array(each, chunks=200) for each in (X[:400, :30], X[:400, 31]))
+    monkeypatch.setattr(room, "_SMALL", 0)
+    monkeypatch.setattr(system, "MEMORY_LIMIT", (24 + 4 * ranks) * 30**2)
+    assert Ridge().fit(rows, target).engine_ == "dask"
+
+    monkeypatch.setattr(system, "MEMORY_LIMIT", (24 + 4 * ranks) * 30**2 - 1)
+    with pytest.raises(InvalidRequest, match=r"limit of this process is .*: at most 29 features"):
+        Ridge().fit(rows, target)

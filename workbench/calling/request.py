@@ -170,7 +170,7 @@ def _slot(
     from distributed import Future
 
     column: Sequence[Future[Any] | None]
-    if is_dask_collection(argument):
+    if is_dask_collection(argument) or isinstance(argument, alike.Beside):
         column = alike.per_block(client, argument, pins or ())
     elif isinstance(argument, Future):
         column = [argument] * len(pins or [None])

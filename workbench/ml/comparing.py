@@ -20,10 +20,14 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
 
     Parameters
     ----------
-    estimator
+    estimator : Estimator
         One of `workbench.ml`, fitted or not; it is left as it is.
-    X, y, sample_weight
-        As its ``fit`` takes them. They are placed once, before the time is taken.
+    X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+        The rows, as ``fit`` takes these. All three are placed once, before the time is taken.
+    y : array-like, or Dask array or series of shape (rows,) or (rows, targets), default=None
+        Labels or targets.
+    sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+        Weights of the rows; None: all 1.
 
     Returns
     -------

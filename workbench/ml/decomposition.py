@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
+from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
+from scipy.linalg import LinAlgWarning
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 # scikit-learn's names for solvers.
 _SOLVERS = {"full": "tsqr", "covariance_eigh": "gram", "randomized": "randomized"}
 _INSTEAD = (
-    "Pass solver='randomized', which needs no such matrix, with fewer n_components than features, or use ranks with "
-    "more memory"
+    "Pass solver='randomized', whose matrices have a column for each component, with few n_components, or use ranks "
+    "with more memory"
 )
 
 
@@ -72,6 +75,18 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         -------
         PCA or TruncatedSVD
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if the rows are not valid, or there cannot be so many components.
+        InvalidRequest
+            If the matrices of the solver have no room in the memory of a rank.
+
+        Warns
+        -----
+        LinAlgWarning
+            If there is no room for ``"tsqr"`` where ``"gram"`` knows a singular value to fewer than 6 digits.
         """
         checks = Checks(type(self).__name__, sparse=self._sparse)
         data = training(self, checks, X)
@@ -87,7 +102,11 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
             rows=rows,
             features=features,
         )
-        room.check(type(self).__name__, data, self.engine, settings.needs, _INSTEAD, most=settings.most)
+        name, most = type(self).__name__, settings.most
+        limit = room.check(
+            name, data, self.engine, settings.needs, _INSTEAD, most=most, sent=settings.sent, later=settings.later
+        )
+        settings = replace(settings, limit=limit)
         found = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
         dtype = data.dtype
         self.components_ = found.components.astype(dtype)
@@ -95,6 +114,14 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         self.error_bound_ = (found.bound + np.finfo(dtype).eps * found.singular_values).astype(dtype)
         self.solver_ = found.solver
         self._explain(found, rows, dtype)
+        if found.short:
+            warnings.warn(
+                f"{name} of {features} features: the smallest singular values are known to fewer than 6 digits, see "
+                f"error_bound_. solver='tsqr', which finds all digits, needs {found.short}: take fewer n_components, "
+                "or use ranks with more memory",
+                LinAlgWarning,
+                stacklevel=2,
+            )
         return self
 
     def _solver(self) -> str:
@@ -119,7 +146,18 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         """Take the variances of the components."""
 
     def transform(self, X: Any) -> Any:
-        """Return the rows in terms of the components, shape (rows, n_components)."""
+        """Return the rows in terms of the components.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, n_components), dtype of the components
+            In the unit of the features; without unit if they are whitened. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("transform", X, len(self.components_), self.components_.dtype)
@@ -131,7 +169,18 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
         """Return what rows are in terms of the components; their products with these are given."""
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the rows that `transform` would make these of, shape (rows, features)."""
+        """Return the rows that `transform` would make these of.
+
+        Parameters
+        ----------
+        X : array or Dask array of shape (rows, n_components)
+            What `transform` has returned.
+
+        Returns
+        -------
+        array of shape (rows, features), dtype of the components
+            Apart from what the components leave out. Lazily if X is a Dask array.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             rows, features = X.chunks[0], self.components_.shape[1]

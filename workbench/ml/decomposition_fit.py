@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, qr, svd
 
 from workbench.ml.gram import COUNTED, about_mean
+from workbench.ml.limits import UNASKED, Limit
 from workbench.ml.parts import Parts
 from workbench.ml.passes import Passes
-from workbench.ml.slices import upper
+from workbench.ml.slices import refuse_overflow, upper
 from workbench.ml.triangles import join_triangles
 
 _Array = NDArray[np.float64]
@@ -42,6 +43,7 @@ class Settings:
     seed: int
     rows: int
     features: int
+    limit: Limit = UNASKED
 
     @property
     def all(self) -> int:
@@ -67,7 +69,35 @@ class Settings:
         """Return the bytes of matrices for so many features, on the rank that has the most."""
         if self.chosen == "gram":
             return 16 * features**2
-        return 20 * features * min(self.rows, 5 * features) if self.chosen == "tsqr" else 0
+        if self.chosen == "tsqr":
+            return self.for_triangles(features)
+        vectors = self._vectors(features)
+        return 48 * features * vectors + 28 * vectors**2
+
+    def for_triangles(self, features: int) -> int:
+        """Return the bytes of matrices of ``"tsqr"`` for so many features."""
+        rows, least = min(self.rows, 4 * features), min(self.rows, features)
+        return max(16 * features * (rows + least), 34 * features * least + 24 * least**2)
+
+    def sent(self, features: int) -> int:
+        """Return the bytes of what a part sends at a time, for so many features."""
+        if self.chosen == "gram":
+            return 4 * features**2
+        return 8 * features * (min(self.rows, features) if self.chosen == "tsqr" else self._vectors(features))
+
+    @property
+    def later(self) -> int:
+        """Bytes that may be needed where the first solver does not know enough."""
+        return self.for_triangles(self.features) if self.solver == "auto" and self.chosen == "gram" else 0
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors ``"randomized"`` has."""
+        return self._vectors(self.features)
+
+    def _vectors(self, features: int) -> int:
+        most = min(self.rows, features)
+        return most if self.n_components is None else min(int(self.n_components) + self.n_oversamples, most)
 
 
 @dataclass(frozen=True)
@@ -85,6 +115,8 @@ class Fitted:
     bound: _Array
     """How far each singular value may be from the true one, shape (components,)."""
     solver: str
+    short: str = ""
+    """Why there was no room for a solver that knows more digits."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +151,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     iterated has a number per feature and vector and none per row; ``n_iter + 3`` passes beside that for the mean.
     ``"auto"`` takes the last for more than 1000 features of which fewer than 4 in 5 components are wanted; else
     ``"tsqr"`` for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if the smallest singular value
-    that is wanted is not known to 6 digits.
+    that is wanted is not known to 6 digits, if there is room for its matrices.
 
     Rounding errors are taken as random, so that of n of them the root of n remains: Higham and Mary, SIAM Journal on
     Scientific Computing 41 (2019).
@@ -127,11 +159,13 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     passes = Passes(parts)
     solver = settings.chosen
     spectrum = _SOLVERS[solver](passes, settings)
-    number = _number(spectrum, settings)
+    number, short = _number(spectrum, settings), ""
     if settings.solver == "auto" and solver == "gram" and _doubtful(spectrum, number):
-        solver = "tsqr"
-        spectrum = _SOLVERS[solver](passes, settings)
-        number = _number(spectrum, settings)
+        short = settings.limit.over(settings.later)
+        if not short:
+            solver = "tsqr"
+            spectrum = _SOLVERS[solver](passes, settings)
+            number = _number(spectrum, settings)
     values = spectrum.values[:number]
     rest = spectrum.total - float(values @ values)
     if len(spectrum.values) == settings.all:
@@ -140,7 +174,7 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     # One at a time, without a copy of all.
     largest = [component[np.abs(component).argmax()] for component in components]
     components *= np.copysign(1.0, largest)[:, None]
-    return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver)
+    return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver, short)
 
 
 def _doubtful(spectrum: _Spectrum, number: int) -> bool:
@@ -192,15 +226,17 @@ def _by_tsqr(parts: Parts, settings: Settings) -> _Spectrum:
     mean, middle = _mean(parts, settings)
     triangle = parts.fold(join_triangles, "triangle", middle, None)
     _, values, vectors = svd(triangle, full_matrices=False, check_finite=False)
-    return _Spectrum(mean, values, vectors, float(values @ values), _of_values(values, middle, settings))
+    # Without the warnings of a product that overflows.
+    total = float(np.vdot(values, values))
+    refuse_overflow(total)
+    return _Spectrum(mean, values, vectors, total, _of_values(values, middle, settings))
 
 
 def _by_random_vectors(parts: Passes, settings: Settings) -> _Spectrum:
     mean, middle = _mean(parts, settings)
     total = parts.sum("squares", middle)
-    wanted = settings.all if settings.n_components is None else int(settings.n_components)
-    vectors = min(wanted + settings.n_oversamples, settings.all)
-    basis = np.random.default_rng(settings.seed).normal(size=(settings.features, vectors))
+    refuse_overflow(total)
+    basis = np.random.default_rng(settings.seed).normal(size=(settings.features, settings.vectors))
     for iteration in range(settings.n_iter + 1):
         product = parts.parts.sum("normal", middle, basis)
         parts.report({"iteration": iteration + 1})

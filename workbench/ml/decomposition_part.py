@@ -36,7 +36,7 @@ class DecompositionPart(FindsNonFinite):
     -----
     All methods but the first two take the middle of all rows, shape (features,), which is taken from each of them; None
     for nothing. All sums are of float64. Work space: 4 bytes times the square of the number of features (12 up to 1000
-    features) for `gram`, 100 times that square for `triangle`, and with a basis thrice what it takes itself; beside
+    features) for `gram`, 80 times that square for `triangle`, and with a basis thrice what it takes itself; beside
     these slices of a fixed size, three of 1 MiB or 128 rows. Sparse rows become dense by slices, but not where there is
     a basis.
     """
@@ -61,9 +61,10 @@ class DecompositionPart(FindsNonFinite):
         if not sparse.issparse(self._X):
             return sum(float(np.vdot(X, X)) for _, X in centred(self._X, middle))
         numbers = self._X.data.astype(np.float64, copy=False)
-        total = float(numbers @ numbers)
-        if middle is not None:
-            total += float(middle @ (self._X.shape[0] * middle - 2 * self.sums()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = float(numbers @ numbers)
+            if middle is not None:
+                total += float(middle @ (self._X.shape[0] * middle - 2 * self.sums()))
         return total
 
     def gram(self, middle: _Middle) -> tuple[_Array, _Array]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from distributed import get_worker
 
 from workbench import config, rank
 from workbench.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 ENGINES = ("auto", "mpi", "dask", "local")
 """The values of ``engine``."""
@@ -38,6 +43,13 @@ def chosen(engine: str, *, distributed: bool) -> str:
         )
     _refuse_on_workers()
     return engine
+
+
+def serves_calls(client: Client) -> bool:
+    """Return whether the cluster runs calls on all ranks of an MPI world."""
+    scheduler: Any = client.scheduler
+    # A scheduler of Dask logs a traceback when it is asked for what only a head answers.
+    return bool(client.sync(scheduler.identity, n_workers=0)["type"] == "HeadScheduler")
 
 
 def _refuse_on_workers() -> None:

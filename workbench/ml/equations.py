@@ -30,6 +30,8 @@ def solver(gram: _Array, penalty: float = 0.0) -> Solve:
     factor, known = cholesky(in_units(gram, scale))
     if factor is not None and known > rounding_of(gram):
         return by_factor(factor, scale)
+    # As large as the matrix.
+    del factor
     values, vectors = eigh(in_units(gram, scale), lower=False, overwrite_a=True, check_finite=False)
     return by_vectors(scale, values, vectors, int((values > rounding_of(gram) * values[-1]).sum()))
 

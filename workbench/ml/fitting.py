@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from workbench.ml import left
 from workbench.ml.actor_parts import ActorParts
 from workbench.ml.data import Data
-from workbench.ml.engines import chosen
+from workbench.ml.engines import chosen, serves_calls
 from workbench.ml.parts import LocalParts
 from workbench.ml.placed import in_blocks, placed, whereabouts
 from workbench.ml.progress import Listener, Report, Sender
@@ -51,7 +51,10 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
         engine = "mpi" if _has_mpi(there) else "dask"
     identity = uuid.uuid4().hex
     found = (_by_mpi if engine == "mpi" else _by_dask)(task, there, identity, report)
-    return (found, left.collect(identity, task.kept, there.X)) if task.kept else found, engine
+    if not task.kept:
+        return found, engine
+    rows = y.collection if isinstance(y, alike.Beside) else X
+    return (found, left.collect(identity, task.kept, X, rows.chunks[0])), engine
 
 
 def _starts(data: Data) -> list[int]:
@@ -62,9 +65,7 @@ def _starts(data: Data) -> list[int]:
 def _has_mpi(data: Data) -> bool:
     """Return whether all blocks lie in one MPI world of a cluster that runs calls on all ranks."""
     client, pins = whereabouts(data.X)
-    scheduler: Any = client.scheduler
-    # A scheduler of Dask logs a traceback when it is asked for what only a head answers.
-    if client.sync(scheduler.identity, n_workers=0)["type"] != "HeadScheduler":
+    if not serves_calls(client):
         return False
     ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.targets(client, "rank")}
     return len({ranks.get(pin.address) for pin in pins}) == 1

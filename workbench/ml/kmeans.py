@@ -43,7 +43,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
     tol : float, default=1e-4
         A run has converged where the centres move by less than this: the sum of the squared differences between the
         centres of two iterations, relative to the mean variance of the features.
-    random_state : int, RandomState or None, default=None
+    random_state : int, RandomState instance or None, default=None
         Seed of the first centres. The result does not depend on the number of ranks, apart from rounding.
     copy_x : bool, default=True
         Has no effect: X is never changed.
@@ -52,11 +52,11 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
     compute_labels : bool, default=True
         Whether the rows are assigned to the last centres. Without that there is neither `labels_` nor `inertia_`, and a
         fit that ends before all rows stay in their clusters saves one pass over them.
-    engine : {"auto", "mpi", "dask"}, default="auto"
-        What runs the fit, see docs/ml.md.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.fitting.fit`.
     verbose : int, default=0
         1 for a bar, 2 for a line each iteration.
-    callback : callable or None, default=None
+    callback : callable, default=None
         Is called after each iteration with its numbers: ``iteration``, ``score``, ``shift``, ``moved``.
 
     Attributes
@@ -133,17 +133,22 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
             Is not used.
-        sample_weight
-            Shape (rows,): weights of the rows. Default: all 1.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows, at least 0; None: all 1.
 
         Returns
         -------
         KMeans
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows or weights are not valid.
         """
         checks = Checks(type(self).__name__, sparse=self._sparse)
         data = training(self, checks, X, None, sample_weight)
@@ -209,7 +214,18 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         return state
 
     def predict(self, X: Any) -> Any:
-        """Return the cluster of each row, shape (rows,)."""
+        """Return the cluster of each row.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,), int32
+            The numbers of the nearest centres. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("predict", X, None, np.int32)
@@ -217,7 +233,18 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         return KMeansPart(X, None, None, 0).labels(self.cluster_centers_)
 
     def transform(self, X: Any) -> Any:
-        """Return the distances of each row to all centres, shape (rows, n_clusters)."""
+        """Return the distances of each row to all centres.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, n_clusters), dtype of the centres
+            Euclidean distances, in the unit of the features. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("transform", X, self.n_clusters, self.cluster_centers_.dtype)
@@ -229,17 +256,18 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
 
         Parameters
         ----------
-        X
-            Shape (rows, features), as of `fit`.
-        y
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
             Is not used.
-        sample_weight
-            Shape (rows,): weights of the rows. Default: all 1.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows, at least 0; None: all 1.
 
         Returns
         -------
         float
-            The sum of the squared distances of the rows to their nearest centres, with their weights, times -1.
+            The sum of the squared distances of the rows to their nearest centres, with their weights, times -1, in the
+            squared unit of the features.
         """
         check_is_fitted(self)
         squares = self._squared_distances(X)

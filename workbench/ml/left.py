@@ -32,7 +32,7 @@ class Keeps:
     _start: int
 
     def kept(self) -> tuple[NDArray[Any], ...]:
-        """Return arrays with as many rows as the block, as `workbench.ml.task.Task.kept` lists them."""
+        """Return arrays like those of `workbench.ml.task.Task.kept`, with a row for each of the block, or beside it."""
         raise NotImplementedError
 
     def leave(self, fit: str) -> float:
@@ -66,7 +66,7 @@ def take(fit: str, start: int, which: int) -> NDArray[Any]:
         return array
 
 
-def collect(fit: str, like: Sequence[NDArray[Any]], X: Any) -> tuple[Any, ...]:
+def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
     """Return what the parts have left as placed Dask arrays, whose blocks stay beside those of X.
 
     Parameters
@@ -77,19 +77,21 @@ def collect(fit: str, like: Sequence[NDArray[Any]], X: Any) -> tuple[Any, ...]:
         Arrays without rows, one like each of those that were left.
     X
         The placed rows of the fit.
+    sizes
+        How many rows the arrays of each block have.
     """
     from workbench.ml.placed import whereabouts
     from workbench.placing import pinning, source
 
     client, pins = whereabouts(X)
-    sizes, number = X.chunks[0], uuid.uuid4().int
-    starts = [0, *itertools.accumulate(sizes)][:-1]
+    number, starts = uuid.uuid4().int, [0, *itertools.accumulate(X.chunks[0])][:-1]
+    there = [pinning.Pin(pin.address, size) for pin, size in zip(pins, sizes, strict=True)]
     collections = []
     for which, empty in enumerate(like):
         name = source.placed_name(str(source.placed_per(X)), number, which)
         calls = [
             pinning.Call((name, block, *(0,) * (empty.ndim - 1)), take, (fit, start, which), pin=pin)
-            for block, (start, pin) in enumerate(zip(starts, pins, strict=True))
+            for block, (start, pin) in enumerate(zip(starts, there, strict=True))
         ]
         keys = [call.key for call in calls]
         graph = dict(zip(keys, pinning.submit(client, calls, keys), strict=True))

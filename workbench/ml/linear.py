@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -67,12 +68,15 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         ValueError, TypeError
             As scikit-learn words it, if rows, targets or weights are not valid.
         InvalidRequest
-            If the matrix of features x features has no room in the memory of a rank.
+            If the matrices of features x features have no room in the memory of a rank: before the fit, or where
+            the columns nearly depend on each other, so that a QR decomposition is needed, in the fit.
         """
         checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse, several=True)
         data = training(self, checks, X, y, sample_weight)
-        room.check(type(self).__name__, data, self.engine, linear_fit.needs, _INSTEAD)
-        task = Task(linear_fit.fit, self._settings(*data.X.shape[:1], *data.y.shape[1:]), LinearPart, checks)
+        settings = self._settings(*data.X.shape[:1], *data.y.shape[1:])
+        later = 0 if np.all(settings.alpha) else settings.for_triangles(data.X.shape[1])
+        limit = room.check(type(self).__name__, data, self.engine, linear_fit.needs, _INSTEAD, later=later)
+        task = Task(linear_fit.fit, replace(settings, limit=limit), LinearPart, checks)
         found = self._fit(task, data)
         self.coef_, self.intercept_ = found.coef.astype(data.dtype), found.intercept.astype(data.dtype)
         if data.y.ndim == 1:
@@ -89,7 +93,18 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         """Take what else was found."""
 
     def predict(self, X: Any) -> Any:
-        """Return what the model expects the targets to be, shape (rows,) or (rows, targets)."""
+        """Return what the model expects the targets to be.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,) or (rows, targets), dtype of the coefficients
+            In the unit of the targets. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             columns = None if self.coef_.ndim == 1 else len(self.coef_)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, eigvalsh, svd, svdvals
 
+from workbench.errors import InvalidRequest
 from workbench.ml.equations import (
     Solve,
     by_factor,
@@ -20,6 +21,7 @@ from workbench.ml.equations import (
     units_of,
 )
 from workbench.ml.gram import about_mean
+from workbench.ml.limits import UNASKED, Limit
 from workbench.ml.parts import Parts, weighed
 from workbench.ml.passes import Passes
 from workbench.ml.slices import upper
@@ -29,6 +31,8 @@ _Array = NDArray[np.float64]
 
 # Eigenvalues of products of rows above this times the largest are known to as many digits as the correction needs.
 _KNOWN = 1e-10
+# Columns that an error names.
+_NAMED = 10
 # A direction of columns depends on those columns that have more than this part in it.
 _PART = 0.01
 
@@ -59,6 +63,11 @@ class Settings:
     tol: float
     rows: int
     targets: int = 1
+    limit: Limit = UNASKED
+
+    def for_triangles(self, features: int) -> int:
+        """Return the bytes of matrices of QR decompositions for so many features, at most."""
+        return max(24 * features * min(self.rows, 2 * features) + 32 * features**2, 66 * features**2)
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,8 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     ------
     ValueError
         If all weights are 0.
+    InvalidRequest
+        If the matrices of the third pass have no room.
 
     Notes
     -----
@@ -177,12 +188,22 @@ def _free(parts: Passes, sums: _Sums, settings: Settings) -> _Free:
     factor, known = (None, 0.0) if sums.constant.any() else cholesky(in_units(gram, scale))
     if factor is not None and known > max(settings.tol**2, _KNOWN):
         return _Free(singular, width, np.empty(0, dtype=np.intp), by_factor(factor, scale))
+    # As large as the matrix, and so are the vectors.
+    del factor
     values, vectors = eigh(in_units(gram, scale), lower=False, overwrite_a=True, check_finite=False)
     shares, rounding = values / (values[-1] or 1.0), rounding_of(gram)
     least = max(settings.tol**2, rounding)
     # A constant column is known to be one.
     doubtful = (shares < _KNOWN) & (shares > settings.tol**2 - rounding)
     if doubtful.sum() > (sums.constant.sum() if settings.tol**2 <= rounding else 0):
+        if over := settings.limit.over(settings.for_triangles(width)):
+            columns = ", ".join(map(str, _dependent(vectors[:, doubtful])[:_NAMED]))
+            raise InvalidRequest(
+                f"a linear model of {width} features, of which some nearly depend on others (columns {columns}): the "
+                f"QR decomposition that finds whether they do needs {over}. Leave out those that the others replace, "
+                "use Ridge, or use ranks with more memory"
+            )
+        del vectors
         return _decomposed(parts, sums, scale, settings)
     rank = int((shares > least).sum())
     return _Free(singular, rank, _dependent(vectors[:, : width - rank]), by_vectors(scale, values, vectors, rank))

@@ -33,7 +33,7 @@ class LinearPart(FindsNonFinite):
     Notes
     -----
     All sums are of float64. Work space: 4 bytes times the square of the number of features (12 up to 1000 features),
-    100 times that square for `triangle`, and slices of a fixed size, four of 1 MiB or 128 rows; with many targets as
+    80 times that square for `triangle`, and slices of a fixed size, four of 1 MiB or 128 rows; with many targets as
     much for them.
     """
 
@@ -99,9 +99,18 @@ class LinearPart(FindsNonFinite):
         ndarray of shape (at most features + targets, features + targets)
         """
         width = len(scale) + len(target)
-        rows = max(rows_at_once(width), 4 * width)
-        slices = self._slices(middle, target, rows)
-        return triangle((np.sqrt(w)[:, None] * np.column_stack([X * scale, y]) for X, y, w in slices), width)
+        rows = max(rows_at_once(width), 2 * width)
+        space = np.empty((min(rows, self._X.shape[0]), width))
+
+        def scaled() -> Iterator[_Array]:
+            for X, y, weight in self._slices(middle, target, rows):
+                both = space[: len(X)]
+                np.multiply(X, scale, out=both[:, : len(scale)])
+                both[:, len(scale) :] = y
+                both *= np.sqrt(weight)[:, None]
+                yield both
+
+        return triangle(scaled(), width)
 
     def pull(self, middle: _Array | None, target: _Array, coef: _Array) -> _Array:
         """Return the weighted sums of products of rows and of what coefficients leave of the targets."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -160,12 +161,23 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         -------
         LogisticRegression
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows, labels or weights are not valid.
+        InvalidRequest
+            If the matrices of ``"newton-cholesky"`` have no room in the memory of a rank.
         """
         checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
         data = training(self, checks, X, y, sample_weight)
+        settings = self._settings(data.dtype)
         if self.solver != "lbfgs":
-            room.check(type(self).__name__, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'")
-        found = self._fit(Task(logistic_fit.fit, self._settings(data.dtype), LogisticPart, checks), data)
+            name = type(self).__name__
+            # How many classes there are, the ranks have to tell.
+            limit = room.check(name, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'", later=np.inf)
+            settings = replace(settings, limit=limit)
+        found = self._fit(Task(logistic_fit.fit, settings, LogisticPart, checks), data)
         weights = np.atleast_2d(found.weights).astype(data.dtype)
         self.classes_ = found.classes
         self.coef_, self.intercept_ = np.ascontiguousarray(weights[:, :-1]), weights[:, -1].copy()
@@ -197,7 +209,18 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         )
 
     def decision_function(self, X: Any) -> Any:
-        """Return the linear scores, shape (rows,) for two classes, else (rows, classes)."""
+        """Return the linear scores.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,) for two classes, else (rows, classes), dtype of the coefficients
+            For two classes the logarithm of the odds of the second. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             columns = None if len(self.classes_) == 2 else len(self.classes_)
@@ -207,7 +230,18 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_proba(self, X: Any) -> Any:
-        """Return the probability of each class, shape (rows, classes), in the order of ``classes_``."""
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, classes), dtype of the coefficients
+            In the order of ``classes_``. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("predict_proba", X, len(self.classes_), self.coef_.dtype)
@@ -217,11 +251,33 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
         return softmax(scores, axis=1)
 
     def predict_log_proba(self, X: Any) -> Any:
-        """Return the logarithms of `predict_proba`."""
+        """Return the logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, classes), dtype of the coefficients
+            The natural logarithms of what `predict_proba` returns.
+        """
         return np.log(self.predict_proba(X))
 
     def predict(self, X: Any) -> Any:
-        """Return the most probable labels, shape (rows,)."""
+        """Return the most probable label of each row.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,), dtype of the labels
+            Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._map("predict", X, None, self.classes_.dtype)

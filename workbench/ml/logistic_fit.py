@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.errors import InvalidRequest
 from workbench.ml.equations import solver
+from workbench.ml.limits import UNASKED, Limit
 from workbench.ml.newton import newton
 from workbench.ml.parts import Parts, weighed
 from workbench.ml.slices import upper
@@ -51,11 +53,12 @@ class Settings:
     """Of the dtype of the rows, in which scores are computed."""
     start: _Vector | None
     """Weights to start from, shaped as those of `Fitted`."""
+    limit: Limit = UNASKED
 
 
-def needs(features: int) -> int:
-    """Return the bytes of the matrices of rank 0 in Newton's method for two classes; more classes need more."""
-    return 32 * (features + 1) ** 2
+def needs(features: int, classes: int = 2) -> int:
+    """Return the bytes of the matrices of rank 0 in Newton's method, at most."""
+    return 40 * ((features + 1) * (1 if classes == 2 else classes)) ** 2
 
 
 def fit(parts: Parts, settings: Settings) -> Fitted:
@@ -72,6 +75,8 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     ------
     ValueError
         If the labels are of one class only, or if a class without weight is to be balanced.
+    InvalidRequest
+        If the matrices of Newton's method have no room with so many classes.
 
     Notes
     -----
@@ -84,6 +89,11 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
         raise ValueError(
             "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
             f"{classes[0]!r}"
+        )
+    if settings.solver != "lbfgs" and (over := settings.limit.over(needs(settings.features, len(classes)))):
+        raise InvalidRequest(
+            f"LogisticRegression of {settings.features} features and {len(classes)} classes needs with "
+            f"solver={settings.solver!r} {over}: pass solver='lbfgs', which needs no matrices"
         )
     total = weighed(parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight)))
     problem = _Problem(parts, len(classes), total, settings)
@@ -198,7 +208,8 @@ class _Problem:
                 block[-1], block[:, -1] = 0, 0
             block[np.arange(width - 1), np.arange(width - 1)] += self._penalty if one == other else 0
             hessian[one, :, other] = hessian[other, :, one] = block
-        found: _Vector = hessian.reshape(classes * width, -1)
+        # As LAPACK wants it: what is symmetric is its own transpose.
+        found: _Vector = hessian.reshape(classes * width, -1).T
         return found
 
     def _penalised(self, weights: _Vector) -> _Vector:

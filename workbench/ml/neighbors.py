@@ -21,13 +21,25 @@ from workbench.ml.data import Data, know_features, training
 from workbench.ml.engines import chosen
 from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.neighbors_graph import graph
-from workbench.ml.neighbors_part import Found, NeighborsPart, Search, count, find, find_own, others
-from workbench.ml.placed import as_array, in_blocks, placed
+from workbench.ml.neighbors_part import (
+    Found,
+    NeighborsPart,
+    QueriesPart,
+    QueryChecks,
+    Search,
+    count,
+    find,
+    find_each,
+    others,
+)
+from workbench.ml.placed import as_array, beside, counted, in_blocks, placed
 from workbench.ml.reporting import Callback, reporting
 from workbench.ml.task import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from workbench.placing.alike import Beside
 
 # Bytes of queries and of what is found that one call of all ranks carries.
 _CALL = 1 << 26
@@ -146,15 +158,20 @@ class NearestNeighbors(Estimator):
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
             Is not used.
 
         Returns
         -------
         NearestNeighbors
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if the rows are not valid, or the metric needs more `metric_params`.
         """
         data = training(self, self._checks(), X)
         self._metric()
@@ -171,28 +188,36 @@ class NearestNeighbors(Estimator):
 
         Parameters
         ----------
-        X
-            Shape (queries, features): array, CSR matrix, dataframe, or a Dask array or dataframe. Default: the rows
-            of the fit, none of which is a neighbour of its own.
-        n_neighbors
-            How many. Default: as the estimator was told.
-        return_distance
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (queries, features), default=None
+            The queries; None: the rows of the fit, none of which is a neighbour of its own.
+        n_neighbors : int, default=None
+            How many; None: as the estimator was told.
+        return_distance : bool, default=True
             Whether distances are wanted.
 
         Returns
         -------
         distances : array of shape (queries, n_neighbors), float64
-            The smallest first; only if `return_distance`.
+            In the unit of the metric, the smallest first; only if `return_distance`.
         indices : array of shape (queries, n_neighbors), int64
             The numbers of the rows, among all that the model was fitted on.
 
+        Raises
+        ------
+        ValueError, TypeError
+            If there are not so many neighbours, or as scikit-learn words it, if the queries are not valid.
+        PlacementError
+            If the ranks of the rows are gone.
+
         Notes
         -----
-        For an array these are arrays. For rows of the fit that lie on ranks they are Dask arrays whose blocks stay with
-        these rows: the rows of each rank go to the others in turn, with ``"mpi"`` without passing through this
-        process. For other Dask collections they are Dask arrays with the chunks of X: not computed yet if the model was
-        fitted on an array, which then travels with the graph (compute both together); computed here already, one chunk
-        of queries after the other, if its rows lie on ranks, since a task cannot call all ranks.
+        For an array these are arrays. For a Dask collection, and for rows of the fit that lie on ranks, they are Dask
+        arrays. If the rows of the fit lie on ranks, X is placed on these, one block of queries per rank, unless the
+        blocks lie there already, and what is found stays with the queries: those of each rank go to the others in
+        turn, with ``"mpi"`` without passing through this process. That is computed here already, since a task cannot
+        call all ranks; fewer queries than ranks are answered from this process. If the model was fitted on an array,
+        nothing is computed yet: the chunks are those of X, and the array travels with the graph (compute both
+        together).
         """
         check_is_fitted(self)
         own = X is None
@@ -201,15 +226,15 @@ class NearestNeighbors(Estimator):
             X = self._rows.X
         elif is_dask_collection(X):
             know_features(self, X, reset=False)
-            X = rows_together(as_array(X))
+            X = rows_together(as_array(in_blocks(X)))
         else:
             X = self._checked(X, order="C")
         if not is_dask_collection(X):
             found = self._found(X, number, 0 if own else None)
         elif own:
-            found = self._own(number)
+            found = self._on_ranks(number, None)
         elif self._rows.distributed:
-            found = self._chunk_by_chunk(X, number)
+            found = self._of_collection(X, number)
         else:
             found = self._lazily(X, number)
         return found if return_distance else found[1]
@@ -221,7 +246,7 @@ class NearestNeighbors(Estimator):
         ----------
         X, n_neighbors
             As of `kneighbors`.
-        mode
+        mode : {"connectivity", "distance"}, default="connectivity"
             ``"connectivity"`` for ones at the neighbours, ``"distance"`` for their distances.
 
         Returns
@@ -268,27 +293,35 @@ class NearestNeighbors(Estimator):
         distances, rows = (np.concatenate(each) for each in zip(*found, strict=True))
         return (distances, rows) if first is None else others(distances, rows, first)
 
-    def _own(self, number: int) -> tuple[Any, Any]:
-        """Return the nearest of all rows, which stay on the ranks of these."""
+    def _on_ranks(self, number: int, queries: Beside | None) -> tuple[Any, Any]:
+        """Return the nearest rows for queries on the ranks, or for all rows, where these lie."""
         kept = np.empty((0, number)), np.empty((0, number), np.int64)
-        task = Task(find_own, self._search(None, number + 1), NeighborsPart, self._checks(), kept)
+        if queries is None:
+            task = Task(find_each, self._search(None, number + 1), NeighborsPart, self._checks(), kept)
+        else:
+            checks = QueryChecks(type(self).__name__, sparse=True)
+            task = Task(find_each, self._search(None, number), QueriesPart, checks, kept)
+        rows = replace(self._rows, y=queries)
         with reporting(type(self).__name__, None, self.verbose, self.callback) as report:
-            (_, (distances, rows)), self.engine_ = fitting.fit(task, self._rows, self.engine, None)
+            (_, (distances, indices)), self.engine_ = fitting.fit(task, rows, self.engine, None)
             if report is not None:
                 report({"pass": 1, "name": "nearest"})
-        return distances, rows
+        return distances, indices
 
     def _search(self, queries: Any, wanted: int) -> Search:
         metric, keywords = self._metric()
         step = max(_CALL // (8 * self.n_features_in_ + 16 * wanted), 1)
         return Search(queries, wanted, metric, keywords, step)
 
-    def _chunk_by_chunk(self, X: Any, number: int) -> tuple[Any, Any]:
+    def _of_collection(self, X: Any, number: int) -> tuple[Any, Any]:
+        """Return the nearest rows, which lie on ranks, for the queries of a Dask array."""
+        [X] = counted([X])
+        if X.shape[0] >= self._rows.X.numblocks[0]:
+            return self._on_ranks(number, beside(self._rows.X, X))
         import dask.array as da
 
-        found = [self._of_block(chunk.compute(), number) for chunk in X.to_delayed().ravel()]
-        chunks = tuple(len(rows) for _, rows in found), (number,)
-        distances, rows = (da.from_array(np.concatenate(each), chunks=chunks) for each in zip(*found, strict=True))
+        chunks = X.chunks[0], (number,)
+        distances, rows = (da.from_array(found, chunks=chunks) for found in self._of_block(X.compute(), number))
         return distances, rows
 
     def _lazily(self, X: Any, number: int) -> tuple[Any, Any]:

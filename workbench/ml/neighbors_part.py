@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from workbench.ml.checks import FindsNonFinite
+from workbench.ml.checks import Checks, FindsNonFinite
 from workbench.ml.left import Keeps
 from workbench.ml.neighbors_measure import measure
 from workbench.ml.parts import Parts
@@ -46,7 +46,7 @@ class Search:
     keywords: Mapping[str, Any]
     """More arguments of the metric."""
     step: int = 0
-    """Of `find_own`: how many rows are searched for at a time."""
+    """Of `find_each`: how many queries are searched for at a time."""
 
 
 def count(parts: Parts, settings: None) -> int:  # noqa: ARG001  (an algorithm has both)
@@ -60,20 +60,18 @@ def find(parts: Parts, search: Search) -> Found:
     return found
 
 
-def find_own(parts: Parts, search: Search) -> None:
-    """Find the nearest of each row, which is none of its own, and have its part keep these.
+def find_each(parts: Parts, search: Search) -> None:
+    """Find the nearest rows for the queries of each part, and have the part keep these.
 
     Notes
     -----
-    Some rows at a time go from the part where they lie to all others, and what is found for them goes back.
+    Some queries at a time go from the part where they lie to all others, and what is found for them goes back.
     """
-    first = 0
-    for rows in parts.each("size"):
-        for start in range(first, first + rows, search.step):
-            stop = min(start + search.step, first + rows)
-            asked = replace(search, queries=parts.fold(_either, "queries", start, stop))
-            parts.each("keep", start, parts.fold(functools.partial(join, search.n_neighbors), "nearest", asked))
-        first += rows
+    for part, queries in parts.each("asks"):
+        for start in range(0, queries, search.step):
+            asked = replace(search, queries=parts.fold(_either, "queries", part, start, start + search.step))
+            found = parts.fold(functools.partial(join, search.n_neighbors), "nearest", asked)
+            parts.each("keep", part, start, found)
 
 
 def _either(left: Any, right: Any) -> Any:
@@ -87,8 +85,19 @@ def join(number: int, left: Found, right: Found) -> Found:
     return np.take_along_axis(distances, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
+@dataclass(frozen=True)
+class QueryChecks(Checks):
+    """What queries have to be, which take the place of targets beside rows that were checked in the fit."""
+
+    def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
+        """See `Checks.apply`."""
+        if not self._is_plain(X, None, None, finite=False):
+            X = super().apply(X, None, None)[0]
+        return X, super().apply(y, None, None)[0], weight
+
+
 class NeighborsPart(Keeps, FindsNonFinite):
-    """A block.
+    """A block, whose rows are also what a search by `find_each` is for: none is found as a neighbour of its own.
 
     Parameters
     ----------
@@ -106,7 +115,7 @@ class NeighborsPart(Keeps, FindsNonFinite):
     """
 
     def __init__(self, X: Any, y: None, weight: None, start: int) -> None:
-        self._X, self._start = X, start
+        self._X, self._queries, self._start = X, X, start
         self._found: list[Found] = []
 
     def rows(self) -> float:
@@ -115,26 +124,26 @@ class NeighborsPart(Keeps, FindsNonFinite):
             self.refuse_non_finite()
         return float(self._X.shape[0])
 
-    def size(self) -> int:
-        """Return the number of the rows."""
-        return int(self._X.shape[0])
+    def asks(self) -> tuple[int, int]:
+        """Return the number of its first row, by which `queries` and `keep` know it, and how many queries it has."""
+        return self._start, int(self._queries.shape[0])
 
-    def queries(self, start: int, stop: int) -> Any:
-        """Return rows by their numbers in all of the data; None if these are rows of another part."""
-        return self._X[start - self._start : stop - self._start] if self._has(start) else None
+    def queries(self, part: int, start: int, stop: int) -> Any:
+        """Return some queries; None if these are wanted of another part."""
+        return self._queries[start:stop] if part == self._start else None
 
-    def keep(self, start: int, found: Found) -> None:
-        """Keep what was found for rows from a number on, without these rows themselves, if this part has these rows."""
-        if self._has(start):
-            self._found.append(others(*found, start))
+    def keep(self, part: int, start: int, found: Found) -> None:
+        """Keep what was found for queries from a number on, if these are its own."""
+        if part == self._start:
+            self._found.append(self._neighbours(found, start))
 
     def kept(self) -> Found:
-        """See `Keeps.kept`: what was found for all rows of this part."""
+        """See `Keeps.kept`: what was found for all queries of this part."""
         distances, rows = (np.concatenate(each) for each in zip(*self._found, strict=True))
         return distances, rows
 
-    def _has(self, number: int) -> bool:
-        return self._start <= number < self._start + self.size()
+    def _neighbours(self, found: Found, start: int) -> Found:
+        return others(*found, self._start + start)
 
     def nearest(self, search: Search) -> Found:
         """Return the nearest of the rows; where distances agree, those of lower numbers come first."""
@@ -162,6 +171,19 @@ class NeighborsPart(Keeps, FindsNonFinite):
                 best, pairs = _better(best, pairs), []
         best = _better(best, pairs)
         return by.distances(best[0]), best[1]
+
+
+class QueriesPart(NeighborsPart):
+    """A block, and beside it queries that are no rows of the fit, as `QueryChecks` returns them."""
+
+    finds_non_finite = False
+
+    def __init__(self, X: Any, y: Any, weight: None, start: int) -> None:
+        super().__init__(X, None, weight, start)
+        self._queries = y
+
+    def _neighbours(self, found: Found, start: int) -> Found:
+        return found
 
 
 def others(distances: _Array, rows: NDArray[np.int64], first: int) -> Found:

@@ -11,7 +11,7 @@ from dask.base import is_dask_collection, persist
 
 from workbench.errors import PlacementError
 from workbench.ml.frames import array_of, plain
-from workbench.placing import alike, pinning, source
+from workbench.placing import alike, pinning, rows, source
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -26,7 +26,8 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     Parameters
     ----------
     columns
-        Rows, targets and weights: Dask collections, arrays and dataframes; None and numbers stay what they are.
+        Rows, targets and weights: Dask collections, arrays and dataframes; None, numbers and what `beside` returned
+        stay what they are.
     engine
         As `workbench.ml.engines.chosen` has returned it; with ``"mpi"`` the blocks lie in the first MPI world.
 
@@ -42,8 +43,12 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     """
     from workbench.placement import place
 
-    given = [number for number, value in enumerate(columns) if not (value is None or isinstance(value, Number))]
-    found = dict(zip(given, _counted([columns[number] for number in given]), strict=True))
+    given = [
+        number
+        for number, value in enumerate(columns)
+        if not (value is None or isinstance(value, Number | alike.Beside))
+    ]
+    found = dict(zip(given, counted([columns[number] for number in given]), strict=True))
     first, *rest = found
     if source.placed_per(found[first]) is None:
         blocks = place(*found.values(), world=0 if engine == "mpi" else None)
@@ -53,7 +58,7 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     return [found.get(number, value) for number, value in enumerate(columns)]
 
 
-def _counted(collections: Sequence[Any]) -> list[Any]:
+def counted(collections: Sequence[Any]) -> list[Any]:
     """Return collections with arrays of known lengths; those that are not known are computed, all together."""
     unknown = [
         number for number, value in enumerate(collections) if not has_lengths(value) and hasattr(value, "chunks")
@@ -70,10 +75,7 @@ def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
     away = {number: other for number, other in others.items() if not _lies(client, other, pins)}
     if not away:
         return others
-    per = str(source.placed_per(first))
-    ranks = pinning.targets(client, per)
-    if [rank.address for rank in ranks] != [pin.address for pin in pins]:
-        raise PlacementError("X was placed on ranks of which some are gone, or on some of them: place it again")
+    per, ranks = _ranks_of(client, first, pins)
     whole = source.examine("X", as_array(first))
     sources = [source.examine(_NAMES[number], other) for number, other in away.items()]
     source.check([whole, *sources], ranks)
@@ -82,6 +84,37 @@ def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
     return others | {
         number: source.assemble(client, each, pins, per) for number, each in zip(away, sources, strict=True)
     }
+
+
+def beside(first: Any, other: Any) -> alike.Beside:
+    """Return a collection placed on the ranks of another, with as many rows as it has, one for each rank at least.
+
+    Parameters
+    ----------
+    first
+        A placed collection.
+    other
+        Dask array of known lengths; one that lies on these ranks already is not copied.
+    """
+    client, pins = whereabouts(first)
+    addresses = [pin.address for pin in pins]
+    if source.placed_per(other) is None or [pin.address for pin in whereabouts(other)[1]] != addresses:
+        per, ranks = _ranks_of(client, first, pins)
+        given = source.examine("X", other)
+        source.check([given], ranks)
+        sizes = rows.split(other.shape[0], len(ranks))
+        [given] = source.persist(client, [given])
+        other = source.assemble(client, given, list(map(pinning.Pin, addresses, sizes)), per)
+    return alike.Beside(other)
+
+
+def _ranks_of(client: Client, first: Any, pins: Sequence[pinning.Pin]) -> tuple[str, list[pinning.Rank]]:
+    """Return what a collection was placed for, and the ranks that have its blocks, all of them there."""
+    per = str(source.placed_per(first))
+    ranks = pinning.targets(client, per)
+    if [rank.address for rank in ranks] != [pin.address for pin in pins]:
+        raise PlacementError("X was placed on ranks of which some are gone, or on some of them: place it again")
+    return per, ranks
 
 
 def _lies(client: Client, collection: Any, pins: Sequence[pinning.Pin]) -> bool:

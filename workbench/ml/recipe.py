@@ -105,18 +105,24 @@ class Recipe(Transformer, Estimator):
 
         Parameters
         ----------
-        X
-            Shape (rows, columns): dataframe, array, or a Dask dataframe or array.
-        y
-            Shape (rows,): the target, numbers or booleans; only `TargetMean` needs it.
-        sample_weight
-            Shape (rows,): weights of the rows. A row of weight 2 counts as two, in means, quantiles and all else; one
-            of weight 0 is not there. Default: all 1.
+        X : dataframe, array, or Dask dataframe or array of shape (rows, columns)
+            The table.
+        y : array-like, or Dask array or series of shape (rows,), default=None
+            The target, numbers or booleans; only `TargetMean` needs it.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows. A row of weight 2 counts as two, in means, quantiles and all else; one of weight 0 is
+            not there. None: all 1.
 
         Returns
         -------
         Recipe
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If steps cannot follow each other, a column does not exist or is not of numbers where a step needs these, or
+            the target is missing.
         """
         self._learn(X, y, sample_weight)
         return self
@@ -185,8 +191,13 @@ class Recipe(Transformer, Estimator):
 
         Parameters
         ----------
-        input_features
-            Names of the columns, if the recipe was fitted on an array. Default: ``x0``, ``x1``, ...
+        input_features : array-like of str of shape (columns,), default=None
+            Names of the columns, if the recipe was fitted on an array; None: ``x0``, ``x1``, ...
+
+        Returns
+        -------
+        ndarray of shape (names,), object
+            Text, in the order of the columns of the result.
         """
         check_is_fitted(self)
         names = _check_feature_names_in(self, input_features)

@@ -15,6 +15,15 @@ _STRATEGIES = ("mean", "median", "most_frequent", "constant")
 class Impute:
     """Fill in what is missing; comes before another step of the same columns, or stands alone.
 
+    Parameters
+    ----------
+    strategy : {"mean", "median", "most_frequent", "constant"}, default="mean"
+        What is filled in. The median is that of the numbers where each block has at most 8192 different ones; otherwise
+        a number whose rank is at most 1/16384 of all rows away. Of several that are most frequent the smallest. A
+        column without any number is filled with 0.
+    fill_value : number or str, default=None
+        The constant.
+
     Raises
     ------
     ValueError
@@ -22,13 +31,7 @@ class Impute:
     """
 
     strategy: str = "mean"
-    """``"mean"``, ``"median"``, ``"most_frequent"`` (of several the smallest) or ``"constant"``.
-
-    The median is that of the numbers where each block has at most 8192 different ones; otherwise a number whose rank is
-    at most 1/16384 of all rows away. A column without any number is filled with 0.
-    """
     fill_value: Any = None
-    """The constant."""
 
     def __post_init__(self) -> None:
         if self.strategy not in _STRATEGIES:
@@ -44,12 +47,18 @@ class Keep:
 
 @dataclass(frozen=True)
 class Scale:
-    """Scale numbers to mean 0 and variance 1, as `workbench.ml.StandardScaler`; missing ones do not count, and stay."""
+    """Scale numbers to mean 0 and variance 1, as `workbench.ml.StandardScaler`; missing ones do not count, and stay.
+
+    Parameters
+    ----------
+    with_mean : bool, default=True
+        Whether the mean is taken away.
+    with_std : bool, default=True
+        Whether numbers are divided by their standard deviation.
+    """
 
     with_mean: bool = True
-    """Whether the mean is taken away."""
     with_std: bool = True
-    """Whether numbers are divided by their standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +66,14 @@ class OneHot:
     """Make a column of zeros and ones of each category; what is missing is a category, if it is missing in the fit.
 
     A category that was not there in the fit is all zeros.
+
+    Parameters
+    ----------
+    sparse_output : bool, default=False
+        Whether the recipe returns rows as a matrix in CSR format: all columns, if one step wants it.
     """
 
     sparse_output: bool = False
-    """Whether the recipe returns rows as a matrix in CSR format: all columns, if one step wants it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,15 @@ class Bucketise:
 
     Missing ones stay missing; with `one_hot` they are all zeros.
 
+    Parameters
+    ----------
+    buckets : int, default=5
+        How many, of as many rows each, as far as different numbers allow it. The quantiles are as exact as a median.
+    edges : sequence of float, default=None
+        The edges, the outer ones included, in place of quantiles. What lies outside is in the first or last bucket.
+    one_hot : bool, default=False
+        Whether each bucket gets a column of zeros and ones.
+
     Raises
     ------
     ValueError
@@ -76,11 +98,8 @@ class Bucketise:
     """
 
     buckets: int = 5
-    """How many, of as many rows each, as far as different numbers allow it. The quantiles are as exact as a median."""
     edges: Sequence[float] | None = None
-    """The edges, the outer ones included, in place of quantiles. What lies outside is in the first or last bucket."""
     one_hot: bool = False
-    """Whether each bucket gets a column of zeros and ones."""
 
     def __post_init__(self) -> None:
         if self.buckets < 2:
@@ -100,6 +119,13 @@ class TargetMean:
     not in them. The fold of a row is drawn by its number, so that the number of ranks changes nothing. A category that
     was not there in the fit is the mean of all rows.
 
+    Parameters
+    ----------
+    folds : int, default=5
+        Into how many the rows are split.
+    smooth : float or "auto", default="auto"
+        As many rows of the mean of all are counted to each category; ``"auto"``: by the variances (empirical Bayes).
+
     Raises
     ------
     ValueError
@@ -107,9 +133,7 @@ class TargetMean:
     """
 
     folds: int = 5
-    """Into how many the rows are split."""
     smooth: float | str = "auto"
-    """As many rows of the mean of all are counted to each category; ``"auto"``: by the variances (empirical Bayes)."""
 
     def __post_init__(self) -> None:
         if self.folds < 2:

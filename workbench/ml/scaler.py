@@ -107,17 +107,22 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
 
         Parameters
         ----------
-        X
-            Shape (rows, features): array, CSR matrix, dataframe, or a Dask array or dataframe.
-        y
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
             Is not used.
-        sample_weight
-            Shape (rows,): weights of the rows. Default: all 1.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows, at least 0; None: all 1.
 
         Returns
         -------
         StandardScaler
             This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows or weights are not valid.
         """
         return self._learn(X, sample_weight, None)
 
@@ -168,7 +173,23 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         self.scale_ = np.where(_is_constant(rows, mean, variance), 1.0, np.sqrt(variance)) if self.with_std else None
 
     def transform(self, X: Any) -> Any:
-        """Return rows scaled, shape (rows, features), in the dtype of X if that is float32; lazily if X is Dask's."""
+        """Return rows scaled.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array, CSR matrix or Dask array of shape (rows, features), float32 if X is, else float64
+            Lazily if X is a Dask collection.
+
+        Raises
+        ------
+        ValueError
+            If sparse rows would be centred.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._lazily("transform", X)
@@ -185,7 +206,18 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
         return X
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return rows as they were before they were scaled, as `transform` does."""
+        """Return rows as they were before they were scaled.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            Scaled rows.
+
+        Returns
+        -------
+        array, CSR matrix or Dask array of shape (rows, features), float32 if X is, else float64
+            In the units of the features. Lazily if X is a Dask collection.
+        """
         check_is_fitted(self)
         if is_dask_collection(X):
             return self._lazily("inverse_transform", X)

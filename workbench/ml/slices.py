@@ -127,6 +127,17 @@ def upper(packed: NDArray[np.float64], width: int) -> NDArray[np.float64]:
         If it is not finite.
     """
     triangle: NDArray[np.float64] = dtfttr(width, packed)[0]
-    if not np.isfinite(np.diag(triangle)).all():
-        raise ValueError("Products of rows overflow: the squares of these numbers are too large, scale the data.")
+    refuse_overflow(np.diag(triangle))
     return triangle
+
+
+def refuse_overflow(squares: Any) -> None:
+    """Return if sums of squares are finite.
+
+    Raises
+    ------
+    ValueError
+        If they are not.
+    """
+    if not np.isfinite(squares).all():
+        raise ValueError("Products of rows overflow: the squares of these numbers are too large, scale the data.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import PlacementError
@@ -11,6 +12,13 @@ from workbench.placing.pinning import Pin
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A placed collection whose blocks lie on the ranks of another's, and need not have as many rows."""
+
+    collection: Any
 
 
 def blocks(X: Any) -> list[Future[Any]]:
@@ -32,7 +40,7 @@ def per_block(client: Client, value: Any, its_pins: Sequence[Pin]) -> Sequence[A
     Parameters
     ----------
     value
-        A placed collection gives each call its block; anything else is given to all.
+        A placed collection, also one as `Beside`, gives each call its block; anything else is given to all.
     its_pins
         Where the blocks lie that the calls are for.
 
@@ -43,10 +51,16 @@ def per_block(client: Client, value: Any, its_pins: Sequence[Pin]) -> Sequence[A
     """
     from dask.base import is_dask_collection
 
-    if not is_dask_collection(value):
+    if isinstance(value, Beside):
+        futures = blocks(value.collection)
+        its_pins = [Pin(pin.address) for pin in its_pins]
+        found = [Pin(pin.address) for pin in pins(client, value.collection, futures)]
+        value = value.collection
+    elif is_dask_collection(value):
+        futures = blocks(value)
+        found = pins(client, value, futures)
+    else:
         return [value] * len(its_pins)
-    futures = blocks(value)
-    found = pins(client, value, futures)
     if found != list(its_pins):
         raise PlacementError(
             f"{source.describe(value)} is placed in {_layout(found)}, X in {_layout(its_pins)}: both have to lie "
