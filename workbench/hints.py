@@ -65,6 +65,9 @@ Part: TypeAlias = str | Command | Option
 Hint: TypeAlias = Part | Sequence[Part]
 """What to do, in a sentence whose commands and options are values."""
 
+AGAIN = "Start the ranks again: cluster.restart() or ", Command("restart"), "; results that lie on them are lost by it."
+"""What to do when nothing else helps."""
+
 
 def label(option: str) -> str:
     """Return how a form calls an option."""

@@ -275,6 +275,66 @@ async def a_communicator_that_is_not_ended_is_handed_out_again(end: End):
     assert communicators.get(2, range(end.size), lambda: None) is not first
 
 
+async def what_a_call_left_of_a_collective_meets_no_later_one(end: End):
+    communicators = _communicators()
+    for serial in range(1, 9):
+        failed = _ours(communicators, serial, range(end.size))
+        if end.rank == 0:
+            failed.Bcast(np.full(4, -1.0))  # it is on its way, and the others do not take it
+        communicators.abandon(serial)
+        del failed
+        await end.gather()
+        got = np.full(4, float(serial)) if end.rank == 0 else np.zeros(4)
+        _ours(communicators, -serial, range(end.size)).Bcast(got)
+        assert got.tolist() == [serial] * 4
+
+
+async def what_waits_on_a_communicator_that_the_program_revokes_gets_an_error(end: End):
+    from mpi4py import MPI
+
+    communicators = _communicators()
+    if "MPICH" in MPI.Get_library_version():
+        with pytest.raises(NotImplementedError):
+            _ours(communicators, 0, range(end.size)).Revoke()
+        return
+    operations: tuple[Callable[[Any], object], ...] = (
+        lambda c: c.Recv(np.zeros(1), 0),
+        lambda c: c.recv(source=0),
+        lambda c: c.Barrier(),
+        lambda c: c.Allreduce(np.ones(LARGE), np.zeros(LARGE)),
+        lambda c: c.allreduce(1),
+        lambda c: c.scan(1),
+        lambda c: c.Split(0),
+    )
+    for serial, operation in enumerate(operations):
+        comm = _ours(communicators, serial, range(end.size))
+        assert comm.allreduce(1) == end.size
+        await end.gather()
+        if end.rank == 0:
+            comm.Revoke()
+        else:
+            threading.Timer(AT_ONCE, comm.watch.end, ["it hangs"]).start()
+            with pytest.raises(MPI.Exception, match="REVOKED"):
+                operation(comm)
+        communicators.abandon(serial)
+        await end.gather()
+
+
+async def a_world_that_can_make_no_more_communicators_reports_what_to_do(end: End):
+    from mpi4py import MPI
+
+    from workbench.errors import CollectiveFailed
+    from workbench.rank.communicators import Communicators
+
+    class Exhausted(MPI.Intracomm):
+        def Create_group(self, *_: Any) -> Any:  # noqa: N802  (mpi4py's name)
+            raise MPI.Exception(MPI.ERR_OTHER)
+
+    communicators = Communicators(Exhausted(MPI.COMM_WORLD.Dup()))
+    with pytest.raises(CollectiveFailed, match=r"MPI made no communicator for the call: .*restart"):
+        communicators.get(1, range(end.size), lambda: None)
+
+
 async def a_request_that_nobody_waits_for_keeps_its_buffer(end: End):
     comm = _ours(_communicators(), 1, range(end.size))
     buffers = [np.zeros(3), np.zeros(3)]
@@ -313,12 +373,12 @@ async def a_message_that_is_too_long_leaves_nothing_behind(end: End):
     from workbench.rank import waiting
 
     comm = _ours(_communicators(), 1, range(end.size))
-    before = len(waiting._abandoned.things)
+    before = sum(map(len, waiting._abandoned.values()))
     sent = comm.Isend(np.zeros(8), end.rank)
     with pytest.raises(MPI.Exception):
         comm.Recv(np.zeros(2), end.rank)
     sent.Wait()
-    assert len(waiting._abandoned.things) == before
+    assert sum(map(len, waiting._abandoned.values())) == before
 
 
 async def what_mpi_may_write_to_yet_is_kept(end: End):
@@ -384,6 +444,9 @@ CHECKS = (
     making_the_communicator_of_a_call_ends_too,
     a_rank_that_comes_when_the_others_have_left_ends_too,
     a_communicator_that_is_not_ended_is_handed_out_again,
+    what_a_call_left_of_a_collective_meets_no_later_one,
+    what_waits_on_a_communicator_that_the_program_revokes_gets_an_error,
+    a_world_that_can_make_no_more_communicators_reports_what_to_do,
     a_request_that_nobody_waits_for_keeps_its_buffer,
     buffers_go_when_their_requests_are_complete,
     a_message_that_is_too_long_leaves_nothing_behind,

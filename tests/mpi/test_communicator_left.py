@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
+import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -254,3 +258,73 @@ def test_what_is_left_on_communicators_that_a_call_made_is_received(untidy: Worl
 
 def test_what_is_left_of_a_call_is_received(untidy: World) -> None:
     untidy.run(what_is_left_is_received_but_for_a_collective_of_one_rank)
+
+
+async def a_copy_that_is_freed_leaves_a_request_alone(end: End) -> None:
+    from mpi4py import MPI
+
+    from workbench.rank import waiting
+    from workbench.rank.spmd_call import SpmdCall
+
+    alone = MPI.COMM_WORLD.Split(end.rank)
+    alone.Set_errhandler(MPI.ERRORS_RETURN)
+
+    def free_copies(comm: Any, *, started: bool) -> None:
+        made = comm.Split(comm.rank)
+        for _ in range(20):
+            posted = [
+                made.Recv_init(np.zeros(1), 0),
+                made.Send_init(np.zeros(1), 0),
+                made.Allreduce_init(np.zeros(1), np.zeros(1)),
+            ]
+            if started:
+                posted[0].Startall(posted)
+            for request in posted:
+                copy = MPI.Prequest(request)
+                copy.Wait()
+                copy.Free()
+        if not started:
+            raise ValueError("after the copies were freed")
+
+    call = SpmdCall("ab", "a call", 1, tuple(range(end.size)))
+    fresh: Any = types.SimpleNamespace(get=lambda *_: MPI.COMM_WORLD.Dup())
+    for started in (False, True):
+        call._function = functools.partial(free_copies, started=started)
+        with contextlib.suppress(ValueError):
+            call.run(fresh, lambda value: value)
+        waiting.release()
+    # MPI gives the handles to what is made next.
+    for _ in range(20):
+        got = [np.zeros(1) for _ in range(50)]
+        requests = [alone.Isend(np.full(1, float(tag)), 0, tag) for tag in range(50)]
+        requests += [alone.Irecv(got[tag], 0, tag) for tag in range(50)]
+        waiting.release()
+        MPI.Request.Waitall(requests)
+        assert np.concatenate(got).tolist() == list(range(50))
+
+
+def test_a_request_whose_copy_was_freed_is_left_alone(untidy: World) -> None:
+    untidy.run(a_copy_that_is_freed_leaves_a_request_alone)
+
+
+async def what_a_thread_gave_up_outlives_the_thread(end: End) -> None:
+    from mpi4py import MPI
+
+    from workbench.rank import waiting
+
+    comm, buffer = MPI.COMM_WORLD.Dup(), np.zeros(1)
+    kept = weakref.ref(buffer)
+    thread = threading.Thread(target=waiting.abandon, args=[comm.Irecv(buffer, left(comm)), buffer])
+    thread.start()
+    thread.join()
+    del thread, buffer
+    waiting.release()
+    assert kept() is not None
+    comm.Barrier()
+    comm.Send(np.ones(1), right(comm))
+    while kept() is not None:
+        waiting.release()
+
+
+def test_what_a_thread_gave_up_outlives_the_thread(untidy: World) -> None:
+    untidy.run(what_a_thread_gave_up_outlives_the_thread)

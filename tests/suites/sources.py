@@ -20,7 +20,7 @@ def distribution(name: str) -> Path:
     """Return the unpacked source distribution of an installed package."""
 
     def fetch(folder: Path) -> Path:
-        wanted = ["--no-binary", ":all:", "--no-deps", "--dest", str(folder), f"{name}=={version(name)}"]
+        wanted = ["--no-binary", name, "--no-deps", "--dest", str(folder), f"{name}=={version(name)}"]
         subprocess.run([sys.executable, "-m", "pip", "download", *wanted], check=True, timeout=PATIENCE)
         [archive] = folder.glob("*.tar.gz")
         with tarfile.open(archive) as members:

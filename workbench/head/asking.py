@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench import errors
 from workbench.errors import CollectiveFailed, RankLost
-from workbench.hints import Command
+from workbench.hints import AGAIN, Command
 
 if TYPE_CHECKING:
     from distributed import Scheduler
 
 T = TypeVar("T")
 
-AGAIN = "Start the ranks again: cluster.restart() or ", Command("restart"), "; results that lie on them are lost by it."
-"""What to do when nothing else helps."""
 STAYS = "but has not ended: nothing that lies on it is lost"
 """What is known of a rank that is slow ..."""
 LOOK = "Ask again; ", Command("where"), " shows what it does."

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
-from workbench.head.asking import AGAIN
+from workbench.hints import AGAIN
 
 if TYPE_CHECKING:
     from distributed import Scheduler

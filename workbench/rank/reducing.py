@@ -92,6 +92,12 @@ class Reducing(Pickled, Family):
             self._offspring[:] = [comm for comm in self._offspring if comm is not self._private]
             self._private.Free()
 
+    def Revoke(self) -> None:
+        """Revoke it, and where its reductions speak."""
+        super().Revoke()
+        if self._private != MPI.COMM_NULL:
+            self._private.Revoke()
+
     def _meet_in_private(self) -> None:
         if self._private == MPI.COMM_NULL:
             private, request = MPI.Intracomm(self).Idup()

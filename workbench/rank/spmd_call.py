@@ -159,12 +159,12 @@ class SpmdCall:
         from mpi4py import MPI
 
         self._function = None
-        # A persistent one may have been started, and freed, by a copy of the user's: MPI.Prequest(request). To use the
-        # handle of one that was freed ends the process. After an error its buffers are in more danger than its handle.
+        # A persistent one that the user started, and freed, by a copy, MPI.Prequest(request), may look active. After an
+        # error its buffers are kept all the same, for MPI may write to them.
         posted = [request for request in self.watch.posted if request and (request.started or not whole)]
         self.watch.posted = []
         for request in posted:
-            if request.receives:
+            if request.receives and not is_over(request):
                 with contextlib.suppress(MPI.Exception):
                     request.Cancel()
         self.left = [request for request in posted if not (whole and is_over(request))]

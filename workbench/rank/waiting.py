@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,36 +30,40 @@ _GRACE = 0.2
 _VERDICT = 60.0
 
 
-class _Abandoned(threading.local):
-    """Of each thread: requests that were given up, and their buffers, which MPI may use until they are complete."""
-
-    def __init__(self) -> None:
-        self.things: list[tuple[Any, ...]] = []
-
-
-_abandoned = _Abandoned()
+# By thread: requests that were given up, and their buffers, which MPI may use until they are complete. A thread of the
+# user may end before that.
+_abandoned: dict[int, list[tuple[Any, ...]]] = {}
 
 
 def abandon(*things: Any) -> None:
     """Keep requests that are given up, and what they write to, until `release` finds them complete."""
-    _abandoned.things.append(things)
+    _abandoned.setdefault(threading.get_ident(), []).append(things)
 
 
 def release() -> None:
-    """Let go of the requests that this thread gave up and MPI is done with, and of their buffers."""
-    _abandoned.things = [things for things in _abandoned.things if not all(map(is_over, things))]
+    """Let go of requests, and of their buffers, that MPI is done with: of this thread, and of those that have ended."""
+    others = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001  (documented)
+    for thread in _abandoned.keys() - others:
+        # An interrupt may come at any time, and is to lose none.
+        _abandoned[thread] = [things for things in _abandoned[thread] if not all(map(is_over, things))]
 
 
 def is_over(thing: Any) -> bool:
-    """Tell whether MPI is done with a thing, if it is a request; a persistent one that is not active is freed."""
+    """Tell whether MPI is done with a thing, if it is a request.
+
+    Notes
+    -----
+    The user may have freed a persistent request by a copy, ``MPI.Prequest(request)``, and MPI may use its memory for
+    another one. So a persistent request is neither completed nor freed here: a rank has crashed by that.
+    """
     from mpi4py import MPI
 
-    if not isinstance(thing, MPI.Request):
+    if not isinstance(thing, MPI.Request) or not thing:
         return True
-    with contextlib.suppress(MPI.Exception):  # of the operation, and nobody asks for that any more
-        if thing and MPI.Request.Test(thing) and thing:
-            MPI.Request.Free(thing)
-    return not thing
+    try:
+        return thing.Get_status() if isinstance(thing, MPI.Prequest) else MPI.Request.Test(thing)
+    except MPI.Exception:  # of the operation, and nobody asks for that any more
+        return isinstance(thing, MPI.Prequest) or not thing
 
 
 def completes(attempt: Callable[[], object]) -> bool:
