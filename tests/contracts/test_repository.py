@@ -37,6 +37,7 @@ PAUSES = {
     "tests/cluster/test_lifecycle.py": "a cluster must not end while it starts, nor while a task runs",
     "tests/cluster/test_profile.py": "a rank is late, and the time that the other waits for it is measured",
     "tests/mpi/test_comm_faults.py": "frames of a connection that has ended must not be taken for those of the next",
+    "tests/server/test_api_forms.py": "a third dry run must not begin while two go on",
     "tests/server/test_board.py": "the registry must not be looked at while nobody sees it",
     "tests/support/metered.py": "a rank is late, and the time that others wait for it is measured",
     "tests/support/spmd_left.py": "a call must not be ended while code after MPI runs",
