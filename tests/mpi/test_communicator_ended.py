@@ -313,9 +313,11 @@ async def what_waits_on_a_communicator_that_the_program_revokes_gets_an_error(en
         if end.rank == 0:
             comm.Revoke()
         else:
-            threading.Timer(AT_ONCE, comm.watch.end, ["it hangs"]).start()
+            hung = threading.Timer(AT_ONCE, comm.watch.end, ["it hangs"])
+            hung.start()
             with pytest.raises(MPI.Exception, match="REVOKED"):
                 operation(comm)
+            hung.cancel()
         communicators.abandon(serial)
         await end.gather()
 
