@@ -244,13 +244,15 @@ class Job:
             self.remove()
 
     def abandon(self, error: BaseException) -> NoReturn:
-        """Leave nothing of the cluster, and raise the error for which it is given up.
+        """Leave nothing of the cluster, and raise the error for which it is given up; again it raises the error alone.
 
         Raises
         ------
         SchedulerSilent
             Instead, if the scheduler does not answer: the record stays then, since there may be a job.
         """
+        if self._given_up:
+            raise error
         if isinstance(error, WorkbenchError):
             self._note(ended.FAILED, (self._why or error).words(NOTEBOOK))
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ from workbench.job import Job
 from workbench.launch import queued
 from workbench.launch.request import request
 from workbench.record import Record
+from workbench.verbs import actions
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,32 @@ def test_a_start_that_was_given_up_before_is_not_submitted() -> None:
     start.submit()
     assert registry.names() == []
     assert not _heads("given-up")
+
+
+def test_ctrl_c_in_the_moment_in_which_the_cluster_takes_over_its_job_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("workbench.cluster.HeadConnection", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        actions.start(ranks=1, name="given-up", quiet=True)
+
+    assert registry.names() == []
+    assert not _heads("given-up")
+
+
+def test_ctrl_c_in_an_import_is_swallowed_by_nobody() -> None:
+    # libraries that other tests have loaded may have another handler
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), actions._interrupted_later(), suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_data_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:

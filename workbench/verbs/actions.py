@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -267,11 +269,28 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     try:
         # While Dask is loaded it may be waiting, or starting.
         job.submit()
-        from workbench.cluster import MPICluster
+        with _interrupted_later():
+            from workbench.cluster import MPICluster
+        return MPICluster(_job=job, **here)
     except BaseException as error:  # noqa: BLE001  (it is raised again)
         job.abandon(error)
-    # From here on it sees to its job itself.
-    return MPICluster(_job=job, **here)
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Have Ctrl-C wait for the end of an import: callbacks in the middle of imports swallow the exception."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        signal.raise_signal(signal.SIGINT)
 
 
 def attach(name: str, ssh_tunnel: str | None = None) -> MPICluster:
