@@ -68,11 +68,16 @@ async def until_closed(comm: Any) -> list[Any]:
 
 
 async def until_refused(comm: Any, message: Any) -> None:
-    """Write until the peer has closed."""
-    with suppress(CommClosedError):
+    """Write until the peer has closed.
+
+    At most eight messages are on their way: a peer that gets little of the machine would fall behind without bound.
+    """
+    with suppress(CommClosedError, StreamClosedError):
         while True:
-            await comm.write(message)
-            await asyncio.sleep(0)
+            for _ in range(8):
+                await comm.write(message)
+                await asyncio.sleep(0)
+            await comm._incoming.link.arrived()
 
 
 async def cancelled(reading: asyncio.Task[Any]) -> None:
