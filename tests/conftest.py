@@ -116,10 +116,12 @@ def failing_worlds() -> Iterator[None]:
 @pytest.fixture
 def hanging_worlds(tmp_path: Path) -> Iterator[None]:
     """Have every world that is started meanwhile never come up."""
-    from workbench.launch import mpi
+    from workbench.launch import mpi_library
 
     program = tmp_path / "mpiexec"
-    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {mpi.find().mpiexec} --version\nexec sleep 600\n')
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec {mpi_library.find().mpiexec} --version\nexec sleep 600\n'
+    )
     program.chmod(0o755)
     settings = Path(os.environ["DASK_CONFIG"]) / "hanging.yaml"
     settings.write_text(f"workbench: {{mpi: {{mpiexec: {program}}}}}")

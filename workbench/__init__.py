@@ -9,25 +9,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.broadcasting import broadcast
     from workbench.cluster import MPICluster
-    from workbench.on_ranks import run_on_ranks, spmd
-    from workbench.placement import blocks, map_blocks, place
-    from workbench.reduction import reduce
-    from workbench.reporting import report
+    from workbench.collective.api import run_on_ranks, spmd
+    from workbench.collective.broadcast import broadcast
+    from workbench.metrics.report import report
+    from workbench.placement.place import blocks, map_blocks, place
+    from workbench.placement.reduce import reduce
 
 __version__ = "0.1.0"
 
 _HOME = {
     "MPICluster": "workbench.cluster",
-    "blocks": "workbench.placement",
-    "broadcast": "workbench.broadcasting",
-    "map_blocks": "workbench.placement",
-    "place": "workbench.placement",
-    "reduce": "workbench.reduction",
-    "report": "workbench.reporting",
-    "run_on_ranks": "workbench.on_ranks",
-    "spmd": "workbench.on_ranks",
+    "blocks": "workbench.placement.place",
+    "broadcast": "workbench.collective.broadcast",
+    "map_blocks": "workbench.placement.place",
+    "place": "workbench.placement.place",
+    "reduce": "workbench.placement.reduce",
+    "report": "workbench.metrics.report",
+    "run_on_ranks": "workbench.collective.api",
+    "spmd": "workbench.collective.api",
 }
 
 __all__ = [
@@ -63,13 +63,13 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 def load_ipython_extension(shell: Any) -> None:
     """``%load_ext workbench``: register the magics."""
-    from workbench.magics import load
+    from workbench.commands.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """``%unload_ext workbench``: take the magics away; clusters go on."""
-    from workbench.magics import unload
+    from workbench.commands.magics import unload
 
     unload(shell)

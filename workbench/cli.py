@@ -12,13 +12,15 @@ from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
 
-from workbench import __version__, debug_log, hints
+from workbench import __version__, hints
+from workbench.commands import actions
+from workbench.commands import format as commands_format
+from workbench.commands.html_report import report
+from workbench.commands.parse import parse
+from workbench.commands.profile import profile
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import TERMINAL
-from workbench.verbs import actions, show
-from workbench.verbs.parse import parse
-from workbench.verbs.profile import profile
-from workbench.verbs.report import report
+from workbench.log import debug_log
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -90,7 +92,7 @@ def _start(*, json: bool, **options: Any) -> int:
     status = actions.Status.of(started.record)
     started.detach()
     text = (
-        f"{show.status_line(status)}; it goes on without this terminal.\n"
+        f"{commands_format.status_line(status)}; it goes on without this terminal.\n"
         f"in a notebook: %mpicluster attach {status.name}\n"
         f"in Python:     workbench.MPICluster.attach({status.name!r})\n"
         f"to end it:     workbench stop {status.name}"
@@ -100,12 +102,12 @@ def _start(*, json: bool, **options: Any) -> int:
 
 def _status(name: str | None, *, json: bool) -> int:
     status = actions.status(actions.choose(name))
-    return _print(asdict(status), show.status_text(status), as_json=json)
+    return _print(asdict(status), commands_format.status_text(status), as_json=json)
 
 
 def _list(*, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called
     listing = actions.listing(everything=all)
-    return _print(asdict(listing), show.listing_text(listing, TERMINAL), as_json=json)
+    return _print(asdict(listing), commands_format.listing_text(listing, TERMINAL), as_json=json)
 
 
 def _logs(name: str | None, rank: str | None, *, json: bool) -> int:
@@ -115,17 +117,17 @@ def _logs(name: str | None, rank: str | None, *, json: bool) -> int:
 
 def _scale(ranks: str, name: str | None, *, json: bool) -> int:
     status = actions.scale(actions.choose(name), ranks)
-    return _print(asdict(status), show.status_line(status), as_json=json)
+    return _print(asdict(status), commands_format.status_line(status), as_json=json)
 
 
 def _restart(name: str | None, *, json: bool) -> int:
     status = actions.restart(actions.choose(name))
-    return _print(asdict(status), show.status_line(status), as_json=json)
+    return _print(asdict(status), commands_format.status_line(status), as_json=json)
 
 
 def _where(name: str | None, *, stacks: bool, json: bool) -> int:
     places = actions.where(actions.choose(name))
-    return _print({"worlds": places}, show.where_text(places, stacks=stacks), as_json=json)
+    return _print({"worlds": places}, commands_format.where_text(places, stacks=stacks), as_json=json)
 
 
 def _metrics(name: str | None, table: str | None, out: str | None, *, json: bool) -> int:
@@ -165,8 +167,8 @@ def _report(file: str, name: str | None, *, json: bool) -> int:
 
 def _stop(name: str | None, *, all: bool, json: bool) -> int:  # noqa: A002  # as the option is called
     stopped = actions.stop(actions.targets(name, everything=all))
-    _print(asdict(stopped), show.stopped_text(stopped), as_json=json)
-    return _fail(show.failed_text(stopped, TERMINAL), EXIT_FAILED) if stopped.failed else 0
+    _print(asdict(stopped), commands_format.stopped_text(stopped), as_json=json)
+    return _fail(commands_format.failed_text(stopped, TERMINAL), EXIT_FAILED) if stopped.failed else 0
 
 
 def _script(name: str | None, *, json: bool) -> int:
@@ -179,15 +181,15 @@ def _doctor(name: str | None, mpi: str | None, *, json: bool) -> int:
     for finding in actions.doctor(name, mpi):
         findings.append(finding)
         if not json:
-            print(show.finding_text(finding, TERMINAL), flush=True)
+            print(commands_format.finding_text(finding, TERMINAL), flush=True)
     told = [asdict(finding) | {"remedy": hints.words(finding.remedy, TERMINAL)} for finding in findings]
-    _print({"findings": told}, show.findings_summary(findings), as_json=json)
+    _print({"findings": told}, commands_format.findings_summary(findings), as_json=json)
     return EXIT_FAILED if any(finding.verdict == "failed" for finding in findings) else 0
 
 
 def _demo(ranks: str | None, mpi: str | None, *, json: bool) -> int:
-    from workbench.demo import run
-    from workbench.launch.request import rank_count
+    from workbench.commands.demo import run
+    from workbench.deploy.request import rank_count
 
     given = {} if ranks is None else {"ranks": rank_count(ranks)}
     result = run(**given, mpi=mpi or "auto", quiet=json)

@@ -11,16 +11,17 @@ from distributed.core import Status
 from distributed.deploy.cluster import Cluster
 from tornado.ioloop import PeriodicCallback
 
-from workbench import cluster_html, debug_log, ended, logs, registry
-from workbench.broadcasting import broadcast
-from workbench.connection import HeadConnection
-from workbench.job import LOOK, Job, submitted_script
-from workbench.launch.request import rank_count
+from workbench.collective.broadcast import broadcast
+from workbench.deploy import display, ended, logs, registry
+from workbench.deploy.connection import HeadConnection
+from workbench.deploy.progress import Progress
+from workbench.deploy.registry import Record
+from workbench.deploy.request import rank_count
+from workbench.deploy.start import LOOK, Job, submitted_script
+from workbench.log import debug_log
 from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
-from workbench.notebook import dashboard_path
-from workbench.progress import Progress
-from workbench.registry import Record
+from workbench.session import dashboard_path
 
 # Milliseconds between two looks whether the cluster is still there.
 _WATCH = 3000
@@ -408,10 +409,10 @@ class MPICluster(Cluster):
     # -- looks -------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return cluster_html.text(self._job.record, len(self.ranks), str(self.status.name))
+        return display.text(self._job.record, len(self.ranks), str(self.status.name))
 
     def _repr_html_(self, cluster_status: Any = None) -> str:
-        return cluster_html.html(self._job.record, self.ranks, str(self.status.name))
+        return display.html(self._job.record, self.ranks, str(self.status.name))
 
     def _widget(self) -> Any:
-        return cluster_html.widget(self)
+        return display.widget(self)

@@ -20,9 +20,9 @@ from jupyter_core.paths import jupyter_runtime_dir
 from support.processes import DEADLINE, until
 
 from browser.viewing import Viewer
-from workbench import registry, scratch
-from workbench.host import ProcessId
-from workbench.record import Record, World
+from workbench.deploy import node_dirs, registry
+from workbench.deploy.record import Record, World
+from workbench.launch.process_id import ProcessId
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
 PANEL = "#mpi-workbench-clusters"
@@ -287,4 +287,4 @@ def make(name: str, log: str = "", process: ProcessId | None = None, ends: float
 def forget(record: Record) -> None:
     """Remove what there is of a cluster that does not run."""
     registry.remove(record)
-    scratch.remove(record.id)
+    node_dirs.remove(record.id)

@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from browser.lab import BASE, Worker, end_clusters, forget, make
-from workbench import registry
-from workbench.host import ProcessId
+from workbench.deploy import registry
+from workbench.launch.process_id import ProcessId
 
 pytestmark = pytest.mark.in_order
 

@@ -6,7 +6,7 @@ import pytest
 from support.processes import until
 
 from browser.lab import PANEL, Worker, end_clusters
-from workbench import registry
+from workbench.deploy import registry
 
 pytestmark = pytest.mark.in_order
 

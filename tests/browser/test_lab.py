@@ -11,7 +11,7 @@ from support.processes import gone, until
 
 from browser.lab import BASE, PANEL, Worker, end_clusters, workbench
 from browser.viewing import Viewer
-from workbench import registry
+from workbench.deploy import registry
 
 pytestmark = pytest.mark.in_order
 

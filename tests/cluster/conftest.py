@@ -20,7 +20,7 @@ from support.spmd import be_patient
 from threadpoolctl import threadpool_limits
 
 from workbench import MPICluster
-from workbench.verbs import actions
+from workbench.commands import actions
 
 RANKS = 4
 

@@ -15,8 +15,9 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, until
 
-from workbench import MPICluster, certificates, registry
-from workbench.ending import stop
+from workbench import MPICluster
+from workbench.deploy import certificates, registry
+from workbench.deploy.stop import stop
 from workbench.errors import HeadUnreachable, StartError, StartTimeout
 
 NAME = "doomed"
@@ -128,9 +129,9 @@ def test_a_head_that_dies_before_it_speaks(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_singletons_are_diagnosed(tmp_path: Path) -> None:
     # An mpiexec that claims to be the right one and starts n worlds of one rank each.
-    from workbench.launch import mpi
+    from workbench.launch import mpi_library
 
-    real = mpi.find()
+    real = mpi_library.find()
     liar = tmp_path / "mpiexec"
     liar.write_text(
         f'#!/bin/sh\n[ "$1" = --version ] && exec {real.mpiexec} --version\n'
@@ -169,8 +170,8 @@ def test_a_record_that_appears_late_is_waited_for() -> None:
     patient = {**os.environ, "DASK_WORKBENCH__RECORD_TIMEOUT": f"{DEADLINE:.0f} s"}
     head = subprocess.Popen([sys.executable, "-m", "workbench.head", NAME], env=patient)
     until("the head runs", lambda: _processes() == [head.pid])
-    from workbench.launch.request import request
-    from workbench.launch.settings import write_dask_settings
+    from workbench.deploy.dask_settings import write_dask_settings
+    from workbench.deploy.request import request
 
     record = request(1, name=NAME)
     registry.create(record)

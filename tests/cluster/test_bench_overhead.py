@@ -14,7 +14,7 @@ from support.processes import DEADLINE
 from workbench.bench import arms, overhead, turns
 from workbench.bench.training import Order
 from workbench.errors import LaunchError
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 PROGRAM = "workbench.bench.training"
 
@@ -37,7 +37,7 @@ def test_overhead_fits_both_models_on_both_engines_and_in_bare_mpi():
 
 
 def test_the_bare_program_comes_to_the_same_on_all_ranks():
-    with turns.taking(mpi.find(), 2, PROGRAM, DEADLINE) as bare:
+    with turns.taking(mpi_library.find(), 2, PROGRAM, DEADLINE) as bare:
         kmeans, logistic = (bare.take(Order(model, 200, 3), DEADLINE) for model in arms.MODELS)
 
     for fits in (kmeans, logistic):
@@ -49,7 +49,7 @@ def test_the_bare_program_comes_to_the_same_on_all_ranks():
 def test_a_bare_program_that_fails_in_its_turn_is_shown():
     with (
         pytest.raises(LaunchError, match=r"took no turn(.|\n)*KeyError: 'no such model'"),
-        turns.taking(mpi.find(), 1, PROGRAM, DEADLINE) as bare,
+        turns.taking(mpi_library.find(), 1, PROGRAM, DEADLINE) as bare,
     ):
         bare.take(Order("no such model", 10, 1), DEADLINE)
 
@@ -58,7 +58,7 @@ def test_a_turn_that_takes_too_long_ends_the_bare_program():
     before = psutil.Process().children(recursive=True)
     with (
         pytest.raises(LaunchError, match="was not done with its turn after 0 s"),
-        turns.taking(mpi.find(), 1, PROGRAM, DEADLINE) as bare,
+        turns.taking(mpi_library.find(), 1, PROGRAM, DEADLINE) as bare,
     ):
         bare.take(Order("kmeans", 100_000, 10_000), 0.01)
 

@@ -17,7 +17,7 @@ from support.processes import DEADLINE, GONE_WITHIN, gone, until
 from workbench import bench
 from workbench.bench import apps, bare, collectives, kernel, transport, turns, world
 from workbench.errors import InvalidRequest, LaunchError
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 
 @pytest.fixture
@@ -35,17 +35,17 @@ def _run(module, *words):
 
 
 def test_what_rank_0_returns_comes_back():
-    assert world.run(mpi.find(), 2, "support.rank_program", {"way": "well"}, 60) == 1
+    assert world.run(mpi_library.find(), 2, "support.rank_program", {"way": "well"}, 60) == 1
 
 
 def test_an_error_on_any_rank_ends_the_world_and_is_shown():
     with pytest.raises(LaunchError, match=r"ended with code(.|\n)*ValueError: no such thing on rank 1"):
-        world.run(mpi.find(), 2, "support.rank_program", {"way": "fail"}, 60)
+        world.run(mpi_library.find(), 2, "support.rank_program", {"way": "fail"}, 60)
 
 
 def test_a_world_that_takes_too_long_is_ended():
     with pytest.raises(LaunchError, match="on 2 ranks was not done after 1 s"):
-        world.run(mpi.find(), 2, "support.rank_program", {"way": "hang"}, 1)
+        world.run(mpi_library.find(), 2, "support.rank_program", {"way": "hang"}, 1)
 
 
 @pytest.mark.mpi_flavour
@@ -71,7 +71,7 @@ def test_apps_measures_bare_clusters_alone_if_asked_to():
 
 @pytest.mark.mpi_flavour
 def test_workers_of_bare_clusters_speak_what_they_are_asked_to():
-    with bare.start(mpi.find(), "mpi", 2) as client:
+    with bare.start(mpi_library.find(), "mpi", 2) as client:
         addresses = list(client.nthreads())
 
     assert len(addresses) == 2
@@ -81,7 +81,7 @@ def test_workers_of_bare_clusters_speak_what_they_are_asked_to():
 def test_a_bare_cluster_that_cannot_start_shows_why_and_leaves_nothing(started_here):
     with (
         pytest.raises(LaunchError, match=r"ended before all workers were there(.|\n)*carrier-pigeon"),
-        bare.start(mpi.find(), "carrier-pigeon", 2),
+        bare.start(mpi_library.find(), "carrier-pigeon", 2),
     ):
         pass
 
@@ -139,7 +139,7 @@ def test_collectives_of_one_rank_are_refused():
 
 @pytest.mark.mpi_flavour
 def test_a_bare_world_takes_turns_with_the_kernel():
-    with turns.taking(mpi.find(), 2, kernel.__name__, DEADLINE, rows=100) as its:
+    with turns.taking(mpi_library.find(), 2, kernel.__name__, DEADLINE, rows=100) as its:
         once, again = its.take(1, DEADLINE), its.take(2, DEADLINE)
 
     assert [turn.setting for turn in once + again] == [once[0].setting] * 4
@@ -151,7 +151,7 @@ def test_a_bare_world_takes_turns_with_the_kernel():
 
 def test_a_bare_world_that_dies_shows_it_and_leaves_nothing(started_here):
     def kill_and_ask():
-        with turns.taking(mpi.find(), 2, kernel.__name__, DEADLINE, rows=100) as its:
+        with turns.taking(mpi_library.find(), 2, kernel.__name__, DEADLINE, rows=100) as its:
             for process in started_here():
                 process.kill()
             its.take(1, DEADLINE)
@@ -165,6 +165,6 @@ def test_a_bare_world_that_dies_shows_it_and_leaves_nothing(started_here):
 def test_a_bare_world_that_cannot_start_shows_why():
     with (
         pytest.raises(LaunchError, match=r"ended before all of its ranks were there(.|\n)*negative dimensions"),
-        turns.taking(mpi.find(), 2, kernel.__name__, DEADLINE, rows=-1),
+        turns.taking(mpi_library.find(), 2, kernel.__name__, DEADLINE, rows=-1),
     ):
         pass

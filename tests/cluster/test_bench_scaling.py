@@ -13,7 +13,7 @@ from workbench import MPICluster
 from workbench.bench import arms, scaling
 from workbench.bench.peak import Watch
 from workbench.bench.training import Order
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 MIB = 2**20
 
@@ -32,7 +32,11 @@ def test_scaling_measures_both_kinds_on_every_arm():
 
 def test_no_rank_holds_more_than_its_block_and_the_work_space_that_is_stated():
     rows = 24 * MIB // Order("kmeans", 1, 1).nbytes
-    with arms.bare_world(mpi.find(), 2) as bare, MPICluster(2, quiet=True) as cluster, Client(cluster) as client:
+    with (
+        arms.bare_world(mpi_library.find(), 2) as bare,
+        MPICluster(2, quiet=True) as cluster,
+        Client(cluster) as client,
+    ):
         grown = {model: arms.Arms(client, bare, Order(model, rows, 2)).growth() for model in arms.MODELS}
 
     for model, by_arm in grown.items():

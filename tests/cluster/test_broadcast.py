@@ -15,9 +15,10 @@ from distributed import Client, Event, LocalCluster
 from support.on_ranks import hold, holds_range, let_go, under_way
 from support.processes import DEADLINE, until
 
-from workbench import MPICluster, broadcast, broadcasting
-from workbench.alignment import is_aligned
+from workbench import MPICluster, broadcast
+from workbench.collective import broadcast as broadcast_module
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
+from workbench.placement.alignment import is_aligned
 
 # Bytes that no rank can send while another does not take them.
 LARGE = np.arange(12_000_000.0)
@@ -151,7 +152,7 @@ async def test_it_can_be_awaited(cluster4):
 
 
 def test_a_client_that_reaches_no_rank_uploads_through_the_head(cluster4, monkeypatch):
-    monkeypatch.setattr(broadcasting, "_REACH", 1e-9)
+    monkeypatch.setattr(broadcast_module, "_REACH", 1e-9)
     with Client(cluster4) as client:
         future = broadcast(client, ARRAY)
         assert len(client.who_has(future)[future.key]) == 4

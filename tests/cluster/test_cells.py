@@ -21,8 +21,9 @@ from distributed import Client, wait
 from support import unpacked
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, until
 
-from workbench import MPICluster, blocks, cells, place
-from workbench.cell_output import failures, grouped, labelled
+from workbench import MPICluster, blocks, place
+from workbench.cells import client as cells_client
+from workbench.cells.output import failures, grouped, labelled
 from workbench.errors import (
     CollectiveFailed,
     CollectiveTimeout,
@@ -40,21 +41,21 @@ def shown(result):
 
 def is_usable(client, size=4):
     """Tell whether a collective among all ranks works."""
-    return cells.evaluate("comm.allreduce(1)", client=client) == [size] * size
+    return cells_client.evaluate("comm.allreduce(1)", client=client) == [size] * size
 
 
 @pytest.mark.mpi_flavour
 def test_a_cell_finds_a_communicator_of_its_ranks_and_what_the_last_one_has_defined(client4):
-    first = cells.run("mine = comm.scan(rank)\nprint('hello', rank, 'of', size)", client=client4)
+    first = cells_client.run("mine = comm.scan(rank)\nprint('hello', rank, 'of', size)", client=client4)
     first.check()
 
     assert shown(first) == "".join(f"rank {rank}: hello {rank} of 4\n" for rank in range(4))
-    assert cells.evaluate("mine", client=client4) == [0, 1, 3, 6]
-    assert cells.evaluate("comm.size, comm.rank, rank", ranks=[0, 3], client=client4) == [(2, 0, 0), (2, 1, 3)]
+    assert cells_client.evaluate("mine", client=client4) == [0, 1, 3, 6]
+    assert cells_client.evaluate("comm.size, comm.rank, rank", ranks=[0, 3], client=client4) == [(2, 0, 0), (2, 1, 3)]
 
 
 def test_what_ranks_say_alike_is_shown_once(client4):
-    result = cells.run("print('a'); print('b' if rank == 2 else 'c')\nrank // 4", client=client4)
+    result = cells_client.run("print('a'); print('b' if rank == 2 else 'c')\nrank // 4", client=client4)
 
     assert shown(result) == "ranks 0-1, 3:\na\nc\n0\nrank 2:\na\nb\n0\n"
 
@@ -71,7 +72,7 @@ def test_a_named_array_is_the_very_block_of_each_rank_and_other_objects_come_as_
         ]
 
     names = {"X": X, "f": future, "factor": 3}
-    result = cells.run("(X.ctypes.data, X.sum() * factor, f['learned'])", names, client=client4, values=True)
+    result = cells_client.run("(X.ctypes.data, X.sum() * factor, f['learned'])", names, client=client4, values=True)
     result.check()
 
     where, sums, learned = zip(*result.values(), strict=True)
@@ -89,16 +90,16 @@ def ranks_of(client):
 @pytest.mark.parametrize("code", ["for i in (1,", "x = = 1", "await nothing()"])
 def test_a_syntax_error_is_told_before_anything_is_sent(client4, code):
     with pytest.raises(InvalidRequest, match=r"^line 1: .*The cell was not run on any rank\.$"):
-        cells.run(f"{code}\nsent = True", client=client4)
+        cells_client.run(f"{code}\nsent = True", client=client4)
 
-    assert cells.evaluate("'sent' in globals()", client=client4) == [False] * 4
+    assert cells_client.evaluate("'sent' in globals()", client=client4) == [False] * 4
 
 
 @pytest.mark.parametrize(
     "code", ["print('x' * 99_999_999)", "'x' * 99_999_998", "display({'text/plain': 'x' * 100_000_000}, raw=True)"]
 )
 def test_output_of_a_hundred_megabytes_is_cut_and_said_so(client4, code):
-    result = cells.run(code, client=client4)
+    result = cells_client.run(code, client=client4)
 
     assert 1_000_000 < len(shown(result)) < 1_100_000
     assert failures(result) == [
@@ -109,7 +110,7 @@ def test_output_of_a_hundred_megabytes_is_cut_and_said_so(client4, code):
 
 @pytest.mark.parametrize("code", ["exit()", "quit()", "import sys; sys.exit(3)"])
 def test_a_cell_that_exits_ends_there_and_its_rank_goes_on(client4, code):
-    result = cells.run(f"{code}\nprint('never')", client=client4)
+    result = cells_client.run(f"{code}\nprint('never')", client=client4)
     result.check()
 
     assert shown(result) == ""
@@ -119,7 +120,7 @@ def test_a_cell_that_exits_ends_there_and_its_rank_goes_on(client4, code):
 
 @pytest.mark.mpi_flavour
 def test_who_waits_for_a_rank_that_has_left_is_told_so(client4):
-    result = cells.run("if rank == 1: exit()\ncomm.Barrier()", client=client4)
+    result = cells_client.run("if rank == 1: exit()\ncomm.Barrier()", client=client4)
 
     with pytest.raises(CollectiveFailed, match=r"^the cell was ended on ranks 0, 2-3: rank 1 left it by exit\(\)$"):
         result.check()
@@ -129,7 +130,9 @@ def test_who_waits_for_a_rank_that_has_left_is_told_so(client4):
 @pytest.mark.mpi_flavour
 def test_a_rank_that_fails_ends_the_others_in_the_middle_of_a_collective(client4):
     for guilty in range(4):
-        result = cells.run(f"if rank == {guilty}:\n    raise KeyError('bad')\ncomm.allreduce(rank)", client=client4)
+        result = cells_client.run(
+            f"if rank == {guilty}:\n    raise KeyError('bad')\ncomm.allreduce(rank)", client=client4
+        )
 
         told = failures(result)
         assert told[0].startswith(f"rank {guilty} raised:\n")
@@ -141,7 +144,7 @@ def test_a_rank_that_fails_ends_the_others_in_the_middle_of_a_collective(client4
 
 
 def test_ranks_that_do_not_wait_for_the_one_that_failed_come_to_their_end(client4):
-    result = cells.run("assert rank\nprint('done')", client=client4)
+    result = cells_client.run("assert rank\nprint('done')", client=client4)
 
     assert [result.done[rank].status for rank in range(4)] == ["error", "ok", "ok", "ok"]
     assert shown(result) == "ranks 1-3: done\n"
@@ -167,7 +170,7 @@ def test_ctrl_c_ends_a_cell_on_all_ranks(client4, where):
             if len(begun) == 4:
                 signal.raise_signal(signal.SIGINT)
 
-    result = cells.run(f"print('begun', flush=True)\n{FOR_EVER[where]}", client=client4, show=interrupt)
+    result = cells_client.run(f"print('begun', flush=True)\n{FOR_EVER[where]}", client=client4, show=interrupt)
 
     assert result.interrupted
     assert {done.status for done in result.done.values()} == {"interrupted"}
@@ -179,9 +182,9 @@ def test_ctrl_c_ends_an_evaluation_without_a_value(client4):
     threading.Timer(1, signal.raise_signal, [signal.SIGINT]).start()
 
     with pytest.raises(KeyboardInterrupt):
-        cells.evaluate(f"__import__('time').sleep({DEADLINE})", client=client4)
+        cells_client.evaluate(f"__import__('time').sleep({DEADLINE})", client=client4)
     with pytest.raises(CollectiveFailed, match=r"there is no value of rank 0: it left the cell by exit\(\)"):
-        cells.evaluate("exit()", client=client4)
+        cells_client.evaluate("exit()", client=client4)
     assert is_usable(client4)
 
 
@@ -194,18 +197,18 @@ def test_a_cell_whose_objects_take_long_is_given_up_and_does_not_come_between_th
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        cells.run("1", {"slow": slow}, client=client4)
-    next_one = cells.run("import time; time.sleep(2); comm.Barrier()", client=client4)
+        cells_client.run("1", {"slow": slow}, client=client4)
+    next_one = cells_client.run("import time; time.sleep(2); comm.Barrier()", client=client4)
     next_one.check()
     assert is_usable(client4)
 
 
 def test_objects_that_cannot_be_made_on_a_rank_are_told_and_the_ranks_go_on(client4):
-    cells.run("import math", client=client4).check()
+    cells_client.run("import math", client=client4).check()
     with pytest.raises(CollectiveFailed, match="cannot make 'thing' of what the notebook sent: SystemExit: no licence"):
-        cells.run("1", {"thing": unpacked.Does(unpacked.leave)}, client=client4)
+        cells_client.run("1", {"thing": unpacked.Does(unpacked.leave)}, client=client4)
     # nobody is left waiting for that cell
-    until("completion", lambda: cells.complete("math.sq", client4) == ["math.sqrt"])
+    until("completion", lambda: cells_client.complete("math.sq", client4) == ["math.sqrt"])
     assert is_usable(client4)
 
 
@@ -213,25 +216,28 @@ def test_names_are_found_by_the_client_that_was_given(cluster4):
     with Client(cluster4, set_as_default=False) as client:
         X = place(da.ones(8, chunks=2), client=client)
         pending = client.submit(time.sleep, 0.5)
-        assert cells.run("X.sum(), f", {"X": X, "f": pending}, client=client, values=True).values() == [(2, None)] * 4
+        assert (
+            cells_client.run("X.sum(), f", {"X": X, "f": pending}, client=client, values=True).values()
+            == [(2, None)] * 4
+        )
         pending.release()
         with pytest.raises(CollectiveFailed, match=r"'sleep-.*', the value of f, was released, or lost with its rank"):
-            cells.run("f", {"f": pending}, client=client)
+            cells_client.run("f", {"f": pending}, client=client)
 
 
 def test_what_cells_write_to_a_block_stays_in_it_when_it_is_spilled_and_deleted_there(client4):
     X = place(np.zeros((8, 2)), client=client4)
 
-    cells.run("from support.spmd import spill\nX[0] = 1\nspill()", {"X": X}, client=client4).check()
+    cells_client.run("from support.spmd import spill\nX[0] = 1\nspill()", {"X": X}, client=client4).check()
     wait([client4.submit(len, block, workers=[3], pure=False) for block in blocks(X)])
-    cells.run("X[1] = 1; spill(); X[1] += 1; del X", client=client4).check()
+    cells_client.run("X[1] = 1; spill(); X[1] += 1; del X", client=client4).check()
 
     assert {len(holders) for holders in client4.who_has(blocks(X)).values()} == {1}
     assert X.compute()[:, 0].tolist() == [1, 2] * 4
 
 
 def test_a_cell_may_be_given_a_time(client4):
-    result = cells.run(FOR_EVER["in a collective"], client=client4, timeout="500 ms")
+    result = cells_client.run(FOR_EVER["in a collective"], client=client4, timeout="500 ms")
 
     with pytest.raises(CollectiveTimeout, match=r"^the cell was ended: it took longer than 0\.5 s$"):
         result.check()
@@ -240,42 +246,42 @@ def test_a_cell_may_be_given_a_time(client4):
 
 def test_what_is_no_placed_array_is_refused_with_what_to_do(client4):
     with pytest.raises(PlacementError, match=r"'Y' is a dask\.Array that is not placed.*Y = workbench\.place\(Y\)"):
-        cells.run("1", {"Y": da.ones(8)}, client=client4)
+        cells_client.run("1", {"Y": da.ones(8)}, client=client4)
     with pytest.raises(InvalidRequest, match=r"'lock', a _thread\.lock, cannot be sent to the ranks: TypeError"):
-        cells.run("1", {"lock": threading.Lock()}, client=client4)
+        cells_client.run("1", {"lock": threading.Lock()}, client=client4)
 
 
 def test_a_large_value_goes_by_broadcast_and_stays_in_the_namespace_alone(client4):
     code = "from support.spmd import held\n(key, _), = held(comm, big)\nkey"
-    keys = cells.run(code, {"big": np.arange(1_000_000.0)}, client=client4, values=True).values()
+    keys = cells_client.run(code, {"big": np.arange(1_000_000.0)}, client=client4, values=True).values()
 
     assert len(set(keys)) == 1
     assert keys[0].startswith("broadcast-")
     until("the ranks let go of it", lambda: not any(keys[0] in held for held in client4.has_what().values()))
-    assert cells.evaluate("big[-1]", client=client4) == [999_999] * 4
+    assert cells_client.evaluate("big[-1]", client=client4) == [999_999] * 4
 
 
 def test_a_rank_without_a_block_is_named_and_those_that_have_one(client4):
     X = place(da.arange(8, chunks=2), per="node", client=client4)
 
     with pytest.raises(PlacementError, match=r"rank 1 holds no block of 'X': run the cell on those .*, --ranks 0$"):
-        cells.run("X", {"X": X}, client=client4)
-    assert cells.run("X.size", {"X": X}, ranks=[0], client=client4, values=True).values() == [8]
+        cells_client.run("X", {"X": X}, client=client4)
+    assert cells_client.run("X.size", {"X": X}, ranks=[0], client=client4, values=True).values() == [8]
 
 
 def test_ranks_and_worlds_that_are_not_there_are_refused(client4):
     with pytest.raises(InvalidRequest, match="--ranks 2,9: world 0 has 4 ranks, no rank 9; allowed: 0-3"):
-        cells.run("1", ranks=[2, 9], client=client4)
+        cells_client.run("1", ranks=[2, 9], client=client4)
     with pytest.raises(InvalidRequest, match="there is no world 5: this cluster has 0"):
-        cells.run("1", world=5, client=client4)
+        cells_client.run("1", world=5, client=client4)
 
 
 def test_values_that_are_too_large_or_cannot_be_sent_stay_where_they_are(client4):
-    large = cells.run("bytes(65 << 20)", client=client4, values=True)
+    large = cells_client.run("bytes(65 << 20)", client=client4, values=True)
     with pytest.raises(CollectiveFailed, match=r"the value on rank 0 does not come here: it has 65\.00 MiB"):
         large.values()
     with pytest.raises(CollectiveFailed, match="a lock cannot be sent: TypeError"):
-        cells.evaluate("__import__('threading').Lock()", client=client4)
+        cells_client.evaluate("__import__('threading').Lock()", client=client4)
 
 
 def test_cells_of_two_notebooks_take_turns_from_the_very_first(cluster4):
@@ -283,7 +289,7 @@ def test_cells_of_two_notebooks_take_turns_from_the_very_first(cluster4):
 
     def notebook(name):
         with Client(cluster4, set_as_default=False) as client:
-            results[name] = [cells.evaluate(f"comm.allreduce({name})", client=client) for _ in range(10)]
+            results[name] = [cells_client.evaluate(f"comm.allreduce({name})", client=client) for _ in range(10)]
 
     threads = [threading.Thread(target=notebook, args=[name]) for name in (1, 10)]
     for thread in threads:
@@ -298,8 +304,9 @@ def test_the_death_of_a_notebook_ends_its_cell(cluster4, client4, tmp_path):
     mark = tmp_path / "begun"
     code = f"open({str(mark)!r}, 'a').close(); comm.recv(source=rank)"
     program = (
-        "import sys\nfrom distributed import Client\nfrom workbench import MPICluster, cells\n"
-        f"cells.run({code!r}, client=MPICluster.attach({cluster4.name!r}).get_client())"
+        "import sys\nfrom distributed import Client\nfrom workbench import MPICluster\n"
+        "from workbench.cells import client as cells_client\n"
+        f"cells_client.run({code!r}, client=MPICluster.attach({cluster4.name!r}).get_client())"
     )
     notebook = subprocess.Popen([sys.executable, "-c", program])
     try:
@@ -326,7 +333,7 @@ def a_cell_that_runs(client, folder):
         f"open({str(begun)!r}, 'a').close()\n"
         f"while not pathlib.Path({str(over)!r}).exists(): time.sleep(0.01)"
     )
-    thread = threading.Thread(target=cells.run, args=[code], kwargs={"client": client})
+    thread = threading.Thread(target=cells_client.run, args=[code], kwargs={"client": client})
     thread.start()
     try:
         until("the cell", begun.exists)
@@ -346,18 +353,18 @@ def test_tasks_flow_while_a_cell_runs_and_print_to_the_log(cluster4, client4, tm
 
 
 def test_names_of_rank_0_are_completed_unless_a_cell_runs(client4, tmp_path):
-    cells.run("import math\nmyvalue = 3; myother = 4", client=client4).check()
+    cells_client.run("import math\nmyvalue = 3; myother = 4", client=client4).check()
 
     # who cannot tell at once tells nothing
-    until("names", lambda: cells.complete("my", client4)[-2:] == ["myother", "myvalue"])
-    until("names of a module", lambda: "math.sqrt" in cells.complete("math.sq", client4))
+    until("names", lambda: cells_client.complete("my", client4)[-2:] == ["myother", "myvalue"])
+    until("names of a module", lambda: "math.sqrt" in cells_client.complete("math.sq", client4))
     with a_cell_that_runs(client4, tmp_path):
-        until("none", lambda: cells.complete("my", client4) == [])
+        until("none", lambda: cells_client.complete("my", client4) == [])
 
 
 def controller(cluster):
     """Return the process that listens for engines and notebooks."""
-    processes = [process for process in psutil.process_iter() if "workbench.head.controller" in cmdline(process)]
+    processes = [process for process in psutil.process_iter() if "workbench.cells.controller" in cmdline(process)]
     (found,) = [process for process in processes if cluster.record.id[-16:] in " ".join(cmdline(process))]
     return found
 
@@ -367,7 +374,7 @@ def cmdline(process):
         line = process.cmdline()
     except psutil.Error:
         return []
-    return [] if any(word.endswith("tether.py") for word in line) else line
+    return [] if any(word.endswith("parent_death.py") for word in line) else line
 
 
 def test_the_controller_listens_on_one_address_and_answers_nobody_without_its_key(cluster4, client4):
@@ -403,7 +410,7 @@ def refused(monitor):
 
 def test_no_key_is_on_a_command_line_or_in_a_file(cluster4, client4):
     assert is_usable(client4)
-    connection = next(iter(cells._links[client4].values())).connection
+    connection = next(iter(cells_client._links[client4].values())).connection
     secrets = [connection["key"], connection["curve_serverkey"]]
     process = controller(cluster4)
     folder = process.cmdline()[process.cmdline().index("--folder") + 1]
@@ -422,11 +429,11 @@ def test_a_cell_runs_on_the_world_that_holds_an_array_and_no_controller_outlives
         here = place(da.arange(4, chunks=4), client=client)
         cluster.scale(2)
         with pytest.raises(PlacementError, match=r"'X' lies on world 0, and this cell runs on world 1: --world 0"):
-            cells.run("X", {"X": here}, world=1, client=client)
-        assert cells.evaluate("comm.allreduce(1)", world=1, client=client) == [1]
+            cells_client.run("X", {"X": here}, world=1, client=client)
+        assert cells_client.evaluate("comm.allreduce(1)", world=1, client=client) == [1]
         everywhere = place(da.arange(6, chunks=3), client=client)
         with pytest.raises(PlacementError, match=r"'X' has blocks on worlds 0-1, and a cell runs in one"):
-            cells.run("X", {"X": everywhere}, client=client)
+            cells_client.run("X", {"X": everywhere}, client=client)
 
         process = controller(cluster)
         kill(cluster.record.process.pid)
@@ -436,13 +443,13 @@ def test_a_cell_runs_on_the_world_that_holds_an_array_and_no_controller_outlives
 @pytest.mark.mpi_flavour
 def test_a_rank_that_dies_in_a_cell_is_named_and_a_restart_helps():
     with MPICluster(3, name="dying-in-cells", quiet=True) as cluster, Client(cluster) as client:
-        result = cells.run("import os\nif rank == 2: os._exit(1)\ncomm.Barrier()", client=client)
+        result = cells_client.run("import os\nif rank == 2: os._exit(1)\ncomm.Barrier()", client=client)
         with pytest.raises(RankLost, match=r"ranks? .*2 of world 0 w(as|ere) lost in this cell"):
             result.check()
         if cluster.record.mpi.startswith("Open MPI"):
             with pytest.raises(RankLost, match=r"rank 2 of world 0 is gone\. Run it on the others, --ranks 0-1, or"):
-                cells.run("1", client=client)
-            assert cells.evaluate("comm.allreduce(1)", ranks=[0, 1], client=client) == [2, 2]
+                cells_client.run("1", client=client)
+            assert cells_client.evaluate("comm.allreduce(1)", ranks=[0, 1], client=client) == [2, 2]
             cluster.restart()
 
         def is_back():
@@ -456,20 +463,20 @@ def test_a_rank_that_dies_in_a_cell_is_named_and_a_restart_helps():
 
 def test_a_cluster_that_is_stopped_in_the_middle_of_a_cell_is_named_as_the_reason():
     with MPICluster(1, name="stopped-in-cell", quiet=True) as cluster, Client(cluster) as client:
-        cells.run("pass", client=client).check()
+        cells_client.run("pass", client=client).check()
         process = controller(cluster)
 
         def stop(rank, item):
             cluster.close()
 
         with pytest.raises((HeadUnreachable, RankLost, CollectiveFailed)):
-            cells.run("print('begun', flush=True)\ncomm.recv(source=rank)", client=client, show=stop).check()
+            cells_client.run("print('begun', flush=True)\ncomm.recv(source=rank)", client=client, show=stop).check()
         until("the controller to end", lambda: gone(process), GONE_WITHIN)
         until("the client to be closed", lambda: client.status == "closed")
         with pytest.raises(PlacementError, match="the client is closed: connect another one"):
-            cells.run("1", client=client)
+            cells_client.run("1", client=client)
 
 
 def test_without_a_cluster_there_is_a_sentence():
     with pytest.raises(PlacementError, match=r"^no client is connected to a cluster\..* Start one"):
-        cells.run("1")
+        cells_client.run("1")

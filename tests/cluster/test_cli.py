@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from workbench import registry
+from workbench.deploy import registry
 
 pytestmark = pytest.mark.in_order
 

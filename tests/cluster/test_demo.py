@@ -11,7 +11,8 @@ import psutil
 import pytest
 from matplotlib import pyplot as plt
 
-from workbench import demo, registry
+from workbench.commands import demo
+from workbench.deploy import registry
 from workbench.errors import WorkbenchError
 
 START = ("%load_ext workbench", "%mpicluster start {ranks} --mpi {mpi}")

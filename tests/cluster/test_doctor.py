@@ -7,9 +7,10 @@ from pathlib import Path
 import dask
 from support.processes import DEADLINE
 
-from workbench import doctor, hints
+from workbench import hints
+from workbench.commands import doctor
 from workbench.hints import TERMINAL
-from workbench.launch import hello, mpi
+from workbench.launch import mpi_library, probe
 
 CHECKS = [
     "interpreter", "names", "settings", "mpi4py", "MPI wheels", "mpiexec", "two ranks", "launcher", "thread level",
@@ -20,7 +21,7 @@ CHECKS = [
 
 def fake_mpiexec(path: Path, runs: str) -> str:
     """Write an mpiexec that calls itself by the name of the real one and does something else."""
-    found = mpi.find()
+    found = mpi_library.find()
     path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {found.mpiexec} --version\n{runs}\n', encoding="ascii")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
@@ -63,15 +64,15 @@ def test_an_mpiexec_that_makes_singletons_is_diagnosed(tmp_path):
 
 def test_ranks_that_hang_are_ended_at_the_deadline(tmp_path):
     with dask.config.set({"workbench.mpi.mpiexec": fake_mpiexec(tmp_path / "mpiexec", "sleep 600")}):
-        found = mpi.find()
-        said = hello.say_hello(found, timeout=0.5)
+        found = mpi_library.find()
+        said = probe.say_hello(found, timeout=0.5)
 
     assert (said.code, said.worlds) == (None, ())
     assert doctor.two_ranks(said, found).verdict == "failed"
 
 
 def test_asking_for_an_mpi_that_is_not_here_fails_with_a_remedy():
-    other = next(flavour for flavour in mpi.FLAVOURS if flavour != mpi.find().flavour)
+    other = next(flavour for flavour in mpi_library.FLAVOURS if flavour != mpi_library.find().flavour)
 
     findings = {finding.check: finding for finding in doctor.examine(mpi=other)}
 

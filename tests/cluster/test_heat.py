@@ -12,7 +12,7 @@ from workbench import blocks, place, run_on_ranks
 from workbench.bench import peers
 from workbench.bench.contests import HEAT, OURS
 from workbench.errors import InvalidRequest
-from workbench.heat_arrays import from_heat, to_heat
+from workbench.mpi.heat import from_heat, to_heat
 
 pytestmark = pytest.mark.heat
 

@@ -17,9 +17,10 @@ from support.folders import folders_of
 from support.last_word import end_of
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, launcher_of, processes_of, until
 
-from workbench import MPICluster, ended, ending, registry
+from workbench import MPICluster
+from workbench.deploy import ended, registry, stop
 from workbench.errors import ClusterNotFound, HeadUnreachable
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 from workbench.launch.mpiexec import has_ulfm
 
 
@@ -69,7 +70,7 @@ def test_after_a_killed_rank_the_others_go_on_and_after_a_killed_mpiexec_their_w
         starts, shared = cluster.record.worlds[0].starts, _shared_memory(cluster)
         assert shared, "ranks of one node share memory"
         kill(victim["pid"])
-        if has_ulfm(mpi.find()):
+        if has_ulfm(mpi_library.find()):
             until("the loss is seen", lambda: cluster.refresh().state == "degraded")
             assert set(client.run(os.getpid).values()) == others
             lost = f"rank 1 of world 0 (pid {victim['pid']} on {victim['host']}) is gone; 1 of 2 go on"
@@ -204,7 +205,7 @@ def test_the_record_of_a_killed_head_is_recognised_and_cleaned() -> None:
 def test_a_head_that_is_stopped_is_told_and_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     import dask
 
-    monkeypatch.setattr(ending, "_END", 0.5)
+    monkeypatch.setattr(stop, "_END", 0.5)
     cluster = MPICluster(1, quiet=True)
     processes = processes_of(cluster)
     os.kill(cluster.record.process.pid, signal.SIGSTOP)

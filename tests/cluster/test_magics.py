@@ -12,9 +12,9 @@ from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 from support.patience import DEADLINE
 
-from workbench import registry
-from workbench.ending import stop
-from workbench.verbs import actions
+from workbench.commands import actions
+from workbench.deploy import registry
+from workbench.deploy.stop import stop
 
 CELLS = {
     "load": "%load_ext workbench\nranks = 2",

@@ -14,12 +14,13 @@ from distributed import Client
 from support import metered
 from support.processes import DEADLINE, kill, until
 
-from workbench import MPICluster, cells, place, report, run_on_ranks
+from workbench import MPICluster, place, report, run_on_ranks
+from workbench.cells import client as cells_client
+from workbench.commands import actions
 from workbench.errors import InvalidRequest
-from workbench.metrics.fields import RANK, TICK
+from workbench.metrics.schema import RANK, TICK
 from workbench.metrics.update import Update
 from workbench.ml import KMeans
-from workbench.verbs import actions
 
 FLAVOUR = pytest.mark.mpi_flavour
 
@@ -70,7 +71,7 @@ def test_what_ranks_send_by_mpi_is_shown_to_the_byte(cluster, client4):
 
 def test_what_cells_send_is_shown_to_the_byte(cluster, client4):
     before, _ = traffic(cluster, client4)
-    cells.run("import numpy as np\ncomm.Bcast(np.zeros(1000, 'b'), root=2)", client=client4)
+    cells_client.run("import numpy as np\ncomm.Bcast(np.zeros(1000, 'b'), root=2)", client=client4)
     after, _ = traffic(cluster, client4)
     expected = np.zeros((4, 4))
     expected[2, [0, 1, 3]] = 1000
@@ -91,15 +92,15 @@ def test_what_dask_moves_is_what_the_transport_has_counted(cluster, client4):
 
 
 def _sent_by_transport():
-    from workbench.rank.metering import by_transport
+    from workbench.metrics.sampler import by_transport
 
     return by_transport()
 
 
 def test_calls_and_cells_are_told_with_what_they_cost_when_they_are_over(cluster, client4, monkeypatch):
-    monkeypatch.setattr("workbench.notebook.cell_number", lambda: 12)
+    monkeypatch.setattr("workbench.session.cell_number", lambda: 12)
     run_on_ranks(metered.come_late, 3, client=client4)
-    cells.run("comm.Barrier()", client=client4)
+    cells_client.run("comm.Barrier()", client=client4)
 
     def over():
         last = cluster.metrics("calls").tail(2)

@@ -20,14 +20,16 @@ from sklearn.linear_model import LogisticRegression as LocalLogisticRegression
 from support.processes import DEADLINE, until
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from workbench import MPICluster, place, registry, run_on_ranks
+from workbench import MPICluster, place, run_on_ranks
+from workbench.commands import actions
+from workbench.deploy import registry
 from workbench.errors import HeadUnreachable, InvalidRequest, RankLost
-from workbench.ml import PCA, KMeans, LogisticRegression, StandardScaler, compare_engines, fitting
+from workbench.ml import PCA, KMeans, LogisticRegression, StandardScaler, compare_engines
 from workbench.ml.checks import Checks
 from workbench.ml.data import Data
-from workbench.ml.task import Task
-from workbench.placing.source import futures_in
-from workbench.verbs import actions
+from workbench.ml.engine import fitting
+from workbench.ml.engine.rank_task import Task
+from workbench.placement.sources import futures_in
 
 ROWS, FEATURES = 1003, 5
 RANDOM = np.random.default_rng(11)

@@ -13,10 +13,11 @@ import pytest
 from sklearn import linear_model
 from sklearn.base import clone
 
-from workbench import broadcasting, place
+from workbench import place
+from workbench.collective import broadcast
 from workbench.errors import InvalidRequest
 from workbench.ml import PCA, LinearRegression, NearestNeighbors, Ridge, StandardScaler
-from workbench.placing import source
+from workbench.placement import sources
 
 X = np.random.default_rng(5).normal(size=(1003, 4)) + 7
 QUERIES = np.random.default_rng(6).normal(size=(100, 4)) + 7
@@ -81,7 +82,7 @@ def test_neighbours_are_the_same_on_all_ranks(client4, engine):
     # They stay with the queries, and those of own rows with the rows.
     assert there.kneighbors(as_dask(QUERIES, 30))[1].chunks == ((25,) * 4, (6,))
     for queries in (as_dask(QUERIES, 30), None):
-        assert [source.placed_per(found) for found in there.kneighbors(queries)] == ["rank", "rank"]
+        assert [sources.placed_per(found) for found in there.kneighbors(queries)] == ["rank", "rank"]
     graph = there.kneighbors_graph(as_dask(QUERIES, 30), mode="distance").compute()
     np.testing.assert_array_equal(graph.toarray(), here.kneighbors_graph(QUERIES, mode="distance").toarray())
 
@@ -93,9 +94,9 @@ def test_a_result_of_a_fit_may_have_any_size(client4):
 
 
 def test_large_queries_go_to_the_ranks_by_a_broadcast(client4, monkeypatch):
-    sent, send = [], broadcasting.send
+    sent, send = [], broadcast.send
     monkeypatch.setattr(
-        broadcasting, "send", lambda client, value, timeout: sent.append(value) or send(client, value, timeout)
+        broadcast, "send", lambda client, value, timeout: sent.append(value) or send(client, value, timeout)
     )
     queries = np.random.default_rng(8).normal(size=(34_000, 4)) + 7
     found = NearestNeighbors(1, engine="mpi").fit(X).kneighbors(queries, return_distance=False)

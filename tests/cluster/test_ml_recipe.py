@@ -16,8 +16,8 @@ from support.processes import DEADLINE
 
 from workbench import place, run_on_ranks
 from workbench.ml import LogisticRegression
-from workbench.ml.recipe import Recipe
-from workbench.ml.recipe_steps import Bucketise, Impute, OneHot, Scale, TargetMean
+from workbench.ml.recipe.estimator import Recipe
+from workbench.ml.recipe.steps import Bucketise, Impute, OneHot, Scale, TargetMean
 
 ROWS = 1003
 RANDOM = np.random.default_rng(9)

@@ -11,7 +11,7 @@ import pytest
 
 from workbench import blocks, place, run_on_ranks
 from workbench.errors import InvalidRequest
-from workbench.native import build, handle, pointer
+from workbench.mpi.native import build, handle, pointer
 
 pytestmark = pytest.mark.mpi_flavour
 

@@ -17,8 +17,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 from support.patience import DEADLINE
 
-from workbench import registry
-from workbench.ending import stop
+from workbench.deploy import registry
+from workbench.deploy.stop import stop
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))

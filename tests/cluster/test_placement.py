@@ -12,8 +12,8 @@ from scipy import sparse
 from support.processes import DEADLINE
 
 from workbench import MPICluster, blocks, map_blocks, place, reduce
-from workbench.alignment import is_aligned
 from workbench.errors import RankLost
+from workbench.placement.alignment import is_aligned
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
 

@@ -18,8 +18,8 @@ from support.shell import ipython
 
 from workbench import MPICluster, cli, run_on_ranks, spmd
 from workbench.errors import InvalidRequest, PlacementError
-from workbench.profile_frame import ProfileFrame
-from workbench.profiling import Profile
+from workbench.metrics.profile import Profile
+from workbench.metrics.profile_frame import ProfileFrame
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 from distributed import Client
 from support.processes import until
 
-from workbench import MPICluster, certificates, registry
-from workbench.host import ProcessId
-from workbench.registry import Record
+from workbench import MPICluster
+from workbench.deploy import certificates, registry
+from workbench.deploy.registry import Record
+from workbench.launch.process_id import ProcessId
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,10 @@ def hung():
 def test_heads_are_asked_each_by_itself_until_the_end_of_the_list_of_them(unused, hung):
     name = unused.record.name
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "workbench.server.pulse"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-m", "workbench.server.heartbeat_process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as asking:
         heard = _heard(asking, ["hung", name, "none"], lambda told: name in told)
         other = _heard(asking, [], lambda told: not told)

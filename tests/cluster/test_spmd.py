@@ -18,9 +18,10 @@ from support.methods import Scale
 from support.processes import DEADLINE, until
 from support.spmd import decorated_mean, decorated_total, held, place_of, spill, total
 
-from workbench import MPICluster, blocks, broadcast, cells, map_blocks, place, run_on_ranks, spmd
-from workbench.alignment import is_aligned
+from workbench import MPICluster, blocks, broadcast, map_blocks, place, run_on_ranks, spmd
+from workbench.cells import client as cells_client
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError
+from workbench.placement.alignment import is_aligned
 
 TABLE = np.arange(40_004.0).reshape(-1, 2)
 FRAME = pd.DataFrame({"delay": np.arange(1000.0), "carrier": list("abcd") * 250})
@@ -338,7 +339,7 @@ def test_heartbeats_go_on_and_the_worker_is_as_before(client4):
 def test_a_call_within_a_cell_is_refused(client4):
     cell = "import workbench\nworkbench.run_on_ranks(lambda comm: comm.rank)"
     with pytest.raises(CollectiveFailed, match=r"in a cell that runs on them already: call the function .*fn\(comm"):
-        cells.run(cell, client=client4).check()
+        cells_client.run(cell, client=client4).check()
 
 
 def test_each_world_runs_calls_of_its_own():

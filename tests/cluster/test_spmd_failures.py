@@ -25,7 +25,7 @@ from support.spmd import WAYS, be_patient, doing, fail, hang, in_c, in_plain_mpi
 
 from workbench import MPICluster, place, run_on_ranks
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 # All of it takes minutes: `make test-long`.
 CYCLES = int(os.environ.get("WORKBENCH_CYCLES", "5"))
@@ -35,7 +35,7 @@ TABLE = np.arange(40_004.0).reshape(-1, 2)
 
 # Arguments of mpiexec with which the MPI is another one in what happens when calls fail.
 KINDS = {"as it comes": []}
-if mpi.find().flavour == "openmpi":
+if mpi_library.find().flavour == "openmpi":
     KINDS["without ULFM"] = ["--mca", "mpi_ft_enable", "0"]
 
 
@@ -386,7 +386,7 @@ def test_a_rank_that_dies_in_a_call_is_named_and_a_restart_helps():
         os.kill(cluster.ranks[2]["pid"], signal.SIGKILL)
         with pytest.raises(RankLost, match=r"rank \d of world 0 was lost during the call hang.*restart"):
             lost.result(DEADLINE)
-        if mpi.find().flavour == "openmpi":
+        if mpi_library.find().flavour == "openmpi":
             with pytest.raises(RankLost, match="rank 2 is gone from world 0"):
                 run_on_ranks(total, client=client)
             with pytest.raises(CollectiveFailed, match="lost with its rank: place the data again"):

@@ -16,8 +16,8 @@ from support.processes import DEADLINE, until
 from support.spmd import be_impatient, be_patient
 
 from workbench import run_on_ranks, spmd
-from workbench.calling.call import Call
-from workbench.calling.request import request
+from workbench.collective.client import Call
+from workbench.collective.request import request
 from workbench.errors import CollectiveFailed, CollectiveTimeout, PlacementError
 
 

@@ -13,9 +13,10 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE, GONE_WITHIN, gone, kill, line_of, processes_of, until
 
-from workbench import MPICluster, logs
+from workbench import MPICluster
+from workbench.commands import actions
+from workbench.deploy import logs
 from workbench.errors import InvalidRequest, StartError
-from workbench.verbs import actions
 
 RANK, HEAD, TEMPLATE = "workbench.rank", "workbench.head", "workbench.fork"
 # A module that remembers which process has imported it first.

@@ -16,8 +16,8 @@ from distributed import Client
 from support.processes import DEADLINE, gone, line_of, until
 
 from workbench import MPICluster
+from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.errors import HeadUnreachable, InvalidRequest
-from workbench.tunnel import Tunnel
 
 ATTACH = """
 import os, sys

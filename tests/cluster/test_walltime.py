@@ -15,12 +15,13 @@ from support.last_word import end_of
 from support.patience import FACTOR
 from support.processes import DEADLINE, gone, processes_of, until
 
-from workbench import MPICluster, ended, registry
+from workbench import MPICluster
+from workbench.deploy import ended, registry
+from workbench.deploy.record import Record
+from workbench.deploy.start import Job
 from workbench.errors import WorkbenchError
 from workbench.head.walltime import LAST, WARNINGS
-from workbench.job import Job
-from workbench.record import Record
-from workbench.resources import Resources
+from workbench.launch.resources import Resources
 
 SIGNALLED = r"takes no more work, for the scheduler asked it to end \(SIGUSR1\).*--walltime"
 

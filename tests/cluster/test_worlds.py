@@ -16,7 +16,8 @@ import pytest
 from distributed import Client
 from support.processes import DEADLINE, processes_of
 
-from workbench import MPICluster, certificates, scratch
+from workbench import MPICluster
+from workbench.deploy import certificates, node_dirs
 
 
 def _look_around(dask_worker: Any) -> dict[str, Any]:
@@ -91,8 +92,8 @@ def test_an_even_share_of_the_memory_of_its_node_is_the_limit_of_a_rank(client4:
 
 def test_all_files_of_a_cluster_are_the_users_alone(cluster4: MPICluster) -> None:
     record = cluster4.record
-    sockets = scratch.sockets(record.id)
-    for folder in (record.folder, record.logs, sockets, scratch.spill(record.id), scratch.shared_memory(record.id)):
+    sockets = node_dirs.sockets(record.id)
+    for folder in (record.folder, record.logs, sockets, node_dirs.spill(record.id), node_dirs.shared_memory(record.id)):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
     assert {path.name for path in sockets.iterdir()} == {
         "head.sock",
@@ -108,7 +109,7 @@ def test_http_is_answered_on_unix_sockets(cluster4: MPICluster) -> None:
     for name in ("head", "rank-2"):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(DEADLINE)
-            connection.connect(str(scratch.sockets(cluster4.record.id) / f"{name}.sock"))
+            connection.connect(str(node_dirs.sockets(cluster4.record.id) / f"{name}.sock"))
             connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
             answer = b"".join(iter(lambda: connection.recv(4096), b""))
         assert answer.startswith(b"HTTP/1.1 200"), answer

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from workbench.bench import BENCHES, options
-from workbench.verbs.table import NOTEBOOK, TERMINAL, verbs
+from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.dashboard.looking import PAGES
+from workbench.dashboard.view_state import PAGES
 
 ROOT = Path(__file__).parents[2]
 BUNDLE = "share/jupyter/labextensions/mpi-workbench"

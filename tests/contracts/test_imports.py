@@ -28,13 +28,13 @@ class Rule:
 RULES = [
     Rule(
         "mpi4py.MPI",
-        anywhere=("rank", "bench"),
-        in_functions=("comm", "native.py", "heat_arrays.py", "fork/hello.py", "ml"),
+        anywhere=("mpi", "rank", "bench"),
+        in_functions=("comm", "collective", "cells", "fork/hello.py", "ml"),
     ),
     Rule("panel", anywhere=("dashboard",)),
-    Rule("sklearn", anywhere=("ml", "bench", "demo.py")),
+    Rule("sklearn", anywhere=("ml", "bench", "commands/demo.py")),
     Rule("jupyter_server", anywhere=("server",)),
-    Rule("dask_jobqueue", in_functions=("launch/site.py",)),
+    Rule("dask_jobqueue", in_functions=("launch/jobqueue.py",)),
 ]
 
 
@@ -108,14 +108,14 @@ def test_importing_the_package_loads_neither_mpi_nor_dask_nor_a_server():
 
 
 def test_loading_the_magics_loads_neither_mpi_nor_dask_nor_libraries_of_data():
-    loaded = json.loads(python("import workbench.magics, json, sys; print(json.dumps(sorted(sys.modules)))"))
+    loaded = json.loads(python("import workbench.commands.magics, json, sys; print(json.dumps(sorted(sys.modules)))"))
 
     assert {"mpi4py.MPI", "distributed", "dask", "ipyparallel", "numpy", "pandas", "panel"}.isdisjoint(loaded)
 
 
 def test_a_rank_loads_nothing_of_the_log_at_debug_and_the_command_loads_no_logging():
     for modules, absent in (
-        ("workbench.rank.__main__, workbench.rank.worker", "workbench.debug_log"),
+        ("workbench.rank.__main__, workbench.rank.worker", "workbench.log.debug_log"),
         ("workbench.cli", "logging"),
     ):
         assert python(f"import sys, {modules}; print({absent!r} in sys.modules)") == "False\n"

@@ -17,7 +17,7 @@ from support.ends import Check, End, until
 from support.member import back_to, level
 from support.world import World, found, run_program
 
-from workbench.comm import engine, wire
+from workbench.comm import framing, progress_engine
 
 MIB = 1 << 20
 
@@ -55,12 +55,12 @@ async def the_sender_dies_before_its_frames(end: End):
         tags = {1: link.take_tag(), 2: link.take_tag()}
         frames = [b"\xc0", b"x" * MIB, b"y"]
         # announces what is never sent
-        await comm.stream.write(wire.pack(frames, list(map(len, frames)), tags)[0])
+        await comm.stream.write(framing.pack(frames, list(map(len, frames)), tags)[0])
         await end.gather()
         die(comm)
         return
     reading = asyncio.create_task(comm.read())
-    await until(lambda: engine.engine().outstanding)
+    await until(lambda: progress_engine.engine().outstanding)
     await end.gather()
     with pytest.raises(CommClosedError):
         await reading
@@ -77,21 +77,21 @@ async def the_receiver_dies_with_frames_on_their_way_to_it(end: End):
         await end.gather()
         die(comm)
         return
-    engine._ABANDON = 0.5
+    progress_engine._ABANDON = 0.5
     await comm.write(to_serialize(np.ones(50 * MIB, np.uint8)))
-    assert engine.engine().outstanding
+    assert progress_engine.engine().outstanding
     await end.gather()
     with pytest.raises(CommClosedError):
         await comm.read()
     await comm.close()
     # Whoever waited for them goes on. Their memory and their tags are MPI's until MPI lets go of them, if ever.
-    await until(lambda: not engine.engine().tasks)
+    await until(lambda: not progress_engine.engine().tasks)
     await back_to(before, but=("transfers", "tags in use", "files", "plans to poll"))
 
 
 @leaving_traces
 async def a_peer_dies_in_the_midst_of_everything(end: End):
-    engine._ABANDON = 0.5
+    progress_engine._ABANDON = 0.5
     comms = [await end.pair() for _ in range(3)]
 
     async def talk(comm):
@@ -109,10 +109,10 @@ async def a_peer_dies_in_the_midst_of_everything(end: End):
     for comm in comms:
         await comm.close()
     if end.left:
-        await until(lambda: not engine.engine().tasks and not engine.engine()._active)
+        await until(lambda: not progress_engine.engine().tasks and not progress_engine.engine()._active)
         del comms, comm
         # a frame of which a part had come already is MPI's for good
-        await until(lambda: not level()["bytes leased"] or engine.engine().outstanding)
+        await until(lambda: not level()["bytes leased"] or progress_engine.engine().outstanding)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_survivors_go_on_when(check: Check, mortal: World):
 LEAVING = """
 import asyncio, os
 from workbench import comm
-from workbench.comm import engine
+from workbench.comm import progress_engine
 import dask, numpy as np
 from mpi4py import MPI
 from distributed.comm import connect, listen
@@ -169,9 +169,9 @@ with asyncio.Runner() as loop:
     else:
         peer = loop.run(write(world.recv(source=0)))
         world.Barrier()
-        words.append(engine.finish(0.1))
+        words.append(progress_engine.finish(0.1))
         world.Barrier()
-        words.append(engine.finish(50))
+        words.append(progress_engine.finish(50))
         world.Barrier()
     words.append(comm.leave(50))
     peer.abort()

@@ -23,7 +23,7 @@ from support.ends import End, sent_by_mpi, until
 from support.world import World, on_ranks
 from tornado.iostream import StreamClosedError
 
-from workbench.comm import engine, member, wire
+from workbench.comm import framing, member, progress_engine
 
 MIB = 1 << 20
 NIL = b"\xc0"
@@ -40,7 +40,7 @@ class ByHand:
     def __init__(self, comm: Any, frames: Sequence[bytes]) -> None:
         self._link, self._stream = comm._incoming.link, comm.stream
         tags = {index: self._link.take_tag() for index in range(len(frames))}
-        [self._header] = wire.pack(frames, [len(frame) for frame in frames], tags)
+        [self._header] = framing.pack(frames, [len(frame) for frame in frames], tags)
         self._frames = [(ensure_memoryview(frame), tags[index]) for index, frame in enumerate(frames)]
         # from the header on the connection is kept, as it is when the frames follow at once
         self._link._hold()
@@ -132,7 +132,7 @@ async def test_a_read_is_cancelled_while_it_waits_for_frames(end: End):
     if end.left:
         reading = asyncio.create_task(comm.read())
         await end.gather()
-        await until(lambda: engine.engine().outstanding)
+        await until(lambda: progress_engine.engine().outstanding)
         await cancelled(reading)
         assert comm.closed()
         await end.gather()
@@ -292,7 +292,7 @@ async def test_a_receive_of_less_than_was_announced_fails(end: End):
     if end.left:
         link = comm._incoming.link
         tag = link.take_tag()
-        [header] = wire.pack([NIL, b"y" * MIB], [1, MIB], {1: tag})
+        [header] = framing.pack([NIL, b"y" * MIB], [1, MIB], {1: tag})
         await comm.stream.write(header)
         link.send([(memoryview(bytearray(1000)), tag)], comm.stream.write(b""))
         assert await until_closed(comm) == []
@@ -354,7 +354,7 @@ async def test_two_thousand_frames_in_a_message(end: End):
         np.testing.assert_array_equal(array, numbered(1 + number % 100, number))
     await comm.close()
     await end.gather()
-    await until(lambda: not engine.engine().outstanding)
+    await until(lambda: not progress_engine.engine().outstanding)
     assert sent_by_mpi(end.partner)[1] > before[1] + 2000
 
 
@@ -417,7 +417,7 @@ async def test_both_directions_are_saturated_at_once(end: End):
 
 @on_ranks
 async def test_long_frames_come_in_pieces(end: End):
-    chunk, wire.CHUNK = wire.CHUNK, 1 << 16
+    chunk, framing.CHUNK = framing.CHUNK, 1 << 16
     try:
         comm = await end.pair()
         sizes = (1 << 16, (1 << 16) + 1, 10 * MIB, 5 * MIB - 1)
@@ -430,12 +430,12 @@ async def test_long_frames_come_in_pieces(end: End):
         await comm.close()
         await end.gather()
     finally:
-        wire.CHUNK = chunk
+        framing.CHUNK = chunk
 
 
 @on_ranks
 async def test_nonsense_closes_the_connection(end: End):
-    for nonsense in (b"\xff" * 64, bytes(8) + b"\xff" * 56, b"GET / HTTP/1.1\r\n" * 4, wire.NUDGE[:8] + b"\x01" * 8):
+    for nonsense in (b"\xff" * 64, bytes(8) + b"\xff" * 56, b"GET / HTTP/1.1\r\n" * 4, framing.NUDGE[:8] + b"\x01" * 8):
         comm = await end.pair()
         if end.left:
             await comm.stream.write(nonsense)
@@ -492,17 +492,17 @@ def test_where_mpi_moves_frames_piece_by_piece(test, world: World):
 @on_ranks
 async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End):
     comm = await end.pair()
-    grace, engine._GRACE = engine._GRACE, 0.1
+    grace, progress_engine._GRACE = progress_engine._GRACE, 0.1
     try:
         if end.left:
             reading = asyncio.create_task(comm.read())
             await end.gather()
-            await until(lambda: engine.engine().outstanding)
+            await until(lambda: progress_engine.engine().outstanding)
             # ends its half of the socket; the frames are not there yet, and are not sent for a while
             await cancelled(reading)
             await end.gather()
-            await until(lambda: not engine.engine().tasks)
-            assert not engine.engine().outstanding
+            await until(lambda: not progress_engine.engine().tasks)
+            assert not progress_engine.engine().outstanding
         else:
             message = ByHand(comm, [NIL, b"y" * MIB])
             message.announce()
@@ -514,4 +514,4 @@ async def test_who_closes_first_waits_for_frames_however_long_they_take(end: End
             message.send()
             await comm.close()
     finally:
-        engine._GRACE = grace
+        progress_engine._GRACE = grace

@@ -16,7 +16,7 @@ from support.ends import End, sent_by_mpi, until
 from support.world import on_ranks
 
 from workbench import comm as transport
-from workbench.comm import engine, member, wire
+from workbench.comm import framing, member, progress_engine
 
 NEVER = {"workbench.comm.threshold": "1 TiB"}
 MIB = 1 << 20
@@ -128,7 +128,7 @@ async def test_every_message_is_counted_once_on_each_way(end: End):
         await comm.write("all")
     # the last message may be counted by its reader before its writer, which counts it when it is known to have arrived
     await end.gather()
-    await until(lambda: not engine.engine().outstanding)
+    await until(lambda: not progress_engine.engine().outstanding)
     now = {way: counted(end.partner, way) - before[way] for way in ways}
     # three messages have large frames, four in all
     assert list(now["mpi"]) == ([3, 10 * MIB, 0, 0] if end.left else [0, 0, 3, 10 * MIB])
@@ -154,8 +154,8 @@ async def test_nothing_runs_where_nothing_is_outstanding(end: End):
         await reading
         reading = asyncio.ensure_future(comm.read())
     # both wait for a message now, and once it is known that the last one has arrived nobody looks after anything
-    await until(lambda: not engine.engine().outstanding)
-    assert engine.engine()._next is None
+    await until(lambda: not progress_engine.engine().outstanding)
+    assert progress_engine.engine()._next is None
     await end.gather()
     await comm.close()
     with pytest.raises(CommClosedError):
@@ -169,7 +169,7 @@ async def test_frames_go_by_mpi_from_a_process_that_can_have_no_more_files(end: 
     await comm.write(to_serialize(numbered(MIB)))
     await comm.read()
     await end.gather()
-    await until(lambda: not engine.engine().outstanding)
+    await until(lambda: not progress_engine.engine().outstanding)
     before, (soft, hard) = sent_by_mpi(end.partner), resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -191,7 +191,7 @@ async def test_a_frame_may_be_longer_than_mpi_can_count(end: End):
     comm = await end.pair()
     size = (1 << 31) + 12345
     # where one message of MPI ends and the next begins
-    marks = [0, *[at + by for at in range(wire.CHUNK, size, wire.CHUNK) for by in (-1, 0)], size - 1]
+    marks = [0, *[at + by for at in range(framing.CHUNK, size, framing.CHUNK) for by in (-1, 0)], size - 1]
     if end.left:
         long = np.zeros(size, np.uint8)
         long[marks] = np.arange(len(marks)) + 1
@@ -200,7 +200,7 @@ async def test_a_frame_may_be_longer_than_mpi_can_count(end: End):
         long = await comm.read()
         assert long.nbytes == size
         np.testing.assert_array_equal(long[marks], np.arange(len(marks)) + 1)
-        assert not long[100 : wire.CHUNK - 1].any()
+        assert not long[100 : framing.CHUNK - 1].any()
     del long
     await end.gather()
     await comm.close()

@@ -41,14 +41,14 @@ def mortal() -> Iterator[World]:
 def _communicators() -> Any:
     from mpi4py import MPI
 
-    from workbench.rank.communicators import Communicators
+    from workbench.mpi.communicator_cache import Communicators
 
     return Communicators(MPI.COMM_WORLD.Dup())
 
 
 def _ours(communicators: Any, serial: int, ranks: Any) -> Any:
-    from workbench.rank.communicator import Communicator
-    from workbench.rank.watch import Watch
+    from workbench.mpi.call_state import Watch
+    from workbench.mpi.communicator import Communicator
 
     watch = Watch()
     return Communicator(communicators.get(serial, list(ranks), watch.check), watch)
@@ -56,7 +56,7 @@ def _ours(communicators: Any, serial: int, ranks: Any) -> Any:
 
 def _ended(comm: Any, operation: Callable[[Any], object]) -> float:
     """Return the seconds that an operation has gone on after it was ended."""
-    from workbench.rank.watch import CallEnded
+    from workbench.mpi.call_state import CallEnded
 
     timer = threading.Timer(SOON, comm.watch.end, ["because"])
     began = time.monotonic()
@@ -143,7 +143,7 @@ def _waiting() -> dict[str, Callable[[Any], object]]:
 
 
 async def each_operation_ends_and_a_fresh_communicator_works(end: End):
-    from workbench.rank.watch import CallEnded
+    from workbench.mpi.call_state import CallEnded
 
     communicators, serial, late = _communicators(), 0, {}
     for name, operation in _waiting().items():
@@ -214,7 +214,7 @@ async def neighbours_end_too(end: End):
 
 
 async def making_the_communicator_of_a_call_ends_too(end: End):
-    from workbench.rank.watch import CallEnded, Watch
+    from workbench.mpi.call_state import CallEnded, Watch
 
     communicators = _communicators()
     if end.rank:
@@ -234,7 +234,7 @@ async def making_the_communicator_of_a_call_ends_too(end: End):
 
 
 async def a_rank_that_comes_when_the_others_have_left_ends_too(end: End):
-    from workbench.rank.watch import CallEnded, Watch
+    from workbench.mpi.call_state import CallEnded, Watch
 
     communicators, serial, large = _communicators(), 0, np.ones(LARGE)
     operations: tuple[Callable[[Any], object], ...] = (
@@ -326,7 +326,7 @@ async def a_world_that_can_make_no_more_communicators_reports_what_to_do(end: En
     from mpi4py import MPI
 
     from workbench.errors import CollectiveFailed
-    from workbench.rank.communicators import Communicators
+    from workbench.mpi.communicator_cache import Communicators
 
     class Exhausted(MPI.Intracomm):
         def Create_group(self, *_: Any) -> Any:  # noqa: N802  (mpi4py's name)
@@ -372,19 +372,19 @@ async def buffers_go_when_their_requests_are_complete(end: End):
 async def a_message_that_is_too_long_leaves_nothing_behind(end: End):
     from mpi4py import MPI
 
-    from workbench.rank import waiting
+    from workbench.mpi import polling
 
     comm = _ours(_communicators(), 1, range(end.size))
-    before = sum(map(len, waiting._abandoned.values()))
+    before = sum(map(len, polling._abandoned.values()))
     sent = comm.Isend(np.zeros(8), end.rank)
     with pytest.raises(MPI.Exception):
         comm.Recv(np.zeros(2), end.rank)
     sent.Wait()
-    assert sum(map(len, waiting._abandoned.values())) == before
+    assert sum(map(len, polling._abandoned.values())) == before
 
 
 async def what_mpi_may_write_to_yet_is_kept(end: End):
-    from workbench.rank.watch import CallEnded
+    from workbench.mpi.call_state import CallEnded
 
     communicators, gone = _communicators(), []
     operations: dict[str, Callable[[Any, Any, Any], object]] = {
@@ -425,7 +425,7 @@ async def survivors_of_a_dead_rank_get_a_communicator(end: End):
         if "Open MPI" in MPI.Get_library_version():
             os.kill(os.getpid(), signal.SIGKILL)
         return  # any other MPI would end the whole world
-    from workbench.rank.watch import CallEnded
+    from workbench.mpi.call_state import CallEnded
 
     threading.Timer(1.0, comm.watch.end, ["because"]).start()
     with pytest.raises((CallEnded, MPI.Exception)):

@@ -82,7 +82,7 @@ async def test_communicators_are_made_as_mpi4py_makes_them(end: End):
 
 @on_ranks
 async def test_what_is_made_from_ours_is_ours_and_shares_its_watch(end: End):
-    from workbench.rank.communicator import Communicator
+    from workbench.mpi.communicator import Communicator
 
     plain, ours = communicators()
     cart = ours.Create_cart([ours.size])
@@ -126,7 +126,7 @@ async def test_abort_ends_the_call_and_not_the_world(end: End):
 async def test_every_operation_that_waits_is_ours(end: End):
     from mpi4py import MPI
 
-    from workbench.rank import communicator
+    from workbench.mpi import communicator
 
     # they tell, set or cancel something here, or are said in words to be mpi4py's own
     local = {

@@ -14,7 +14,7 @@ import pytest
 from support.patience import DEADLINE
 from support.world import World, on_ranks
 
-from workbench.rank import parcel
+from workbench.collective import serialize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool
     """Return of a call on all ranks whether requests may be pending, and whether messages are missing."""
     from mpi4py import MPI
 
+    from workbench.collective.rank_call import SpmdCall
     from workbench.metrics.counters import KEYS
-    from workbench.rank.spmd_call import SpmdCall
 
     class Fresh:
         def get(self, *_: object) -> Any:
@@ -164,7 +164,7 @@ def test_a_message_that_nobody_received_is_noticed_whatever_else_is_amiss(untidy
 async def test_an_exchange_that_is_refused_takes_no_message_and_sends_none(end: End) -> None:
     from mpi4py import MPI
 
-    from workbench.rank.communicator import Communicator
+    from workbench.mpi.communicator import Communicator
 
     comm, got = Communicator(MPI.COMM_WORLD.Dup()), np.zeros(2)
     array = np.ones(2)
@@ -196,10 +196,10 @@ async def test_an_exchange_that_is_refused_takes_no_message_and_sends_none(end: 
 async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) -> None:
     from mpi4py import MPI
 
-    from workbench.rank import communicators
+    from workbench.mpi import communicator_cache
 
-    communicators._SETTLE = DEADLINE
-    made = communicators.Communicators(MPI.COMM_WORLD.Dup())
+    communicator_cache._SETTLE = DEADLINE
+    made = communicator_cache.Communicators(MPI.COMM_WORLD.Dup())
     comm = made.get(1, range(end.size), lambda: None)
     left_over = [comm.Isend(np.ones(size), right(comm), tag=size) for size in (0, 1, 600_000) for _ in range(2)]
     assert made.settle(1, b"the end of a call", left_over)
@@ -208,7 +208,7 @@ async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) ->
     comm.Barrier()  # before the next mark is sent
     assert not more
     assert made.get(1, range(end.size), lambda: None) is comm
-    communicators._SETTLE = 0.1
+    communicator_cache._SETTLE = 0.1
     settled = made.settle(1, b"another end", [comm.Ibarrier()] if end.rank == 0 else [])
     assert end.rank > 0 or not settled
 
@@ -218,15 +218,15 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
 
     from mpi4py import MPI
 
-    from workbench.rank import communicators
-    from workbench.rank.spmd import SpmdCalls
-    from workbench.rank.spmd_call import SpmdCall
+    from workbench.collective.rank import SpmdCalls
+    from workbench.collective.rank_call import SpmdCall
+    from workbench.mpi import communicator_cache
 
-    communicators._SETTLE = DEADLINE
+    communicator_cache._SETTLE = DEADLINE
     worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
     context: Any = SimpleNamespace(rank=end.rank)
     activity: Any = SimpleNamespace(running=lambda *_: contextlib.nullcontext())
-    calls = SpmdCalls(worker, context, communicators.Communicators(MPI.COMM_WORLD.Dup()), activity)
+    calls = SpmdCalls(worker, context, communicator_cache.Communicators(MPI.COMM_WORLD.Dup()), activity)
 
     def call(number: int, function: Callable[[Any], object]) -> dict[str, Any]:
         ready = SpmdCall(str(number), "a call", 1, tuple(range(end.size)))
@@ -249,7 +249,7 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
         assert call(2 * number, leaves)["messages"]
         assert calls._settle(str(2 * number), 1)
         told = call(2 * number + 1, makes)
-        assert parcel.unpack(told["value"]) == {"new"}
+        assert serialize.unpack(told["value"]) == {"new"}
 
 
 def test_what_is_left_on_communicators_that_a_call_made_is_received(untidy: World) -> None:
@@ -263,8 +263,8 @@ def test_what_is_left_of_a_call_is_received(untidy: World) -> None:
 async def a_copy_that_is_freed_leaves_a_request_alone(end: End) -> None:
     from mpi4py import MPI
 
-    from workbench.rank import waiting
-    from workbench.rank.spmd_call import SpmdCall
+    from workbench.collective.rank_call import SpmdCall
+    from workbench.mpi import polling
 
     alone = MPI.COMM_WORLD.Split(end.rank)
     alone.Set_errhandler(MPI.ERRORS_RETURN)
@@ -292,13 +292,13 @@ async def a_copy_that_is_freed_leaves_a_request_alone(end: End) -> None:
         call._function = functools.partial(free_copies, started=started)
         with contextlib.suppress(ValueError):
             call.run(fresh, lambda value: value)
-        waiting.release()
+        polling.release()
     # MPI gives the handles to what is made next.
     for _ in range(20):
         got = [np.zeros(1) for _ in range(50)]
         requests = [alone.Isend(np.full(1, float(tag)), 0, tag) for tag in range(50)]
         requests += [alone.Irecv(got[tag], 0, tag) for tag in range(50)]
-        waiting.release()
+        polling.release()
         MPI.Request.Waitall(requests)
         assert np.concatenate(got).tolist() == list(range(50))
 
@@ -310,20 +310,20 @@ def test_a_request_whose_copy_was_freed_is_left_alone(untidy: World) -> None:
 async def what_a_thread_gave_up_outlives_the_thread(end: End) -> None:
     from mpi4py import MPI
 
-    from workbench.rank import waiting
+    from workbench.mpi import polling
 
     comm, buffer = MPI.COMM_WORLD.Dup(), np.zeros(1)
     kept = weakref.ref(buffer)
-    thread = threading.Thread(target=waiting.abandon, args=[comm.Irecv(buffer, left(comm)), buffer])
+    thread = threading.Thread(target=polling.abandon, args=[comm.Irecv(buffer, left(comm)), buffer])
     thread.start()
     thread.join()
     del thread, buffer
-    waiting.release()
+    polling.release()
     assert kept() is not None
     comm.Barrier()
     comm.Send(np.ones(1), right(comm))
     while kept() is not None:
-        waiting.release()
+        polling.release()
 
 
 def test_what_a_thread_gave_up_outlives_the_thread(untidy: World) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def test_a_message_has_the_bytes_that_mpi_counts(end: End):
     from mpi4py import MPI
 
-    from workbench.rank.sizes import items, nbytes
+    from workbench.mpi.message_size import items, nbytes
 
     numbers = np.arange(24.0)
     spaced = MPI.DOUBLE.Create_vector(2, 1, 3).Commit()
@@ -51,7 +51,7 @@ async def test_a_message_has_the_bytes_that_mpi_counts(end: End):
 async def test_ranks_agree_on_a_blocking_call_only_where_all_of_them_are_sure(end: End):
     from mpi4py import MPI
 
-    from workbench.rank.large import _agree, _words
+    from workbench.mpi.large_messages import _agree, _words
 
     plain, ours = communicators()
     numbers, other = np.ones(8), np.zeros(8)

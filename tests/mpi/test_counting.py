@@ -12,7 +12,7 @@ from support.counted_messages import messages
 from support.counting import LATER, OTHERS, RANKS, RING, Case, ahead, behind, check, of, pickled, text, times, z
 from support.world import on_ranks
 
-from workbench.metrics.fields import COLLECTIVE, MAKERS, NEIGHBOURS, OPERATIONS
+from workbench.metrics.schema import COLLECTIVE, MAKERS, NEIGHBOURS, OPERATIONS
 
 if TYPE_CHECKING:
     from support.ends import End
@@ -167,7 +167,7 @@ async def test_bytes_are_counted_however_a_message_is_told(end: End):
 async def test_there_is_a_case_for_every_operation(end: End):
     from mpi4py import MPI
 
-    from workbench.rank import communicator, request
+    from workbench.mpi import communicator, request
 
     cases = {*three_ways(buffers()), *three_ways(neighbours()), *objects(), *objects_of_neighbours(), *messages()}
     cases |= {*makers(), "Create_group"}

@@ -50,9 +50,9 @@ async def test_what_is_sent_on_any_communicator_goes_to_ranks_of_the_world(end: 
 async def test_a_call_on_some_ranks_sends_to_ranks_of_the_world(end: End):
     from mpi4py import MPI
 
-    from workbench.rank.communicator import Communicator
-    from workbench.rank.communicators import Communicators
-    from workbench.rank.watch import Watch
+    from workbench.mpi.call_state import Watch
+    from workbench.mpi.communicator import Communicator
+    from workbench.mpi.communicator_cache import Communicators
 
     base = MPI.COMM_WORLD.Dup()
     if base.rank in {1, 3}:
@@ -169,7 +169,7 @@ async def test_of_many_meetings_all_ranks_keep_some_that_they_have_in_common(end
 
 @on_ranks
 async def test_a_call_that_is_ended_has_been_counted_and_has_sent_nothing(end: End):
-    from workbench.rank.watch import CallEnded
+    from workbench.mpi.call_state import CallEnded
 
     plain, ours = communicators()
     counters = ours.watch.counters = Counters()

@@ -8,10 +8,10 @@ import threading
 import pytest
 from server.running import FAKE, end, log_in, start
 
-from workbench import registry, scratch
-from workbench.host import ProcessId
-from workbench.registry import Record
-from workbench.server import changes, panels
+from workbench.deploy import node_dirs, registry
+from workbench.deploy.registry import Record
+from workbench.launch.process_id import ProcessId
+from workbench.server import actions, dashboards
 from workbench.server.process import Process
 
 
@@ -60,7 +60,7 @@ def cluster():
     for record in made:
         if record.folder.exists():
             registry.remove(record)
-        scratch.remove(record.id)
+        node_dirs.remove(record.id)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def dask_cluster(cluster):
 @pytest.fixture
 def fake(monkeypatch):
     """Have dashboards that this process starts be `fake_panel`."""
-    monkeypatch.setattr(panels, "MODULE", FAKE)
+    monkeypatch.setattr(dashboards, "MODULE", FAKE)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def verbs(monkeypatch):
             made.append(Process([sys.executable, "-c", code]))
             return made[-1]
 
-    monkeypatch.setattr(changes, "Surroundings", Verbs)
+    monkeypatch.setattr(actions, "Surroundings", Verbs)
     yield made
     for process in made:
         await process.kill()

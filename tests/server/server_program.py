@@ -14,7 +14,7 @@ from jupyter_server.serverapp import ServerApp
 from tornado.web import RequestHandler
 from traitlets.config import Config
 
-from workbench.server import files, panels
+from workbench.server import blocking_files, dashboards
 
 
 class Forbids(Authorizer):
@@ -36,9 +36,9 @@ class Loaded(RequestHandler):
 
 
 def main(base, token, module, folder, given):
-    panels.MODULE = module
+    dashboards.MODULE = module
     patience, settings = json.loads(given)
-    files._PATIENCE = patience or files._PATIENCE
+    blocking_files._PATIENCE = patience or blocking_files._PATIENCE
     config = Config()
     config.ServerApp.authorizer_class = Forbids
     config.ServerApp.base_url = base

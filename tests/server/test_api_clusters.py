@@ -7,7 +7,7 @@ import pytest
 from server.listening import browser
 from support.processes import until
 
-from workbench import registry
+from workbench.deploy import registry
 
 
 async def begin(server, page, **options):

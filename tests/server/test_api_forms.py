@@ -17,14 +17,15 @@ from jupyter_core.paths import jupyter_data_dir
 from server.running import FOLDER, end, start
 from support.processes import gone, line_of, until
 
-from workbench import __version__, cli, registry
+from workbench import __version__, cli
+from workbench.commands.parse import parse
+from workbench.deploy import registry
 from workbench.errors import ClusterExists, InvalidRequest, from_fields
 from workbench.hints import PANEL, TERMINAL
-from workbench.host import ProcessId
+from workbench.launch.process_id import ProcessId
+from workbench.server.form_fields import Field, arguments, field_of, words_of
 from workbench.server.handlers import _folder
 from workbench.server.kernels import interpreter
-from workbench.server.options import Field, arguments, field_of, words_of
-from workbench.verbs.parse import parse
 
 
 @pytest.fixture

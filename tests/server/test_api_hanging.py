@@ -10,7 +10,7 @@ import pytest
 from server.listening import browser
 from server.running import BASE, TOKEN, end, log_in, start
 
-from workbench import registry
+from workbench.deploy import registry
 
 KEY = {"Authorization": f"token {TOKEN}"}
 

@@ -8,7 +8,7 @@ import os
 import pytest
 from server.running import API, TOKEN
 
-from workbench import registry
+from workbench.deploy import registry
 
 LOGIN = {"Authorization": f"token {TOKEN}"}
 # More than waits in the buffers of a connection.

@@ -7,7 +7,7 @@ import json
 import pytest
 from server.running import API, BASE, TOKEN
 
-from workbench import registry
+from workbench.deploy import registry
 
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "3", '"text"', "null", "[" * 100_000], ids=range(7))

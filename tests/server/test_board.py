@@ -9,12 +9,12 @@ import pytest
 from server.unreadable import unreadable
 from support.processes import DEADLINE, kill
 
-from workbench import ended, registry
-from workbench.server import board
-from workbench.server.board import Board
-from workbench.server.clusters import Survey
-from workbench.server.files import FilesSilent
-from workbench.server.pulses import Pulses
+from workbench.deploy import ended, registry
+from workbench.server import state
+from workbench.server.blocking_files import FilesSilent
+from workbench.server.heartbeats import Pulses
+from workbench.server.state import Board
+from workbench.server.survey import Survey
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
@@ -41,7 +41,7 @@ class Slow(Survey):
 async def slow(monkeypatch):
     """Return the survey of the boards that are made now."""
     its = Slow()
-    monkeypatch.setattr(board, "Survey", lambda: its)
+    monkeypatch.setattr(state, "Survey", lambda: its)
     yield its
     its.answers.set()
 
@@ -162,7 +162,7 @@ class Seen(Pulses):
 async def looks(monkeypatch):
     """Return a board that looks seldom unless somebody sees it, and a queue of its looks."""
     looks: asyncio.Queue[None] = asyncio.Queue()
-    monkeypatch.setattr(board, "Pulses", Seen)
+    monkeypatch.setattr(state, "Pulses", Seen)
     its = Board(0.01, 1000.0)
     look = its.look
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from workbench.server.changes import Busy, Changes
+from workbench.server.actions import Busy, Changes
 
 
 @pytest.mark.usefixtures("verbs")

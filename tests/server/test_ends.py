@@ -10,16 +10,16 @@ from server.listening import browser
 from server.running import BASE, end, log_in, panels_of, start
 from support.processes import gone, line_of, until
 
-from workbench import registry
+from workbench.commands import actions
+from workbench.deploy import registry
 from workbench.errors import ClusterNotFound
-from workbench.host import ProcessId
-from workbench.verbs import actions
+from workbench.launch.process_id import ProcessId
 
 
 def helpers_of(process):
     """Return the processes of a server that ask heads."""
     children = psutil.Process(process).children()
-    return [its for its in children if not gone(its) and "workbench.server.pulse" in line_of(its)]
+    return [its for its in children if not gone(its) and "workbench.server.heartbeat_process" in line_of(its)]
 
 
 async def panel_of(server, record):

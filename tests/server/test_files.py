@@ -8,8 +8,8 @@ import threading
 import pytest
 from support.processes import until
 
-from workbench.server import files
-from workbench.server.files import Files, FilesSilent
+from workbench.server import blocking_files
+from workbench.server.blocking_files import Files, FilesSilent
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def hanging():
 async def test_a_look_that_hangs_keeps_neither_the_event_loop_nor_who_has_asked_and_names_the_folder(
     hanging, monkeypatch
 ):
-    monkeypatch.setattr(files, "_PATIENCE", 0.1)
+    monkeypatch.setattr(blocking_files, "_PATIENCE", 0.1)
 
     with pytest.raises(FilesSilent, match=r"^/the/folder has not answered for 0 s: its file server hangs"):
         await Files(lambda: "/the/folder").look(hanging.wait)
@@ -32,7 +32,7 @@ async def test_a_look_that_hangs_keeps_neither_the_event_loop_nor_who_has_asked_
 async def test_looks_while_one_hangs_have_no_threads_and_those_that_nobody_awaits_any_more_are_left_out(
     hanging, threads, monkeypatch
 ):
-    monkeypatch.setattr(files, "_PATIENCE", 0.1)
+    monkeypatch.setattr(blocking_files, "_PATIENCE", 0.1)
     its, late = Files(lambda: "it"), []
 
     told = await asyncio.gather(

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from workbench import registry
+from workbench.deploy import registry
 from workbench.errors import ClusterNotFound
 from workbench.server.log_files import listing, part
 

@@ -13,10 +13,11 @@ import pytest
 from server.running import panels_of
 from support.processes import DEADLINE, gone, kill, line_of, until
 
-from workbench import dashboard, registry, scratch
+from workbench import dashboard
+from workbench.deploy import node_dirs, registry
 from workbench.errors import LaunchError, StartError, StartTimeout
-from workbench.server import panels
-from workbench.server.panels import Panels
+from workbench.server import dashboards
+from workbench.server.dashboards import Panels
 
 PREFIX = "/workbench/dashboard/a/"
 
@@ -27,7 +28,7 @@ async def awaited(what, condition):
 
 
 def sockets(record):
-    return sorted(scratch.sockets(record.id).glob("*.sock"))
+    return sorted(node_dirs.sockets(record.id).glob("*.sock"))
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ async def new(fake):
 
 
 async def test_the_start_and_the_end_of_a_dashboard_are_logged_without_its_path(new, cluster, monkeypatch, caplog):
-    monkeypatch.setattr(panels, "_END", DEADLINE)  # later it is killed
+    monkeypatch.setattr(dashboards, "_END", DEADLINE)  # later it is killed
     caplog.set_level("DEBUG", logger="workbench")
     shown = new()
     await shown.socket(cluster("a"), PREFIX)
@@ -87,7 +88,7 @@ async def test_a_dashboard_is_not_told_to_change_pages_in_threads(new, cluster, 
 @pytest.mark.parametrize("module", ["fake", "real"])
 async def test_the_path_of_the_pages_is_not_on_a_command_line(new, cluster, module, monkeypatch):
     if module == "real":
-        monkeypatch.setattr(panels, "MODULE", "workbench.dashboard")
+        monkeypatch.setattr(dashboards, "MODULE", "workbench.dashboard")
     shown, record = new(), cluster("a")
     starting = asyncio.create_task(shown.socket(record, "/secret/"))
     await awaited("its program", lambda: panels_of(os.getpid(), record))
@@ -125,7 +126,7 @@ async def test_a_dashboard_that_somebody_looks_at_goes_on(new, cluster):
 
 @pytest.mark.parametrize("idle", [0.2, 300])
 async def test_a_dashboard_ends_when_its_cluster_has_and_leaves_nothing(new, cluster, monkeypatch, idle):
-    monkeypatch.setattr(panels, "_LOOK", 0.1)
+    monkeypatch.setattr(dashboards, "_LOOK", 0.1)
     shown, record = new(idle=idle), cluster("a")
     folder = (await shown.socket(record, PREFIX)).parent
     [process] = panels_of(os.getpid(), record)
@@ -177,7 +178,7 @@ async def test_dashboards_end_while_a_file_server_does_not_answer(new, cluster, 
         return answers.wait()
 
     monkeypatch.setattr(registry, "owns_lease", owns_lease)
-    monkeypatch.setattr(panels, "_GLANCE", 0.1)
+    monkeypatch.setattr(dashboards, "_GLANCE", 0.1)
     shown, record = new(idle=0.1), cluster("a")
     await shown.socket(record, PREFIX)
     try:
@@ -190,7 +191,7 @@ async def test_dashboards_end_while_a_file_server_does_not_answer(new, cluster, 
 
 
 async def test_a_dashboard_that_cannot_be_cleared_up_does_not_keep_the_others(new, cluster, monkeypatch):
-    shown, end = new(), panels._end
+    shown, end = new(), dashboards._end
     for name in ("bad", "good"):
         await shown.socket(cluster(name), PREFIX)
 
@@ -199,7 +200,7 @@ async def test_a_dashboard_that_cannot_be_cleared_up_does_not_keep_the_others(ne
         if panel.record.name == "bad":
             raise PermissionError("its socket cannot be removed")
 
-    monkeypatch.setattr(panels, "_end", fail)
+    monkeypatch.setattr(dashboards, "_end", fail)
     await shown.close()
 
     assert panels_of(os.getpid()) == []
@@ -214,7 +215,7 @@ async def test_none_is_started_once_all_have_been_ended(new, cluster):
 
 
 async def test_a_dashboard_that_is_never_ready_is_ended_and_told(new, cluster, monkeypatch):
-    monkeypatch.setattr(panels, "_START", 0.01)
+    monkeypatch.setattr(dashboards, "_START", 0.01)
     shown, record = new(), cluster("a")
 
     with pytest.raises(StartTimeout, match=r"cluster 'a' was not ready after 0 s: .*Its log is .*dashboard\.log"):
@@ -223,7 +224,7 @@ async def test_a_dashboard_that_is_never_ready_is_ended_and_told(new, cluster, m
 
 
 async def test_a_start_that_failed_a_moment_ago_is_told_with_its_log_and_not_tried_again(new, cluster, monkeypatch):
-    monkeypatch.setattr(panels, "_REMEMBERED", 600.0)
+    monkeypatch.setattr(dashboards, "_REMEMBERED", 600.0)
     shown, record = new(), cluster("broken")
     (record.logs / "dashboard.log").write_text("of a dashboard before\n")
 
@@ -240,7 +241,7 @@ async def test_a_start_that_failed_a_moment_ago_is_told_with_its_log_and_not_tri
 
 
 async def test_a_failed_start_is_tried_again_by_who_asks_later(new, cluster, monkeypatch):
-    monkeypatch.setattr(panels, "_REMEMBERED", 0.0)
+    monkeypatch.setattr(dashboards, "_REMEMBERED", 0.0)
     shown, record = new(), cluster("broken")
 
     for _ in range(2):

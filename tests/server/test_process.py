@@ -19,6 +19,7 @@ import pytest
 from support.processes import gone, line_of, until
 from tornado.web import HTTPError
 
+from workbench.commands.actions import Broken, Stopped
 from workbench.errors import (
     ClusterExists,
     ClusterNotFound,
@@ -32,11 +33,10 @@ from workbench.errors import (
     WorkbenchError,
 )
 from workbench.hints import Command, Option
+from workbench.server.actions import Busy
 from workbench.server.api import trouble
-from workbench.server.changes import Busy
-from workbench.server.commands import answer
 from workbench.server.process import Ended, Process, run
-from workbench.verbs.actions import Broken, Stopped
+from workbench.server.subcommand import answer
 
 # It starts one more, says which, and waits.
 WAITS = "import subprocess, sys; p = subprocess.Popen(['sleep', '1000']); print(p.pid, flush=True); p.wait()"
@@ -114,7 +114,7 @@ async def test_a_program_whose_path_looks_like_a_variable_is_run(tmp_path):
 
 async def test_the_log_of_a_process_goes_to_the_server_and_is_no_word_of_an_error(capfd, monkeypatch):
     monkeypatch.setenv("WORKBENCH_LOG", "debug")
-    code = "from workbench import debug_log as log; log.set_up(); log.started(17, 'x'); raise SystemExit('no MPI')"
+    code = "from workbench.log import debug_log as log; log.set_up(); log.started(17, 'x'); raise SystemExit('no MPI')"
 
     assert await run(python(code), 60) == Ended(1, "", "no MPI\n")
 

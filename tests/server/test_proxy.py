@@ -10,8 +10,8 @@ import pytest
 from server.running import BASE, TOKEN
 from tornado.simple_httpclient import HTTPStreamClosedError
 
-from workbench import registry
-from workbench.host import ProcessId
+from workbench.deploy import registry
+from workbench.launch.process_id import ProcessId
 
 SECRETS = {
     "Authorization": f"token {TOKEN}",

@@ -10,9 +10,9 @@ import pytest
 from distributed.core import Server
 from support.processes import DEADLINE, gone, line_of, until
 
-from workbench import certificates, registry
-from workbench.server import pulses
-from workbench.server.pulses import Pulses
+from workbench.deploy import certificates, registry
+from workbench.server import heartbeats
+from workbench.server.heartbeats import Pulses
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def process():
     """Return the process that asks, as soon as it is there."""
 
     def found():
-        return next((its for its in psutil.Process().children() if pulses.MODULE in line_of(its)), None)
+        return next((its for its in psutil.Process().children() if heartbeats.MODULE in line_of(its)), None)
 
     await asyncio.to_thread(until, "it is started", found)
     return found()
@@ -57,7 +57,7 @@ async def test_it_ends_when_nobody_looks_and_begins_again_when_somebody_does(new
 
 
 async def test_its_start_and_its_end_are_logged(new, monkeypatch, caplog):
-    monkeypatch.setattr(pulses, "_END", DEADLINE)  # later it is killed
+    monkeypatch.setattr(heartbeats, "_END", DEADLINE)  # later it is killed
     caplog.set_level("DEBUG", logger="workbench")
     its, messages = new(), asyncio.Queue()
     its.show(messages.put_nowait)
@@ -73,21 +73,21 @@ async def test_its_start_and_its_end_are_logged(new, monkeypatch, caplog):
 
 
 async def test_one_that_talks_nonsense_is_started_again(new, monkeypatch, caplog):
-    right = pulses.MODULE
-    monkeypatch.setattr(pulses, "_AGAIN", 0.0)
-    monkeypatch.setattr(pulses, "MODULE", "this")  # a poem
+    right = heartbeats.MODULE
+    monkeypatch.setattr(heartbeats, "_AGAIN", 0.0)
+    monkeypatch.setattr(heartbeats, "MODULE", "this")  # a poem
     messages = asyncio.Queue()
     its = new()
     its.show(messages.put_nowait)
     await asyncio.to_thread(until, "that is logged", lambda: "started again" in caplog.text)
 
-    monkeypatch.setattr(pulses, "MODULE", right)
+    monkeypatch.setattr(heartbeats, "MODULE", right)
 
     assert (await messages.get())["pulses"] == {}
 
 
 async def test_one_that_breaks_off_is_started_again_and_ends_with_the_server(new, monkeypatch):
-    monkeypatch.setattr(pulses, "_AGAIN", 0.0)
+    monkeypatch.setattr(heartbeats, "_AGAIN", 0.0)
     messages = asyncio.Queue()
     its = new()
     its.show(messages.put_nowait)

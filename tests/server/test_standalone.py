@@ -30,8 +30,8 @@ PROGRAM = """
 import sys
 from server.running import FAKE
 from workbench import cli
-from workbench.server import panels
-panels.MODULE = FAKE
+from workbench.server import dashboards
+dashboards.MODULE = FAKE
 sys.exit(cli.main(["dashboard", *sys.argv[1:]]))
 """
 

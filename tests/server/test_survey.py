@@ -11,14 +11,14 @@ import pytest
 from server.unreadable import unreadable
 from support.processes import DEADLINE, until
 
-from workbench import ended, registry
+from workbench.deploy import ended, registry
+from workbench.deploy.record import World
 from workbench.errors import RecordError
-from workbench.host import ProcessId
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
-from workbench.record import World
-from workbench.resources import Resources
-from workbench.server import clusters
-from workbench.server.clusters import Survey
+from workbench.launch.process_id import ProcessId
+from workbench.launch.resources import Resources
+from workbench.server import survey as survey_module
+from workbench.server.survey import Survey
 
 ELSEWHERE = dataclasses.replace(ProcessId.here(), host="n17", machine="another")
 
@@ -108,7 +108,7 @@ def test_the_clusters_that_have_ended_are_reported_and_read_only_when_there_is_a
     registry.remove(second)
     assert [its["name"] for its in survey.look().ended] == ["second", "first"]
     assert reads == [1]
-    monkeypatch.setattr(clusters, "_SHOWN", 1)
+    monkeypatch.setattr(survey_module, "_SHOWN", 1)
     assert [its["name"] for its in survey.look().ended] == ["second"]
     ended.folder().chmod(0o755)
     assert [its["name"] for its in survey.look().ended] == ["second"]
@@ -180,7 +180,7 @@ def test_what_has_ended_is_removed_when_its_starter_could_read_why(cluster, aske
 
     assert survey.look().clusters["ended"]["message"] == "why"
 
-    monkeypatch.setattr(clusters, "_READ", 0.0)
+    monkeypatch.setattr(survey_module, "_READ", 0.0)
     until("it is removed", lambda: survey.look().clusters == {})
     assert registry.names() == []
 
@@ -188,7 +188,7 @@ def test_what_has_ended_is_removed_when_its_starter_could_read_why(cluster, aske
 def test_nobody_waits_for_schedulers_that_are_asked_before_what_has_ended_is_removed(cluster, asked, monkeypatch):
     asking, answered, waited = threading.Event(), threading.Event(), []
     monkeypatch.setattr(registry, "clean", lambda: asking.set() or waited.append(answered.wait(DEADLINE)))
-    monkeypatch.setattr(clusters, "_READ", 0.0)
+    monkeypatch.setattr(survey_module, "_READ", 0.0)
     cluster("ended", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}))
     survey = Survey(asked)
 

@@ -6,8 +6,8 @@ import argparse
 
 import pytest
 
-from workbench import registry
 from workbench.bench import submit
+from workbench.deploy import registry
 from workbench.errors import LaunchError
 
 

@@ -24,9 +24,10 @@ from support.processes import DEADLINE, until
 from support.slurm import NAMES
 from support.training import place, weights_by_ranks
 
-from workbench import MPICluster, cli, registry
+from workbench import MPICluster, cli
 from workbench import place as spread_out
-from workbench.launch import mpi
+from workbench.deploy import registry
+from workbench.launch import mpi_library
 
 pytestmark = pytest.mark.in_order
 
@@ -194,7 +195,7 @@ def test_a_dry_run_shows_the_script_and_what_slurm_says_and_starts_nothing(slurm
 def test_ranks_that_go_on_without_one_another_are_started_by_mpiexec_or_refused_in_words(slurm, capsys):
     words = ["start", "4", "--nodes", "2", "--scheduler", "slurm", "--fault-tolerant", "--dry-run"]
     code, shown = cli.main(words), capsys.readouterr()
-    if mpi.find().flavour == "openmpi":
+    if mpi_library.find().flavour == "openmpi":
         assert code == 0
         assert "/mpiexec -n 4 --map-by ppr:2:node --bind-to none" in shown.out
         assert "--with-ft ulfm" in shown.out

@@ -10,8 +10,8 @@ import dask
 import pytest
 from support.processes import until
 
-from workbench import scheduler_checks
-from workbench.launch import mpi
+from workbench.commands import doctor_schedulers
+from workbench.launch import mpi_library
 
 
 def _by_check(findings):
@@ -21,7 +21,7 @@ def _by_check(findings):
 def test_on_a_login_node_the_doctor_tells_the_scheduler_its_settings_and_what_starts_ranks(slurm):
     bigmem = {"queue": "small", "walltime": "01:00:00"}
     with dask.config.set({"workbench.scheduler": "auto", "jobqueue.bigmem": bigmem}):
-        findings = _by_check(scheduler_checks.examine(mpi.find()))
+        findings = _by_check(doctor_schedulers.examine(mpi_library.find()))
 
     assert "failed" not in {finding.verdict for finding in findings.values()}
     assert "SLURM answers" in findings["schedulers"].detail
@@ -47,7 +47,7 @@ def test_inside_of_a_job_the_doctor_tells_its_nodes_and_what_starts_ranks_on_the
 
 def test_a_scheduler_that_no_start_takes_by_itself_is_checked_all_the_same(slurm):
     with dask.config.set({"workbench.scheduler": "local"}):
-        findings = _by_check(scheduler_checks.examine(mpi.find()))
+        findings = _by_check(doctor_schedulers.examine(mpi_library.find()))
 
     assert findings["schedulers"].detail.endswith("takes local")
     assert "ranks of a job" in findings
@@ -60,7 +60,7 @@ def test_a_scheduler_that_no_start_takes_by_itself_is_checked_all_the_same(slurm
 )
 def test_a_preset_that_no_start_could_use_fails(slurm, section, words):
     with dask.config.set({"jobqueue.bigmem": section}):
-        finding = _by_check(scheduler_checks.examine(mpi.find()))["jobqueue.yaml"]
+        finding = _by_check(doctor_schedulers.examine(mpi_library.find()))["jobqueue.yaml"]
 
     assert finding.verdict == "failed"
     assert words in finding.detail

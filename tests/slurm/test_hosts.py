@@ -20,8 +20,8 @@ from support.slurm import NAMES
 from support.training import listening, received_by_mpi
 
 from workbench import MPICluster
-from workbench.network import has_fabric
-from workbench.verbs import actions
+from workbench.commands import actions
+from workbench.launch.network import has_fabric
 
 pytestmark = pytest.mark.in_order
 

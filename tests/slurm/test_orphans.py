@@ -16,11 +16,11 @@ from support.batch import Doing, command, nothing_is_left, one_job, processes_of
 from support.processes import DEADLINE, kill, until
 from support.slurm import Slurm
 
-from workbench import MPICluster, registry
+from workbench import MPICluster
+from workbench.commands import actions
+from workbench.deploy import jobs, registry
 from workbench.errors import StartError
-from workbench.launch import queued
 from workbench.launch.poller import poller
-from workbench.verbs import actions
 
 # The whole of it takes two minutes: `make test-long`.
 CYCLES = int(os.environ.get("WORKBENCH_CYCLES", "2"))
@@ -169,8 +169,8 @@ def test_a_world_that_still_waits_in_its_queue_does_not_outlive_the_head(slurm):
 
 @pytest.mark.parametrize("alive", [True, False], ids=["starter lives", "starter was killed"])
 def test_a_stop_while_the_job_is_being_submitted_leaves_nothing(slurm, tmp_path, monkeypatch, alive):
-    asked, ask = threading.Event(), queued.is_being_submitted
-    monkeypatch.setattr(queued, "is_being_submitted", lambda record: asked.set() or ask(record))
+    asked, ask = threading.Event(), jobs.is_being_submitted
+    monkeypatch.setattr(jobs, "is_being_submitted", lambda record: asked.set() or ask(record))
     go = tmp_path / "go"
     slow = f'touch {tmp_path}/came; while test ! -e {go}; do sleep 0.05; done; exec $REAL "$@"'
     with command(tmp_path, "sbatch", slow):

@@ -11,10 +11,11 @@ from support.batch import command, nothing_is_left, one_job, starting
 from support.daemons import Trouble
 from support.processes import until
 
-from workbench import MPICluster, registry
-from workbench.ending import stop
+from workbench import MPICluster
+from workbench.commands import actions
+from workbench.deploy import registry
+from workbench.deploy.stop import stop
 from workbench.errors import HeadUnreachable, InvalidRequest, JobRejected, SchedulerSilent, StartError
-from workbench.verbs import actions
 
 NAME = "troubled"
 HELD = ["--hold"]

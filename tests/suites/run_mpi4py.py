@@ -23,7 +23,7 @@ from distributed import Client
 
 from workbench import MPICluster, run_on_ranks
 from workbench.errors import CollectiveFailed, InvalidRequest
-from workbench.rank.watch import CallEnded
+from workbench.mpi.call_state import CallEnded
 
 # Tests, as patterns, that need not come to the same, and why.
 EXPECTED = {

@@ -14,7 +14,8 @@ import psutil
 
 from support.processes import DEADLINE, gone, until
 from support.slurm import Slurm
-from workbench import MPICluster, registry
+from workbench import MPICluster
+from workbench.deploy import registry
 
 
 class Doing(threading.Thread):

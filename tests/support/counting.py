@@ -13,7 +13,7 @@ import numpy as np
 from support.ends import End
 from support.two_ways import communicators
 from workbench.metrics.counters import Counters
-from workbench.metrics.fields import OPERATIONS
+from workbench.metrics.schema import OPERATIONS
 
 Messages = dict[tuple[int, int], list[int]]
 Case = tuple[Callable[[Any], Any], Messages]

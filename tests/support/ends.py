@@ -12,8 +12,8 @@ from typing import Any
 from distributed.comm import connect, listen
 
 from support.patience import DEADLINE
-from workbench import certificates
 from workbench.comm import traffic
+from workbench.deploy import certificates
 
 
 class End:

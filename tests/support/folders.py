@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from workbench import scratch
-from workbench.record import Record
+from workbench.deploy import node_dirs
+from workbench.deploy.record import Record
 
 
 def folders_of(record: Record) -> list[Path]:
     """Return those of a cluster that are there."""
     probe = uuid.uuid4().hex
-    places = {kind(probe).parent for kind in (scratch.sockets, scratch.spill, scratch.shared_memory)}
-    scratch.remove(probe)
+    places = {kind(probe).parent for kind in (node_dirs.sockets, node_dirs.spill, node_dirs.shared_memory)}
+    node_dirs.remove(probe)
     return [path for place in places for path in place.glob(f"*{record.id[-16:]}*")]

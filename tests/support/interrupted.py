@@ -9,7 +9,7 @@ from distributed import Client
 
 from support.spmd import hang, loop, total
 from workbench import MPICluster, run_on_ranks
-from workbench.calling import call as calls
+from workbench.collective import client as calls
 
 
 def say(line: str) -> None:

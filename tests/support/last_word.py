@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workbench import ended
-from workbench.registry import Record
+from workbench.deploy import ended
+from workbench.deploy.registry import Record
 
 
 def end_of(record: Record) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from support.daemons import running
 from support.processes import DEADLINE
 from support.users import NOBODY, connected
-from workbench.record import Record
+from workbench.deploy.record import Record
 
 if TYPE_CHECKING:
     import psutil

@@ -31,9 +31,9 @@ from distributed.utils import offload
 
 from support.ends import DEADLINE, End
 from workbench import comm
-from workbench.comm import engine
+from workbench.comm import progress_engine
+from workbench.mpi.spmd_thread import SpmdThread
 from workbench.rank import world
-from workbench.rank.spmd_thread import SpmdThread
 
 # Everything is large unless a check says otherwise.
 SETTINGS = {"workbench.comm.threshold": "1 B"}
@@ -42,7 +42,7 @@ SETTINGS = {"workbench.comm.threshold": "1 B"}
 def level() -> dict[str, int]:
     """Return what this process holds for its connections, in numbers that come back when they have ended."""
     gc.collect()
-    its, us = engine.engine(), comm.membership()
+    its, us = progress_engine.engine(), comm.membership()
     return {
         "transfers": len(its.outstanding),
         "connections that part": len(its.tasks),

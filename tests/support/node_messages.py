@@ -1,11 +1,11 @@
-"""Messages of nodes to the head, as `workbench.rank.node_report` makes them, with what a test says."""
+"""Messages of nodes to the head, as `workbench.metrics.node_reporter` makes them, with what a test says."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from workbench.metrics.fields import NODE, OPERATIONS, SIZES
-from workbench.metrics.message import VALUES, pack_rows
+from workbench.metrics.node_message import VALUES, pack_rows
+from workbench.metrics.schema import NODE, OPERATIONS, SIZES
 
 
 def joined(store, size=4, nodes=("a", "b"), world=0, start="first"):
@@ -41,7 +41,7 @@ def message(
     meetings
         Rank, key, number, name, entered, left.
     ended
-        As of `workbench.metrics.told.Ended`, dicts.
+        As of `workbench.metrics.rank_sample.Ended`, dicts.
     **values
         Of all ranks, of `VALUES`; 0 where nothing is said.
     """

@@ -9,8 +9,8 @@ from support.folders import folders_of
 from support.slurm import NAMES, Slurm
 from support.training import place
 from workbench import MPICluster
-from workbench.launch import queued
-from workbench.record import Record
+from workbench.deploy import jobs
+from workbench.deploy.record import Record
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -29,7 +29,7 @@ def two_on_each(ranks: int) -> list[tuple[int, int, int, str]]:
 
 def numbers(record: Record) -> set[str]:
     """Return SLURM's numbers of the jobs that a cluster has, or has had."""
-    return {job.partition(".")[0] for job in queued.all_jobs(record)}
+    return {job.partition(".")[0] for job in jobs.all_jobs(record)}
 
 
 def remains(slurm: Slurm, record: Record, jobs: set[str]) -> list[str]:

@@ -37,7 +37,9 @@ def processes_of(cluster: MPICluster) -> list[psutil.Process]:
 def launcher_of(cluster: MPICluster) -> psutil.Process:
     """Return the process of ``mpiexec`` of world 0."""
     children = psutil.Process(cluster.record.process.pid).children()
-    tether = min((child for child in children if "tether.py" in " ".join(line_of(child))), key=lambda its: its.pid)
+    tether = min(
+        (child for child in children if "parent_death.py" in " ".join(line_of(child))), key=lambda its: its.pid
+    )
     return tether.children()[0]
 
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from workbench.ml.parts import LocalParts
-from workbench.ml.recipe_fitted import Columns, fitted
-from workbench.ml.recipe_part import RecipePart, statistics
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.recipe.fitted import Columns, fitted
+from workbench.ml.recipe.part import RecipePart, statistics
 
 ROWS = 1501
 RANDOM = np.random.default_rng(8)

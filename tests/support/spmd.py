@@ -237,16 +237,16 @@ def _quotient(by):
 
 def be_patient():
     """Have the head give ranks that a call is ended on more time than users want to wait; for `run_on_scheduler`."""
-    from workbench.head import spmd_run
+    from workbench.collective import head_call
 
-    spmd_run._GRACE = spmd_run._WHERE_STUCK = 5.0 * FACTOR
+    head_call._GRACE = head_call._WHERE_STUCK = 5.0 * FACTOR
 
 
 def be_impatient():
     """Have the head not wait for ranks that cannot come back; `be_patient` is to follow."""
-    from workbench.head import spmd_run
+    from workbench.collective import head_call
 
-    spmd_run._GRACE = 0.1
+    head_call._GRACE = 0.1
 
 
 def doing(dask_worker):

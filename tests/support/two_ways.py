@@ -16,8 +16,8 @@ def communicators() -> tuple[Any, Any]:
     """Return a plain communicator of all ranks, and one of ours; collective."""
     from mpi4py import MPI
 
-    from workbench.rank.communicator import Communicator
-    from workbench.rank.watch import Watch
+    from workbench.mpi.call_state import Watch
+    from workbench.mpi.communicator import Communicator
 
     return MPI.COMM_WORLD.Dup(), Communicator(MPI.COMM_WORLD.Dup(), Watch())
 

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from support.ends import DEADLINE, Check
-from workbench import scratch
+from workbench.deploy import node_dirs
 from workbench.fork import stub
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 from workbench.launch.environment import scrub
 from workbench.launch.mpiexec import Geometry, world_command
 
@@ -32,10 +32,10 @@ HANGS = DEADLINE + 20
 
 
 # Forked from one template, ranks do not import all this each by itself. What loads MPI comes first.
-_MODULES = "mpi4py.MPI,support.member,support.program,workbench.rank.communicators,pytest,hypothesis.extra.numpy"
+_MODULES = "mpi4py.MPI,support.member,support.program,workbench.mpi.communicator_cache,pytest,hypothesis.extra.numpy"
 _ID = uuid.uuid4().hex
 
-found = functools.cache(mpi.find)
+found = functools.cache(mpi_library.find)
 """Return the MPI of this environment."""
 
 
@@ -53,7 +53,7 @@ def template() -> Iterator[None]:
         _, errors = process.communicate(timeout=DEADLINE)
     # Where there may be no template ranks are started without. One that starts threads would be of no use anywhere.
     assert b"the import of" not in errors, errors
-    scratch.remove(_ID)
+    node_dirs.remove(_ID)
 
 
 def start(

@@ -7,7 +7,7 @@ import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
-from workbench.head.pinned import guard
+from workbench.placement.head import guard
 
 # A machine that has other work needs longer for an example than Hypothesis allows.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -16,7 +16,7 @@ settings.load_profile("patient")
 SETTINGS = {
     # run by hand, so that tests know when
     "distributed.scheduler.active-memory-manager.start": False,
-    "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.head.pinned.KeepPinned"}],
+    "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.placement.head.KeepPinned"}],
     # the memory of the process is that of all ranks, and says nothing of one
     "distributed.worker.memory.rebalance.measure": "managed",
     "distributed.worker.memory.rebalance.sender-min": 0.0,

@@ -16,7 +16,7 @@ from workbench.bench import apps, broadcast, collectives, idle, plotting, spmd, 
 from workbench.bench.report import Report, above_zero, alternate, machine, order, positive
 from workbench.bench.sizes import sizes, words
 from workbench.errors import LaunchError
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/opt/bin/mpiexec")
 

@@ -13,7 +13,7 @@ from workbench.bench import arms, overhead, paired
 from workbench.bench.report import Report
 from workbench.bench.training import Order
 from workbench.errors import InvalidRequest, WorkbenchError
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
 

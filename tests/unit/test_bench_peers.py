@@ -15,7 +15,7 @@ from workbench.bench.contests import DAAL, DASK, DASK_ML, HEAT, OURS, UNSCALED, 
 from workbench.bench.peer_data import DATA
 from workbench.bench.report import Report
 from workbench.errors import WorkbenchError
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 
 MPICH = MPI("mpich", (5, 0, 2), "libmpi.so.12", "mpiexec")
 

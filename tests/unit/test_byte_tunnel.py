@@ -6,8 +6,8 @@ import asyncio
 
 from distributed.comm import connect, listen
 
-from workbench import certificates
-from workbench.byte_tunnel import carry
+from workbench.comm.stream_bridge import carry
+from workbench.deploy import certificates
 
 PIECE, PIECES = 1 << 16, 512
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from distributed.protocol import dumps
 
-from workbench.calling import request as requests
-from workbench.calling.globals import taken_along
+from workbench.collective import rank as collective_rank
+from workbench.collective import request as requests
+from workbench.collective import serialize
+from workbench.collective.globals import taken_along
+from workbench.collective.rank_call import SpmdCall
 from workbench.errors import InvalidRequest
-from workbench.rank import parcel, spmd
-from workbench.rank.spmd_call import SpmdCall
 
 
 def request(function, *args, client):
@@ -41,7 +42,7 @@ def test_a_small_function_goes_with_the_request(client):
     made = request(mean_of(np.ones(8)), client=client)
 
     assert (made.large, made.keys) == ({}, [[]])
-    assert callable(parcel.unpack(made.contents)[0])
+    assert callable(serialize.unpack(made.contents)[0])
 
 
 def test_a_function_that_takes_too_much_along_is_refused_with_the_names_and_sizes(client, monkeypatch):
@@ -74,10 +75,10 @@ def test_what_functions_that_are_called_and_methods_use_is_named_too():
 
 
 def test_a_large_value_travels_beside_the_message_and_not_within_it():
-    told = spmd._told(bytes(2 << 20), None)
+    told = collective_rank._told(bytes(2 << 20), None)
     frames = dumps(told)
 
     assert told["nbytes"] > 2 << 20
     assert max(len(frame) for frame in frames[:2]) < 1000
-    assert spmd._told(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
-    assert isinstance(spmd._told(b"small", None)["value"], bytes)
+    assert collective_rank._told(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
+    assert isinstance(collective_rank._told(b"small", None)["value"], bytes)

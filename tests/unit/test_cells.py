@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workbench import cells
-from workbench.cell_magics import _leading_options, _parse, _ranks
-from workbench.cell_output import Tagged, failures, grouped, label, labelled
-from workbench.cell_result import CellResult
-from workbench.cells import check_syntax
-from workbench.engine_link import Item
+from workbench.cells import client as cells_client
+from workbench.cells.client import check_syntax
+from workbench.cells.engine_client import Item
+from workbench.cells.magics import _leading_options, _parse, _ranks
+from workbench.cells.output import Tagged, failures, grouped, label, labelled
+from workbench.cells.result import CellResult
+from workbench.cells.run_cell import Done
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
-from workbench.rank.running import Done
 
 
 def test_names_and_options_may_come_in_any_order():
@@ -60,13 +60,13 @@ def test_a_value_that_cannot_be_broadcast_soon_goes_with_the_cell_unless_it_is_t
         limits.append(timeout)
         raise RankLost("rank 3 is gone")
 
-    monkeypatch.setattr(cells.broadcasting, "broadcast", broadcast)
+    monkeypatch.setattr(cells_client.broadcasting, "broadcast", broadcast)
 
-    (how, parcel), *_ = cells._how(None, "table", np.ones(200_000), []).items()
+    (how, parcel), *_ = cells_client._how(None, "table", np.ones(200_000), []).items()
     assert (how, len(parcel) > 1_600_000) == ("parcel", True)
     with pytest.raises(RankLost, match="rank 3 is gone"):
-        cells._how(None, "table", bytes(65 << 20), [])
-    assert limits == [cells._BROADCAST, None]
+        cells_client._how(None, "table", bytes(65 << 20), [])
+    assert limits == [cells_client._BROADCAST, None]
 
 
 def test_output_is_grouped_by_what_ranks_say():

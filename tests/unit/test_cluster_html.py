@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workbench import cluster_html, notebook
-from workbench.record import Record
+from workbench import session
+from workbench.deploy import display
+from workbench.deploy.record import Record
 
 RECORD = Record(name="a", ranks=2, state="ready", address="tls://127.0.0.1:1")
 
@@ -13,23 +14,23 @@ RECORD = Record(name="a", ranks=2, state="ready", address="tls://127.0.0.1:1")
 @pytest.fixture
 def kernel(monkeypatch):
     """Let this process be a kernel of a Jupyter server that shows dashboards."""
-    monkeypatch.setenv(notebook.SERVER, "4711 /user/me&you/")
+    monkeypatch.setenv(session.SERVER, "4711 /user/me&you/")
     monkeypatch.setenv("JPY_PARENT_PID", "4711")
 
 
 def test_the_table_has_the_address_of_the_dashboard_on_the_jupyter_server(kernel):
-    html = cluster_html.html(RECORD, [], "running")
+    html = display.html(RECORD, [], "running")
 
     path = "/user/me&amp;you/workbench/dashboard/a/"
-    assert f'>dashboard</td><td style="{cluster_html._CELL}"><a href="{path}"' in html
+    assert f'>dashboard</td><td style="{display._CELL}"><a href="{path}"' in html
     assert f">{path}</a>" in html
 
 
 def test_where_no_jupyter_server_shows_dashboards_the_table_has_the_command(kernel, monkeypatch):
     monkeypatch.setenv("JPY_PARENT_PID", "4712")
 
-    assert "<code>workbench dashboard a</code> in a terminal" in cluster_html.html(RECORD, [], "running")
+    assert "<code>workbench dashboard a</code> in a terminal" in display.html(RECORD, [], "running")
 
 
 def test_a_cluster_that_is_closed_has_no_dashboard(kernel):
-    assert "dashboard" not in cluster_html.html(RECORD, [], "closed")
+    assert "dashboard" not in display.html(RECORD, [], "closed")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from support.patience import DEADLINE
 
-from workbench.comm import engine
-from workbench.comm.engine import Transfer
+from workbench.comm import progress_engine
+from workbench.comm.progress_engine import Transfer
 
 if TYPE_CHECKING:
     import pytest
@@ -88,7 +88,7 @@ def test_a_transfer_that_failed_reports_it_once_and_its_receives_are_cancelled()
 
 async def test_a_receive_of_fewer_bytes_than_announced_fails() -> None:
     posting = Posting(2, Status(3))
-    engine.engine().start(posting.transfer)
+    progress_engine.engine().start(posting.transfer)
     posting.requests[0].cancelled = True
     await asyncio.wait_for(posting.transfer.waiter(), DEADLINE)
     assert posting.transfer.error == "MPI: 3 bytes came where 8 were announced"
@@ -99,7 +99,7 @@ async def test_a_receive_of_fewer_bytes_than_announced_fails() -> None:
 async def test_a_send_that_mpi_refuses_fails_at_once_and_nothing_is_posted_in_its_place() -> None:
     posting = Posting(3)
     posting.refuse = "no memory"
-    its = engine.engine()
+    its = progress_engine.engine()
     its.start(posting.transfer)
     assert posting.told == ["MPI: no memory"]
     assert posting.transfer.waiter() is None
@@ -111,24 +111,24 @@ async def test_a_send_that_mpi_refuses_fails_at_once_and_nothing_is_posted_in_it
 
 async def test_a_send_that_fails_on_its_way_stays_mpis_until_mpi_has_done_with_it() -> None:
     posting = Posting(2)
-    its = engine.engine()
+    its = progress_engine.engine()
     its.start(posting.transfer)
     posting.requests[0].error = "the endpoint is down"
     await asyncio.wait_for(posting.transfer.waiter(), DEADLINE)
     assert posting.told == [posting.transfer.error] == ["MPI: the endpoint is down"]
-    assert not engine.finish(0.0)
+    assert not progress_engine.finish(0.0)
     posting.requests[0].error = ""
     for request in posting.requests:
         request.cancelled = True
-    assert engine.finish(0.0)
+    assert progress_engine.finish(0.0)
     assert posting.told == ["MPI: the endpoint is down"]
 
 
 async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_ABANDON", 0.0)
-    monkeypatch.setattr(engine, "_RARELY", 0.01)
+    monkeypatch.setattr(progress_engine, "_ABANDON", 0.0)
+    monkeypatch.setattr(progress_engine, "_RARELY", 0.01)
     posting = Posting(peer_is_gone=True)
-    its = engine.engine()
+    its = progress_engine.engine()
     its.start(posting.transfer)
     if waiter := posting.transfer.waiter():
         await asyncio.wait_for(waiter, DEADLINE)

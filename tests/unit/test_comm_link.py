@@ -12,11 +12,11 @@ from distributed.protocol import to_serialize
 from support.patience import DEADLINE
 from tornado.iostream import IOStream
 
-from workbench.comm import wire
+from workbench.comm import framing
 from workbench.comm.comm import MPIComm
-from workbench.comm.incoming import Incoming
-from workbench.comm.link import Link
 from workbench.comm.member import Membership, Tags
+from workbench.comm.mpi_channel import Link
+from workbench.comm.reader import Incoming
 
 
 class Request:
@@ -101,7 +101,7 @@ async def test_tags_are_free_when_there_is_no_memory_for_the_header(
     comm = MPIComm(ends.stream, "mpi://127.0.0.1:1", "mpi://127.0.0.1:2")
     comm._handshake_options = {}
     comm._incoming, comm._threshold = ends.incoming, 1
-    monkeypatch.setattr(wire, "pack", refuse)
+    monkeypatch.setattr(framing, "pack", refuse)
     with pytest.raises(MemoryError):
         await comm.write(to_serialize(b"x" * 10))
     assert ends.us.tags[1]._used == set()
@@ -140,9 +140,9 @@ class CutOff:
 @pytest.mark.parametrize("missing", [0, 1])
 async def test_frames_by_mpi_are_received_when_the_whole_header_is_there_however_long(ends: Ends, missing: int) -> None:
     """Of a header that was cut off the sender uses the tags again: what they announce must not be waited for."""
-    frames = [b"\xc0", *[bytes(60_000)] * 5, bytes(100), bytes(wire.GLUED)]
-    [header, _] = wire.pack(frames, [len(frame) for frame in frames], {6: 17})
-    assert len(header) > wire.GLUED
+    frames = [b"\xc0", *[bytes(60_000)] * 5, bytes(100), bytes(framing.GLUED)]
+    [header, _] = framing.pack(frames, [len(frame) for frame in frames], {6: 17})
+    assert len(header) > framing.GLUED
     stream: Any = CutOff(header[: len(header) - missing])
     incoming = Incoming(stream)
     received: list[int] = []

@@ -11,8 +11,9 @@ from distributed.comm import connect, listen
 from distributed.comm.registry import backends
 from support.patience import DEADLINE
 
-from workbench import certificates, open_files
 from workbench.comm import guard, listener
+from workbench.deploy import certificates
+from workbench.launch import open_files
 
 
 @pytest.fixture(scope="module")

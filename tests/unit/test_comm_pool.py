@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from workbench.comm.pool import HUGE, Pool, aligned, slab_size
+from workbench.comm.buffer_pool import HUGE, Pool, aligned, slab_size
 
 MIB = 1 << 20
 SIZES = [0, 1, 63, 64, 4096, 4097, MIB - 1, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 5 * MIB + 17, 64 * MIB]
@@ -477,7 +477,7 @@ def test_idle_memory_makes_room_before_memory_is_refused():
     program = f"""
 import resource
 from pathlib import Path
-from workbench.comm.pool import Pool
+from workbench.comm.buffer_pool import Pool
 
 pool = Pool({1024 * MIB})
 pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -15,10 +15,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.ends import End, together
 
-from workbench.comm import wire
+from workbench.comm import framing
 
 MIB = 1 << 20
-sizes = st.one_of(st.integers(0, 40), st.sampled_from([wire.GLUED - 1, wire.GLUED, wire.GLUED + 1, 70_000]))
+sizes = st.one_of(st.integers(0, 40), st.sampled_from([framing.GLUED - 1, framing.GLUED, framing.GLUED + 1, 70_000]))
 words = st.integers(0, 2**64 - 1)
 
 
@@ -30,31 +30,31 @@ def messages(draw):
     return frames, tags
 
 
-def parsed(sent: bytes) -> tuple[wire.Head, wire.Layout, bytes]:
+def parsed(sent: bytes) -> tuple[framing.Head, framing.Layout, bytes]:
     """Return what the head says, where the frames are, and what follows the numbers."""
-    head = wire.parse_head(sent)
-    return head, wire.parse_layout(head, sent[wire.HEAD :]), sent[wire.HEAD + head.numbers :]
+    head = framing.parse_head(sent)
+    return head, framing.parse_layout(head, sent[framing.HEAD :]), sent[framing.HEAD + head.numbers :]
 
 
 @given(messages())
 def test_what_is_packed_is_parsed(message):
     frames, tags = message
     lengths = [len(frame) for frame in frames]
-    pieces = wire.pack(frames, lengths, tags)
+    pieces = framing.pack(frames, lengths, tags)
     head, layout, rest = parsed(b"".join(pieces))
     assert (head.frames, head.by_mpi) == (len(frames), len(tags))
     assert list(layout.lengths) == lengths
     assert layout.tags == tags
     assert rest == b"".join(frame for index, frame in enumerate(frames) if index not in tags)
     # what goes before a long frame, which is not copied, is one piece; empty ones are none
-    assert len(pieces[0]) == wire.HEAD + head.size
+    assert len(pieces[0]) == framing.HEAD + head.size
     assert all(pieces)
 
 
 @given(messages())
 def test_distributed_reads_what_is_packed(message):
     frames, _ = message
-    sent = b"".join(wire.pack(frames, [len(frame) for frame in frames], {}))
+    sent = b"".join(framing.pack(frames, [len(frame) for frame in frames], {}))
     [size] = struct.unpack_from("Q", sent)
     body, rest = unpack_frames(sent[8 : 8 + size], partial=True)
     assert [bytes(frame) for frame in body] == frames[: len(body)]
@@ -76,7 +76,7 @@ def test_what_distributed_packs_is_parsed(message):
 @given(words, words)
 def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
     try:
-        head = wire.parse_head(struct.pack("QQ", first, second))
+        head = framing.parse_head(struct.pack("QQ", first, second))
     except ValueError as error:
         assert "frames" in str(error)  # noqa: PT017
     else:
@@ -89,29 +89,29 @@ def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
 @pytest.mark.parametrize("counts", [(1 << 24) + 1, 40_000 | 32_769 << 32])
 def test_more_frames_than_a_message_can_have_are_refused_before_there_is_memory_for_them(counts):
     with pytest.raises(ValueError, match=r"at most 16777216 frames and 32768 by MPI are accepted"):
-        wire.parse_head(struct.pack("QQ", 1 << 40, counts))
+        framing.parse_head(struct.pack("QQ", 1 << 40, counts))
 
 
 @pytest.mark.parametrize(("lengths", "by_mpi"), [([1 << 62], 0), ([1 << 62], 1), ([1 << 63], 0), ([1 << 46] * 3, 1)])
 def test_more_bytes_than_a_process_has_addresses_are_refused(lengths, by_mpi):
     words = [lengths[0] | by_mpi << 63, *lengths[1:], *[0] * by_mpi]
-    head = wire.Head(8 * len(words), len(lengths), by_mpi)
+    head = framing.Head(8 * len(words), len(lengths), by_mpi)
     with pytest.raises(ValueError, match=r"a message of \d+ bytes: at most \d+ are accepted"):
-        wire.parse_layout(head, struct.pack(f"{len(words)}Q", *words))
+        framing.parse_layout(head, struct.pack(f"{len(words)}Q", *words))
 
 
 def test_nobody_sends_what_nobody_accepts(monkeypatch):
-    monkeypatch.setattr(wire, "_MAX_FRAMES", 2)
+    monkeypatch.setattr(framing, "_MAX_FRAMES", 2)
     with pytest.raises(ValueError, match="3 frames was to be sent, and at most 2 are accepted: send or gather fewer"):
-        wire.pack([b"x"] * 3, [1] * 3, {})
+        framing.pack([b"x"] * 3, [1] * 3, {})
 
 
 @given(st.lists(words, min_size=1, max_size=6), st.integers(0, 6), st.integers(0, 10**6))
 def test_numbers_that_contradict_each_other_are_refused(numbers, by_mpi, size):
     by_mpi = min(by_mpi, len(numbers))
-    head = wire.Head(8 * (len(numbers) + by_mpi) + size, len(numbers), by_mpi)
+    head = framing.Head(8 * (len(numbers) + by_mpi) + size, len(numbers), by_mpi)
     try:
-        layout = wire.parse_layout(head, struct.pack(f"{len(numbers)}Q", *numbers) + bytes(8 * by_mpi))
+        layout = framing.parse_layout(head, struct.pack(f"{len(numbers)}Q", *numbers) + bytes(8 * by_mpi))
     except ValueError:
         return
     assert len(layout.tags) == by_mpi

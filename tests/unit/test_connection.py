@@ -13,11 +13,11 @@ import dask
 import pytest
 from support.patience import DEADLINE
 
-from workbench import connection
-from workbench.connection import HeadConnection
+from workbench.deploy import connection
+from workbench.deploy.connection import HeadConnection
+from workbench.deploy.record import Record
 from workbench.errors import HeadUnreachable
-from workbench.host import ProcessId
-from workbench.record import Record
+from workbench.launch.process_id import ProcessId
 
 
 @pytest.fixture

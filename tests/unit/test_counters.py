@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from workbench.metrics.counters import STEP, Counters, Meter
-from workbench.metrics.fields import OPERATIONS, SIZES, size_bin
-from workbench.rank.watch import Watch
+from workbench.metrics.schema import OPERATIONS, SIZES, size_bin
+from workbench.mpi.call_state import Watch
 
 
 def counted(counters: Counters, nbytes: int) -> None:

@@ -19,15 +19,15 @@ from panel.io.state import set_curdoc
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.cards import Cards
 from workbench.dashboard.charts import local
-from workbench.dashboard.coding import FIRST, MISSING, NOTHING, TOP
+from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP
 from workbench.dashboard.controls import Controls
-from workbench.dashboard.looking import PAGES, Looking
-from workbench.dashboard.looks import DARK, LIGHT, contrast
 from workbench.dashboard.page import Desk
 from workbench.dashboard.session import PAGE_CLASSES, Session
 from workbench.dashboard.store import DataStore
+from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
-from workbench.metrics.fields import TICK
+from workbench.dashboard.view_state import PAGES, Looking
+from workbench.metrics.schema import TICK
 from workbench.metrics.update import LOST, Now, Place
 
 

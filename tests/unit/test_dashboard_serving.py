@@ -9,18 +9,18 @@ import stat
 import pytest
 from support.patience import DEADLINE
 
-from workbench import scratch
 from workbench.bench import simulated_dashboard
 from workbench.bench.simulated import Simulated
-from workbench.dashboard.serving import serving
+from workbench.dashboard.server import serving
+from workbench.deploy import node_dirs
 from workbench.errors import InvalidRequest
 
 
 @pytest.fixture
 def socket():
     """Return a path that is short enough for a socket."""
-    yield scratch.sockets("serving-tests") / "dashboard.sock"
-    scratch.remove("serving-tests")
+    yield node_dirs.sockets("serving-tests") / "dashboard.sock"
+    node_dirs.remove("serving-tests")
 
 
 async def get(path, at):

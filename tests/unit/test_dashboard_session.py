@@ -11,9 +11,9 @@ from bokeh.document import Document
 from panel.io.state import set_curdoc
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard.looking import Looking
 from workbench.dashboard.session import Session
 from workbench.dashboard.store import DataStore
+from workbench.dashboard.view_state import Looking
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def test_a_browser_that_tells_nothing_is_sent_more_after_a_while(session, 
     session._looking.page = "cores"
     assert not session.pace.is_free
 
-    monkeypatch.setattr("workbench.dashboard.pace._PATIENCE", 0.0)
+    monkeypatch.setattr("workbench.dashboard.backpressure._PATIENCE", 0.0)
 
     assert session.pace.is_free
     await session.pace.free()

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard import head_source, trouble
-from workbench.dashboard.coding import FIRST, MISSING, NOTHING, TOP, Coding
+from workbench.dashboard import diagnosis, head_source
+from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP, Coding
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.ring import Ring
+from workbench.dashboard.ring_buffer import Ring
 from workbench.dashboard.store import DataStore
 from workbench.errors import ClusterNotFound, HeadUnreachable
-from workbench.metrics.fields import KEPT, RANK, TICK
+from workbench.metrics.schema import KEPT, RANK, TICK
 from workbench.metrics.update import LOST, Layout, Now, Place, Update
 
 BEGAN = 1_800_000_000.0
@@ -277,7 +277,7 @@ async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
     assert wait.awaited == (source.source.straggler,)
     assert moment.worst[0].rank == source.source.straggler
     assert "7 ranks wait for it in Allreduce" in moment.worst[0].why
-    words = trouble.words(moment.layout, moment.update.now, moment.told, wait)
+    words = diagnosis.words(moment.layout, moment.update.now, moment.told, wait)
     assert words == (
         "Ranks 0-4, 6-7 have been in Allreduce of KMeans.fit for 5 s and wait for rank 5, "
         "which is in KMeans.fit, outside MPI for 5 s."
@@ -302,7 +302,7 @@ async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
 
     moment = store.at(None)
     assert (moment.worst[0].rank, moment.worst[0].why) == (3, "was lost 12 s ago; results on it are gone")
-    assert trouble.words(moment.layout, moment.update.now, BEGAN, moment.waits[0]) == (
+    assert diagnosis.words(moment.layout, moment.update.now, BEGAN, moment.waits[0]) == (
         "Ranks 0-2 have been in Allreduce of f for 10 s and wait for rank 3, which is lost (12 s ago)."
     )
 
@@ -311,16 +311,16 @@ def test_who_waits_for_a_message_waits_for_nobody_that_is_known():
     layout = Layout(1, (Place(0, 0, 0), Place(0, 1, 0)), ("a",), (2,))
     now = (Now("f", "Recv", BEGAN), Now("f", None, BEGAN))
 
-    (wait,) = trouble.waits(layout, now, BEGAN + 60)
+    (wait,) = diagnosis.waits(layout, now, BEGAN + 60)
 
-    assert trouble.words(layout, now, BEGAN + 60, wait) == "Rank 0 has been in Recv of f for 1 min."
+    assert diagnosis.words(layout, now, BEGAN + 60, wait) == "Rank 0 has been in Recv of f for 1 min."
 
 
 def test_ranks_of_one_world_do_not_wait_for_those_of_another():
     layout = Layout(1, (Place(0, 0, 0), Place(0, 1, 0), Place(1, 0, 0)), ("a",), (2,))
     now = (Now("f", "Bcast", BEGAN), Now("f", "Bcast", BEGAN), Now("", None, BEGAN))
 
-    (wait,) = trouble.waits(layout, now, BEGAN + 10)
+    (wait,) = diagnosis.waits(layout, now, BEGAN + 10)
 
     assert (wait.waiting, wait.awaited) == ((0, 1), ())
 

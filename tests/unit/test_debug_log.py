@@ -11,16 +11,17 @@ import sys
 
 import pytest
 
-from workbench import bench, cli, debug_log
+from workbench import bench, cli
+from workbench.deploy.job_spec import job_spec
+from workbench.deploy.record import Record
+from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.errors import HeadUnreachable, LaunchError
 from workbench.head import request_log
 from workbench.launch import command
 from workbench.launch.environment import scrub
-from workbench.launch.job_spec import job_spec
-from workbench.launch.spread import exports
-from workbench.record import Record
-from workbench.redacted import redacted
-from workbench.tunnel import Tunnel
+from workbench.launch.multinode import exports
+from workbench.log import debug_log
+from workbench.log.redacted import redacted
 
 # As `qstat -f` prints a job, and as JSON: with the variables of who has submitted it.
 QSTAT = """\
@@ -227,7 +228,7 @@ def test_a_variable_that_is_removed_meanwhile_does_not_disturb(monkeypatch):
 
 def test_lines_have_time_and_process_and_go_to_standard_error_of_the_one_command():
     code = (
-        "import os; from workbench import debug_log as log\n"
+        "import os; from workbench.log import debug_log as log\n"
         "with log.shown(verbose=True): log.started(7, 'one'); print(os.environ['WORKBENCH_LOG'])\n"
         "with log.shown(): log.started(8, 'two'); print(os.environ.get('WORKBENCH_LOG'))"
     )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from workbench import doctor
+from workbench.commands import doctor
 from workbench.errors import InvalidRequest
 from workbench.fork import stub
-from workbench.launch.hello import Hello, heard
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
+from workbench.launch.probe import Hello, heard
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
 ALONE = {"hello": 1, "total": 1, "threads": 3}
@@ -237,7 +237,9 @@ def test_an_mpi_that_does_not_exist_is_refused_before_anything_is_checked():
 
 
 def test_examining_loads_no_mpi_into_the_process():
-    code = "import sys; from workbench.doctor import examine; list(examine()); print('mpi4py.MPI' in sys.modules)"
+    code = (
+        "import sys; from workbench.commands.doctor import examine; list(examine()); print('mpi4py.MPI' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=True)
 
     assert done.stdout.split() == ["False"]

@@ -11,16 +11,16 @@ import time
 import dask
 import pytest
 
-from workbench import ended, ending, registry
+from workbench.commands import actions
+from workbench.commands import format as commands_format
+from workbench.commands.parse import parse
+from workbench.commands.table import NOTEBOOK, TERMINAL
+from workbench.deploy import ended, jobs, registry, stop
+from workbench.deploy.registry import Record
+from workbench.deploy.start import Job
 from workbench.errors import ClusterNotFound, LaunchError, RecordError
-from workbench.host import ProcessId
-from workbench.job import Job
-from workbench.launch import queued
 from workbench.launch.interface import JobState, JobStatus
-from workbench.registry import Record
-from workbench.verbs import actions, show
-from workbench.verbs.parse import parse
-from workbench.verbs.table import NOTEBOOK, TERMINAL
+from workbench.launch.process_id import ProcessId
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)
@@ -127,7 +127,7 @@ def test_words_of_others_are_shown_as_text_and_not_as_orders_to_the_terminal():
     with pytest.raises(ClusterNotFound) as caught:
         registry.running("a")
     assert "\\x1b[2J" in str(caught.value)
-    assert "\x1b" not in str(caught.value) + show.listing_text(actions.listing(everything=True))
+    assert "\x1b" not in str(caught.value) + commands_format.listing_text(actions.listing(everything=True))
 
 
 def test_the_last_word_of_a_failed_head_is_shown_as_text():
@@ -162,7 +162,7 @@ def test_a_head_that_is_killed_leaves_the_word_that_it_is_gone():
 def test_a_cluster_that_is_closed_after_its_head_was_killed_has_not_ended_by_its_user():
     record = cluster()
 
-    ending.tidy(record)
+    stop.tidy(record)
 
     assert (only().state, only().reason.endswith("was killed or crashed")) == (ended.FAILED, True)
     assert registry.names() == []
@@ -196,7 +196,7 @@ def test_a_start_whose_process_was_killed_says_so():
 )
 def test_what_the_scheduler_has_done_is_the_reason(monkeypatch, told, reason):
     record = cluster(scheduler="slurm", job="4711", process=ELSEWHERE)
-    monkeypatch.setattr(queued, "cancel", lambda _: None)
+    monkeypatch.setattr(jobs, "cancel", lambda _: None)
 
     registry.clean({record.id: told})
 
@@ -208,9 +208,9 @@ def test_what_the_scheduler_has_done_is_the_reason(monkeypatch, told, reason):
 
 def test_a_stop_is_the_users_even_if_the_head_does_not_answer(monkeypatch):
     record = cluster()
-    monkeypatch.setattr(ending, "_ask", lambda _: False)
+    monkeypatch.setattr(stop, "_ask", lambda _: False)
 
-    ending.stop(record)
+    stop.stop(record)
 
     assert (only().state, only().reason) == (ended.STOPPED, "the user has stopped it")
 
@@ -257,14 +257,14 @@ def test_the_list_shows_what_has_ended_only_on_request():
     (gone,) = listing.ended
     assert (gone.name, gone.state, gone.reason, gone.ranks) == ("training", "failed", "rank 1 died", 2)
     assert json.loads(json.dumps(dataclasses.asdict(listing)))["ended"][0]["logs"] == gone.logs
-    lines = show.listing_text(listing).splitlines()
+    lines = commands_format.listing_text(listing).splitlines()
     assert lines[-2].split() == ["name", "state", "ended", "after", "ranks", "reason", "logs"]
     assert lines[-1].split() == ["training", "failed", time.strftime("%H:%M", time.localtime(gone.when)),
                                  "2", "h", "2", "rank", "1", "died", gone.logs]  # fmt: skip
-    assert '<td style="text-align:left">rank 1 died</td>' in show.listing_html(listing)
+    assert '<td style="text-align:left">rank 1 died</td>' in commands_format.listing_html(listing)
     without = actions.listing()
     assert without.ended == []
-    assert "rank 1 died" not in show.listing_text(without) + show.listing_html(without)
+    assert "rank 1 died" not in commands_format.listing_text(without) + commands_format.listing_html(without)
 
 
 def test_the_list_tells_that_logs_have_been_removed():
@@ -275,7 +275,7 @@ def test_the_list_tells_that_logs_have_been_removed():
     (gone,) = actions.listing(everything=True).ended
 
     assert gone.logs is None
-    assert show.listing_text(actions.listing(everything=True)).endswith("removed")
+    assert commands_format.listing_text(actions.listing(everything=True)).endswith("removed")
 
 
 @pytest.mark.parametrize("place", [NOTEBOOK, TERMINAL])

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from workbench.collective import serialize
 from workbench.errors import CollectiveFailed
-from workbench.rank import parcel
 
 NOTE = "raised on rank 2"
 
@@ -19,14 +19,14 @@ def packed(error):
     try:
         raise error  # noqa: TRY301
     except BaseException as caught:  # noqa: BLE001  (as on a rank)
-        return parcel.pack_error(caught)
+        return serialize.pack_error(caught)
 
 
 @pytest.mark.parametrize("given", [np.ones(1_000_000), "y" * 5_000_000], ids=["array", "words"])
 def test_one_that_is_too_large_travels_in_words_and_not_in_too_many(given):
     told = packed(ValueError(given))
     assert len(pickle.dumps(told)) < 100_000
-    error = parcel.unpack_error(told, NOTE)
+    error = serialize.unpack_error(told, NOTE)
     assert isinstance(error, CollectiveFailed)
     assert str(error).startswith("ValueError: ")
     assert str(error).endswith(NOTE)
@@ -41,12 +41,12 @@ def test_one_that_has_no_words_is_told_all_the_same():
 
 
 def test_one_of_mpi_does_not_load_mpi_where_it_is_read():
-    raised = "from mpi4py import MPI; from workbench.rank import parcel; import pickle, sys\n"
+    raised = "from mpi4py import MPI; from workbench.collective import serialize; import pickle, sys\n"
     raised += "try: MPI.COMM_SELF.Send(b'', 99)\n"
-    raised += "except MPI.Exception as error: sys.stdout.buffer.write(pickle.dumps(parcel.pack_error(error)))"
+    raised += "except MPI.Exception as error: sys.stdout.buffer.write(pickle.dumps(serialize.pack_error(error)))"
     told = subprocess.run([sys.executable, "-c", raised], capture_output=True, check=True).stdout
-    read = "from workbench.rank import parcel; import pickle, sys\n"
-    read += f"error = parcel.unpack_error(pickle.load(sys.stdin.buffer), {NOTE!r})\n"
+    read = "from workbench.collective import serialize; import pickle, sys\n"
+    read += f"error = serialize.unpack_error(pickle.load(sys.stdin.buffer), {NOTE!r})\n"
     read += "assert 'mpi4py.MPI' not in sys.modules; print(type(error).__name__, error)"
     shown = subprocess.run([sys.executable, "-c", read], input=told, capture_output=True, check=True).stdout.decode()
     assert shown.startswith("CollectiveFailed Exception: MPI_ERR_RANK")

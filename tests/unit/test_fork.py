@@ -17,8 +17,9 @@ import psutil
 import pytest
 from support.processes import DEADLINE, gone, until
 
-from workbench import scratch, tether
+from workbench.deploy import node_dirs
 from workbench.fork import stub
+from workbench.launch import parent_death
 
 MODULES = "support.forked"
 
@@ -68,7 +69,7 @@ def node(tmp_path):
     node = Node(tmp_path)
     yield node
     until("the template to end", lambda: not (node.folder / stub.SOCKET).exists())
-    scratch.remove(node.id)
+    node_dirs.remove(node.id)
 
 
 def plain(node, *deed, **options):
@@ -327,7 +328,7 @@ print(json.dumps([stub._read("/proc/self/status"), stub.surroundings()["privileg
 
 
 def test_a_guard_is_no_difference():
-    run = [sys.executable, tether.__file__, "--guard", "", str(os.getpid()), "/nowhere/folder"]
+    run = [sys.executable, parent_death.__file__, "--guard", "", str(os.getpid()), "/nowhere/folder"]
     done = subprocess.run([*run, sys.executable, "-c", GUARDED], capture_output=True, text=True, check=True)
     status, privileges = json.loads(done.stdout)
     assert "Seccomp:\t2" in status

@@ -19,7 +19,7 @@ from support.patience import DEADLINE
 from support.processes import until
 from support.users import NOBODY, connected
 
-from workbench import guard, host, tether
+from workbench.launch import guard, parent_death, process_id
 
 # A launcher: it listens, prints its port, and sends each peer the address that `accept` has returned for it.
 LISTENS = """
@@ -83,7 +83,7 @@ def tied(*command, hosts="", **options):
         sys.executable,
         "-I",
         "-S",
-        tether.__file__,
+        parent_death.__file__,
         "--guard",
         hosts,
         str(os.getpid()),
@@ -203,7 +203,7 @@ def test_nothing_is_left_when_one_is_killed_while_the_launcher_waits_in_accept(v
         launcher = psutil.Process(process.pid).children()[0].pid
         os.kill({"tether": process.pid, "launcher": launcher}[victim], 9)
         assert process.wait(DEADLINE) == -9
-        until("the launcher has ended", lambda: host.start_time(launcher) is None)
+        until("the launcher has ended", lambda: process_id.start_time(launcher) is None)
         with pytest.raises(ConnectionRefusedError):
             connected(address, DEADLINE)
 
@@ -233,7 +233,7 @@ def test_what_outlives_the_tether_accepts_as_before(number):
 
 
 def test_a_launcher_that_is_under_another_guard_already_starts_with_a_warning():
-    inner = [sys.executable, "-I", "-S", tether.__file__, "--guard", ""]
+    inner = [sys.executable, "-I", "-S", parent_death.__file__, "--guard", ""]
     # The parent of the inner tether is the outer one's child: a shell that becomes it.
     run = f'exec "$@" $PPID /nowhere/folder {sys.executable} -c "print(7)"'
     with started("/bin/sh", "-c", run, "sh", *inner) as (process, printed):
@@ -247,7 +247,18 @@ def test_where_no_user_has_a_number_a_launcher_starts_with_a_warning():
     apart = ["unshare", "--user"]
     if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no user namespace can be made here")
-    line = [*apart, sys.executable, "-I", "-S", tether.__file__, "--guard", "", str(os.getpid()), "/nowhere", "true"]
+    line = [
+        *apart,
+        sys.executable,
+        "-I",
+        "-S",
+        parent_death.__file__,
+        "--guard",
+        "",
+        str(os.getpid()),
+        "/nowhere",
+        "true",
+    ]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert ended.returncode == 0
     assert "cannot be guarded here" in ended.stderr

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench import hang
-from workbench.hang import Hang
+from workbench.collective import watchdog
+from workbench.collective.watchdog import Hang
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """What the time is, to be set."""
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(hang, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from distributed.comm import CommClosedError
 
+from workbench.collective import rank_rpc
+from workbench.collective.broadcast_head import Broadcasts
+from workbench.collective.rank_rpc import Asking, room
 from workbench.errors import CollectiveFailed, RankLost
-from workbench.head import asking
-from workbench.head.asking import Asking, room
-from workbench.head.broadcasting import Broadcasts
 
 ADDRESS = "mpi://127.0.0.1:40001"
 LATE = OSError(f"Timed out trying to connect to {ADDRESS} after 30 s")
@@ -43,7 +43,7 @@ def upload(scheduler: Any) -> Any:
 @pytest.mark.parametrize("error", [LATE, CommClosedError("it was closed")])
 @pytest.mark.parametrize("call", [ask, upload])
 async def test_a_rank_that_is_slow_is_not_declared_lost(call, error, monkeypatch):
-    monkeypatch.setattr(asking, "_NOTICE", 0.01)
+    monkeypatch.setattr(rank_rpc, "_NOTICE", 0.01)
 
     with pytest.raises(CollectiveFailed, match=rf"could not be reached.*{error}.*has not ended.*nothing.*lost.*where"):
         await call(Scheduler(error))

@@ -10,9 +10,9 @@ import pytest
 from support.patience import DEADLINE
 from support.ready import ready_world
 
+from workbench.cells import head as room
+from workbench.cells.head import Cells
 from workbench.errors import CollectiveFailed
-from workbench.head import cells as room
-from workbench.head.cells import Cells
 
 NOTHING: Any = None
 

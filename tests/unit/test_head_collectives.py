@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from support.ready import ready_world
 
+from workbench.collective.queue import Collectives
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
-from workbench.head.collectives import Collectives
 
 SOON = 5.0
 

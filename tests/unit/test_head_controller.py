@@ -8,8 +8,8 @@ import threading
 from ipyparallel.controller.app import IPController
 from ipyparallel.controller.heartmonitor import HeartMonitor
 
-from workbench.head import controller
-from workbench.head.controller import Controller, Monitor
+from workbench.cells import controller
+from workbench.cells.controller import Controller, Monitor
 
 
 def test_engines_are_asked_for_signs_of_life_often_only_while_one_is_to_be_registered(monkeypatch):

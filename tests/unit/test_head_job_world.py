@@ -8,12 +8,12 @@ import threading
 import pytest
 from support.processes import until
 
+from workbench.deploy.record import Record
 from workbench.errors import LaunchError
 from workbench.head import job_world
 from workbench.head.job_world import JobWorld
 from workbench.launch.interface import JobState, JobStatus
-from workbench.launch.mpi import MPI
-from workbench.record import Record
+from workbench.launch.mpi_library import MPI
 
 
 class Scheduler:

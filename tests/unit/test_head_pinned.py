@@ -6,11 +6,11 @@ import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.comm import get_address_host_port
 
+from workbench.collective.head_call import Run
+from workbench.collective.rank_rpc import Asking
 from workbench.errors import InvalidRequest, RankLost
-from workbench.head.asking import Asking
-from workbench.head.pinned import fail_orphans
 from workbench.head.scheduler import Attendance
-from workbench.head.spmd_run import Run
+from workbench.placement.head import fail_orphans
 
 
 def number(_):

@@ -7,9 +7,9 @@ import threading
 
 from support.patience import DEADLINE
 
-from workbench import registry
+from workbench.deploy import registry
+from workbench.deploy.record import Record
 from workbench.head.head import Head
-from workbench.record import Record
 
 
 async def test_a_head_whose_disk_is_full_answers_and_writes_its_record_when_there_is_room(monkeypatch):

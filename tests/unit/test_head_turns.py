@@ -12,11 +12,11 @@ from support.patience import DEADLINE
 from support.ready import ready_world
 
 from workbench import config
+from workbench.collective import broadcast_head, head_call
+from workbench.collective.broadcast_head import Broadcasts
+from workbench.collective.queue import Collectives
+from workbench.collective.rank_rpc import Asking
 from workbench.errors import CollectiveFailed, CollectiveTimeout
-from workbench.head import broadcasting, spmd_run
-from workbench.head.asking import Asking
-from workbench.head.broadcasting import Broadcasts
-from workbench.head.collectives import Collectives
 
 RANKS = {0: "mpi://127.0.0.1:40000", 1: "mpi://127.0.0.1:40001"}
 KEY = "x"
@@ -61,16 +61,16 @@ class _Rank:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    for module, name in ((spmd_run, "_GRACE"), (spmd_run, "_WHERE_STUCK"), (broadcasting, "_GRACE")):
+    for module, name in ((head_call, "_GRACE"), (head_call, "_WHERE_STUCK"), (broadcast_head, "_GRACE")):
         monkeypatch.setattr(module, name, 0.01)
 
 
-def prepare(scheduler: Any, world: Any, deadline: float) -> spmd_run.Run:
+def prepare(scheduler: Any, world: Any, deadline: float) -> head_call.Run:
     members = Asking(scheduler, 0, RANKS, "the call f")
-    return spmd_run.Run(scheduler, Collectives(), world, members, call="1", name="f", client="me", deadline=deadline)
+    return head_call.Run(scheduler, Collectives(), world, members, call="1", name="f", client="me", deadline=deadline)
 
 
-def start(run: spmd_run.Run) -> Any:
+def start(run: head_call.Run) -> Any:
     return asyncio.ensure_future(run.run(b"", [[]], root=False, limit=None))
 
 
@@ -120,9 +120,9 @@ class Worlds(list[Any]):
 
 
 async def test_an_argument_that_is_sent_to_a_rank_that_does_not_come_gives_its_turn_back(monkeypatch):
-    parts, part = [], broadcasting._Part
-    monkeypatch.setattr(broadcasting, "_LOOK", 0.01)
-    monkeypatch.setattr(broadcasting, "_Part", lambda *told: parts.append(part(*told)) or parts[0])
+    parts, part = [], broadcast_head._Part
+    monkeypatch.setattr(broadcast_head, "_LOOK", 0.01)
+    monkeypatch.setattr(broadcast_head, "_Part", lambda *told: parts.append(part(*told)) or parts[0])
     scheduler, world = Scheduler("workbench_broadcast_go"), ready_world()
     running = broadcast(scheduler, world)
     await ends(scheduler.asked.wait())
@@ -136,8 +136,8 @@ async def test_an_argument_that_is_sent_to_a_rank_that_does_not_come_gives_its_t
 
 
 async def test_a_broadcast_that_nobody_wants_any_more_gives_its_turn_back_when_a_rank_does_not_come(monkeypatch):
-    monkeypatch.setattr(broadcasting, "_LOOK", 0.01)
-    monkeypatch.setattr(broadcasting, "_UNWANTED", 0.01)
+    monkeypatch.setattr(broadcast_head, "_LOOK", 0.01)
+    monkeypatch.setattr(broadcast_head, "_UNWANTED", 0.01)
     scheduler, world = Scheduler("workbench_broadcast_go"), ready_world()
     running = broadcast(scheduler, world)
     await ends(scheduler.asked.wait())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workbench.head.spmd import SpmdCalls
+from workbench.collective.head import SpmdCalls
 
 NOTHING: Any = None
 PLACE = {"call": "mine", "name": "f", "seconds": 31.0}

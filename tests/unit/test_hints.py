@@ -7,8 +7,8 @@ import json
 import pytest
 
 from workbench import hints
+from workbench.commands.table import VERBS, verbs
 from workbench.hints import NOTEBOOK, PANEL, TERMINAL, Command, Option
-from workbench.verbs.table import VERBS, verbs
 
 HINT = ("Stop it (", Command("stop", "a"), ") or choose another ", Option("gpus_per_rank"), ".")
 

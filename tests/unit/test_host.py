@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench import host
-from workbench.host import ProcessId, start_time
+from workbench.launch import process_id
+from workbench.launch.process_id import ProcessId, start_time
 
 HERE = ProcessId.here()
 
@@ -96,9 +96,9 @@ def test_an_identity_survives_a_record_on_disk():
 
 
 def test_systems_without_proc_are_asked_by_psutil(monkeypatch, sleeper):
-    monkeypatch.setattr(host.os.path, "isdir", lambda _: False)
-    monkeypatch.setattr(host, "_first_line", lambda _: "")
-    monkeypatch.setattr(host, "_pid_namespace", lambda: "")
+    monkeypatch.setattr(process_id.os.path, "isdir", lambda _: False)
+    monkeypatch.setattr(process_id, "_first_line", lambda _: "")
+    monkeypatch.setattr(process_id, "_pid_namespace", lambda: "")
     identity = ProcessId.of(sleeper.pid)
     assert identity.alive() is True
     sleeper.kill()
@@ -109,4 +109,4 @@ def test_systems_without_proc_are_asked_by_psutil(monkeypatch, sleeper):
 
 
 def test_files_that_a_system_lacks_are_empty_words(tmp_path):
-    assert host._first_line(str(tmp_path / "machine-id")) == ""
+    assert process_id._first_line(str(tmp_path / "machine-id")) == ""

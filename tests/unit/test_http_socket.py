@@ -9,8 +9,8 @@ import psutil
 import pytest
 from distributed import Scheduler, Worker
 
-from workbench import scratch
-from workbench.http_socket import UnixHTTP
+from workbench.comm.unix_http import UnixHTTP
+from workbench.deploy import node_dirs
 
 
 class SocketScheduler(UnixHTTP, Scheduler):
@@ -40,8 +40,8 @@ async def get(path, socket):
 @pytest.fixture
 def folder():
     """Return a folder whose path is short enough for sockets."""
-    yield scratch.sockets("http-socket-tests")
-    scratch.remove("http-socket-tests")
+    yield node_dirs.sockets("http-socket-tests")
+    node_dirs.remove("http-socket-tests")
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ import psutil
 import pytest
 from support.processes import DEADLINE, until
 
-from workbench import ending, registry
-from workbench.ending import stop
+from workbench.commands import actions
+from workbench.deploy import jobs, registry
+from workbench.deploy import stop as stop_module
+from workbench.deploy.record import Record
+from workbench.deploy.request import request
+from workbench.deploy.start import Job
+from workbench.deploy.stop import stop
 from workbench.errors import RecordError, StartError
-from workbench.job import Job
-from workbench.launch import queued
-from workbench.launch.request import request
-from workbench.record import Record
-from workbench.verbs import actions
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter(
 
 
 def test_a_stop_of_a_cluster_whose_head_never_speaks_names_no_innocent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "_END", 0.3)
+    monkeypatch.setattr(stop_module, "_END", 0.3)
     record = request(1, name="mute")
     registry.create(record)
     stop(record)
@@ -131,5 +131,5 @@ def test_jobs_of_another_cluster_of_the_name_are_not_its_own() -> None:
     first, second = (Record(name="training", ranks=4, scheduler="slurm") for _ in range(2))
     registry.create(second)
     (second.folder / "job.job").write_text("4711\n")
-    assert queued.all_jobs(first) == []
-    assert queued.all_jobs(second) == ["4711"]
+    assert jobs.all_jobs(first) == []
+    assert jobs.all_jobs(second) == ["4711"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from workbench import ended, logs, registry
+from workbench.deploy import ended, jobs, logs, registry
+from workbench.deploy.registry import Record
+from workbench.deploy.start import Job
 from workbench.errors import StartError, StartTimeout
 from workbench.hints import Option
-from workbench.job import Job
-from workbench.launch import queued
 from workbench.launch.interface import JobState, JobStatus
-from workbench.registry import Record
 
 UNEXPECTED = r"its head ended unexpectedly\n.*head\.log:\n    the reason"
 LATE = StartTimeout("any words.", hint=("Allow more with ", Option("timeout"), "."))
@@ -83,7 +82,7 @@ def test_of_a_job_its_scheduler_tells_how_it_has_ended(failed, monkeypatch):
     registry.write(job.record)
     job._id = "17"
     ended.note(job.record, ended.STOPPED, "somebody has tried to stop it")
-    monkeypatch.setattr(queued, "of", lambda *_: JobStatus(JobState.CANCELLED))
+    monkeypatch.setattr(jobs, "of", lambda *_: JobStatus(JobState.CANCELLED))
 
     with pytest.raises(StartError, match=r"^cluster 'a' did not start: its job 17 has ended: CANCELLED"):
         job.look()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.launch.environment import scrub
-from workbench.launch.mpi import find
+from workbench.launch.mpi_library import find
 from workbench.launch.mpiexec import Geometry, world_command
 
 IDENTITY_NAMES = """

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Command, Geometry, available_cores, has_ulfm, world_command
 
 OPENMPI_5 = MPI("openmpi", (5, 0, 11), "", "/opt/mpi/bin/mpiexec")

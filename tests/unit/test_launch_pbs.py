@@ -13,16 +13,17 @@ import pytest
 from support.openpbs import Replay, recording, recordings
 from support.processes import until
 
-from workbench import job, registry
+from workbench.deploy import jobs as deploy_jobs
+from workbench.deploy import registry
+from workbench.deploy import start as deploy_start
+from workbench.deploy.record import Record
+from workbench.deploy.start import Job
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent, StartError
-from workbench.job import Job
 from workbench.launch import poller as room
-from workbench.launch import queued
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
 from workbench.launch.pbs import PBSLauncher, available
 from workbench.launch.pbs_script import SUBMIT_OPTIONS
-from workbench.record import Record
-from workbench.resources import Resources
+from workbench.launch.resources import Resources
 
 GONE = JobStatus(JobState.UNKNOWN, forgotten=True)
 JSON = "qstat -x -f -F json"
@@ -239,16 +240,16 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     pbs.answer(f"qselect -N {name}", out="17.pbshead\n")
     jobs = {"17.pbshead": {"Job_Name": name, "job_state": "Q"}}
     pbs.answer(f"{JSON} 17.pbshead", out=json.dumps({"Jobs": jobs}))
-    assert queued.status(record).state is JobState.QUEUED
+    assert deploy_jobs.status(record).state is JobState.QUEUED
     pbs.answer("qdel 17.pbshead")
-    queued.cancel(record)
+    deploy_jobs.cancel(record)
     assert pbs.calls[-1] == "qdel 17.pbshead"
 
 
 def test_a_job_that_can_never_start_is_refused_at_once_unless_nodes_are_made_on_demand(pbs, tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
     poller = room.Poller()
-    monkeypatch.setattr(job, "poller", poller)
+    monkeypatch.setattr(deploy_start, "poller", poller)
     record = Record(name="training", ranks=40, scheduler="pbs", resources=Resources(walltime=3600))
     registry.create(record.replace(deadline=time.time() + 1000))
     (record.folder / "job.job").write_text("17.pbshead\n")
@@ -367,7 +368,7 @@ def test_a_job_is_cancelled_by_the_name_that_this_version_or_an_earlier_one_gave
     pbs.answer(f"{JSON} 7.one", out=json.dumps({"Jobs": jobs}))
     pbs.answer("qdel 7.one")
     with nullcontext() if cancelled else pytest.raises(LaunchError, match="is not cancelled"):
-        queued.cancel(record)
+        deploy_jobs.cancel(record)
     assert ("qdel 7.one" in pbs.calls) is cancelled
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.openpbs import recording, recordings
 from support.patience import DEADLINE
 
-from workbench.launch import pbs_text
+from workbench.launch import pbs_parse
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 
 TOO_MANY_CORES = "will never start: processors: 100 asked for, there are 16"
@@ -140,7 +140,7 @@ def words(status: JobStatus) -> str:
 
 @pytest.mark.parametrize("name", SAID)
 def test_every_recorded_answer_is_understood(name):
-    told = pbs_text.statuses(recording(name).out)
+    told = pbs_parse.statuses(recording(name).out)
     assert {job: words(status) for job, status in told.items()} == SAID[name]
     assert not any(status.forgotten for status in told.values())
 
@@ -152,23 +152,23 @@ def test_no_recorded_answer_about_jobs_is_left_out():
 
 @pytest.mark.parametrize("name", LOST)
 def test_jobs_that_are_not_known_any_more_are_named_by_the_errors(name):
-    assert pbs_text.lost(recording(name).err) == LOST[name]
+    assert pbs_parse.lost(recording(name).err) == LOST[name]
 
 
 def test_a_long_word_of_the_errors_takes_no_longer_than_a_short_one():
     begin = time.process_time()
-    assert pbs_text.lost("x" * 300_000 + "\nqstat: 7.one Job has finished") == {"7.one"}
+    assert pbs_parse.lost("x" * 300_000 + "\nqstat: 7.one Job has finished") == {"7.one"}
     assert time.process_time() - begin < DEADLINE
 
 
 @pytest.mark.parametrize("name", ["down-qstat", "badserver-qstat", "qstat-badid", "qstat-otherserver", "qstat-f-R"])
 def test_other_errors_lose_no_job(name):
-    assert pbs_text.lost(recording(name).err) == set()
+    assert pbs_parse.lost(recording(name).err) == set()
 
 
 def test_a_running_job_ends_when_its_walltime_is_up():
     for name in ("qstat-f-json-R", "qstat-f-R", "qstat-f-w-R"):
-        status = pbs_text.statuses(recording(name).out)["25.pbshead"]
+        status = pbs_parse.statuses(recording(name).out)["25.pbshead"]
         assert status.start == seconds("Sat Nov 21 11:47:51 2026")
         assert status.end == status.start + 600
         assert status.nodes == "node1,node2"
@@ -176,23 +176,23 @@ def test_a_running_job_ends_when_its_walltime_is_up():
 
 def test_a_waiting_job_starts_when_the_scheduler_expects_it_to():
     for name in ("qstat-f-Q-estimated", "qstat-f-json-Q-estimated"):
-        assert pbs_text.statuses(recording(name).out)["73.pbshead"].start == seconds("Sat Nov 21 12:12:31 2026")
-    later = pbs_text.statuses(recording("qstat-f-json-W").out)["28.pbshead"]
+        assert pbs_parse.statuses(recording(name).out)["73.pbshead"].start == seconds("Sat Nov 21 12:12:31 2026")
+    later = pbs_parse.statuses(recording("qstat-f-json-W").out)["28.pbshead"]
     assert later.start == seconds("Sat Nov 21 13:47:00 2026")
 
 
 def test_a_job_that_has_ended_tells_when():
-    status = pbs_text.statuses(recording("qstat-xf-json-F-walltime-killed").out)["33.pbshead"]
+    status = pbs_parse.statuses(recording("qstat-xf-json-F-walltime-killed").out)["33.pbshead"]
     assert (status.start, status.end) == (seconds("Sat Nov 21 11:48:51 2026"), seconds("Sat Nov 21 11:49:12 2026"))
 
 
 def test_the_end_of_a_suspended_job_is_not_known():
-    assert pbs_text.statuses(recording("qstat-f-json-S").out)["72.pbshead"].end is None
+    assert pbs_parse.statuses(recording("qstat-f-json-S").out)["72.pbshead"].end is None
 
 
 def test_a_job_that_ended_without_an_exit_code_was_no_success():
     ended = recording("qstat-xf-json-F-exit0").out.replace('"Exit_status":\t0,', "").replace('"substate":\t92', '"a":1')
-    assert pbs_text.statuses(ended)["31.pbshead"].state is JobState.FAILED
+    assert pbs_parse.statuses(ended)["31.pbshead"].state is JobState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -206,18 +206,18 @@ def test_a_job_that_ended_without_an_exit_code_was_no_success():
     ],
 )
 def test_states_of_the_emulation_are_understood(letter, state, reason):
-    status = pbs_text.statuses(EMULATED.format(state=letter))["14"]
+    status = pbs_parse.statuses(EMULATED.format(state=letter))["14"]
     assert (status.state, status.reason) == (state, reason)
     # What is over is over, though nobody knows how it ended.
     assert status.over is (letter == "C")
 
 
 def test_times_of_the_emulation_are_where_it_puts_them():
-    running = pbs_text.statuses(EMULATED.format(state="R"))["14"]
+    running = pbs_parse.statuses(EMULATED.format(state="R"))["14"]
     assert (running.start, running.end) == (seconds("Sat Nov 21 19:08:30 2026"), seconds("Sat Nov 21 19:28:30 2026"))
     assert running.nodes == "n1,n2"
-    assert pbs_text.statuses(EMULATED.format(state="Q"))["14"].start == seconds("Sat Nov 21 19:08:30 2026")
-    assert pbs_text.statuses(EMULATED.format(state="C"))["14"].end == seconds("Sat Nov 21 19:28:30 2026")
+    assert pbs_parse.statuses(EMULATED.format(state="Q"))["14"].start == seconds("Sat Nov 21 19:08:30 2026")
+    assert pbs_parse.statuses(EMULATED.format(state="C"))["14"].end == seconds("Sat Nov 21 19:28:30 2026")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_times_of_the_emulation_are_where_it_puts_them():
     [("0", JobState.DONE), ("1", JobState.FAILED), ("-11", JobState.TIMEOUT), ("271", JobState.CANCELLED)],
 )
 def test_exit_codes_of_torque_are_understood_and_its_environment_is_not_believed(code, state):
-    status = pbs_text.statuses(TORQUE.format(code=code))["179.host"]
+    status = pbs_parse.statuses(TORQUE.format(code=code))["179.host"]
     assert status.state is state
     assert (status.start, status.end) == (seconds("Fri Aug 29 14:50:55 2008"), seconds("Fri Aug 29 14:55:55 2008"))
     assert status.nodes == "node1,node2"
@@ -234,13 +234,13 @@ def test_exit_codes_of_torque_are_understood_and_its_environment_is_not_believed
 @pytest.mark.parametrize("code", [-4, -10, -16, -17, -18, -19, -20, -21, -22, -24, -28, -30])
 def test_exit_codes_of_pbs_itself_are_told_in_words(code):
     jobs = {"1.x": {"job_state": "F", "Exit_status": code}}
-    status = pbs_text.statuses(json.dumps({"Jobs": jobs}))["1.x"]
+    status = pbs_parse.statuses(json.dumps({"Jobs": jobs}))["1.x"]
     assert status.state is JobState.FAILED
     assert re.fullmatch(r"[A-Za-z ]+", status.reason)
 
 
 def test_exit_codes_of_torque_that_mean_other_things_are_told_as_numbers():
-    assert pbs_text.statuses(TORQUE.format(code="-20"))["179.host"].reason == "exit code -20"
+    assert pbs_parse.statuses(TORQUE.format(code="-20"))["179.host"].reason == "exit code -20"
 
 
 @pytest.mark.parametrize(
@@ -253,29 +253,29 @@ def test_exit_codes_of_torque_that_mean_other_things_are_told_as_numbers():
 )
 def test_a_job_that_is_held_after_failed_starts_tells_so(comment, reason):
     jobs = {"1.x": {"job_state": "H", "Hold_Types": "s", "comment": comment}}
-    assert pbs_text.statuses(json.dumps({"Jobs": jobs}))["1.x"].reason == reason
+    assert pbs_parse.statuses(json.dumps({"Jobs": jobs}))["1.x"].reason == reason
 
 
 def test_lines_that_go_on_are_put_together():
     text = recording("qstat-f-Q-cannever-22.pbshead").out
     assert "(R: 100 A: \n\t16 T: 16)" in text
-    assert words(pbs_text.statuses(text)["22.pbshead"]) == f"queued: {TOO_MANY_CORES}"
+    assert words(pbs_parse.statuses(text)["22.pbshead"]) == f"queued: {TOO_MANY_CORES}"
 
 
 @pytest.mark.parametrize("one", [one for one in recordings("qsub-") if one.code == 0], ids=lambda one: one.name)
 def test_the_id_of_every_job_that_was_taken_is_read(one):
-    assert pbs_text.job_id(one.out) == one.out.strip()
+    assert pbs_parse.job_id(one.out) == one.out.strip()
 
 
 @pytest.mark.parametrize("one", [one for one in recordings("qsub-") if one.code], ids=lambda one: one.name)
 def test_no_id_is_read_of_a_refusal(one):
-    assert pbs_text.job_id(one.out) is None
-    assert pbs_text.job_id(one.err) is None
+    assert pbs_parse.job_id(one.out) is None
+    assert pbs_parse.job_id(one.err) is None
 
 
 def test_queues_and_their_limits_are_read():
-    assert pbs_text.queues(recording("qstat-Q").out) == ["workq", "short", "private", "off", "stopped"]
-    assert pbs_text.limits(recording("qstat-Qf").out) == {"ncpus": "4", "walltime": "00:01:00"}
+    assert pbs_parse.queues(recording("qstat-Q").out) == ["workq", "short", "private", "off", "stopped"]
+    assert pbs_parse.limits(recording("qstat-Qf").out) == {"ncpus": "4", "walltime": "00:01:00"}
 
 
 ATTRIBUTES = st.sampled_from(
@@ -296,8 +296,8 @@ def check(told: dict[str, JobStatus]) -> None:
 
 @given(st.text())
 def test_no_text_makes_the_parsers_fail(text):
-    check(pbs_text.statuses(text))
-    for read in (pbs_text.job_id, pbs_text.lost, pbs_text.queues, pbs_text.limits):
+    check(pbs_parse.statuses(text))
+    for read in (pbs_parse.job_id, pbs_parse.lost, pbs_parse.queues, pbs_parse.limits):
         read(text)
 
 
@@ -305,25 +305,25 @@ def test_no_text_makes_the_parsers_fail(text):
 def test_no_attribute_makes_the_parsers_fail(attributes, start):
     separator = start.rpartition("\n")[2]
     text = start + f"\n{separator}".join(f"{name} = {value}" for name, value in attributes)
-    check(pbs_text.statuses(text))
+    check(pbs_parse.statuses(text))
 
 
 @given(st.dictionaries(st.text(max_size=8), st.dictionaries(ATTRIBUTES, VALUES) | VALUES))
 def test_no_json_makes_the_parsers_fail(jobs):
-    check(pbs_text.statuses(json.dumps({"Jobs": jobs})))
+    check(pbs_parse.statuses(json.dumps({"Jobs": jobs})))
 
 
 @given(st.sampled_from([recording(name).out for name in SAID]), st.data())
 def test_an_answer_that_breaks_off_or_is_damaged_makes_the_parsers_not_fail(text, data):
     at = data.draw(st.integers(0, len(text)))
-    check(pbs_text.statuses(text[:at] + data.draw(st.text(max_size=3)) + text[at + data.draw(st.integers(0, 40)) :]))
+    check(pbs_parse.statuses(text[:at] + data.draw(st.text(max_size=3)) + text[at + data.draw(st.integers(0, 40)) :]))
 
 
 @pytest.mark.parametrize("text", ['{"Jobs": []}', '{"Jobs": {"1": 3}}', "[" * 100_000, "{", '{"Jobs":' * 100_000])
 def test_json_of_another_form_tells_nothing(text):
-    assert pbs_text.statuses(text) == {}
+    assert pbs_parse.statuses(text) == {}
 
 
 def test_a_state_that_nobody_knows_is_unknown():
     for given_state in ("", "?", "M", "QQ", "7"):
-        assert pbs_text.statuses(f'{{"Jobs": {{"1.x": {{"job_state": "{given_state}"}}}}}}') == {"1.x": UNKNOWN}
+        assert pbs_parse.statuses(f'{{"Jobs": {{"1.x": {{"job_state": "{given_state}"}}}}}}') == {"1.x": UNKNOWN}

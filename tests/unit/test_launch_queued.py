@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from workbench import registry
-from workbench.ending import stop
+from workbench.deploy import jobs, registry
+from workbench.deploy.record import Record
+from workbench.deploy.stop import stop
 from workbench.errors import LaunchError, SchedulerSilent
-from workbench.host import ProcessId
-from workbench.launch import queued, slurm
+from workbench.launch import slurm
 from workbench.launch.interface import JobState
-from workbench.launch.slurm_answers import SEPARATOR
-from workbench.record import Record
+from workbench.launch.process_id import ProcessId
+from workbench.launch.slurm_parse import SEPARATOR
 
 ELSEWHERE = ProcessId(host="n17", machine="0" * 32, boot="x", namespace="pid:[1]", pid=4242, started=1.0)
 UNKNOWN_JOB = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -86,9 +86,9 @@ def test_a_job_that_has_ended_is_believed_if_it_is_the_clusters(system, written)
     record = training(system=written)
     system.queue("COMPLETED", "training", "workbench:another:job")
     assert registry.clean() == []
-    assert queued.status(record).state is JobState.UNKNOWN
+    assert jobs.status(record).state is JobState.UNKNOWN
     system.queue("COMPLETED", "training", f"workbench:{record.id}:job")
-    assert queued.status(record).state is JobState.DONE
+    assert jobs.status(record).state is JobState.DONE
 
 
 @pytest.mark.parametrize("written", [A, B, ""])
@@ -96,26 +96,26 @@ def test_no_job_of_the_same_number_is_cancelled(system, written):
     record = training(system=written)
     system.queue("RUNNING", "other-work", "(null)")
 
-    assert queued.alive(record) is None
+    assert jobs.alive(record) is None
     with pytest.raises(LaunchError, match=r"Stop (it|the cluster) there, or remove "):
-        queued.cancel(record)
+        jobs.cancel(record)
     assert "scancel" not in system.called
 
 
 def test_a_job_of_the_cluster_is_cancelled_by_comment_or_where_the_site_takes_that_away_by_name(system):
     record = training(system=B)
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
-    queued.cancel(record)
+    jobs.cancel(record)
     system.queue("RUNNING", "training", "(null)")
-    queued.cancel(record)
+    jobs.cancel(record)
     assert system.called.count("scancel") == 2
 
 
 def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
     record = training()
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
-    assert queued.alive(record) is True
-    queued.cancel(record)
+    assert jobs.alive(record) is True
+    jobs.cancel(record)
     assert "scancel" in system.called
 
 
@@ -123,7 +123,7 @@ def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
     record = training(system=B)
     system.answer("squeue", "exit 1")
     with pytest.raises(SchedulerSilent, match="does not tell whose job 4711 is"):
-        queued.cancel(record)
+        jobs.cancel(record)
     assert "scancel" not in system.called
 
 
@@ -139,9 +139,9 @@ def test_the_scheduler_is_asked_which_it_is_once_and_not_by_those_who_poll(syste
     record = training(system=B)
     system.queue("RUNNING", "training", f"workbench:{record.id}:job")
     for _ in range(3):
-        assert queued.status(record).state is JobState.RUNNING
+        assert jobs.status(record).state is JobState.RUNNING
     assert system.called == ["squeue"] * 3
     system.answer("squeue", UNKNOWN_JOB)
     for _ in range(3):
-        assert queued.status(record).over
+        assert jobs.status(record).over
     assert system.called.count("scontrol") == 1

@@ -18,15 +18,15 @@ import yaml
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from workbench import registry
+from workbench.deploy import registry
+from workbench.deploy import request as room
+from workbench.deploy.dask_settings import dask_settings, write_dask_settings
+from workbench.deploy.job_spec import job_spec
+from workbench.deploy.registry import Record
+from workbench.deploy.request import request
 from workbench.errors import ClusterExists, InvalidRequest, LaunchError, named
-from workbench.launch import request as room
-from workbench.launch.job_spec import job_spec
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import available_cores
-from workbench.launch.request import request
-from workbench.launch.settings import dask_settings, write_dask_settings
-from workbench.registry import Record
 
 ANYTHING = st.one_of(
     st.none(),

@@ -11,8 +11,8 @@ import dask
 import pytest
 
 from workbench.errors import InvalidRequest
-from workbench.launch.site import fill, header, presets, site
-from workbench.resources import Resources
+from workbench.launch.jobqueue import fill, header, presets, site
+from workbench.launch.resources import Resources
 
 SLURM = {
     "queue": "batch",
@@ -141,7 +141,7 @@ def test_a_header_has_nothing_that_is_not_set_and_leaves_no_settings_behind():
 def test_reading_settings_leaves_ctrl_c_alone_in_the_main_thread_and_works_in_any_other(where):
     code = f"""
 import signal, threading
-from workbench.launch.site import site
+from workbench.launch.jobqueue import site
 before, function, found = signal.getsignal(signal.SIGINT), signal.signal, []
 work = lambda: found.append(site("slurm"))
 if {where == "thread"}:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
+from workbench.launch.resources import Resources
 from workbench.launch.slurm import SlurmLauncher, available
-from workbench.launch.slurm_answers import (
+from workbench.launch.slurm_parse import (
     ACCOUNT_FORMAT,
     PARTITION_FORMAT,
     QUEUE_FORMAT,
@@ -28,8 +29,7 @@ from workbench.launch.slurm_answers import (
     rejection,
     said,
 )
-from workbench.launch.slurm_text import option, overriding, quoted
-from workbench.resources import Resources
+from workbench.launch.slurm_script import option, overriding, quoted
 
 SLURM = SlurmLauncher()
 # As of SLURM 22.05: the formats of `sinfo` and `squeue` with bars for separators.

@@ -10,14 +10,13 @@ from itertools import pairwise
 import dask
 import pytest
 
-from workbench import tether
 from workbench.errors import InvalidRequest, LaunchError
-from workbench.launch import manager
+from workbench.launch import parent_death, process_manager
 from workbench.launch.allocation import Allocation
-from workbench.launch.manager import interfaces, spread_command
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import thread_variables
-from workbench.launch.spread import Spread, filled, interface_of, mpiexec_command, shares, srun_command
+from workbench.launch.multinode import Spread, filled, interface_of, mpiexec_command, shares, srun_command
+from workbench.launch.process_manager import interfaces, spread_command
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "", "/mpi/bin/mpiexec")
 OPENMPI4 = MPI("openmpi", (4, 1, 6), "", "/mpi/bin/mpiexec")
@@ -37,7 +36,7 @@ def slurm(monkeypatch):
     """SLURM is here as far as command lines go: srun is /bin/srun and speaks what is told, outside of any job."""
     monkeypatch.delenv("I_MPI_PMI_LIBRARY", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(manager, "spoken", lambda: SPOKEN)
+    monkeypatch.setattr(process_manager, "spoken", lambda: SPOKEN)
 
 
 def test_srun_puts_ranks_node_by_node_and_gives_rank_0_the_input():
@@ -152,7 +151,7 @@ def test_the_launcher_is_guarded_on_all_nodes_where_its_daemons_can_be(monkeypat
     command = mpiexec_command(mpi, changed(guard="/record/hosts-0", **fields), ["x"])
     assert command.guard == ("/record/hosts-0" if guarded else None)
     daemon = command.environment.get("PRTE_MCA_prte_launch_agent")
-    assert daemon == (" ".join([*tether.daemon_words("/record/hosts-0"), "prted"]) if guarded else None)
+    assert daemon == (" ".join([*parent_death.daemon_words("/record/hosts-0"), "prted"]) if guarded else None)
     without = mpiexec_command(mpi, changed(**fields), ["x"])
     assert without.guard is None
     assert "PRTE_MCA_prte_launch_agent" not in without.environment
@@ -256,7 +255,7 @@ def test_uneven_shares_are_told_node_by_node(mpi, options):
 
 @pytest.mark.usefixtures("slurm")
 def test_mpiexec_does_where_srun_does_not_speak_the_interface(monkeypatch):
-    monkeypatch.setattr(manager, "spoken", lambda: ["none", "pmix"])
+    monkeypatch.setattr(process_manager, "spoken", lambda: ["none", "pmix"])
     assert spread_command(MPICH, SPREAD, ["x"]).argv[0] == "/mpi/bin/mpiexec"
     with (
         dask.config.set({"workbench.mpi.launcher": "srun"}),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import InvalidRequest
-from workbench.launch.time_text import clock, pbs_clock, site_walltime, walltime
+from workbench.launch.walltime import clock, pbs_clock, site_walltime, walltime
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 
 from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
-from workbench.launch.mpi import find
-from workbench.launch.spread import Spread, mpiexec_command
-from workbench.launch.tm_agent import agent_path, agent_text
+from workbench.launch.mpi_library import find
+from workbench.launch.multinode import Spread, mpiexec_command
+from workbench.launch.pbs_tm_agent import agent_path, agent_text
 
 TMRSH = """\
 #!/bin/sh

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from workbench import logs, registry
+from workbench.deploy import logs, registry
+from workbench.deploy.registry import Record
 from workbench.errors import ClusterNotFound, InvalidRequest
-from workbench.registry import Record
 
 
 @pytest.fixture

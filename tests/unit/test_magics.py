@@ -9,8 +9,8 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 from support.shell import ipython
 
-from workbench import registry
-from workbench.verbs import actions
+from workbench.commands import actions
+from workbench.deploy import registry
 
 
 @pytest.fixture(scope="module")

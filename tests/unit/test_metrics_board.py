@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from workbench.metrics.board import Board
+from workbench.metrics.shared_slots import Board
 
 
 def test_a_rank_reads_what_another_has_written_last(tmp_path):

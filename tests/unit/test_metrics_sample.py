@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
-from workbench.metrics import sample
-from workbench.metrics.fields import NODE
+from workbench.metrics import system
+from workbench.metrics.schema import NODE
 
 
 def spin(seconds):
@@ -23,9 +23,9 @@ def spin(seconds):
 
 def test_a_process_uses_the_time_that_it_spins():
     process = psutil.Process()
-    before = sample.process(process)
+    before = system.process(process)
     spin(0.1)
-    after = sample.process(process)
+    after = system.process(process)
     assert after.cpu - before.cpu >= 0.1
     assert after.time > before.time
     assert after.threads >= 1
@@ -33,25 +33,25 @@ def test_a_process_uses_the_time_that_it_spins():
 
 
 def test_a_process_writes_what_it_writes(tmp_path):
-    before = sample.process(psutil.Process())
+    before = system.process(psutil.Process())
     with open(tmp_path / "file", "wb") as file:
         file.write(b"x" * (1 << 22))
         file.flush()
         os.fsync(file.fileno())
-    assert sample.process(psutil.Process()).written - before.written >= 1 << 22
+    assert system.process(psutil.Process()).written - before.written >= 1 << 22
 
 
 def test_another_process_is_looked_at_from_outside():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        seen = sample.process(psutil.Process(child.pid))
+        seen = system.process(psutil.Process(child.pid))
         child.stdin.close()
     assert seen.memory > 0
     with pytest.raises(psutil.NoSuchProcess):
-        sample.process(psutil.Process(child.pid))
+        system.process(psutil.Process(child.pid))
 
 
 def test_a_node_tells_of_each_core_and_of_its_memory():
-    node = sample.Node()
+    node = system.Node()
     spin(0.2)
     values, cores = node.sample()
     assert cores.dtype == np.uint8

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.node_messages import joined, message
 
-from workbench.metrics.fields import KINDS, NODE, OPERATIONS, RANK, TICK
+from workbench.metrics.schema import KINDS, NODE, OPERATIONS, RANK, TICK
 from workbench.metrics.store import Store
 from workbench.metrics.update import Update
 

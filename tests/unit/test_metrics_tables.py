@@ -10,9 +10,9 @@ from support.node_messages import joined, message
 
 from workbench import report
 from workbench.errors import InvalidRequest
-from workbench.metrics import fits, openmetrics
-from workbench.metrics.fields import KINDS, RANK
+from workbench.metrics import openmetrics, training
 from workbench.metrics.frames import TABLES, frame
+from workbench.metrics.schema import KINDS, RANK
 from workbench.metrics.store import Store
 
 MPI = KINDS.index("mpi")
@@ -94,11 +94,11 @@ def test_open_metrics_have_the_last_tick_and_the_totals(update):
 
 def test_an_event_of_a_fit_becomes_records():
     event = {"fit": 7, "name": "KMeans", "records": [{"iteration": 1, "inertia": np.float32(2.0), "engine": "mpi"}]}
-    told = list(fits.records(event, 5.0))
+    told = list(training.records(event, 5.0))
     assert told == [{"fit": "7", "name": "KMeans", "time": 5.0, "step": 1.0, "inertia": 2.0}]
-    assert list(fits.records({"fit": 7}, 5.0)) == []
-    assert list(fits.records("nonsense", 5.0)) == []
-    assert list(fits.records({"fit": 1, "records": [{"loss": 1.0}]}, 5.0)) == []
+    assert list(training.records({"fit": 7}, 5.0)) == []
+    assert list(training.records("nonsense", 5.0)) == []
+    assert list(training.records({"fit": 1, "records": [{"loss": 1.0}]}, 5.0)) == []
 
 
 def test_a_report_is_of_numbers_and_to_somebody():

@@ -8,12 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from workbench.ml import PCA, LinearRegression, Ridge, TruncatedSVD, checks, decomposition_fit, linear_fit
+from workbench.ml import PCA, LinearRegression, Ridge, TruncatedSVD, checks
 from workbench.ml.checks import Checks, FindsNonFinite, make
-from workbench.ml.decomposition_part import DecompositionPart
-from workbench.ml.linear_part import LinearPart
-from workbench.ml.neighbors_part import NeighborsPart
-from workbench.ml.parts import LocalParts
+from workbench.ml.decomposition import fit as decomposition_fit
+from workbench.ml.decomposition.part import DecompositionPart
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.linear import fit as linear_fit
+from workbench.ml.linear.part import LinearPart
+from workbench.ml.neighbors.part import NeighborsPart
 
 ROWS = np.arange(12.0).reshape(4, 3)
 LABELS = np.array([0, 1, 1, 0])
@@ -88,14 +90,19 @@ def test_what_is_as_it_has_to_be_is_not_copied(name):
 FITS = """
 import sys
 import numpy as np
-from workbench.ml import decomposition_fit, kmeans_fit, linear_fit, logistic_fit, scaler_part, task
+from workbench.ml.decomposition import fit as decomposition_fit
+from workbench.ml.engine import rank_task
+from workbench.ml.kmeans import fit as kmeans_fit
+from workbench.ml.linear import fit as linear_fit
+from workbench.ml.logistic import fit as logistic_fit
+from workbench.ml.scaler import part as scaler_part
 from workbench.ml.checks import Checks, make
-from workbench.ml.decomposition_part import DecompositionPart
-from workbench.ml.kmeans_part import KMeansPart
-from workbench.ml.linear_part import LinearPart
-from workbench.ml.logistic_part import LogisticPart
-from workbench.ml.parts import LocalParts
-from workbench.ml.scaler_part import ScalerChecks, ScalerPart
+from workbench.ml.decomposition.part import DecompositionPart
+from workbench.ml.kmeans.part import KMeansPart
+from workbench.ml.linear.part import LinearPart
+from workbench.ml.logistic.part import LogisticPart
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.scaler.part import ScalerChecks, ScalerPart
 
 X = np.random.default_rng(0).normal(size=(100, 3))
 y = (X[:, 0] > 0) * 1.0

@@ -14,11 +14,12 @@ from sklearn import decomposition
 from sklearn.base import clone
 from support.sklearn_checks import accepted_by_scikit_learn
 
-from workbench.ml import decomposition_fit, slices
-from workbench.ml.decomposition import PCA, TruncatedSVD
-from workbench.ml.decomposition_part import DecompositionPart
-from workbench.ml.parts import LocalParts
-from workbench.ml.triangles import join_triangles
+from workbench.ml.algebra import row_slices
+from workbench.ml.algebra.triangles import join_triangles
+from workbench.ml.decomposition import fit as decomposition_fit
+from workbench.ml.decomposition.estimators import PCA, TruncatedSVD
+from workbench.ml.decomposition.part import DecompositionPart
+from workbench.ml.engine.parts import LocalParts
 
 SOLVERS = ["gram", "tsqr", "randomized"]
 
@@ -208,7 +209,7 @@ def test_principal_components_take_one_pass_and_another_where_a_sample_misleads(
     told = []
     # All rows of the sample are far from the others.
     X[:: 8000 // sample, 0] -= 1e6
-    monkeypatch.setattr(slices, "_SAMPLE", sample)
+    monkeypatch.setattr(row_slices, "_SAMPLE", sample)
     model = PCA(12, solver="gram", callback=told.append).fit(X)
     true = np.linalg.svd(X - X.mean(axis=0), compute_uv=False)
 

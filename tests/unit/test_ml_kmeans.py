@@ -16,10 +16,13 @@ from sklearn.exceptions import ConvergenceWarning
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.errors import RankLost
-from workbench.ml import KMeans, checks, kmeans_fit, kmeans_lloyd, left
+from workbench.ml import KMeans, checks
 from workbench.ml.checks import Checks, make
-from workbench.ml.kmeans_part import KMeansPart
-from workbench.ml.parts import LocalParts
+from workbench.ml.engine import kept_arrays
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.kmeans import fit as kmeans_fit
+from workbench.ml.kmeans import lloyd
+from workbench.ml.kmeans.part import KMeansPart
 
 # Rows for the first centres are drawn by their numbers, and a row that weighs twice as much is not two rows; for
 # scikit-learn's own K-means these checks are left out. From given centres they hold.
@@ -191,7 +194,7 @@ def test_its_tolerance_is_a_share_of_the_variance(number, made, away):
 
     tolerance = 1e-4 if made == "sparse" and away else 1e-9
     np.testing.assert_allclose(
-        kmeans_lloyd._spread(LocalParts(parts))[0], X.astype(np.float64).var(axis=0).mean(), rtol=tolerance
+        lloyd._spread(LocalParts(parts))[0], X.astype(np.float64).var(axis=0).mean(), rtol=tolerance
     )
 
 
@@ -202,7 +205,7 @@ def test_of_several_runs_each_is_as_by_itself_and_the_best_is_taken(tol):
     for most in (1, 3, 50):
         asked = settings(X, 5, init="random", n_init=4, max_iter=most, tol=tol)
         parts = parts_of(X, 3)
-        each = [kmeans_lloyd.lloyd(parts, kmeans_fit.first(parts, asked, run), most, tol) for run in range(4)]
+        each = [lloyd.lloyd(parts, kmeans_fit.first(parts, asked, run), most, tol) for run in range(4)]
         found = kmeans_fit.fit(parts_of(X, 3), asked)
 
         best = min(each, key=lambda fit: fit.inertia)
@@ -423,7 +426,7 @@ def test_labels_of_several_runs_are_those_of_the_best():
         np.testing.assert_allclose(model.inertia_, -model.score(X), rtol=1e-10)
 
 
-class Left(left.Keeps):
+class Left(kept_arrays.Keeps):
     """A part that keeps two arrays."""
 
     def __init__(self, start):
@@ -437,13 +440,13 @@ def test_what_parts_leave_is_taken_once_and_not_left_for_ever():
     for number in range(20):
         for start in (1, 2):
             Left(start).leave(f"fit {number}")
-    assert [left.take("fit 19", start, which)[0] for start in (1, 2) for which in (1, 0)] == [-1, 1, -2, 2]
+    assert [kept_arrays.take("fit 19", start, which)[0] for start in (1, 2) for which in (1, 0)] == [-1, 1, -2, 2]
     for gone in ("fit 19", "fit 3"):
         with pytest.raises(RankLost, match=r"fit again, or ask the fitted model, model\.predict\(X\)"):
-            left.take(gone, 1, 0)
+            kept_arrays.take(gone, 1, 0)
     for number, start, which in itertools.product(range(4, 19), (1, 2), (0, 1)):
-        assert abs(left.take(f"fit {number}", start, which)[0]) == start
-    assert not left._left
+        assert abs(kept_arrays.take(f"fit {number}", start, which)[0]) == start
+    assert not kept_arrays._left
 
 
 def test_a_model_that_travels_takes_no_blocks_along():

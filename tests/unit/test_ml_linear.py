@@ -17,10 +17,11 @@ from sklearn import linear_model
 from sklearn.base import clone
 from support.sklearn_checks import accepted_by_scikit_learn
 
-from workbench.ml import equations, linear_fit, slices
-from workbench.ml.linear import LinearRegression, Ridge
-from workbench.ml.linear_part import LinearPart
-from workbench.ml.parts import LocalParts
+from workbench.ml.algebra import equations, row_slices
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.linear import fit as linear_fit
+from workbench.ml.linear.estimators import LinearRegression, Ridge
+from workbench.ml.linear.part import LinearPart
 
 PAIRS = [
     (LinearRegression, linear_model.LinearRegression, {}),
@@ -328,7 +329,7 @@ def test_an_origin_far_from_the_mean_costs_a_pass_and_no_digits(sample, passes, 
     told = []
     # All rows of the sample are far from the others.
     X[:: 8000 // sample, 0] -= 1e6
-    monkeypatch.setattr(slices, "_SAMPLE", sample)
+    monkeypatch.setattr(row_slices, "_SAMPLE", sample)
     model = LinearRegression(fit_intercept=fit_intercept, callback=told.append).fit(X, y)
     theirs = linear_model.LinearRegression(fit_intercept=fit_intercept).fit(X, y)
 

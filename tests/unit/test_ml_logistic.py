@@ -16,9 +16,10 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from support.sklearn_checks import accepted_by_scikit_learn
 
-from workbench.ml import LogisticRegression, logistic_fit
-from workbench.ml.logistic_part import LogisticPart
-from workbench.ml.parts import LocalParts
+from workbench.ml import LogisticRegression
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.logistic import fit as logistic_fit
+from workbench.ml.logistic.part import LogisticPart
 
 OPTIONS = [{}, {"fit_intercept": False}, {"class_weight": "balanced"}, {"class_weight": {0: 3.0}}, {"C": 0.01}]
 

@@ -17,11 +17,11 @@ from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench import place
 from workbench.ml.checks import Checks
-from workbench.ml.neighbors import NearestNeighbors
-from workbench.ml.neighbors_part import NeighborsPart, Search, find, find_each
-from workbench.ml.parts import LocalParts
-from workbench.ml.task import Task
-from workbench.placing import source
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.neighbors.estimator import NearestNeighbors
+from workbench.ml.neighbors.part import NeighborsPart, Search, find, find_each
+from workbench.placement import sources
 
 
 def rows(number, features=6, away=0.0, dtype=np.float64, seed=1):
@@ -162,7 +162,7 @@ def test_many_queries_are_sent_in_several_calls(monkeypatch):
     X, queries = rows(300), rows(100, seed=2)
     model = NearestNeighbors(4).fit(X)
     expected = model.kneighbors(queries), model.kneighbors()
-    monkeypatch.setattr("workbench.ml.neighbors._CALL", 2000)
+    monkeypatch.setattr("workbench.ml.neighbors.estimator._CALL", 2000)
 
     assert_found(model.kneighbors(queries), expected[0], rtol=0)
     assert_found(model.kneighbors(), expected[1], rtol=0)
@@ -283,11 +283,11 @@ def test_neighbours_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypat
     X, passes = rows(203), []
     model = NearestNeighbors(n_neighbors, callback=passes.append).fit(da.from_array(X, chunks=(60, 6)))
     passes.clear()
-    monkeypatch.setattr("workbench.ml.neighbors._CALL", 8000)
+    monkeypatch.setattr("workbench.ml.neighbors.estimator._CALL", 8000)
     distances, indices = model.kneighbors()
 
     assert distances.chunks == indices.chunks == ((51, 51, 51, 50), (n_neighbors,))
-    assert source.placed_per(distances) == source.placed_per(indices) == "rank"
+    assert sources.placed_per(distances) == sources.placed_per(indices) == "rank"
     assert passes == [{"pass": 1, "name": "nearest"}]
     expected = NearestNeighbors(n_neighbors).fit(X)
     assert_found((distances.compute(), indices.compute()), expected.kneighbors(), rtol=0)
@@ -308,11 +308,11 @@ def test_neighbours_of_dask_queries_stay_with_these_on_the_ranks(client, form, m
     elif form == "placed":
         given = place(given)
     model = NearestNeighbors(3).fit(da.from_array(X, chunks=(60, 6)))
-    monkeypatch.setattr("workbench.ml.neighbors._CALL", 1000)
+    monkeypatch.setattr("workbench.ml.neighbors.estimator._CALL", 1000)
     distances, indices = model.kneighbors(given)
 
     assert distances.chunks == indices.chunks == ((23, 23, 22, 22), (3,))
-    assert source.placed_per(distances) == source.placed_per(indices) == "rank"
+    assert sources.placed_per(distances) == sources.placed_per(indices) == "rank"
     expected = NearestNeighbors(3).fit(X)
     assert_found((distances.compute(), indices.compute()), expected.kneighbors(queries), rtol=0)
     graph = model.kneighbors_graph(given, mode="distance").compute()

@@ -12,7 +12,7 @@ import pytest
 from workbench import place
 from workbench.errors import InvalidRequest, PlacementError
 from workbench.ml import KMeans, LinearRegression, LogisticRegression, NearestNeighbors, Recipe, Scale, StandardScaler
-from workbench.placing import source
+from workbench.placement import sources
 
 ROWS = 403
 RANDOM = np.random.default_rng(4)
@@ -67,8 +67,8 @@ def test_a_recipe_computes_nothing_of_a_table_before_it_is_asked_for(client):
 
 def test_a_placed_table_is_fitted_where_it_lies(client, monkeypatch):
     table, label = place(dd.from_pandas(TABLE[FEATURES], npartitions=3), dd.from_pandas(TABLE["label"], npartitions=3))
-    monkeypatch.setattr("workbench.placement.place", lambda *_, **__: pytest.fail("it was placed again"))
-    monkeypatch.setattr("workbench.placing.source.assemble", lambda *_: pytest.fail("it was copied"))
+    monkeypatch.setattr("workbench.placement.place.place", lambda *_, **__: pytest.fail("it was placed again"))
+    monkeypatch.setattr("workbench.placement.sources.assemble", lambda *_: pytest.fail("it was copied"))
     model = LogisticRegression(tol=1e-8).fit(table, label)
 
     assert model.engine_ == "dask"
@@ -78,8 +78,8 @@ def test_a_placed_table_is_fitted_where_it_lies(client, monkeypatch):
 
 def test_what_is_not_placed_is_placed_beside_what_is(client, monkeypatch):
     placed, weight = place(da.from_array(X, chunks=(50, 3))), da.from_array(TABLE["weight"].to_numpy(), chunks=60)
-    assembled, assemble = [], source.assemble
-    monkeypatch.setattr(source, "assemble", lambda *given: assembled.append(given[1].name) or assemble(*given))
+    assembled, assemble = [], sources.assemble
+    monkeypatch.setattr(sources, "assemble", lambda *given: assembled.append(given[1].name) or assemble(*given))
     model = StandardScaler().fit(placed, sample_weight=weight)
 
     np.testing.assert_allclose(model.mean_, StandardScaler().fit(X, sample_weight=TABLE["weight"]).mean_)
@@ -98,7 +98,7 @@ def test_a_cluster_without_mpi_fits_by_dask_and_logs_nothing(client, caplog):
 
 def test_a_search_copies_no_placed_rows(client, monkeypatch):
     placed = place(da.from_array(X, chunks=(50, 3)))
-    monkeypatch.setattr("workbench.placement.place", lambda *_, **__: pytest.fail("it was placed again"))
+    monkeypatch.setattr("workbench.placement.place.place", lambda *_, **__: pytest.fail("it was placed again"))
     found = NearestNeighbors(3).fit(placed).kneighbors(X[:5], return_distance=False)
 
     np.testing.assert_array_equal(found, NearestNeighbors(3).fit(X).kneighbors(X[:5], return_distance=False))

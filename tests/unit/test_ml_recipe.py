@@ -21,12 +21,12 @@ from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
 from support.sklearn_checks import accepted_by_scikit_learn
 
 from workbench.ml import LogisticRegression
-from workbench.ml.parts import LocalParts
-from workbench.ml.recipe import Recipe
-from workbench.ml.recipe_folds import fold_of
-from workbench.ml.recipe_part import RecipePart, statistics
-from workbench.ml.recipe_statistics import POINTS, Spread
-from workbench.ml.recipe_steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.recipe.estimator import Recipe
+from workbench.ml.recipe.folds import fold_of
+from workbench.ml.recipe.part import RecipePart, statistics
+from workbench.ml.recipe.statistics import POINTS, Spread
+from workbench.ml.recipe.steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
 
 
 @accepted_by_scikit_learn(

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from support.recipes import DELAY, FLIGHTS, PARTS, ROWS, in_parts
 
 from workbench.ml import Bucketise, Impute, LogisticRegression, OneHot, Recipe, Scale, TargetMean
-from workbench.ml.recipe_statistics import POINTS, Spread
+from workbench.ml.recipe.statistics import POINTS, Spread
 
 
 @PARTS

@@ -12,22 +12,15 @@ from scipy import sparse
 from scipy.linalg import LinAlgWarning
 
 from workbench.errors import InvalidRequest
-from workbench.ml import (
-    PCA,
-    LinearRegression,
-    LogisticRegression,
-    Ridge,
-    TruncatedSVD,
-    decomposition_fit,
-    linear_fit,
-    logistic_fit,
-    room,
-)
-from workbench.ml.decomposition_part import DecompositionPart
-from workbench.ml.linear_part import LinearPart
-from workbench.ml.logistic_part import LogisticPart
-from workbench.ml.rank_parts import RankParts
-from workbench.ml.slices import Products, upper
+from workbench.ml import PCA, LinearRegression, LogisticRegression, Ridge, TruncatedSVD, memory_guard
+from workbench.ml.algebra.row_slices import Products, upper
+from workbench.ml.decomposition import fit as decomposition_fit
+from workbench.ml.decomposition.part import DecompositionPart
+from workbench.ml.engine.mpi_parts import RankParts
+from workbench.ml.linear import fit as linear_fit
+from workbench.ml.linear.part import LinearPart
+from workbench.ml.logistic import fit as logistic_fit
+from workbench.ml.logistic.part import LogisticPart
 
 FEATURES, ROWS = 1050, 1300
 RANDOM = np.random.default_rng(0)
@@ -124,7 +117,7 @@ def test_random_vectors_take_as_many_features_as_before(monkeypatch):
 
 
 def test_nobody_is_asked_about_a_small_matrix(monkeypatch):
-    monkeypatch.setattr(room, "_limits", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(memory_guard, "_limits", lambda *_: pytest.fail("asked"))
 
     assert Ridge().fit(X, X[:, 0]).coef_.shape == (FEATURES,)
 
@@ -223,7 +216,7 @@ def test_singular_vectors_are_found_in_the_memory_that_is_stated(solver, number,
 def test_fewer_digits_are_told_where_there_is_no_room_for_more(monkeypatch):
     rows = nearly_dependent(400, 30)
     exact = PCA().fit(rows)
-    monkeypatch.setattr(room, "_SMALL", 0)
+    monkeypatch.setattr(memory_guard, "_SMALL", 0)
     monkeypatch.setattr(system, "MEMORY_LIMIT", 32 * 30**2)
 
     with pytest.warns(LinAlgWarning, match=r"solver='tsqr'.* needs 70.31 kiB .* this process is 28.12 kiB: take fewer"):
@@ -234,7 +227,7 @@ def test_fewer_digits_are_told_where_there_is_no_room_for_more(monkeypatch):
 
 def test_columns_that_nearly_depend_are_refused_where_there_is_no_room_to_decompose(monkeypatch):
     rows = nearly_dependent(400, 30)
-    monkeypatch.setattr(room, "_SMALL", 0)
+    monkeypatch.setattr(memory_guard, "_SMALL", 0)
     monkeypatch.setattr(system, "MEMORY_LIMIT", 32 * 30**2)
 
     assert LinearRegression().fit(X[:400, :30], X[:400, 31]).rank_ == 30
@@ -254,7 +247,7 @@ def test_newton_refuses_more_classes_than_have_room(monkeypatch):
 def test_where_this_process_solves_it_has_room_for_the_matrices_of_all_ranks(client, monkeypatch):
     ranks = len(client.scheduler_info(n_workers=-1)["workers"])
     rows, target = (da.from_array(each, chunks=200) for each in (X[:400, :30], X[:400, 31]))
-    monkeypatch.setattr(room, "_SMALL", 0)
+    monkeypatch.setattr(memory_guard, "_SMALL", 0)
     monkeypatch.setattr(system, "MEMORY_LIMIT", (24 + 4 * ranks) * 30**2)
     assert Ridge().fit(rows, target).engine_ == "dask"
 

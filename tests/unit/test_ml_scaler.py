@@ -13,10 +13,10 @@ from scipy import sparse
 from sklearn import preprocessing
 from support.sklearn_checks import accepted_by_scikit_learn
 
-from workbench.ml.moments import join
-from workbench.ml.parts import LocalParts
-from workbench.ml.scaler import StandardScaler
-from workbench.ml.scaler_part import ScalerChecks, ScalerPart, moments
+from workbench.ml.algebra.moments import join
+from workbench.ml.engine.parts import LocalParts
+from workbench.ml.scaler.estimator import StandardScaler
+from workbench.ml.scaler.part import ScalerChecks, ScalerPart, moments
 
 
 def rows(number=5000, features=7, away=3.0, dtype=np.float64):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from workbench.ml import PCA, LinearRegression, NearestNeighbors, Recipe, Ridge, Scale, StandardScaler, TruncatedSVD
-from workbench.ml.progress import Sender
+from workbench.ml.engine.progress import Sender
 
 X = np.random.default_rng(2).normal(size=(60, 5))
 y = X @ np.arange(5.0)
@@ -84,7 +84,7 @@ def test_what_cannot_be_told_to_is_refused(model):
 @pytest.mark.parametrize(("awaited", "messages"), [(True, [1, 1, 1, 1]), (False, [3, 1])])
 def test_records_are_sent_once_a_second_where_nobody_waits_for_them(awaited, messages, monkeypatch):
     now, sent = [0.0], []
-    monkeypatch.setattr("workbench.ml.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("workbench.ml.engine.progress.time.monotonic", lambda: now[0])
     sender = Sender("fit", "KMeans", lambda _, event: sent.append(len(event["records"])), awaited=awaited)
     for iteration in range(1, 5):
         now[0] = 0.4 * iteration

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import compiling
 from workbench.errors import InvalidRequest, MPIMismatch, MPINotFound
-from workbench.launch.mpi import Library
-from workbench.native import build, pointer
+from workbench.launch.mpi_library import Library
+from workbench.mpi import compile as mpi_compile
+from workbench.mpi.native import build, pointer
 
 NUMBERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"]
 ADD = "int add(int a, int b) { return a + b; }\n"
@@ -113,10 +113,10 @@ def other_compiler(tmp_path, monkeypatch):
             mpicc.write_text(f"#!/bin/sh\n{text}\n")
             mpicc.chmod(0o755)
         library = Library("openmpi", (5, 0, 11), str(tmp_path / "lib" / "libmpi.so"), "4.1.2")
-        monkeypatch.setattr(compiling, "loaded_library_here", lambda: library)
+        monkeypatch.setattr(mpi_compile, "loaded_library_here", lambda: library)
         monkeypatch.setattr("sys.executable", str(tmp_path / "none" / "python"))
         monkeypatch.setenv("PATH", str(tmp_path / "none"))
-        monkeypatch.setattr(compiling, "find_compiler", compiling.find_compiler.__wrapped__)
+        monkeypatch.setattr(mpi_compile, "find_compiler", mpi_compile.find_compiler.__wrapped__)
 
     return replace
 
@@ -167,8 +167,8 @@ def test_a_changed_header_and_other_options_make_another_library(source, folder)
 
 def test_of_many_at_once_one_compiles_and_all_have_the_library(source, folder, monkeypatch):
     compiled = []
-    run = compiling._run
-    monkeypatch.setattr(compiling, "_run", lambda command, *given: compiled.append(command) or run(command, *given))
+    run = mpi_compile._run
+    monkeypatch.setattr(mpi_compile, "_run", lambda command, *given: compiled.append(command) or run(command, *given))
     with ThreadPoolExecutor(8) as threads:
         libraries = set(threads.map(lambda _: build(source, folder=folder), range(8)))
 

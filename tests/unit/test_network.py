@@ -8,8 +8,8 @@ import dask
 import psutil
 import pytest
 
-from workbench import network
 from workbench.errors import InvalidRequest, LaunchError
+from workbench.launch import network
 
 
 def addresses():

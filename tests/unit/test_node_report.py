@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from support.patience import DEADLINE
 
-from workbench.metrics.board import Board
-from workbench.metrics.fields import OPERATIONS
-from workbench.metrics.message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.message import SENT, VALUES, WHEN, WHO, rows
-from workbench.metrics.told import Ended, Told
-from workbench.rank import clock as clock_module
-from workbench.rank.clock import HeadClock
-from workbench.rank.node_report import NodeReport
+from workbench.metrics import clock_offset as clock_module
+from workbench.metrics.clock_offset import HeadClock
+from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
+from workbench.metrics.node_message import SENT, VALUES, WHEN, WHO, rows
+from workbench.metrics.node_reporter import NodeReport
+from workbench.metrics.rank_sample import Ended, Told
+from workbench.metrics.schema import OPERATIONS
+from workbench.metrics.shared_slots import Board
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench import open_files
+from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.head import __main__ as head
 from workbench.head.worlds import Worlds
-from workbench.record import Record
+from workbench.launch import open_files
 
 # Each process of a cluster looks for its record before it starts anything.
 PROGRAM = """

@@ -8,10 +8,10 @@ import traceback
 import numpy as np
 import pytest
 
+from workbench.collective import serialize
+from workbench.collective.serialize import Slot
 from workbench.errors import CollectiveFailed
-from workbench.placing import rows
-from workbench.rank import parcel
-from workbench.rank.parcel import Slot
+from workbench.placement import rows
 
 NOTE = "raised on rank 2 of world 0, in f"
 
@@ -44,25 +44,25 @@ def caught(error, cause=None):
 
 
 def journey(error):
-    return parcel.unpack_error(parcel.pack_error(error), NOTE)
+    return serialize.unpack_error(serialize.pack_error(error), NOTE)
 
 
 @pytest.mark.parametrize(
     "thing", [None, 7, "x", [1, (2, {3: 4})], lambda: 7], ids=["none", "number", "text", "nested", "function"]
 )
 def test_whatever_can_be_pickled_arrives(thing):
-    arrived = parcel.unpack(parcel.pack(thing))
+    arrived = serialize.unpack(serialize.pack(thing))
     assert arrived() == 7 if callable(thing) else arrived == thing
 
 
 def test_arrays_arrive_as_they_were():
     array = np.arange(12.0).reshape(3, 4)[:, ::2]
-    np.testing.assert_array_equal(parcel.unpack(parcel.pack(array)), array)
+    np.testing.assert_array_equal(serialize.unpack(serialize.pack(array)), array)
 
 
 def test_what_cannot_be_pickled_is_an_error():
     with pytest.raises(TypeError, match="lock"):
-        parcel.pack(threading.Lock())
+        serialize.pack(threading.Lock())
 
 
 def test_a_function_that_travels_by_value_keeps_its_file_and_lines():
@@ -72,7 +72,7 @@ def test_a_function_that_travels_by_value_keeps_its_file_and_lines():
 
         return inner()
 
-    sent = parcel.unpack(parcel.pack(outer))
+    sent = serialize.unpack(serialize.pack(outer))
 
     assert sent.__code__ is not outer.__code__
     lines = [(frame.filename, frame.lineno) for frame in sent()]
@@ -81,13 +81,13 @@ def test_a_function_that_travels_by_value_keeps_its_file_and_lines():
 
 
 def test_slots_are_filled_with_the_values_of_their_numbers():
-    args, kwargs = parcel.fill([Slot(1), "b", Slot(0)], {"x": Slot(0), "y": 2}, ["first", "second"])
+    args, kwargs = serialize.fill([Slot(1), "b", Slot(0)], {"x": Slot(0), "y": 2}, ["first", "second"])
     assert args == ["second", "b", "first"]
     assert kwargs == {"x": "first", "y": 2}
 
 
 def test_a_slot_within_an_argument_is_no_slot_of_the_call():
-    args, kwargs = parcel.fill([[Slot(0)]], {}, ["first"])
+    args, kwargs = serialize.fill([[Slot(0)]], {}, ["first"])
     assert (args, kwargs) == ([[Slot(0)]], {})
 
 
@@ -143,8 +143,8 @@ def test_what_would_end_or_confuse_an_event_loop_arrives_in_words(error, words):
 
 
 def test_an_error_whose_parcel_cannot_be_read_here_arrives_in_words():
-    told = parcel.pack_error(caught(ValueError("x"))) | {"parcel": b"nonsense"}
-    assert str(parcel.unpack_error(told, NOTE)) == f"ValueError: x, {NOTE}"
+    told = serialize.pack_error(caught(ValueError("x"))) | {"parcel": b"nonsense"}
+    assert str(serialize.unpack_error(told, NOTE)) == f"ValueError: x, {NOTE}"
 
 
 def test_frames_of_the_package_that_come_first_are_not_shown():
@@ -152,4 +152,4 @@ def test_frames_of_the_package_that_come_first_are_not_shown():
         rows.call(throw, ValueError("x"), None)
     error = info.value.with_traceback(info.value.__traceback__.tb_next)
     assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["call", "throw"]
-    assert [frame.name for frame in traceback.extract_tb(parcel.bare(error).__traceback__)] == ["throw"]
+    assert [frame.name for frame in traceback.extract_tb(serialize.bare(error).__traceback__)] == ["throw"]

@@ -17,9 +17,9 @@ from scipy import sparse
 from support.processes import until
 
 from workbench import blocks, map_blocks, place
-from workbench.alignment import is_aligned
 from workbench.errors import PlacementError
-from workbench.placing import source
+from workbench.placement import sources
+from workbench.placement.alignment import is_aligned
 
 ROWS = 1003
 TABLE = np.arange(ROWS * 3, dtype=np.float64).reshape(ROWS, 3)
@@ -97,7 +97,7 @@ def test_what_is_written_to_blocks_does_not_reach_what_was_persisted_before(clie
 
 def chunk_sums(client, collection):
     """Return the sums of the columns of each chunk where it lies."""
-    return client.gather([client.submit(column_sums, future, pure=False) for future in source.futures_in(collection)])
+    return client.gather([client.submit(column_sums, future, pure=False) for future in sources.futures_in(collection)])
 
 
 def column_sums(chunk):
@@ -119,10 +119,10 @@ def test_a_collection_that_is_placed_twice_in_one_call_has_blocks_of_its_own_eac
 def test_a_chunk_that_nobody_else_holds_is_not_copied(client):
     X = da.ones((ROWS, 3), chunks=(SIZES, 3))
 
-    assert [one.shared for one in source.persist(client, [source.examine("X", X)])] == [False]
+    assert [one.shared for one in sources.persist(client, [sources.examine("X", X)])] == [False]
     kept = X.persist()
     for other in (kept, X, kept[:] + 0):
-        assert [one.shared for one in source.persist(client, [source.examine("X", other)])] == [True]
+        assert [one.shared for one in sources.persist(client, [sources.examine("X", other)])] == [True]
 
 
 def test_rows_of_all_kinds_of_collections_meet_on_the_same_rank(client):
@@ -260,8 +260,8 @@ def test_a_world_that_can_be_none_is_refused(client, world):
 def test_blocks_lie_on_the_ranks_of_the_world_that_is_asked_for(client):
     X = place(TABLE, world=0)
     assert X.chunks == place(TABLE).chunks
-    assert source.placed_per(X) == "rank_0"
-    assert source.placed_per(place(TABLE, per="node", world=0)) == "node_0"
+    assert sources.placed_per(X) == "rank_0"
+    assert sources.placed_per(place(TABLE, per="node", world=0)) == "node_0"
     assert client.gather(map_blocks(len, X)) == list(X.chunks[0])
     with pytest.raises(PlacementError, match="world=1: there is none; allowed: 0"):
         place(TABLE, world=1)

@@ -10,8 +10,8 @@ from distributed import Client, Lock, get_worker, wait
 from support.processes import until
 
 from workbench import blocks, map_blocks, place
-from workbench.alignment import is_aligned
-from workbench.placing import pinning
+from workbench.placement import pinning
+from workbench.placement.alignment import is_aligned
 
 TABLE = np.arange(4000.0).reshape(1000, 4)
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import workbench
-from workbench.alignment import empty_aligned, is_aligned
 from workbench.errors import HeadUnreachable, PlacementError
-from workbench.placing import pinning, rows
-from workbench.placing.pinning import Rank, select
+from workbench.placement import pinning, rows
+from workbench.placement.alignment import empty_aligned, is_aligned
+from workbench.placement.pinning import Rank, select
 
 
 @given(st.integers(1, 10_000), st.integers(1, 64))

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.alignment import is_aligned
 from workbench.errors import PlacementError
-from workbench.placing import made, source
+from workbench.placement import from_results, sources
+from workbench.placement.alignment import is_aligned
 
 FRAME = pd.DataFrame({"a": [1, 2, 3], "b": list("xyz")})
 
 
 def blocks(value, number=0, per="rank", collection=7):
-    return made.blocks(value, number, per=per, collection=collection)
+    return from_results.blocks(value, number, per=per, collection=collection)
 
 
 def told(*values):
@@ -60,9 +60,9 @@ def test_of_a_tuple_each_is_a_block_of_a_collection_of_its_own():
 
 def test_names_of_collections_that_are_made_are_those_of_placed_ones():
     number = uuid.uuid4().int
-    names = {source.placed_name("rank", number, which) for which in range(3)}
+    names = {sources.placed_name("rank", number, which) for which in range(3)}
     assert len(names) == 3
-    assert len(source.placed_name("rank", 2**128 - 1, 1)) == len(source.placed_name("rank", 0, 0))
+    assert len(sources.placed_name("rank", 2**128 - 1, 1)) == len(sources.placed_name("rank", 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_anything_else_is_no_block(value, words):
 
 
 def test_blocks_that_differ_in_their_rows_alone_fit():
-    made.fit(told(np.ones((3, 2)), np.ones((0, 2)), np.ones((7, 2))))
-    made.fit(told(FRAME, FRAME[:0]))
-    made.fit(told((FRAME["a"], np.ones(3)), (FRAME["a"][:1], np.ones(0))))
+    from_results.fit(told(np.ones((3, 2)), np.ones((0, 2)), np.ones((7, 2))))
+    from_results.fit(told(FRAME, FRAME[:0]))
+    from_results.fit(told((FRAME["a"], np.ones(3)), (FRAME["a"][:1], np.ones(0))))
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_blocks_that_differ_in_their_rows_alone_fit():
 )
 def test_what_does_not_fit_together_names_the_rank_and_both(values, words):
     with pytest.raises(PlacementError, match=words):
-        made.fit(told(*values))
+        from_results.fit(told(*values))

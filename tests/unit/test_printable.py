@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.printable import LONGEST, coloured, printable
+from workbench.log.printable import LONGEST, coloured, printable
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from workbench.errors import InvalidRequest
+from workbench.metrics import profile_rank
+from workbench.metrics.activity import Activity
+from workbench.metrics.busy_time import Busy
 from workbench.metrics.counters import Counters, Meter
-from workbench.profile_frame import ProfileFrame
-from workbench.rank import profiling
-from workbench.rank.activity import Activity
-from workbench.rank.busy import Busy
-from workbench.rank.watch import Watch
+from workbench.metrics.profile_frame import ProfileFrame
+from workbench.mpi.call_state import Watch
 
 
 def told(rank, world=0, **given):
@@ -117,7 +117,7 @@ def send(watch, counters, nbytes):
 
 
 def test_bytes_and_calls_belong_to_the_place_in_the_code_of_the_user():
-    counters = Counters(locate=profiling.locate)
+    counters = Counters(locate=profile_rank.locate)
     watch = Watch(counters)
     for nbytes in (10, 20):
         send(watch, counters, nbytes)
@@ -141,7 +141,7 @@ def test_two_places_share_the_bytes_of_an_operation():
 
 
 def test_what_a_library_calls_belongs_to_the_place_there():
-    counters = Counters(locate=profiling.locate)
+    counters = Counters(locate=profile_rank.locate)
     watch = Watch(counters)
     watch.enter("Send")
     # none of its frames is of a test, as none is of a user on the thread of a rank that runs a fit
@@ -170,15 +170,15 @@ def worker():
 
 def test_a_profile_whose_client_is_gone_is_forgotten_one_day(worker):
     meter = worker.activity.meter
-    assert profiling.begin("one", worker) == "0"
-    assert profiling.begin("other", worker) == "0"
-    assert meter.open().locate is profiling.locate
+    assert profile_rank.begin("one", worker) == "0"
+    assert profile_rank.begin("other", worker) == "0"
+    assert meter.open().locate is profile_rank.locate
 
     for over in worker.loop.later:
         over()
 
     assert meter.open().locate is None
-    assert profiling.end("one", worker) is None
+    assert profile_rank.end("one", worker) is None
 
 
 def test_an_operation_that_is_not_over_counts_with_its_seconds_until_now(worker):
@@ -186,9 +186,9 @@ def test_an_operation_that_is_not_over_counts_with_its_seconds_until_now(worker)
     with worker.activity.running("1", "f", watch):
         watch.enter("Barrier")
         watch.since -= 100
-        before = profiling.Counted.now(worker.activity)
+        before = profile_rank.Counted.now(worker.activity)
         watch.leave()
-        after = profiling.Counted.now(worker.activity)
+        after = profile_rank.Counted.now(worker.activity)
 
     assert 100 < before.operations["Barrier"][2] <= after.operations["Barrier"][2] < 110
     assert [its.operations["Barrier"][0] for its in (before, after)] == [0, 1]
@@ -199,6 +199,6 @@ def test_a_rank_that_counts_nothing_and_a_worker_that_is_no_rank_say_so(worker):
     with pytest.raises(
         InvalidRequest, match=r"count nothing, for workbench\.metrics\.enabled is false: set it to true"
     ):
-        profiling.begin("one", worker)
+        profile_rank.begin("one", worker)
     with pytest.raises(InvalidRequest, match="of MPI ranks, and the client is of another cluster"):
-        profiling.begin("one", SimpleNamespace())
+        profile_rank.begin("one", SimpleNamespace())

@@ -6,7 +6,7 @@ import os
 import re
 import select
 
-from workbench.progress import Progress
+from workbench.deploy.progress import Progress
 
 
 def start(*, quiet=False):

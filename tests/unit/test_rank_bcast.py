@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.comm.pool import aligned
-from workbench.rank.bcast import incoming, layout, outgoing
+from workbench.collective.bcast import incoming, layout, outgoing
+from workbench.comm.buffer_pool import aligned
 
 SIZES = st.lists(st.sampled_from([0, 1, 63, 64, 65, 1000, (1 << 16) - 1, 1 << 16, (1 << 16) + 1]), max_size=12)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from distributed.spill import SpillBuffer
 
-from workbench.alignment import empty_aligned, is_aligned
-from workbench.rank.in_use import put_back, take
+from workbench.placement.alignment import empty_aligned, is_aligned
+from workbench.placement.in_use import put_back, take
 
 ROWS = 10_000
 

@@ -12,10 +12,10 @@ from concurrent.futures import Future
 import pytest
 from support.patience import DEADLINE
 
-from workbench.host import ProcessId
+from workbench.launch.process_id import ProcessId
+from workbench.mpi.spmd_thread import SpmdThread
 from workbench.rank import worker, world
 from workbench.rank.__main__ import _is_of_the_world, _meet
-from workbench.rank.spmd_thread import SpmdThread
 
 
 def test_an_orphan_leaves_its_new_parent_alone() -> None:

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from workbench.errors import CollectiveFailed
-from workbench.rank import waiting
-from workbench.rank.waiting import meet, until
-from workbench.rank.watch import CallEnded, Watch
-from workbench.rank.whereabouts import whereabouts
+from workbench.metrics.call_stack import whereabouts
+from workbench.mpi import polling
+from workbench.mpi.call_state import CallEnded, Watch
+from workbench.mpi.polling import meet, until
 
 
 def test_a_watch_knows_the_operation_and_how_many_there_were():
@@ -112,7 +112,7 @@ def test_a_rank_that_came_in_vain_waits_until_it_is_told_to_stop():
     ("verdict", "words"), [(None, "a rank did not vote"), (False, "another rank was told to stop")]
 )
 def test_a_rank_does_not_wait_for_a_verdict_for_ever(monkeypatch, verdict, words):
-    monkeypatch.setattr(waiting, "_VERDICT", 0.0)
+    monkeypatch.setattr(polling, "_VERDICT", 0.0)
     with pytest.raises(CollectiveFailed, match=words):
         meet(lambda: True, Votes(verdict, delay=0), Watch().check)
 

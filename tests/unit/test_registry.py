@@ -24,12 +24,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import until
 
-from workbench import cluster_html, late_record, registry
-from workbench import ended as ended_because
+from workbench.deploy import display, late_record, registry
+from workbench.deploy import ended as ended_because
+from workbench.deploy.late_record import await_record
+from workbench.deploy.registry import Record, World
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
-from workbench.host import ProcessId
-from workbench.late_record import await_record
-from workbench.registry import Record, World
+from workbench.launch.process_id import ProcessId
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)
@@ -44,7 +44,7 @@ ODD = st.recursive(
 
 CREATE = """
 import sys
-from workbench import registry
+from workbench.deploy import registry
 from workbench.errors import ClusterExists
 sys.stdout.write("r"); sys.stdout.flush()
 sys.stdin.read(1)
@@ -469,7 +469,7 @@ def test_a_record_with_any_value_in_any_place_can_be_shown_or_is_corrupt(field, 
         record = registry._parse(text, "a")
     except registry._DAMAGED:
         return
-    shown = cluster_html.html(record, [], "running") + cluster_html.text(record, 1, "running")
+    shown = display.html(record, [], "running") + display.text(record, 1, "running")
     assert shown.encode()
     assert record.logs.parent == registry.logs_folder()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from workbench import scheduler_checks as checks
+from workbench.commands import doctor_schedulers as checks
 from workbench.launch.allocation import Allocation
-from workbench.launch.manager import interfaces
-from workbench.launch.mpi import MPI
+from workbench.launch.jobqueue import Site
+from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Command
-from workbench.launch.site import Site
+from workbench.launch.process_manager import interfaces
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
 MPICH = MPI("mpich", (4, 3, 2), "/lib/libmpi.so", "/bin/mpiexec")

@@ -15,13 +15,13 @@ from pathlib import Path
 import dask
 import pytest
 
-from workbench import scratch
+from workbench.deploy import node_dirs
+from workbench.deploy.job_spec import identity
+from workbench.deploy.record import Record
 from workbench.errors import RecordError
 from workbench.fork import stub
-from workbench.launch.job_spec import identity
-from workbench.record import Record
 
-KINDS = [scratch.sockets, scratch.spill, scratch.shared_memory]
+KINDS = [node_dirs.sockets, node_dirs.spill, node_dirs.shared_memory]
 # the longest name of a socket that a cluster has
 LONGEST = "panel-4194304-99999.sock"
 
@@ -31,7 +31,7 @@ def cluster_id(monkeypatch):
     """Return the id of a cluster, whose folders are removed after the test, while its environment holds."""
     value = uuid.uuid4().hex
     yield value
-    scratch.remove(value)
+    node_dirs.remove(value)
 
 
 @pytest.fixture
@@ -84,21 +84,21 @@ def test_what_others_have_made_in_the_same_place_is_left_alone(make, cluster_id,
     other = uuid.uuid4().hex
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: me + 1)
-        scratch.remove(cluster_id)
-        scratch._remove_forsaken(folder.parent, but=other)
+        node_dirs.remove(cluster_id)
+        node_dirs._remove_forsaken(folder.parent, but=other)
     assert folder.exists()
 
 
 def test_clusters_have_folders_of_their_own(cluster_id):
     other = uuid.uuid4().hex
     folders = {make(one) for make in KINDS for one in (cluster_id, other)}
-    scratch.remove(other)
+    node_dirs.remove(other)
     assert len(folders) == 6
     assert sum(folder.exists() for folder in folders) == 3
 
 
 def test_sockets_are_in_the_users_runtime_folder(cluster_id, runtime):
-    assert scratch.sockets(cluster_id).is_relative_to(runtime)
+    assert node_dirs.sockets(cluster_id).is_relative_to(runtime)
 
 
 @pytest.mark.parametrize("given", ["", "/no/such/folder", "long"])
@@ -108,7 +108,7 @@ def test_sockets_are_elsewhere_when_there_is_no_such_folder_or_its_path_is_long(
     long = tmp_path / ("x" * 60)
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long) if given == "long" else given)
-    assert scratch.sockets(cluster_id).parent == Path("/") / "tmp"
+    assert node_dirs.sockets(cluster_id).parent == Path("/") / "tmp"
     assert list(long.iterdir()) == []
 
 
@@ -117,17 +117,17 @@ def test_a_path_of_a_socket_is_never_too_long(cluster_id, tmp_path, monkeypatch)
         longest = Path(folder) / ("x" * (45 - len(folder)))
         longest.mkdir()
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(longest))
-        in_runtime = scratch.sockets(cluster_id)
+        in_runtime = node_dirs.sockets(cluster_id)
         assert in_runtime.is_relative_to(longest)
         monkeypatch.delenv("XDG_RUNTIME_DIR")
         assert len(str(in_runtime / LONGEST)) == 107
-        assert len(str(scratch.sockets(cluster_id) / LONGEST)) <= 107
+        assert len(str(node_dirs.sockets(cluster_id) / LONGEST)) <= 107
 
 
 def test_spilled_data_is_where_dask_is_told(cluster_id, tmp_path):
     with dask.config.set({"temporary-directory": str(tmp_path / "new")}):
-        assert scratch.spill(cluster_id).is_relative_to(tmp_path / "new")
-        scratch.remove(cluster_id)
+        assert node_dirs.spill(cluster_id).is_relative_to(tmp_path / "new")
+        node_dirs.remove(cluster_id)
 
 
 @pytest.mark.parametrize("open_mode", [0o750, 0o705, 0o777])
@@ -139,16 +139,16 @@ def test_an_open_folder_is_refused_and_the_advice_helps(make, open_mode, cluster
         make(cluster_id)
     another = uuid.uuid4().hex
     assert mode(make(another)) == 0o700
-    scratch.remove(another)
+    node_dirs.remove(another)
 
 
 def test_a_folder_of_another_user_is_refused(cluster_id, runtime, monkeypatch):
-    scratch.sockets(cluster_id)
+    node_dirs.sockets(cluster_id)
     me = os.geteuid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: me + 1)
         with pytest.raises(RecordError, match="folder of your own"):
-            scratch.sockets(cluster_id)
+            node_dirs.sockets(cluster_id)
 
 
 def test_a_link_put_there_by_somebody_is_refused(cluster_id, runtime, tmp_path):
@@ -157,7 +157,7 @@ def test_a_link_put_there_by_somebody_is_refused(cluster_id, runtime, tmp_path):
     taken = Path(stub.sockets_folder(cluster_id, stub.node()))
     taken.symlink_to(target)
     with pytest.raises(RecordError):
-        scratch.sockets(cluster_id)
+        node_dirs.sockets(cluster_id)
     assert list(target.iterdir()) == []
     taken.unlink()
 
@@ -166,12 +166,12 @@ def test_a_file_put_there_by_somebody_is_refused(cluster_id, runtime):
     taken = Path(stub.sockets_folder(cluster_id, stub.node()))
     taken.touch(mode=0o600)
     with pytest.raises(RecordError):
-        scratch.sockets(cluster_id)
+        node_dirs.sockets(cluster_id)
     taken.unlink()
 
 
 def test_removing_makes_nothing(cluster_id, runtime):
-    scratch.remove(cluster_id)
+    node_dirs.remove(cluster_id)
     assert list(runtime.iterdir()) == []
 
 
@@ -179,8 +179,8 @@ def test_removing_takes_everything_and_can_be_repeated(cluster_id):
     folders = [make(cluster_id) for make in KINDS]
     for folder in folders:
         (folder / "data").write_text("data")
-    scratch.remove(cluster_id)
-    scratch.remove(cluster_id)
+    node_dirs.remove(cluster_id)
+    node_dirs.remove(cluster_id)
     assert [folder.exists() for folder in folders] == [False] * 3
 
 
@@ -194,7 +194,7 @@ def test_segments_that_killed_ranks_of_mpich_left_are_removed_unless_they_are_us
     os.utime(fresh, (time.time() + 60, time.time() + 60))
     try:
         with open(used, "r+b") as file, mmap.mmap(file.fileno(), 0):
-            scratch.remove("0" * 32)
+            node_dirs.remove("0" * 32)
             assert not orphan.exists()
             assert used.exists()
             assert fresh.exists()
@@ -215,10 +215,10 @@ def test_segments_of_ranks_that_are_about_to_end_are_waited_for():
     try:
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
             assert rank.stdout.readline() == b"mapped\n"
-            scratch.remove("0" * 32)
+            node_dirs.remove("0" * 32)
             assert segment.exists()
             rank.stdin.close()
-            scratch.remove("1" * 32)
+            node_dirs.remove("1" * 32)
             assert not segment.exists()
     finally:
         segment.unlink(missing_ok=True)
@@ -226,48 +226,48 @@ def test_segments_of_ranks_that_are_about_to_end_are_waited_for():
 
 HOLD = """
 import sys
-from workbench import scratch
-scratch.occupy(sys.argv[1], "world-0")
+from workbench.deploy import node_dirs
+node_dirs.occupy(sys.argv[1], "world-0")
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
 def test_what_killed_processes_have_left_on_a_node_goes_with_the_next_cluster_there(monkeypatch):
-    monkeypatch.setattr(scratch, "_BEING_MARKED", 0.0)
+    monkeypatch.setattr(node_dirs, "_BEING_MARKED", 0.0)
     killed, running, other = "ab" * 16, "cd" * 16, "ef" * 16
     with (
         subprocess.Popen([sys.executable, "-c", HOLD, killed], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as dead,
         subprocess.Popen([sys.executable, "-c", HOLD, running], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as alive,
     ):
         assert dead.stdout.readline() == alive.stdout.readline() == b"held\n"
-        left = [scratch.shared_memory(killed), scratch.sockets(killed), scratch.spill(killed)]
-        used = [scratch.shared_memory(running), scratch.sockets(running), scratch.spill(running)]
+        left = [node_dirs.shared_memory(killed), node_dirs.sockets(killed), node_dirs.spill(killed)]
+        used = [node_dirs.shared_memory(running), node_dirs.sockets(running), node_dirs.spill(running)]
         dead.kill()
         dead.wait(60)
 
-        scratch.occupy(other, "world-0")
+        node_dirs.occupy(other, "world-0")
 
         assert not any(folder.exists() for folder in left)
         assert all(folder.exists() for folder in used)
         alive.stdin.close()
         alive.wait(60)
-    scratch.vacate(other)
-    assert not scratch.shared_memory(other, make=False).exists()
-    scratch.remove(running)
+    node_dirs.vacate(other)
+    assert not node_dirs.shared_memory(other, make=False).exists()
+    node_dirs.remove(running)
 
 
 def test_a_node_is_vacated_by_the_last_process_alone():
     cluster = "ba" * 16
     with subprocess.Popen([sys.executable, "-c", HOLD, cluster], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
         assert peer.stdout.readline() == b"held\n"
-        scratch.occupy(cluster, "world-0")
-        scratch.vacate(cluster)
-        assert scratch.shared_memory(cluster, make=False).exists()
+        node_dirs.occupy(cluster, "world-0")
+        node_dirs.vacate(cluster)
+        assert node_dirs.shared_memory(cluster, make=False).exists()
         peer.stdin.close()
         peer.wait(60)
-    scratch.vacate(cluster)
-    assert not scratch.shared_memory(cluster, make=False).exists()
+    node_dirs.vacate(cluster)
+    assert not node_dirs.shared_memory(cluster, make=False).exists()
 
 
 def test_a_node_that_is_vacated_leaves_those_alone_that_share_its_disks(monkeypatch, tmp_path):
@@ -276,11 +276,11 @@ def test_a_node_that_is_vacated_leaves_those_alone_that_share_its_disks(monkeypa
         folders = []
         for node in ("n1", "n2"):
             monkeypatch.setattr(stub, "node", lambda node=node: node)
-            folders += [[scratch.sockets(cluster), scratch.spill(cluster)]]
-        scratch.occupy(cluster, "world-0")
-        scratch.vacate(cluster)
+            folders += [[node_dirs.sockets(cluster), node_dirs.spill(cluster)]]
+        node_dirs.occupy(cluster, "world-0")
+        node_dirs.vacate(cluster)
         exist = [[folder.exists() for folder in of_node] for of_node in folders]
-        scratch.remove(cluster)
+        node_dirs.remove(cluster)
 
     assert exist == [[True, True], [False, False]]
     assert not any(folder.exists() for of_node in folders for folder in of_node)

@@ -10,27 +10,27 @@ import sys
 import pytest
 from support.processes import DEADLINE, until
 
-from workbench import host, tether
+from workbench.launch import parent_death, process_id
 
 # Each prints its pid, then waits for ever.
 TIED = """
 import os, signal, sys
-from workbench import tether
-tether.tie(int(sys.argv[1]), signal.SIGTERM)
+from workbench.launch import parent_death
+parent_death.tie(int(sys.argv[1]), signal.SIGTERM)
 print(os.getpid(), flush=True)
 signal.pause()
 """
 STUCK = """
 import ctypes, os, signal, sys
-from workbench import tether
-tether.tie(int(sys.argv[1]), signal.SIGKILL)
+from workbench.launch import parent_death
+parent_death.tie(int(sys.argv[1]), signal.SIGKILL)
 print(os.getpid(), flush=True)
 ctypes.PyDLL(None).sleep(600)  # holds the GIL
 """
 WATCHED = """
 import os, signal, sys
-from workbench import tether
-tether.watch(int(sys.argv[1]), interval=0.01)
+from workbench.launch import parent_death
+parent_death.watch(int(sys.argv[1]), interval=0.01)
 print(os.getpid(), flush=True)
 signal.pause()
 """
@@ -50,7 +50,7 @@ def start(*command):
 
 def await_end(pid):
     """Return when a process that is nobody's child any more has ended."""
-    until(f"the end of process {pid}", lambda: host.start_time(pid) is None)
+    until(f"the end of process {pid}", lambda: process_id.start_time(pid) is None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -60,14 +60,24 @@ def await_end(pid):
         (sys.executable, "-c", TIED, "PARENT"),
         (sys.executable, "-c", STUCK, "PARENT"),
         (sys.executable, "-c", WATCHED, "PARENT"),
-        (sys.executable, tether.__file__, "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
-        (sys.executable, tether.__file__, "--guard", "", "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
+        (sys.executable, parent_death.__file__, "PARENT", "/nowhere/folder", sys.executable, "-c", SLEEP),
+        (
+            sys.executable,
+            parent_death.__file__,
+            "--guard",
+            "",
+            "PARENT",
+            "/nowhere/folder",
+            sys.executable,
+            "-c",
+            SLEEP,
+        ),
     ],
     ids=["tied", "stuck in C code", "watched", "tied across exec", "guarded"],
 )
 def test_a_child_ends_when_its_parent_is_killed(command, number):
     parent, child = start(*command)
-    assert host.start_time(child) is not None
+    assert process_id.start_time(child) is not None
     with parent:
         parent.send_signal(number)
     await_end(child)
@@ -84,7 +94,7 @@ def test_a_child_is_left_alone_while_its_parent_lives():
     with parent:
         with pytest.raises(subprocess.TimeoutExpired):
             parent.wait(timeout=0.2)
-        assert host.start_time(child) is not None
+        assert process_id.start_time(child) is not None
         parent.kill()
     await_end(child)
 
@@ -92,7 +102,7 @@ def test_a_child_is_left_alone_while_its_parent_lives():
 def test_the_command_is_run_as_it_is_given():
     words = ["a b", "'", "$HOME", ""]
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, sys.executable, tether.__file__, "PARENT", "/nowhere/folder",
+        [sys.executable, "-c", PARENT, sys.executable, parent_death.__file__, "PARENT", "/nowhere/folder",
          sys.executable, "-c", "import sys; print(sys.argv[1:])", *words],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as parent:  # fmt: skip
@@ -116,7 +126,7 @@ def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_
     folder = tmp_path / "cluster" / "world-0"
     folder.mkdir(parents=True)
     (folder / "segment").touch()
-    run = (sys.executable, tether.__file__, *options, "PARENT", str(folder), sys.executable, "-c", OBSTINATE)
+    run = (sys.executable, parent_death.__file__, *options, "PARENT", str(folder), sys.executable, "-c", OBSTINATE)
     parent, child = start(*run)
     with parent:
         parent.send_signal(number)
@@ -128,13 +138,13 @@ def test_an_obstinate_command_is_killed_and_its_folder_goes_with_the_parent(tmp_
 @pytest.mark.parametrize("options", [(), ("--guard", "")], ids=["", "guarded"])
 def test_it_ends_as_its_command_does_and_leaves_the_folder_to_the_parent(tmp_path, ends, code, options):
     line = [sys.executable, "-c", f"import os; {ends}"]
-    run = [sys.executable, tether.__file__, *options, str(os.getpid()), str(tmp_path), *line]
+    run = [sys.executable, parent_death.__file__, *options, str(os.getpid()), str(tmp_path), *line]
     assert subprocess.run(run, check=False, timeout=DEADLINE).returncode == code
     assert tmp_path.exists()
 
 
 def test_the_command_does_not_outlive_a_tether_that_is_killed():
-    run = [sys.executable, tether.__file__, str(os.getpid()), "/nowhere/folder", sys.executable, "-c", SLEEP]
+    run = [sys.executable, parent_death.__file__, str(os.getpid()), "/nowhere/folder", sys.executable, "-c", SLEEP]
     with subprocess.Popen(run, stdout=subprocess.PIPE) as tied:
         child = int(tied.stdout.readline())
         tied.kill()

@@ -10,15 +10,16 @@ import time
 import pytest
 from support.patience import DEADLINE
 
-from workbench import registry
+from workbench.commands import actions
+from workbench.commands import format as commands_format
+from workbench.deploy import registry
+from workbench.deploy.registry import Record, World
 from workbench.errors import ClusterNotFound, InvalidRequest
 from workbench.hints import TERMINAL
-from workbench.host import ProcessId
 from workbench.launch import pbs
 from workbench.launch.pbs_script import Flavour
-from workbench.registry import Record, World
-from workbench.resources import Resources
-from workbench.verbs import actions, show
+from workbench.launch.process_id import ProcessId
+from workbench.launch.resources import Resources
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)
@@ -40,7 +41,7 @@ def test_the_status_counts_the_ranks_of_all_worlds():
     status = actions.status(running("a", message="world 0 is ready", created=time.time() - 125))
 
     assert (status.up, status.ranks) == (2, 3)
-    text = show.status_text(status)
+    text = commands_format.status_text(status)
     for fact in (
         "ranks       2 of 3, 1 thread each",
         "worlds      world 0: 2 of 2 ready, world 1: 0 of 1 starting",
@@ -49,14 +50,14 @@ def test_the_status_counts_the_ranks_of_all_worlds():
         "idle end    after 1 h without clients and tasks",
     ):
         assert fact in text.splitlines()
-    assert show.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks in 2 worlds"
+    assert commands_format.status_line(status) == "cluster 'a' is ready: 2 of 3 ranks in 2 worlds"
 
 
 def test_a_job_on_several_nodes_is_not_told_to_be_on_one():
     status = actions.status(running("a", resources=Resources(nodes=3)))
 
-    assert f"on {HERE.host} and 2 other nodes, head is process" in show.status_text(status)
-    assert " other node" not in show.status_text(actions.status(running("b", resources=Resources(nodes=1))))
+    assert f"on {HERE.host} and 2 other nodes, head is process" in commands_format.status_text(status)
+    assert " other node" not in commands_format.status_text(actions.status(running("b", resources=Resources(nodes=1))))
 
 
 def test_what_is_told_can_be_written_as_json():
@@ -81,7 +82,7 @@ def test_the_list_cleans_what_has_ended_and_shows_what_is_broken():
     assert [status.name for status in listing.clusters] == ["good"]
     assert [broken.name for broken in listing.broken] == ["damaged"]
     assert listing.cleaned == ["ended"]
-    text = show.listing_text(listing).splitlines()
+    text = commands_format.listing_text(listing).splitlines()
     assert text[0].split() == ["name", "state", "ranks", "MPI", "job", "age", "last", "event"]
     assert text[1].startswith(f"good  ready  2 of 3  Open MPI 5.0.11  local on {HERE.host}")
     assert text[2] == "ended: has ended, its record was removed"
@@ -121,14 +122,14 @@ def test_a_list_asks_a_scheduler_once_for_all_jobs_and_does_not_wait_long_for_it
 def test_the_table_in_a_notebook_shows_what_others_wrote_as_text():
     running("a", message="<script>alert(1)</script>")
 
-    table = show.listing_html(actions.listing())
+    table = commands_format.listing_html(actions.listing())
 
     assert "<script>" not in table
     assert "&lt;script&gt;" in table
 
 
 def test_an_empty_list_says_so():
-    assert show.listing_text(actions.listing()) == "no cluster runs"
+    assert commands_format.listing_text(actions.listing()) == "no cluster runs"
 
 
 def test_without_a_name_the_cluster_in_use_is_meant_then_the_only_one():
@@ -196,7 +197,7 @@ def test_stopping_all_tells_which_records_it_could_not_use():
     stopped = actions.stop(actions.targets(None, everything=True))
 
     assert stopped.stopped == []
-    assert show.failed_text(stopped, TERMINAL).startswith(
+    assert commands_format.failed_text(stopped, TERMINAL).startswith(
         "cluster 'damaged' was not ended: the record of cluster 'damaged'"
     )
-    assert show.stopped_text(stopped) == "no cluster has ended"
+    assert commands_format.stopped_text(stopped) == "no cluster has ended"

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from workbench.commands import actions, atomic_file
+from workbench.deploy.registry import Record
 from workbench.errors import InvalidRequest
-from workbench.registry import Record
-from workbench.verbs import actions, out_file
 
 RECORD = Record(name="mine", ranks=2)
 
@@ -64,15 +64,15 @@ def test_a_file_is_refused_in_a_folder_where_none_can_be_made_beside_it(tmp_path
 
     for file in ("kept/file", "kept/new", "link"):
         with pytest.raises(InvalidRequest, match="you may not write there"):
-            out_file.checked("--out", str(tmp_path / file))
-    assert out_file.checked("--out", str(tmp_path / "new")) == tmp_path / "new"
+            atomic_file.checked("--out", str(tmp_path / file))
+    assert atomic_file.checked("--out", str(tmp_path / "new")) == tmp_path / "new"
 
 
 @pytest.mark.parametrize("file", ["a" * 300, "a\0b", "\ud800"])
 def test_a_name_that_no_file_can_have_is_refused(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidRequest, match=r"--out .*: no file can have that name .*; name another file"):
-        out_file.checked("--out", file)
+        atomic_file.checked("--out", file)
 
 
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import registry
+from workbench.commands.parse import complete, parse, split
+from workbench.commands.table import NOTEBOOK, TERMINAL, VERBS, verbs
+from workbench.deploy import registry
 from workbench.errors import InvalidRequest
-from workbench.verbs.parse import complete, parse, split
-from workbench.verbs.table import NOTEBOOK, TERMINAL, VERBS, verbs
 
 
 def test_what_is_typed_becomes_a_verb_and_its_options():

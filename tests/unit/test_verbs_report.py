@@ -7,12 +7,13 @@ import stat
 
 import pytest
 
-from workbench import cli, registry
+from workbench import cli
+from workbench.commands import html_report as verb
+from workbench.commands.html_report import report
+from workbench.deploy import registry
+from workbench.deploy.registry import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout
-from workbench.host import ProcessId
-from workbench.registry import Record
-from workbench.verbs import report as verb
-from workbench.verbs.report import report
+from workbench.launch.process_id import ProcessId
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from workbench import __version__, cli, registry
+from workbench import __version__, cli
+from workbench.deploy import registry
 from workbench.errors import from_fields
 from workbench.hints import TERMINAL
 

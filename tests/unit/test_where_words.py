@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.where_words import ranges, words
+from workbench.collective.rank_locations import ranges, words
 
 
 def waiting(operation="Allreduce", seconds=31.2):

@@ -22,7 +22,7 @@ from workbench.bench.clusters import both
 from workbench.bench.pipelines import PIPELINES
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> Report:
     WorkbenchError
         If two arms come to different results, or one to none in time.
     """
-    found, rows = mpi.find(), []
+    found, rows = mpi_library.find(), []
     with _arms(found, options.ranks, plain_only=options.plain_only) as clients:
         for app in PIPELINES:
             results: dict[int, np.ndarray] = {}
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 @contextmanager
-def _arms(found: mpi.MPI, ranks: int, *, plain_only: bool) -> Iterator[dict[str, Client]]:
+def _arms(found: mpi_library.MPI, ranks: int, *, plain_only: bool) -> Iterator[dict[str, Client]]:
     from distributed import Client
 
     from workbench.bench import bare

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from workbench.bench.training import Fit, Order
     from workbench.bench.turns import Turns
-    from workbench.launch.mpi import MPI
+    from workbench.launch.mpi_library import MPI
 
 MODELS, ENGINES, BARE = ("kmeans", "logistic"), ("mpi", "dask"), "bare"
 """What is fitted, by which of our engines, and the reference."""

@@ -18,11 +18,12 @@ from distributed import Client, Scheduler, SpecCluster, Worker
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
 
-from workbench import comm, scratch
+from workbench import comm
 from workbench.bench import world
+from workbench.comm.unix_http import UnixHTTP
+from workbench.deploy import node_dirs
 from workbench.errors import LaunchError
-from workbench.http_socket import UnixHTTP
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 
 _HOST = "127.0.0.1"
 # Seconds for the workers to register; for the world to end after its scheduler; of these, for frames on their way.
@@ -67,7 +68,7 @@ def start(found: MPI, protocol: str, ranks: int) -> Iterator[Client]:
         "port": 0,
         "security": Security(),
         "dashboard": False,
-        "http_socket": scratch.sockets(name) / "scheduler.sock",
+        "http_socket": node_dirs.sockets(name) / "scheduler.sock",
     }
     try:
         spec = {"cls": _Scheduler, "options": options}
@@ -81,7 +82,7 @@ def start(found: MPI, protocol: str, ranks: int) -> Iterator[Client]:
                 cluster.close(_END)
                 its.result(_END)
     finally:
-        scratch.remove(name)
+        node_dirs.remove(name)
 
 
 def _await_workers(client: Client, its: world.World) -> None:
@@ -139,8 +140,8 @@ async def _work(scheduler: str, protocol: str, name: str, rank: int, size: int) 
         protocol=protocol,
         security=Security(),
         dashboard=False,
-        http_socket=scratch.sockets(name) / f"rank-{rank}.sock",
-        local_directory=str(scratch.spill(name)),
+        http_socket=node_dirs.sockets(name) / f"rank-{rank}.sock",
+        local_directory=str(node_dirs.spill(name)),
         death_timeout=_START,
     )
     async with worker:

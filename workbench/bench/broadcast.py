@@ -16,7 +16,7 @@ from workbench.bench import plotting
 from workbench.bench.report import Report, alternate, machine, positive
 from workbench.bench.sizes import MIB, sizes, words
 from workbench.errors import WorkbenchError
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> Report:
             seconds = _measure(client, arm, array, options.ranks)
             if pair:
                 rows.append({"pair": pair, "arm": arm, "nbytes": nbytes, "seconds": seconds})
-    return Report("broadcast", machine(mpi.find()) | {"ranks": options.ranks}, rows, summarise(rows))
+    return Report("broadcast", machine(mpi_library.find()) | {"ranks": options.ranks}, rows, summarise(rows))
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from workbench.bench import plotting, world
 from workbench.bench.report import Report, above_zero, machine, positive
 from workbench.bench.sizes import KIB, MIB, sizes
 from workbench.errors import InvalidRequest
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> Report:
     """
     if options.ranks < 2:
         raise InvalidRequest(f"--ranks {options.ranks}: messages need two ranks at least")
-    found = mpi.find()
+    found = mpi_library.find()
     given = {"sizes": options.sizes, "seconds": options.seconds}
     rows = world.run(found, options.ranks, "workbench.bench.operations", given, _DEADLINE)
     return Report("collectives", machine(found) | {"ranks": options.ranks}, rows, summarise(rows))

@@ -90,7 +90,7 @@ def _by_heat(comm: Any, first: _Vector, block: _Vector) -> tuple[int, _Vector]:
     """Return the iterations of Heat's K-means, and its centres. Runs on every rank."""
     import heat
 
-    from workbench.heat_arrays import to_heat
+    from workbench.mpi.heat import to_heat
 
     rows = to_heat(comm, block)
     model = heat.cluster.KMeans(len(first), init=heat.array(first), max_iter=ITERATIONS, tol=None).fit(rows)

@@ -15,7 +15,7 @@ import psutil
 from workbench.bench import plotting
 from workbench.bench.clusters import ARMS, both
 from workbench.bench.report import Report, above_zero, machine, positive
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> Report:
             after, seconds = {arm: cpu_seconds(heads[arm]) for arm in ARMS}, time.perf_counter() - begin
             percent = {f"{arm}_percent": 100 * used(before[arm], after[arm]) / seconds for arm in ARMS}
             rows.append({"window": window, "seconds": seconds, **percent})
-    return Report("idle", machine(mpi.find()) | {"ranks": options.ranks}, rows, summarise(rows))
+    return Report("idle", machine(mpi_library.find()) | {"ranks": options.ranks}, rows, summarise(rows))
 
 
 def cpu_seconds(head: int) -> dict[int, float]:

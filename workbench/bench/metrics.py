@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import paired
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -73,7 +73,7 @@ def run(options: Namespace) -> Report:
                 {"what": f"{what} after {when}", "arm": "on", "value": value, "unit": "MiB"}
                 for what, value in zip(("dashboard", "page"), kept, strict=True)
             ]
-    return Report("metrics", machine(mpi.find()) | {"simulated": options.simulated}, rows, summarise(rows))
+    return Report("metrics", machine(mpi_library.find()) | {"simulated": options.simulated}, rows, summarise(rows))
 
 
 def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:

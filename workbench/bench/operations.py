@@ -16,8 +16,8 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench.bench.report import alternate
-from workbench.rank.communicator import Communicator
-from workbench.rank.watch import Watch
+from workbench.mpi.call_state import Watch
+from workbench.mpi.communicator import Communicator
 from workbench.rank.world import wait
 
 KINDS = ("numpy", "ours", "pickle")

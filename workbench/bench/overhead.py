@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import paired, plotting
 from workbench.bench.arms import BARE, ENGINES, MODELS, Arms, bare_world, fit_options, rows_for
 from workbench.bench.report import Report, machine, positive
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.figure import Figure
 
-    from workbench.ml.parts import Parts
+    from workbench.ml.engine.parts import Parts
 
 TRIP = "round trip"
 """What is measured of the Dask engine beside."""
@@ -59,7 +59,7 @@ def run(options: Namespace) -> Report:
     from workbench import MPICluster
     from workbench.bench.training import Order
 
-    found, ranks = mpi.find(), options.ranks
+    found, ranks = mpi_library.find(), options.ranks
     rows = {model: options.rows for model in MODELS if options.rows}
     measured: list[dict[str, Any]] = []
     times = _FULL if options.full else 1
@@ -97,8 +97,8 @@ def _round_trips(client: Client, ranks: int, rounds: int) -> Iterator[dict[str, 
     from workbench.bench import training
     from workbench.ml.checks import Checks
     from workbench.ml.data import Data
-    from workbench.ml.fitting import fit
-    from workbench.ml.task import Task
+    from workbench.ml.engine.fitting import fit
+    from workbench.ml.engine.rank_task import Task
 
     X, _ = run_on_ranks(training.block, 1, client=client, result="blocks")
     task = Task(_trips, _TRIPS, _Nothing, Checks("RoundTrips"))

@@ -22,10 +22,11 @@ from distributed.comm.core import CommClosedError, connect, listen
 from distributed.protocol.serialize import to_serialize
 from mpi4py import MPI
 
-from workbench import certificates, comm
+from workbench import comm
 from workbench.bench.kernel import gradient
 from workbench.bench.report import alternate
 from workbench.bench.sizes import KIB, MIB
+from workbench.deploy import certificates
 
 SCHEMES = {"tcp": "tcp", "mpi": "mpi", "tls": "tls", "mpi_tls": "mpi"}
 """Scheme of the address of every arm that is a Dask connection; those named so are under TLS."""

@@ -20,7 +20,7 @@ from workbench.bench.contests import DAAL, DASK, DASK_ML, HEAT, ITERATIONS, OURS
 from workbench.bench.peer_data import DATA
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.errors import WorkbenchError
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from dask.array import Array
@@ -69,7 +69,7 @@ def run(options: Namespace) -> Report:
 
     from workbench import MPICluster
 
-    found, ranks = mpi.find(), options.ranks
+    found, ranks = mpi_library.find(), options.ranks
     absent = missing(found)
     rows = {what: data.per_rank(ranks, options.scale) for what, data in DATA.items()}
     facts: dict[str, Any] = {f"rows of {what}": number for what, number in rows.items()} | {"iterations": ITERATIONS}
@@ -88,7 +88,7 @@ def run(options: Namespace) -> Report:
     return Report("peers", machine(found) | facts, measured, summary)
 
 
-def missing(found: mpi.MPI) -> dict[str, str]:
+def missing(found: mpi_library.MPI) -> dict[str, str]:
     """Return who cannot take part here, and why.
 
     Parameters
@@ -115,7 +115,7 @@ def how_to_get(absent: dict[str, str]) -> str | None:
 
 
 @contextmanager
-def _contest(client: Client, found: mpi.MPI, what: str, rows: int, *, takes_daal: bool) -> Iterator[Contest]:
+def _contest(client: Client, found: mpi_library.MPI, what: str, rows: int, *, takes_daal: bool) -> Iterator[Contest]:
     """Make the data of a contest, and start what it needs."""
     from workbench import run_on_ranks
 

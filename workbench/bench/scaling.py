@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import plotting
 from workbench.bench.arms import BARE, ENGINES, MODELS, Arms, bare_world, fit_options, rows_for
 from workbench.bench.report import Report, machine, positive
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ def run(options: Namespace) -> Report:
 
     from workbench import MPICluster
 
-    found = mpi.find()
+    found = mpi_library.find()
     fits = _Fits(_rows(found, options), options)
     starts = min(options.starts, options.rounds)
     for start in range(starts):
@@ -97,7 +97,7 @@ def run(options: Namespace) -> Report:
     return Report("scaling", facts, table, summarise(table, facts["cores"]))
 
 
-def _rows(found: mpi.MPI, options: Namespace) -> dict[str, int]:
+def _rows(found: mpi_library.MPI, options: Namespace) -> dict[str, int]:
     """Return the rows of 1 rank of each model, which all numbers of ranks can share."""
     rows = dict.fromkeys(MODELS, options.rows)
     if options.rows is None:

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard.serving import serving
-from workbench.dashboard.until_told import until_told
-from workbench.metrics.fields import TICK
+from workbench.dashboard.lifetime import until_told
+from workbench.dashboard.server import serving
+from workbench.metrics.schema import TICK
 
 PACE = "WORKBENCH_BENCH_PACE"
 """Variable of how much faster than usual time goes by in it, and with it everything."""

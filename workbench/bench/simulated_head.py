@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.core import Server, Status
 
-from workbench import certificates
 from workbench.bench.simulated_nodes import host
-from workbench.dashboard.until_told import until_told
-from workbench.head.metrics import Metrics
+from workbench.dashboard.lifetime import until_told
+from workbench.deploy import certificates
+from workbench.metrics.head import Metrics
 
 if TYPE_CHECKING:
     from distributed.comm.core import Comm

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.metrics.fields import KINDS, NODE, OPERATIONS, SIZES
-from workbench.metrics.message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.message import SENT, SIZED, VALUES
+from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
+from workbench.metrics.node_message import SENT, SIZED, VALUES
+from workbench.metrics.schema import KINDS, NODE, OPERATIONS, SIZES
 
 # Operations that each rank has made, and meetings that it tells of at a tick: as many as the ranks of one that trains.
 _USED, _MET = ("Allreduce", "Bcast", "Sendrecv", "bcast", "Barrier", "Wait"), 8

@@ -20,7 +20,7 @@ from workbench.bench.idle import cpu_seconds, used
 from workbench.bench.report import Report, above_zero, alternate, machine, positive
 from workbench.bench.sizes import MIB, sizes
 from workbench.errors import InvalidRequest, WorkbenchError
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from dask.array import Array
@@ -71,7 +71,7 @@ def run(options: Namespace) -> Report:
 
     if options.many <= options.ranks:
         raise InvalidRequest(f"--many {options.many}: allowed are more ranks than --ranks, which is {options.ranks}")
-    found = mpi.find()
+    found = mpi_library.find()
     rows = max(1, options.size[-1] // (8 * kernel.COLUMNS))
     measured: list[dict[str, Any]] = []
     starts = min(options.starts, options.rounds)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench import world
 from workbench.bench.report import Report, alternate, machine, positive
 from workbench.errors import LaunchError
-from workbench.launch import mpi
+from workbench.launch import mpi_library
 from workbench.launch.environment import scrub
 from workbench.launch.mpiexec import Geometry, world_command
 
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> Report:
 
     import workbench.cluster  # noqa: F401
 
-    found = mpi.find()
+    found = mpi_library.find()
     arms = {"workbench": _workbench, "no template": _no_template, "dask-mpi": _dask_mpi}
     rows = []
     for pair, arm in alternate(list(arms), options.pairs):
@@ -91,7 +91,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def _workbench(found: mpi.MPI, ranks: int, *, template: bool = True) -> Iterator[tuple[Client, int]]:
+def _workbench(found: mpi_library.MPI, ranks: int, *, template: bool = True) -> Iterator[tuple[Client, int]]:
     from distributed import Client
 
     from workbench import MPICluster
@@ -101,12 +101,12 @@ def _workbench(found: mpi.MPI, ranks: int, *, template: bool = True) -> Iterator
         yield client, cluster.record.process.pid
 
 
-def _no_template(found: mpi.MPI, ranks: int) -> AbstractContextManager[tuple[Client, int]]:
+def _no_template(found: mpi_library.MPI, ranks: int) -> AbstractContextManager[tuple[Client, int]]:
     return _workbench(found, ranks, template=False)
 
 
 @contextmanager
-def _dask_mpi(found: mpi.MPI, ranks: int) -> Iterator[tuple[Client, int]]:
+def _dask_mpi(found: mpi_library.MPI, ranks: int) -> Iterator[tuple[Client, int]]:
     from distributed import Client
 
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
@@ -128,14 +128,14 @@ def _dask_mpi(found: mpi.MPI, ranks: int) -> Iterator[tuple[Client, int]]:
             world.end(process)
 
 
-def reference_command(found: mpi.MPI, ranks: int, file: Path) -> list[str]:
+def reference_command(found: mpi_library.MPI, ranks: int, file: Path) -> list[str]:
     """Return the command line of the reference: one rank more than workers, for its scheduler."""
     dask_mpi = Path(sysconfig.get_path("scripts")) / "dask-mpi"
     options = ["--scheduler-file", str(file), "--worker-class", "distributed.Worker", "--no-dashboard"]
     return [found.mpiexec, "-n", str(ranks + 1), str(dask_mpi), *options]
 
 
-def reference_environment(found: mpi.MPI, ranks: int) -> dict[str, str]:
+def reference_environment(found: mpi_library.MPI, ranks: int) -> dict[str, str]:
     """Return the variables of the reference: those of our own ``mpiexec``, and leave to share cores."""
     environment, _ = scrub(os.environ)
     shared = {}

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import plotting
 from workbench.bench.report import Report, alternate, machine, positive
+from workbench.deploy import jobs
+from workbench.deploy.job_spec import job_spec
+from workbench.deploy.request import request
+from workbench.deploy.start import Job
 from workbench.errors import LaunchError
-from workbench.job import Job
-from workbench.launch import command, mpi, queued
+from workbench.launch import command, mpi_library
 from workbench.launch.environment import scrub
-from workbench.launch.job_spec import job_spec
-from workbench.launch.request import request
 from workbench.launch.slurm import SlurmLauncher, available
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ _NEW_PROCESS = """
 import json, shutil, sys, time
 import workbench.cli, workbench.cluster
 imports = time.process_time()
-from workbench.job import Job
-from workbench.launch.request import request
+from workbench.deploy.start import Job
+from workbench.deploy.request import request
 job = Job(request(**json.loads(sys.argv[1])), renamable=False)
 try:
     job.submit()
@@ -88,7 +89,10 @@ def run(options: argparse.Namespace) -> Report:
         "scheduler": "slurm",
         "extra": [_LATER],
     }
-    facts = machine(mpi.find()) | {"scheduler": command.ask(["sbatch", "--version"]).words, "ranks": options.ranks}
+    facts = machine(mpi_library.find()) | {
+        "scheduler": command.ask(["sbatch", "--version"]).words,
+        "ranks": options.ranks,
+    }
     measure = dict(zip(ARMS, (_new_process, _same_process, _sbatch), strict=True))
     rows = []
     for pair, arm in alternate(ARMS, options.pairs):
@@ -149,18 +153,18 @@ def _new_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _same_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    jobs = []
+    started = []
 
     def submit() -> None:
-        jobs.append(Job(request(**asked), renamable=False))
-        jobs[0].submit()
+        started.append(Job(request(**asked), renamable=False))
+        started[0].submit()
 
     try:
         submitted = _timed(SAME, submit)
-        job = queued.job_id(jobs[0].record)
+        job = jobs.job_id(started[0].record)
         return [submitted, _timed(POLL, lambda: SlurmLauncher().statuses([str(job)]))]
     finally:
-        for its in jobs:
+        for its in started:
             its.remove()
             shutil.rmtree(its.record.logs, ignore_errors=True)
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from workbench.bench import turns
 from workbench.bench.peak import Growth, Watch
-from workbench.ml.kmeans_part import KMeansPart
-from workbench.ml.logistic_part import LogisticPart
+from workbench.ml.kmeans.part import KMeansPart
+from workbench.ml.logistic.part import LogisticPart
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -158,7 +158,7 @@ class _Trainer:
         return Fit(took, found, made, setting(self._comm, X), watch.end() if watch else None)
 
     def _block(self, order: Order) -> _Block:
-        from workbench.alignment import aligned
+        from workbench.placement.alignment import aligned
 
         wanted = order.rows, order.pieces
         before, data = self._data.pop(order.model, (None, None))

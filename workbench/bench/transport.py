@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import certificates
 from workbench.bench import plotting, world
 from workbench.bench.report import Report, machine, positive
 from workbench.bench.sizes import KIB, MIB, mean_ratio, sizes
-from workbench.launch import mpi
+from workbench.deploy import certificates
+from workbench.launch import mpi_library
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> Report:
     LaunchError
         If the world fails, or an arm delivers something else than was sent.
     """
-    found = mpi.find()
+    found = mpi_library.find()
     with tempfile.TemporaryDirectory(prefix="workbench-bench-") as folder:
         certificates.make(Path(folder), "bench")
         given = {"folder": folder, "sizes": options.sizes, "rounds": options.rounds}

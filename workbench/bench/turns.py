@@ -14,9 +14,9 @@ from multiprocessing.connection import Client, Connection
 from secrets import token_hex
 from typing import Any
 
-from workbench import scratch
 from workbench.bench import world
-from workbench.launch.mpi import MPI
+from workbench.deploy import node_dirs
+from workbench.launch.mpi_library import MPI
 
 # Seconds between two looks whether a world still lives; for its end; for its end after a rank of it has failed.
 _LOOK, _END, _LAST_WORDS = 0.5, 30.0, 10.0
@@ -86,7 +86,7 @@ def taking(found: MPI, ranks: int, program: str, within: float, **options: Any) 
         If it fails, or takes too long to start or to end.
     """
     name = token_hex(16)
-    address = str(scratch.sockets(name) / "bench.sock")
+    address = str(node_dirs.sockets(name) / "bench.sock")
     try:
         with closing(socket.socket(socket.AF_UNIX)) as listener, ExitStack() as stack:
             listener.bind(address)
@@ -103,7 +103,7 @@ def taking(found: MPI, ranks: int, program: str, within: float, **options: Any) 
                 connection.send(None)
             its.result(_END)
     finally:
-        scratch.remove(name)
+        node_dirs.remove(name)
 
 
 def _accepted(listener: socket.socket, its: world.World, deadline: float) -> Connection:

@@ -17,12 +17,12 @@ from typing import Any
 
 import psutil
 
-from workbench import certificates
 from workbench.bench.simulated_dashboard import PACE
 from workbench.bench.simulated_nodes import messages
+from workbench.deploy import certificates
 from workbench.errors import InvalidRequest, WorkbenchError
-from workbench.metrics.fields import TICK
-from workbench.words import count
+from workbench.metrics.schema import TICK
+from workbench.text import count
 
 # Seconds for a program to start, and for what it does at its beginning.
 _START, _SETTLE = 60.0, 5.0

@@ -20,7 +20,7 @@ from typing import Any
 
 from workbench.errors import LaunchError
 from workbench.launch.environment import scrub
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Geometry, world_command
 
 _CALL, _RESULT, _LOG = "call.json", "result.json", "log"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from workbench.comm.buffer_pool import Pool
     from workbench.comm.member import Membership
-    from workbench.comm.pool import Pool
 
 
 def join(communicator: MPI.Intracomm, world: str) -> None:
@@ -41,9 +41,9 @@ def join(communicator: MPI.Intracomm, world: str) -> None:
 
 def configure_memory(budget: int) -> None:
     """Tell how much memory this process may use, in bytes; without, it is that of its host."""
-    from workbench.comm import memory
+    from workbench.comm import receive_memory
 
-    memory.configure(budget)
+    receive_memory.configure(budget)
 
 
 def guard() -> None:
@@ -66,11 +66,11 @@ def leave(timeout: float) -> bool:
     bool
         Whether no transfer is outstanding, so that MPI may be finalised.
     """
-    from workbench.comm import engine, member
+    from workbench.comm import member, progress_engine
 
     if member.current() is None:
         return True
-    done = engine.finish(timeout)
+    done = progress_engine.finish(timeout)
     member.leave()
     return done
 
@@ -92,9 +92,9 @@ def traffic() -> list[dict[str, Any]]:
         ``messages``, ``bytes`` and ``seconds``, each ``sent_`` and ``received_``. A message with
         frames by MPI counts on both ways.
     """
-    from workbench.comm import flows
+    from workbench.comm import peer_traffic
 
-    return flows.table()
+    return peer_traffic.table()
 
 
 def sizes() -> list[int]:
@@ -103,18 +103,18 @@ def sizes() -> list[int]:
     Returns
     -------
     list of int
-        Bins as of `workbench.metrics.fields.size_bin`; what went by MPI and its header on the socket are two.
+        Bins as of `workbench.metrics.schema.size_bin`; what went by MPI and its header on the socket are two.
     """
-    from workbench.comm import flows
+    from workbench.comm import peer_traffic
 
-    return flows.sizes()
+    return peer_traffic.sizes()
 
 
 def receive_pool() -> Pool:
     """Return the pool that this process receives into."""
-    from workbench.comm import memory
+    from workbench.comm import receive_memory
 
-    return memory.pool()
+    return receive_memory.pool()
 
 
 def summary() -> dict[str, int]:

@@ -17,9 +17,9 @@ from distributed.utils import ensure_memoryview, nbytes
 from tornado.iostream import StreamClosedError
 
 from workbench import config
-from workbench.comm import flows, member, wire
-from workbench.comm.incoming import Incoming
-from workbench.comm.link import Link
+from workbench.comm import framing, member, peer_traffic
+from workbench.comm.mpi_channel import Link
+from workbench.comm.reader import Incoming
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class MPIComm(TCP):
 
     def __init__(self, stream: Any, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
         self._incoming = Incoming(stream)
-        self._flow = flows.flow("outside", "socket")
+        self._flow = peer_traffic.flow("outside", "socket")
         self._threshold = _UNCUT
         super().__init__(stream, local_addr, peer_addr, deserialize)
 
@@ -74,7 +74,7 @@ class MPIComm(TCP):
         us, peer = member.current(), options.get(_KEY)
         if us is not None and isinstance(peer, int) and us.rank != peer in range(us.size) and self.stream is not None:
             Link(self.stream, self._incoming, us, peer)
-            self._flow = flows.flow(peer, "socket")
+            self._flow = peer_traffic.flow(peer, "socket")
             self._threshold = config.size("comm.threshold")
 
     async def read(self, deserializers: Any = None) -> Any:
@@ -120,7 +120,7 @@ class MPIComm(TCP):
         link = self._incoming.link
         tags = _tags(link, lengths, self._threshold) if link is not None else {}
         try:
-            pieces = wire.pack(frames, lengths, tags)
+            pieces = framing.pack(frames, lengths, tags)
             by_mpi = [(ensure_memoryview(frames[index]), tag) for index, tag in tags.items()]
             header = self.stream.write(pieces[0])
             if link is not None and by_mpi:
@@ -128,8 +128,8 @@ class MPIComm(TCP):
                 tags = {}
                 link.send(by_mpi, header)
             for piece in map(ensure_memoryview, pieces[1:]):
-                for at in range(0, len(piece), wire.MOST):
-                    self.stream.write(piece[at : at + wire.MOST])
+                for at in range(0, len(piece), framing.MOST):
+                    self.stream.write(piece[at : at + framing.MOST])
         except BaseException as error:
             if link is not None:
                 link.give_back(tags.values())

@@ -16,8 +16,8 @@ from pathlib import Path
 from workbench.dashboard import PREFIX
 from workbench.dashboard.dask_bridge import bridge
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.serving import serving
-from workbench.dashboard.until_told import until_told
+from workbench.dashboard.lifetime import until_told
+from workbench.dashboard.server import serving
 from workbench.errors import WorkbenchError
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import panel as pn
 from bokeh.models import CustomJS
 
-from workbench.dashboard.looking import Looking
-from workbench.dashboard.looks import STYLE, THEMES, beside
 from workbench.dashboard.session import Session
 from workbench.dashboard.store import DataStore
+from workbench.dashboard.theme import STYLE, THEMES, beside
+from workbench.dashboard.view_state import Looking
 
 
 def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[], Any]:

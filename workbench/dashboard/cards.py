@@ -11,7 +11,7 @@ import pandas as pd
 import panel as pn
 from bokeh.models import ColumnDataSource, CustomAction, CustomJS
 
-from workbench.dashboard.looks import Theme
+from workbench.dashboard.theme import Theme
 
 _ICON = (
     "data:image/svg+xml;utf8,<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 24 24' fill='none' stroke='%23888' "

@@ -25,8 +25,8 @@ from bokeh.models.annotations import ColorBar
 from bokeh.models.tools import PanTool, ResetTool, WheelZoomTool
 from bokeh.plotting import figure
 
-from workbench.dashboard.coding import FIRST, MISSING, TOP, Coding
-from workbench.dashboard.looks import FONT, Theme
+from workbench.dashboard.colour_scale import FIRST, MISSING, TOP, Coding
+from workbench.dashboard.theme import FONT, Theme
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,10 +11,10 @@ from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, FactorRange
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.coding import Coding
+from workbench.dashboard.colour_scale import Coding
+from workbench.dashboard.format import percent, short, size, span
 from workbench.dashboard.page import Page
-from workbench.dashboard.units import percent, short, size, span
-from workbench.metrics.fields import KINDS, OPERATION, OPERATIONS, SIZE_BEGINS
+from workbench.metrics.schema import KINDS, OPERATION, OPERATIONS, SIZE_BEGINS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

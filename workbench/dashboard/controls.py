@@ -7,11 +7,11 @@ from typing import Any
 
 import panel as pn
 
-from workbench.dashboard.looking import PAGES, Looking
-from workbench.dashboard.moment import Moment
-from workbench.dashboard.units import second
-from workbench.metrics.fields import KEPT
-from workbench.words import duration
+from workbench.dashboard.format import second
+from workbench.dashboard.snapshot import Moment
+from workbench.dashboard.view_state import PAGES, Looking
+from workbench.metrics.schema import KEPT
+from workbench.text import duration
 
 _BUTTONS = """
 .bk-btn-group { gap: 2px; flex-wrap: wrap; }

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.coding import Coding
+from workbench.dashboard.colour_scale import Coding
+from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
-from workbench.dashboard.units import percent, rate, size
-from workbench.metrics.fields import NODE
-from workbench.words import count
+from workbench.metrics.schema import NODE
+from workbench.text import count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

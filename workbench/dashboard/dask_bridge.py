@@ -11,8 +11,8 @@ from pathlib import Path
 
 from distributed.comm.core import connect
 
-from workbench.byte_tunnel import carry
-from workbench.connection import HeadConnection
+from workbench.comm.stream_bridge import carry
+from workbench.deploy.connection import HeadConnection
 
 # Seconds to reach the head.
 _PATIENCE = 10.0

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from workbench import __version__, registry
-from workbench.connection import HeadConnection
+from workbench import __version__
+from workbench.deploy import registry
+from workbench.deploy.connection import HeadConnection
+from workbench.deploy.start import Job
 from workbench.errors import ClusterNotFound, HeadUnreachable
-from workbench.job import Job
-from workbench.metrics.fields import KINDS
+from workbench.metrics.schema import KINDS
 from workbench.metrics.update import Update
 
 if TYPE_CHECKING:

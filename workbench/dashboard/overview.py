@@ -10,13 +10,13 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, NumeralTickFormatter
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.coding import Coding
-from workbench.dashboard.moment import SHARES
+from workbench.dashboard.colour_scale import Coding
+from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
-from workbench.dashboard.shares import share_bars
-from workbench.dashboard.units import percent, rate, size
-from workbench.metrics.fields import NODE
-from workbench.words import clock, count, duration
+from workbench.dashboard.share_bars import share_bars
+from workbench.dashboard.snapshot import SHARES
+from workbench.metrics.schema import NODE
+from workbench.text import clock, count, duration
 
 # More ranks than these have no bar each, but their nodes do.
 _BARS = 64

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from workbench.dashboard.cards import Cards
-from workbench.dashboard.looking import Looking
-from workbench.dashboard.looks import Theme
-from workbench.dashboard.moment import Moment
-from workbench.metrics.fields import TICK
+from workbench.dashboard.snapshot import Moment
+from workbench.dashboard.theme import Theme
+from workbench.dashboard.view_state import Looking
+from workbench.metrics.schema import TICK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

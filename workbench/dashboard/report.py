@@ -24,14 +24,14 @@ from workbench import __version__
 from workbench.dashboard import cards
 from workbench.dashboard.cards import Cards
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.looking import PAGES, Looking
-from workbench.dashboard.looks import STYLE, THEMES, Theme, beside
-from workbench.dashboard.moment import Moment
 from workbench.dashboard.page import Desk, Take
 from workbench.dashboard.session import PAGE_CLASSES
+from workbench.dashboard.snapshot import Moment
 from workbench.dashboard.source import Source
+from workbench.dashboard.theme import STYLE, THEMES, Theme, beside
+from workbench.dashboard.view_state import PAGES, Looking
 from workbench.errors import HeadUnreachable, InvalidRequest, WorkbenchError
-from workbench.words import count
+from workbench.text import count
 
 EXIT_REFUSED = 3
 """The exit code if there can be no report; standard output then has the fields of the error."""

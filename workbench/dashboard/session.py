@@ -10,19 +10,19 @@ from typing import Any
 import panel as pn
 
 from workbench.dashboard import cards
+from workbench.dashboard.backpressure import Pace
 from workbench.dashboard.cards import Cards
 from workbench.dashboard.communication import Communication
 from workbench.dashboard.controls import Controls
 from workbench.dashboard.cores import Cores
 from workbench.dashboard.dask_page import DaskPage
-from workbench.dashboard.looking import Looking
-from workbench.dashboard.looks import THEMES
-from workbench.dashboard.moment import Moment
 from workbench.dashboard.overview import Overview
-from workbench.dashboard.pace import Pace
 from workbench.dashboard.page import Desk, Page, Take
+from workbench.dashboard.snapshot import Moment
 from workbench.dashboard.store import DataStore
+from workbench.dashboard.theme import THEMES
 from workbench.dashboard.training import Training
+from workbench.dashboard.view_state import Looking
 from workbench.dashboard.waiting import Waiting
 from workbench.errors import WorkbenchError
 
@@ -34,7 +34,7 @@ PAGE_CLASSES: dict[str, type[Page]] = {
     "waiting": Waiting,
     "dask": DaskPage,
 }
-"""What draws a page, by the names of `workbench.dashboard.looking.PAGES`."""
+"""What draws a page, by the names of `workbench.dashboard.view_state.PAGES`."""
 # Pages that are put away for good, because other ranks have come, until the browser is told to begin anew: Bokeh's
 # side of it keeps all that was ever shown (bokeh#15289, bokeh#15290).
 _PUT_AWAY = 30

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import workbench
-from workbench.dashboard.moment import Moment, bare
-from workbench.dashboard.ring import Ring
+from workbench.dashboard.format import second
+from workbench.dashboard.ring_buffer import Ring
+from workbench.dashboard.snapshot import Moment, bare
 from workbench.dashboard.source import Source
-from workbench.dashboard.units import second
 from workbench.errors import ClusterNotFound, WorkbenchError
-from workbench.metrics.fields import KEPT, KINDS, NODE, RANK, TICK
+from workbench.metrics.schema import KEPT, KINDS, NODE, RANK, TICK
 from workbench.metrics.update import Layout, Update
-from workbench.words import duration
+from workbench.text import duration
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

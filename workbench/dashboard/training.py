@@ -11,12 +11,12 @@ import panel as pn
 from bokeh.models import BasicTickFormatter, ColumnDataSource
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.moment import SHARES, means
+from workbench.dashboard.format import number, second, span
 from workbench.dashboard.page import Page
-from workbench.dashboard.shares import share_bars
-from workbench.dashboard.units import number, second, span
-from workbench.metrics.fields import RANK, TICK
-from workbench.metrics.fits import RESERVED, is_number
+from workbench.dashboard.share_bars import share_bars
+from workbench.dashboard.snapshot import SHARES, means
+from workbench.metrics.schema import RANK, TICK
+from workbench.metrics.training import RESERVED, is_number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

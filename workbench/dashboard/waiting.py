@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, NumeralTickFormatter
 
-from workbench.dashboard import cards, charts, trouble
+from workbench.dashboard import cards, charts, diagnosis
+from workbench.dashboard.format import UNKNOWN, percent
 from workbench.dashboard.page import Page
-from workbench.dashboard.units import UNKNOWN, percent
 from workbench.metrics.update import Now
-from workbench.words import count
+from workbench.text import count
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,19 +79,19 @@ class Waiting(Page):
     def _diagnosis(self) -> str:
         moment = self.moment
         layout, now = moment.layout, moment.update.now
-        told = [trouble.words(layout, now, moment.told, wait) for wait in moment.waits]
+        told = [diagnosis.words(layout, now, moment.told, wait) for wait in moment.waits]
         silent = [rank for rank, its in enumerate(now) if its.silent > 0 and not its.is_lost]
         if silent:
-            told.insert(0, f"Nothing is heard of {trouble.named(layout, silent)}.")
+            told.insert(0, f"Nothing is heard of {diagnosis.named(layout, silent)}.")
         lost = [rank for rank, its in enumerate(now) if its.is_lost]
         if lost:
             was, them = ("was", "it") if len(lost) == 1 else ("were", "them")
-            told.insert(0, f"{trouble.named(layout, lost).capitalize()} {was} lost; results on {them} are gone.")
+            told.insert(0, f"{diagnosis.named(layout, lost).capitalize()} {was} lost; results on {them} are gone.")
         said = "".join(f"<p>{escape(each)}</p>" for each in told[:_SENTENCES])
         if len(told) > _SENTENCES:
             said += f"<p class=note>and {count(len(told) - _SENTENCES, 'more group')}</p>"
         if not told:
-            said = f"<p>No: no rank has been in one operation for longer than {trouble.PATIENCE:.0f} s.</p>"
+            said = f"<p>No: no rank has been in one operation for longer than {diagnosis.PATIENCE:.0f} s.</p>"
         waiting = moment.late("waiting")
         mean = percent(float(np.nanmean(waiting))) if np.isfinite(waiting).any() else UNKNOWN
         return (
@@ -110,7 +110,7 @@ class Waiting(Page):
                 escape(moment.layout.nodes[moment.layout.ranks[rank].node]),
                 f"{cards.bar(float(np.nan_to_num(compute[rank])))} {percent(compute[rank])}",
                 percent(waiting[rank]),
-                escape(trouble.doing(moment.update.now[rank], moment.told)),
+                escape(diagnosis.doing(moment.update.now[rank], moment.told)),
             ]
             for rank in order
         ]
@@ -157,5 +157,5 @@ class Waiting(Page):
         if now.silent > 0:
             return "silent", self.theme.bad
         if now.operation:
-            return now.operation, waiting if self.moment.told - now.since >= trouble.PATIENCE else mpi
+            return now.operation, waiting if self.moment.told - now.since >= diagnosis.PATIENCE else mpi
         return (f"{now.what}, outside MPI", compute) if now.what else ("idle", idle)

@@ -21,9 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workbench import debug_log, tether
 from workbench.fork import stub
 from workbench.fork.become import TEMPLATE, become, rename
+from workbench.launch import parent_death
+from workbench.log import debug_log
 
 # Seconds for a stub to send its order, and for the first stub to connect to a template without a head.
 _ORDER, _FIRST = 10.0, 10.0
@@ -116,7 +117,7 @@ def fork_template(listener: socket.socket, modules: str) -> None:
             logging.getLogger("workbench.head").warning("the head cannot fork the template of its node: %s", error)
             return
         try:
-            tether.tie(head, signal.SIGKILL)
+            parent_death.tie(head, signal.SIGKILL)
             os.setpgid(0, 0)
             # What the head has opened is the head's: ends of pipes, and files that it has locked.
             for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:

@@ -15,18 +15,20 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench import certificates, debug_log, ended, network, open_files, registry, scratch, sparing
+from workbench.deploy import certificates, ended, node_dirs, registry
+from workbench.deploy.job_spec import template_modules
+from workbench.deploy.late_record import await_record
+from workbench.deploy.registry import Record
 from workbench.errors import StartError, WorkbenchError
 from workbench.fork import stub
 from workbench.fork.template import fork_template
+from workbench.head import quiet_dask
 from workbench.head.world import WorldProcess
-from workbench.host import ProcessId
-from workbench.late_record import await_record
-from workbench.launch import mpi
+from workbench.launch import mpi_library, network, open_files
 from workbench.launch.allocation import enclosing, peers
-from workbench.launch.choose import launcher
-from workbench.launch.job_spec import template_modules
-from workbench.registry import Record
+from workbench.launch.launchers import launcher
+from workbench.launch.process_id import ProcessId
+from workbench.log import debug_log
 
 
 def main() -> int:
@@ -48,7 +50,7 @@ def main() -> int:
     # The import takes long, and looking for MPI waits for another process: side by side, not one after the other.
     # mpiexec is started from this thread, since its life is tied to the thread that starts it.
     with ThreadPoolExecutor() as side:
-        library, importing = side.submit(mpi.loaded_library), side.submit(_import, "distributed")
+        library, importing = side.submit(mpi_library.loaded_library), side.submit(_import, "distributed")
         record = await_record(arguments.name, arguments.id)
         if record.state != "submitted":
             return _refuse(record)
@@ -60,13 +62,13 @@ def main() -> int:
                 # It may have waited in its queue for days: the time to be ready counts from now.
                 record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
                 # If it is killed the next job on this node removes what it leaves.
-                scratch.occupy(record.id, "world-0")
+                node_dirs.occupy(record.id, "world-0")
             address = network.address(record.interface, peers=peers() if record.spread else None)
             registry.write(record)
-            found = mpi.mpiexec_of(library.result(), record.mpi)
+            found = mpi_library.mpiexec_of(library.result(), record.mpi)
             record = record.replace(mpi=str(found))
             if record.template:
-                listener = stub.listen(str(scratch.sockets(record.id)))
+                listener = stub.listen(str(node_dirs.sockets(record.id)))
             world = WorldProcess(record, found, index=0, ranks=record.ranks)
             world.spawn(record.deadline - time.time())
             times["mpiexec is started"] = time.time()
@@ -95,7 +97,7 @@ async def _serve(record: Record, world: WorldProcess, address: str, times: dict[
     from workbench.head.head import Head
     from workbench.head.scheduler import SETTINGS
 
-    dask.config.set(SETTINGS | sparing.settings())
+    dask.config.set(SETTINGS | quiet_dask.settings())
     return await Head(record, world, address, times=times).run()
 
 

@@ -14,23 +14,23 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from workbench import __version__, certificates, config, ended, registry, scratch
+from workbench import __version__, config
+from workbench.cells.head import Cells
+from workbench.collective.broadcast_head import Broadcasts
+from workbench.collective.head import SpmdCalls
+from workbench.collective.queue import Collectives
+from workbench.deploy import certificates, ended, jobs, node_dirs, registry
+from workbench.deploy.registry import Record, World
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.head import lease, request_log, start_times
-from workbench.head.broadcasting import Broadcasts
-from workbench.head.cells import Cells
-from workbench.head.collectives import Collectives
-from workbench.head.dask_pages import DaskPages
-from workbench.head.metrics import Metrics
-from workbench.head.pinned import fail_orphans
+from workbench.head.dask_dashboard import DaskPages
 from workbench.head.scheduler import Attendance, HeadScheduler
-from workbench.head.spmd import SpmdCalls
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world import WorldProcess
 from workbench.head.worlds import Worlds
 from workbench.hints import Option
-from workbench.launch import queued
-from workbench.registry import Record, World
+from workbench.metrics.head import Metrics
+from workbench.placement.head import fail_orphans
 
 logger = logging.getLogger("workbench.head")
 
@@ -74,8 +74,8 @@ class Head:
         self.record = record
         self._times = times or {}
         self.scheduler = HeadScheduler(
-            http_socket=scratch.sockets(record.id) / "head.sock",
-            local_directory=scratch.spill(record.id),
+            http_socket=node_dirs.sockets(record.id) / "head.sock",
+            local_directory=node_dirs.spill(record.id),
             host=address,
             security=certificates.security(record.folder),
         )
@@ -110,7 +110,7 @@ class Head:
     async def run(self) -> int:
         """Serve until somebody ends the cluster; return the exit code of the process."""
         loop = asyncio.get_running_loop()
-        cancelled = ", as when its job is cancelled or deleted" if queued.is_batch(self.record) else ""
+        cancelled = ", as when its job is cancelled or deleted" if jobs.is_batch(self.record) else ""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self.end, f"{number.name} was received{cancelled}")
         # Ahead of the end, where the scheduler can be asked for it: SLURM's --signal.
@@ -137,7 +137,7 @@ class Head:
         return await self._close("closing", reason)
 
     def end(self, reason: str, how: str = ended.ENDED) -> None:
-        """End the cluster in order; `how` as of `workbench.ended`."""
+        """End the cluster in order; `how` as of `workbench.deploy.ended`."""
         if not self._end.done():
             self._end.set_result((how, reason))
 
@@ -361,7 +361,7 @@ class Head:
         except Exception:
             # Dask's own stumbles over connections to hosts that are gone: files and record must go all the same.
             logger.exception("the scheduler did not close in order")
-        scratch.remove(self.record.id)
+        node_dirs.remove(self.record.id)
         if not await asyncio.to_thread(self._ends_other_jobs):
             return 1
         with contextlib.suppress(OSError):
@@ -375,8 +375,8 @@ class Head:
     def _ends_other_jobs(self) -> bool:
         """Cancel what jobs of later worlds there may be; False if the scheduler does not take it."""
         try:
-            if queued.is_batch(self.record):
-                queued.cancel(self.record, later=True)
+            if jobs.is_batch(self.record):
+                jobs.cancel(self.record, later=True)
         except LaunchError:
             # The record stays: whoever looks at it next ends them.
             logger.exception("jobs of this cluster may be left in their queue")

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
+from workbench.deploy.job_spec import world_job_spec
+from workbench.deploy.jobs import words
+from workbench.deploy.registry import Record
 from workbench.errors import LaunchError, StartError
 from workbench.head.world import MPIWorld
-from workbench.launch.choose import launcher
 from workbench.launch.interface import JobState, JobStatus
-from workbench.launch.job_spec import world_job_spec
-from workbench.launch.mpi import MPI
-from workbench.launch.queued import words
-from workbench.registry import Record
+from workbench.launch.launchers import launcher
+from workbench.launch.mpi_library import MPI
 
 # Seconds between two questions about the job: a few in the beginning, or when its end is near, then ever fewer.
 _SOON, _LATE = 0.3, 10.0

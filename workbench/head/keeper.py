@@ -8,13 +8,14 @@ import logging
 import signal
 import sys
 
-from workbench import debug_log, open_files, scratch
+from workbench.deploy import node_dirs
+from workbench.deploy.late_record import await_record
+from workbench.deploy.registry import Record
 from workbench.errors import WorkbenchError
 from workbench.head import lease
 from workbench.head.world import WorldProcess
-from workbench.late_record import await_record
-from workbench.launch import mpi
-from workbench.registry import Record
+from workbench.launch import mpi_library, open_files
+from workbench.log import debug_log
 
 logger = logging.getLogger("workbench.keeper")
 
@@ -32,7 +33,7 @@ def main() -> int:
     open_files.allow_many()
     try:
         record = await_record(arguments.name, arguments.id)
-        world = WorldProcess(record, mpi.find(), arguments.world, arguments.ranks)
+        world = WorldProcess(record, mpi_library.find(), arguments.world, arguments.ranks)
         return asyncio.run(_keep(record, world))
     except WorkbenchError as error:
         logger.error("%s", error)  # noqa: TRY400  (it says all that there is to say)
@@ -46,7 +47,7 @@ async def _keep(record: Record, world: WorldProcess) -> int:
     # Ahead of the end of the walltime: that of world 0 comes first, and is seen to by the head.
     loop.add_signal_handler(signal.SIGUSR1, logger.info, "SIGUSR1: the end of the walltime is near")
     if not record.process.is_local:
-        scratch.occupy(record.id, f"world-{world.index}")
+        node_dirs.occupy(record.id, f"world-{world.index}")
     await world.start(record.ready_within, str(record.address))
     ended = asyncio.ensure_future(world.exited())
     others = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(lease.lost(record))]
@@ -58,7 +59,7 @@ async def _keep(record: Record, world: WorldProcess) -> int:
         await world.stop(ask=_nobody)
     logger.info("%s", await ended)
     if not record.process.is_local:
-        scratch.vacate(record.id)
+        node_dirs.vacate(record.id)
     return 0
 
 

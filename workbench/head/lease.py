@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from workbench import config, registry
-from workbench.registry import Record
+from workbench import config
+from workbench.deploy import registry
+from workbench.deploy.registry import Record
 
 
 async def lost(record: Record) -> None:

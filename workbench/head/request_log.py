@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workbench.debug_log import is_written, write
+from workbench.log.debug_log import is_written, write
 
 # Not those that clients repeat in order to look.
 _CHANGES = frozenset(

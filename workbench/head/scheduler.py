@@ -14,10 +14,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol import pickle
 
 from workbench import comm
+from workbench.comm.unix_http import UnixHTTP
 from workbench.errors import WorkbenchError
 from workbench.head import request_log
-from workbench.head.pinned import disown, guard
-from workbench.http_socket import UnixHTTP
+from workbench.placement.head import disown, guard
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -39,7 +39,7 @@ SETTINGS = {
         "distributed.http.statics",
     ],
     # Dask's own policy may drop the replica on the rank that a block is pinned to.
-    "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.head.pinned.KeepPinned"}],
+    "distributed.scheduler.active-memory-manager.policies": [{"class": "workbench.placement.head.KeepPinned"}],
 }
 
 # What clients ask for beside graphs that a cluster which drains does not begin any more.

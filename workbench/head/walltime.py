@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from workbench.deploy.record import Record
 from workbench.launch.allocation import enclosing
-from workbench.launch.choose import launcher
-from workbench.record import Record
-from workbench.words import count
+from workbench.launch.launchers import launcher
+from workbench.text import count
 
 logger = logging.getLogger("workbench.head")
 

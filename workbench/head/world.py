@@ -14,13 +14,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from workbench import debug_log, logs, scratch, tether
-from workbench.launch.job_spec import allocation_of, world_line
-from workbench.launch.mpi import MPI
+from workbench.deploy import logs, node_dirs
+from workbench.deploy.job_spec import allocation_of, world_line
+from workbench.deploy.permissions import opener
+from workbench.deploy.registry import Record
+from workbench.launch import parent_death
+from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Command
-from workbench.private import opener
-from workbench.registry import Record
-from workbench.words import exit_words
+from workbench.log import debug_log
+from workbench.text import exit_words
 
 
 class MPIWorld(abc.ABC):
@@ -47,7 +49,7 @@ class MPIWorld(abc.ABC):
 
     @property
     def state(self) -> str:
-        """As of `workbench.record.World`."""
+        """As of `workbench.deploy.record.World`."""
         if not self.ready:
             return "starting" if self.starts <= 1 else "restarting"
         return "degraded" if self.lost else "ready"
@@ -136,11 +138,11 @@ class WorldProcess(MPIWorld):
             log=self.log,
             around=allocation_of(self.record),
         )
-        return tether.words(str(self._folder()), command.guard), command
+        return parent_death.words(str(self._folder()), command.guard), command
 
     def _folder(self) -> Path:
         """Return the folder for shared memory and session files of this world."""
-        return scratch.shared_memory(self.record.id) / f"world-{self.index}"
+        return node_dirs.shared_memory(self.record.id) / f"world-{self.index}"
 
     def spawn(self, timeout: float) -> None:
         """Start ``mpiexec`` and with it the ranks, which wait for the scheduler's address.

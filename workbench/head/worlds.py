@@ -7,16 +7,18 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
-from workbench import config, debug_log, open_files
+from workbench import config
+from workbench.deploy.job_spec import goes_on_without_a_rank
+from workbench.deploy.registry import Record
 from workbench.errors import InvalidRequest, StartError, StartTimeout
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
 from workbench.head.world import MPIWorld, WorldProcess
 from workbench.hints import Option
-from workbench.launch.choose import launcher
-from workbench.launch.job_spec import goes_on_without_a_rank
-from workbench.registry import Record
-from workbench.words import count
+from workbench.launch import open_files
+from workbench.launch.launchers import launcher
+from workbench.log import debug_log
+from workbench.text import count
 
 # Seconds past the deadline of a world's start, which tells more itself.
 _GRACE = 2.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from workbench.errors import LaunchError, SchedulerSilent
 from workbench.launch import command
 from workbench.launch.interface import JobSpec, Launcher, NodeSettings
-from workbench.launch.script_file import write_script
-from workbench.launch.site import site
-from workbench.resources import Resources
+from workbench.launch.jobqueue import site
+from workbench.launch.resources import Resources
+from workbench.launch.script import write_script
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Concatenate, ParamSpec
 
-from workbench import config, debug_log
+from workbench import config
 from workbench.errors import LaunchError, SchedulerSilent
+from workbench.log import debug_log
 
 P = ParamSpec("P")
 

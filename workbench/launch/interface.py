@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench.resources import Resources
+from workbench.launch.resources import Resources
 
 
 @dataclass(frozen=True)

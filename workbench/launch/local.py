@@ -10,16 +10,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from workbench import config, debug_log
+from workbench import config
 from workbench.errors import InvalidRequest, LaunchError, named
 from workbench.hints import Option
-from workbench.host import start_time
 from workbench.launch.allocation import enclosing
 from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
-from workbench.launch.script_file import write_script
-from workbench.resources import Resources, option_of
-from workbench.words import count
+from workbench.launch.process_id import start_time
+from workbench.launch.resources import Resources, option_of
+from workbench.launch.script import write_script
+from workbench.log import debug_log
+from workbench.text import count
 
 # Seconds for a shell to start the job in the background.
 _SUBMIT = 10.0

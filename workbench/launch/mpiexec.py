@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.launch.mpi import MPI
+from workbench.launch.mpi_library import MPI
 
 OPENMPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """What Open MPI wants to hear before it runs as root."""
@@ -59,7 +59,7 @@ class Command:
     defaults: dict[str, str]
     """Variables to set unless the user has set them."""
     guard: str | None = None
-    """What guards the program against other users, as `hosts` of `workbench.guard.Guard`; None: nothing does."""
+    """What guards the program against other users, as `hosts` of `workbench.launch.guard.Guard`; None: nothing does."""
 
     def variables(self, environment: dict[str, str]) -> dict[str, str]:
         """Return `environment` with the variables of the command added."""

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from workbench.errors import LaunchError, SchedulerSilent
-from workbench.launch import pbs_text, slurm
+from workbench.launch import pbs_parse, slurm
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
-from workbench.launch.pbs_refusals import refusal
+from workbench.launch.jobqueue import site
+from workbench.launch.pbs_errors import refusal
+from workbench.launch.pbs_resources import settled
 from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text
-from workbench.launch.pbs_settle import settled
-from workbench.launch.site import site
-from workbench.resources import Resources
+from workbench.launch.resources import Resources
 
 # How to ask for jobs, best way first: not every PBS knows JSON, or keeps those that have ended.
 _WAYS = {
@@ -61,7 +61,7 @@ class PBSLauncher(BatchLauncher):
 
     def receipt(self, text: str) -> str | None:
         """Return the job's id in what ``qsub`` has printed."""
-        return pbs_text.job_id(text)
+        return pbs_parse.job_id(text)
 
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
         """Return the status of each job by one ``qstat``, and one more for each that it tells nothing of."""
@@ -72,11 +72,11 @@ class PBSLauncher(BatchLauncher):
             if wanted:
                 told |= _ask(_flavour(), wanted)
             for job in wanted if len(wanted) > 1 else ():
-                if pbs_text.number(job) not in told:
+                if pbs_parse.number(job) not in told:
                     told |= _ask(_flavour(), [job])
         except LaunchError as error:
             unknown = silent("PBS", error)
-        return {job: told.get(pbs_text.number(job), unknown) for job in jobs}
+        return {job: told.get(pbs_parse.number(job), unknown) for job in jobs}
 
     def system(self) -> str | None:
         """Return nothing, since the ids of jobs name their server; but for those of SLURM's emulation."""
@@ -150,10 +150,10 @@ def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
     program = shutil.which("qstat")
     for options in sorted(_WAYS[flavour], key=lambda way: way != _worked.get(program)):
         answer = ask(["qstat", *options, *jobs])
-        told = pbs_text.statuses(answer.out)
-        told |= dict.fromkeys(pbs_text.lost(answer.err) - told.keys(), gone)
+        told = pbs_parse.statuses(answer.out)
+        told |= dict.fromkeys(pbs_parse.lost(answer.err) - told.keys(), gone)
         if flavour is Flavour.EMULATION and len(jobs) == 1 and answer == Answer(_UNKNOWN_JOB, "", ""):
-            told[pbs_text.number(jobs[0])] = gone
+            told[pbs_parse.number(jobs[0])] = gone
         if told:
             _worked[program] = options
             return told

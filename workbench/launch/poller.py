@@ -6,8 +6,8 @@ import threading
 import time
 from dataclasses import dataclass
 
-from workbench.launch.choose import launcher
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.launch.launchers import launcher
 
 # Seconds between two questions: the first, the growth and the longest. Schedulers are slow and belong to everybody.
 _FIRST, _GROWTH, _LONGEST = 0.3, 1.3, 15.0

@@ -15,8 +15,9 @@ from workbench.launch import command
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.environment import scrub
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
-from workbench.launch.site import site
-from workbench.launch.slurm_answers import (
+from workbench.launch.jobqueue import site
+from workbench.launch.resources import Resources
+from workbench.launch.slurm_parse import (
     ACCOUNT_FORMAT,
     PARTITION_FORMAT,
     QUEUE_FORMAT,
@@ -32,9 +33,8 @@ from workbench.launch.slurm_answers import (
     unknown_job,
     unreachable,
 )
-from workbench.launch.slurm_settle import settled
-from workbench.launch.slurm_text import comment, overriding, script
-from workbench.resources import Resources
+from workbench.launch.slurm_resources import settled
+from workbench.launch.slurm_script import comment, overriding, script
 
 # SLURM sends its signal up to a minute early.
 _EARLY = 60

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.errors import InvalidRequest
-from workbench.metrics.calls import Call
-from workbench.metrics.fields import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZE_BEGINS, SIZES
+from workbench.metrics.call_costs import Call
+from workbench.metrics.schema import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZE_BEGINS, SIZES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,12 +29,12 @@ def frame(update: Update, what: str) -> pd.DataFrame:
         ``ranks``, ``nodes``, ``cores``: the last ten minutes, twice a second. ``traffic``, ``operations``, ``sizes``:
         totals since the start, of pairs of ranks (of nodes, in worlds of more than 64 ranks), of MPI operations and of
         message sizes. ``fits``: what fits and `workbench.report` have told. ``calls``: what the last calls on all ranks
-        and cells have cost, and which cell of the notebook had asked, see `workbench.metrics.calls.Call`.
+        and cells have cost, and which cell of the notebook had asked, see `workbench.metrics.call_costs.Call`.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each observation, a column for each variable: units as of `workbench.metrics.fields`, times in UTC by
+        A row for each observation, a column for each variable: units as of `workbench.metrics.schema`, times in UTC by
         the clock of the head.
 
     Raises

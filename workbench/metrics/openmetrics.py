@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.metrics.fields import KINDS, NODE, OPERATION, OPERATIONS, RANK
 from workbench.metrics.frames import places
+from workbench.metrics.schema import KINDS, NODE, OPERATION, OPERATIONS, RANK
 
 if TYPE_CHECKING:
     from workbench.metrics.update import Update

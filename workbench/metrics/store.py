@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.calls import Calls
-from workbench.metrics.fields import BY_NODE, KEPT, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
-from workbench.metrics.fits import Fits
-from workbench.metrics.matrices import Matrices
+from workbench.metrics.call_costs import Calls
+from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
+from workbench.metrics.traffic_history import Matrices
+from workbench.metrics.training import Fits
 from workbench.metrics.update import LOST, Layout, Now, Place, Traffic, Update
 from workbench.metrics.world_state import WorldState
 
@@ -94,7 +94,7 @@ class Store:
             self._changed = True
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Take the message of a node, as `workbench.rank.node_report` makes it."""
+        """Take the message of a node, as `workbench.metrics.node_reporter` makes it."""
         world, now = self._worlds.get(message["world"]), self._clock()
         if world is not None and world.start == message["start"]:
             world.take(message, now)

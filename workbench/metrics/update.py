@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.fields import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES
+from workbench.metrics.schema import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,7 +126,7 @@ class Update:
         What fits and `workbench.report` have told since: ``fit`` (identity), ``name``, ``time`` (seconds since the
         epoch), ``step``, and numbers by name; oldest first.
     calls : list of dict
-        Calls on all ranks and cells that have ended since, on some rank at least: `workbench.metrics.calls.Call`.
+        Calls on all ranks and cells that have ended since, on some rank at least: `workbench.metrics.call_costs.Call`.
     state : mapping
         ``name``, ``state``, ``message``, ``ranks`` (wanted), ``present``, ``ends`` (seconds since the epoch, or None:
         there is no walltime), ``version`` (of workbench).

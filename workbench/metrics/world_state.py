@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.fields import KINDS, OPERATIONS, RANK, SIZES, WAITS
-from workbench.metrics.meetings import LATE, Meetings
-from workbench.metrics.message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.message import SENT, SIZED, VALUES, WHEN, WHO, rows
+from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
+from workbench.metrics.node_message import SENT, SIZED, VALUES, WHEN, WHO, rows
+from workbench.metrics.schema import KINDS, OPERATIONS, RANK, SIZES, WAITS
 from workbench.metrics.update import Now
+from workbench.metrics.wait_times import LATE, Meetings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

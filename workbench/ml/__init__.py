@@ -9,33 +9,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.ml.comparing import compare_engines
-    from workbench.ml.decomposition import PCA, TruncatedSVD
-    from workbench.ml.kmeans import KMeans
-    from workbench.ml.linear import LinearRegression, Ridge
-    from workbench.ml.logistic import LogisticRegression
-    from workbench.ml.neighbors import NearestNeighbors
-    from workbench.ml.recipe import Recipe
-    from workbench.ml.recipe_steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
-    from workbench.ml.scaler import StandardScaler
+    from workbench.ml.decomposition.estimators import PCA, TruncatedSVD
+    from workbench.ml.engine_comparison import compare_engines
+    from workbench.ml.kmeans.estimator import KMeans
+    from workbench.ml.linear.estimators import LinearRegression, Ridge
+    from workbench.ml.logistic.estimator import LogisticRegression
+    from workbench.ml.neighbors.estimator import NearestNeighbors
+    from workbench.ml.recipe.estimator import Recipe
+    from workbench.ml.recipe.steps import Bucketise, Impute, Keep, OneHot, Scale, TargetMean
+    from workbench.ml.scaler.estimator import StandardScaler
 
 _HOME = {
-    "Bucketise": "workbench.ml.recipe_steps",
-    "Impute": "workbench.ml.recipe_steps",
-    "KMeans": "workbench.ml.kmeans",
-    "Keep": "workbench.ml.recipe_steps",
-    "LinearRegression": "workbench.ml.linear",
-    "LogisticRegression": "workbench.ml.logistic",
-    "NearestNeighbors": "workbench.ml.neighbors",
-    "OneHot": "workbench.ml.recipe_steps",
-    "PCA": "workbench.ml.decomposition",
-    "Recipe": "workbench.ml.recipe",
-    "Ridge": "workbench.ml.linear",
-    "Scale": "workbench.ml.recipe_steps",
-    "StandardScaler": "workbench.ml.scaler",
-    "TargetMean": "workbench.ml.recipe_steps",
-    "TruncatedSVD": "workbench.ml.decomposition",
-    "compare_engines": "workbench.ml.comparing",
+    "Bucketise": "workbench.ml.recipe.steps",
+    "Impute": "workbench.ml.recipe.steps",
+    "KMeans": "workbench.ml.kmeans.estimator",
+    "Keep": "workbench.ml.recipe.steps",
+    "LinearRegression": "workbench.ml.linear.estimators",
+    "LogisticRegression": "workbench.ml.logistic.estimator",
+    "NearestNeighbors": "workbench.ml.neighbors.estimator",
+    "OneHot": "workbench.ml.recipe.steps",
+    "PCA": "workbench.ml.decomposition.estimators",
+    "Recipe": "workbench.ml.recipe.estimator",
+    "Ridge": "workbench.ml.linear.estimators",
+    "Scale": "workbench.ml.recipe.steps",
+    "StandardScaler": "workbench.ml.scaler.estimator",
+    "TargetMean": "workbench.ml.recipe.steps",
+    "TruncatedSVD": "workbench.ml.decomposition.estimators",
+    "compare_engines": "workbench.ml.engine_comparison",
 }
 
 __all__ = [

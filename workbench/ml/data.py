@@ -11,9 +11,9 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import validate_data
 
 from workbench.ml.checks import Checks, checked
-from workbench.ml.engines import chosen
+from workbench.ml.engine.select import chosen
 from workbench.ml.placed import has_lengths, in_blocks, placed
-from workbench.placing.source import describe
+from workbench.placement.sources import describe
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,15 +12,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from workbench.ml import fitting
-from workbench.ml.applied import Applied
 from workbench.ml.checks import FLOATS
 from workbench.ml.data import Data, know_features
-from workbench.ml.engines import ENGINES
+from workbench.ml.engine import fitting
+from workbench.ml.engine.apply import Applied
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.select import ENGINES
+from workbench.ml.engine.verbose import Callback, reporting
 from workbench.ml.placed import as_array
-from workbench.ml.reporting import Callback, reporting
-from workbench.ml.task import Task
-from workbench.words import count
+from workbench.text import count
 
 
 class Estimator(BaseEstimator):  # type: ignore[misc]

@@ -11,7 +11,7 @@ from dask.base import is_dask_collection, persist
 
 from workbench.errors import PlacementError
 from workbench.ml.frames import array_of, plain
-from workbench.placing import alike, pinning, rows, source
+from workbench.placement import layout, pinning, rows, sources
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -29,7 +29,7 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
         Rows, targets and weights: Dask collections, arrays and dataframes; None, numbers and what `beside` returned
         stay what they are.
     engine
-        As `workbench.ml.engines.chosen` has returned it; with ``"mpi"`` the blocks lie in the first MPI world.
+        As `workbench.ml.engine.select.chosen` has returned it; with ``"mpi"`` the blocks lie in the first MPI world.
 
     Notes
     -----
@@ -41,16 +41,16 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     PlacementError
         As `workbench.place`.
     """
-    from workbench.placement import place
+    from workbench.placement.place import place
 
     given = [
         number
         for number, value in enumerate(columns)
-        if not (value is None or isinstance(value, Number | alike.Beside))
+        if not (value is None or isinstance(value, Number | layout.Beside))
     ]
     found = dict(zip(given, counted([columns[number] for number in given]), strict=True))
     first, *rest = found
-    if source.placed_per(found[first]) is None:
+    if sources.placed_per(found[first]) is None:
         blocks = place(*found.values(), world=0 if engine == "mpi" else None)
         found = dict(zip(found, blocks if rest else [blocks], strict=True))
     else:
@@ -76,17 +76,17 @@ def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
     if not away:
         return others
     per, ranks = _ranks_of(client, first, pins)
-    whole = source.examine("X", as_array(first))
-    sources = [source.examine(_NAMES[number], other) for number, other in away.items()]
-    source.check([whole, *sources], ranks)
-    sources = source.persist(client, sources)
-    source.check([whole, *sources], ranks)
+    whole = sources.examine("X", as_array(first))
+    examined = [sources.examine(_NAMES[number], other) for number, other in away.items()]
+    sources.check([whole, *examined], ranks)
+    examined = sources.persist(client, examined)
+    sources.check([whole, *examined], ranks)
     return others | {
-        number: source.assemble(client, each, pins, per) for number, each in zip(away, sources, strict=True)
+        number: sources.assemble(client, each, pins, per) for number, each in zip(away, examined, strict=True)
     }
 
 
-def beside(first: Any, other: Any) -> alike.Beside:
+def beside(first: Any, other: Any) -> layout.Beside:
     """Return a collection placed on the ranks of another, with as many rows as it has, one for each rank at least.
 
     Parameters
@@ -98,19 +98,19 @@ def beside(first: Any, other: Any) -> alike.Beside:
     """
     client, pins = whereabouts(first)
     addresses = [pin.address for pin in pins]
-    if source.placed_per(other) is None or [pin.address for pin in whereabouts(other)[1]] != addresses:
+    if sources.placed_per(other) is None or [pin.address for pin in whereabouts(other)[1]] != addresses:
         per, ranks = _ranks_of(client, first, pins)
-        given = source.examine("X", other)
-        source.check([given], ranks)
+        given = sources.examine("X", other)
+        sources.check([given], ranks)
         sizes = rows.split(other.shape[0], len(ranks))
-        [given] = source.persist(client, [given])
-        other = source.assemble(client, given, list(map(pinning.Pin, addresses, sizes)), per)
-    return alike.Beside(other)
+        [given] = sources.persist(client, [given])
+        other = sources.assemble(client, given, list(map(pinning.Pin, addresses, sizes)), per)
+    return layout.Beside(other)
 
 
 def _ranks_of(client: Client, first: Any, pins: Sequence[pinning.Pin]) -> tuple[str, list[pinning.Rank]]:
     """Return what a collection was placed for, and the ranks that have its blocks, all of them there."""
-    per = str(source.placed_per(first))
+    per = str(sources.placed_per(first))
     ranks = pinning.targets(client, per)
     if [rank.address for rank in ranks] != [pin.address for pin in pins]:
         raise PlacementError("X was placed on ranks of which some are gone, or on some of them: place it again")
@@ -118,16 +118,16 @@ def _ranks_of(client: Client, first: Any, pins: Sequence[pinning.Pin]) -> tuple[
 
 
 def _lies(client: Client, collection: Any, pins: Sequence[pinning.Pin]) -> bool:
-    if source.placed_per(collection) is None:
+    if sources.placed_per(collection) is None:
         return False
-    return alike.pins(client, collection, alike.blocks(collection)) == list(pins)
+    return layout.pins(client, collection, layout.blocks(collection)) == list(pins)
 
 
 def whereabouts(X: Any) -> tuple[Client, Sequence[pinning.Pin]]:
     """Return where the blocks of a placed collection lie, and the client that has placed them."""
-    blocks = alike.blocks(X)
+    blocks = layout.blocks(X)
     client = pinning.connected(blocks[0].client)
-    return client, alike.pins(client, X, blocks)
+    return client, layout.pins(client, X, blocks)
 
 
 def has_lengths(collection: Any) -> bool:
@@ -147,13 +147,13 @@ def in_blocks(X: Any, dtype: Any = None) -> Any:
     dtype
         Of the array. Default: that which its frames have as arrays.
     """
-    if not (hasattr(X, "divisions") and source.placed_per(X)):
+    if not (hasattr(X, "divisions") and sources.placed_per(X)):
         return X
-    futures = alike.blocks(X)
+    futures = layout.blocks(X)
     lengths = [pin.rows or 0 for pin in whereabouts(X)[1]]
     empty = array_of(X._meta)
     graph = {(X._name, number, *(0,) * (X.ndim - 1)): future for number, future in enumerate(futures)}
-    return source.collection(empty if dtype is None else empty.astype(dtype), X._name, graph, lengths)
+    return sources.collection(empty if dtype is None else empty.astype(dtype), X._name, graph, lengths)
 
 
 def as_array(collection: Any) -> Any:
@@ -166,7 +166,7 @@ def as_array(collection: Any) -> Any:
     if not (is_dask_collection(collection) and hasattr(collection, "to_dask_array")):
         return collection
     lengths = None
-    if source.placed_per(collection) is not None:
+    if sources.placed_per(collection) is not None:
         lengths = [pin.rows or 0 for pin in whereabouts(collection)[1]]
     # Dask warns of types that only pandas has: text becomes objects, as in pandas, nullable numbers become floats.
     return plain(collection).to_dask_array(lengths=lengths)

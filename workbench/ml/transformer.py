@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.base import TransformerMixin
 from sklearn.utils._set_output import _get_output_config, _wrap_data_with_container
 
-from workbench.ml.engines import chosen
+from workbench.ml.engine.select import chosen
 from workbench.ml.placed import placed
 
 

@@ -24,14 +24,16 @@ import traceback
 from concurrent.futures import Future
 from typing import NoReturn
 
-from workbench import comm, logs, open_files, scratch, tether
+from workbench import comm
 from workbench import rank as rank_room
-from workbench.host import ProcessId
-from workbench.late_record import await_record
+from workbench.deploy import logs, node_dirs
+from workbench.deploy.late_record import await_record
+from workbench.deploy.registry import Record
+from workbench.launch import open_files, parent_death
+from workbench.launch.process_id import ProcessId
+from workbench.mpi.main_thread import MainThread
+from workbench.mpi.spmd_thread import SpmdThread
 from workbench.rank import world
-from workbench.rank.main_thread import MainThread
-from workbench.rank.spmd_thread import SpmdThread
-from workbench.registry import Record
 
 # Seconds to finalise MPI together, when the whole world ends.
 _FINALIZE = 3.0
@@ -62,8 +64,8 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
 
     if daemon is None:
         daemon = os.getppid()
-        tether.tie(daemon, signal.SIGKILL)
-        tether.watch(daemon)
+        parent_death.tie(daemon, signal.SIGKILL)
+        parent_death.watch(daemon)
     faulthandler.enable()
     # On other nodes than the head's nobody has done so: a rank has a connection to each other one.
     open_files.allow_many()
@@ -73,7 +75,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     record = await_record(arguments.name, arguments.id)
     if not record.process.is_local:
         # Its own host is tidied by the head.
-        scratch.occupy(record.id, f"world-{arguments.world}")
+        node_dirs.occupy(record.id, f"world-{arguments.world}")
         signal.signal(signal.SIGTERM, functools.partial(_end_tidily, record))
     try:
         finalize = _live(arguments, record, times)
@@ -81,15 +83,15 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         _abort(error, said, record, arguments.world, daemon)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
-        scratch.remove(record.id, but_shared_memory=True)
+        node_dirs.remove(record.id, but_shared_memory=True)
     elif not record.process.is_local:
-        scratch.vacate(record.id)
+        node_dirs.vacate(record.id)
     _exit(finalize)
 
 
 def _end_tidily(record: Record, number: int, _: object) -> NoReturn:
     """End by a signal: of a job that is cancelled nobody but its ranks tidies up the nodes without the head."""
-    scratch.vacate(record.id)
+    node_dirs.vacate(record.id)
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     raise AssertionError("the signal ends this process")
@@ -215,7 +217,7 @@ def _abort(error: BaseException, said: int, record: Record, index: int, daemon: 
     from mpi4py import MPI
 
     if not record.process.is_local:
-        scratch.vacate(record.id)
+        node_dirs.vacate(record.id)
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(1)
     # Not a rank yet, so MPI knows of no loss: the daemon that started this process has to end the world.

@@ -10,22 +10,24 @@ from typing import Any
 import dask
 from distributed import Worker
 
-from workbench import certificates, comm, config, network, scratch, sparing
-from workbench.http_socket import UnixHTTP
-from workbench.launch import allocation
+from workbench import comm, config
+from workbench.cells.rank import Cells
+from workbench.collective.answering import answering
+from workbench.collective.broadcast_rank import Broadcasts
+from workbench.collective.rank import SpmdCalls
+from workbench.comm.unix_http import UnixHTTP
+from workbench.deploy import certificates, node_dirs
+from workbench.deploy.registry import Record
+from workbench.head import quiet_dask
+from workbench.launch import allocation, network
+from workbench.metrics import events
+from workbench.metrics.activity import Activity
+from workbench.metrics.busy_time import Busy
 from workbench.metrics.counters import MEETINGS, Meter
-from workbench.metrics.fields import BY_NODE
-from workbench.rank import events
-from workbench.rank.activity import Activity
-from workbench.rank.answering import answering
-from workbench.rank.broadcasting import Broadcasts
-from workbench.rank.busy import Busy
-from workbench.rank.cells import Cells
-from workbench.rank.main_thread import MainThread
-from workbench.rank.metering import metering
-from workbench.rank.spmd import SpmdCalls
+from workbench.metrics.sampler import metering
+from workbench.metrics.schema import BY_NODE
+from workbench.mpi.main_thread import MainThread
 from workbench.rank.world import RankContext, facts
-from workbench.registry import Record
 
 # Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
 _GRACE = 3.0
@@ -106,14 +108,14 @@ async def serve(
     from distributed.system import MEMORY_LIMIT
 
     # It needs MPI, which is there by now.
-    from workbench.rank.communicators import Communicators
+    from workbench.mpi.communicator_cache import Communicators
 
     name = worker_name(context.world, context.rank)
     of_node = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
     memory = record.memory or allocation.memory_of_rank(record.threads) or of_node // context.node_ranks
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
-    dask.config.set(sparing.settings())
+    dask.config.set(quiet_dask.settings())
     comm.guard()
     worker = RankWorker(
         scheduler,
@@ -124,8 +126,8 @@ async def serve(
         protocol="mpi" if comm.membership() else "tls",
         security=security,
         dashboard=False,
-        http_socket=scratch.sockets(record.id) / f"rank-{name}.sock",
-        local_directory=str(scratch.spill(record.id)),
+        http_socket=node_dirs.sockets(record.id) / f"rank-{name}.sock",
+        local_directory=str(node_dirs.spill(record.id)),
         death_timeout=timeout,
         startup_information={"workbench": lambda _: facts(context) | {"start": start, "times": times}},
         metrics={"transport": lambda _: comm.summary()},

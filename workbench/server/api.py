@@ -14,15 +14,15 @@ from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from tornado import web
 
-from workbench import registry
+from workbench.deploy import registry
+from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError
 from workbench.hints import PANEL
-from workbench.record import Record
-from workbench.server.board import Board
-from workbench.server.changes import Busy
-from workbench.server.files import Files, records
+from workbench.server.actions import Busy
+from workbench.server.blocking_files import Files, records
 from workbench.server.kernels import Kernels
 from workbench.server.log import logger
+from workbench.server.state import Board
 
 ROOT = "workbench/api"
 """What follows the base URL of a server."""
@@ -92,7 +92,7 @@ class Handler(APIHandler):
         self.finish(told)
 
     async def record(self, name: str) -> Record:
-        """Return the record of a cluster; raises as `workbench.registry.read` and `Files.look`."""
+        """Return the record of a cluster; raises as `workbench.deploy.registry.read` and `Files.look`."""
         return await records.look(registry.read, checked(name))
 
     def write_error(self, status_code: int, **told: Any) -> None:

@@ -12,15 +12,15 @@ from jupyter_server.extension.application import ExtensionApp
 from tornado import web
 from traitlets import Bool, Float
 
-from workbench import debug_log
-from workbench.notebook import SERVER
+from workbench.log import debug_log
 from workbench.server.api import Shared
-from workbench.server.board import LOOK, SELDOM, Board
-from workbench.server.files import Files
+from workbench.server.blocking_files import Files
+from workbench.server.dashboard_pages import ROUTE, ClusterPages
+from workbench.server.dashboards import IDLE, Panels
 from workbench.server.handlers import ROUTES
 from workbench.server.kernels import Kernels
-from workbench.server.pages import ROUTE, ClusterPages
-from workbench.server.panels import IDLE, Panels
+from workbench.server.state import LOOK, SELDOM, Board
+from workbench.session import SERVER
 
 
 class ClusterHandler(ClusterPages, JupyterHandler):

@@ -12,16 +12,16 @@ from typing import Any
 from tornado import web
 from tornado.iostream import StreamClosedError
 
-from workbench import logs, registry
+from workbench.deploy import logs, registry
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import PANEL
 from workbench.server import log_files
 from workbench.server.api import ROOT, Handler, checked, may
-from workbench.server.commands import Surroundings, answer
-from workbench.server.events import Events
-from workbench.server.files import records
-from workbench.server.options import field_of, words_of
+from workbench.server.blocking_files import records
+from workbench.server.form_fields import field_of, words_of
 from workbench.server.process import end_of, run
+from workbench.server.subcommand import Surroundings, answer
+from workbench.server.websocket import Events
 
 # Seconds for a dry run, in which a scheduler may be asked, and for the form.
 _CHECK, _FORM = 180.0, 120.0
@@ -202,7 +202,7 @@ class Form(Handler):
     @may("read")
     async def get(self) -> None:
         """Tell it."""
-        ended = await run([sys.executable, "-P", "-m", "workbench.server.form"], _FORM)
+        ended = await run([sys.executable, "-P", "-m", "workbench.server.form_process"], _FORM)
         self.finish(answer(ended, "form", "fields") | {"directory": str(self.shared.root)})
 
 

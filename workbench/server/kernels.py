@@ -19,7 +19,7 @@ from typing import Any
 from jupyter_core.utils import ensure_async
 
 from workbench.errors import InvalidRequest, LaunchError
-from workbench.server.files import Files, FilesSilent
+from workbench.server.blocking_files import Files, FilesSilent
 from workbench.server.process import run
 
 # Seconds for an interpreter to answer.

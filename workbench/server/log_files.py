@@ -10,9 +10,9 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from workbench import logs
+from workbench.deploy import logs
 from workbench.errors import ClusterNotFound, did_you_mean
-from workbench.printable import coloured
+from workbench.log.printable import coloured
 
 # Names of log files, without their ending: never a path.
 _FILE = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -23,7 +23,7 @@ _HALF_COLOUR = re.compile(r"\x1b(\[[0-9;]{0,20})?\Z")
 
 
 def listing(name: str, key: str | None = None) -> list[dict[str, Any]]:
-    """Return names and sizes of the log files of a cluster; `name` and `key` as of `workbench.logs.folder`.
+    """Return names and sizes of the log files of a cluster; `name` and `key` as of `workbench.deploy.logs.folder`.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def block(folder: Path, file: str, begin: int) -> tuple[bytes, int, int]:
     Parameters
     ----------
     folder
-        The logs of a cluster, as `workbench.logs.folder` returns them.
+        The logs of a cluster, as `workbench.deploy.logs.folder` returns them.
     file
         As of `listing`; never a path.
     begin
@@ -84,15 +84,15 @@ def part(name: str, file: str, begin: int, *, key: str | None = None) -> dict[st
     Parameters
     ----------
     name, key
-        The cluster, as of `workbench.logs.folder`.
+        The cluster, as of `workbench.deploy.logs.folder`.
     file, begin
         As of `block`.
 
     Returns
     -------
     part : dict
-        ``text``, as of `workbench.printable.coloured`, of at most 256 KiB of the file, ``next``: the first byte of what
-        follows, ``size`` of the file in bytes.
+        ``text``, as of `workbench.log.printable.coloured`, of at most 256 KiB of the file, ``next``: the first byte
+        of what follows, ``size`` of the file in bytes.
 
     Raises
     ------

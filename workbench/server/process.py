@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from workbench import debug_log
 from workbench.errors import LaunchError
+from workbench.log import debug_log
 
 # Seconds between two looks whether a process has ended, and for one that was killed to do so.
 _LOOK, _KILLED = 0.05, 10.0

@@ -13,8 +13,8 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from workbench.hints import TERMINAL
-from workbench.server.pages import ROUTE, ClusterPages
-from workbench.server.panels import Panels
+from workbench.server.dashboard_pages import ROUTE, ClusterPages
+from workbench.server.dashboards import Panels
 from workbench.server.proxy import Proxy
 
 _HOST = "127.0.0.1"

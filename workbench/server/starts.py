@@ -11,10 +11,10 @@ from typing import Any
 
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.hints import PANEL
-from workbench.server.commands import Surroundings, answer
-from workbench.server.duties import Duties
 from workbench.server.log import logger
 from workbench.server.process import Process
+from workbench.server.subcommand import Surroundings, answer
+from workbench.server.tasks import Duties
 
 # Seconds: a start that has come to its end well is told for so long; one that is given up may take so long to clear up.
 _TOLD, _CLEAR = 600.0, 120.0

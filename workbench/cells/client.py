@@ -1,0 +1,404 @@
+"""Cells of code on all ranks of a world, in IPython engines that live in the ranks: what ``%%mpi`` is made of.
+
+`run` runs one and returns how it went, `evaluate` brings the value of an expression from each rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import queue
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, wait
+from concurrent.futures import Future as Promise
+from typing import TYPE_CHECKING, Any
+
+from workbench import config, session
+from workbench.cells.engine_client import EngineLink, Item
+from workbench.cells.result import CellResult
+from workbench.cells.run_cell import RunCell
+from workbench.collective import broadcast
+from workbench.collective.serialize import pack
+from workbench.collective.watchdog import Hang
+from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
+from workbench.hints import Command
+from workbench.placement import pinning
+from workbench.placement.ready import computed
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+# Seconds past the end of a cell for what ranks had to say.
+_GRACE = 10.0
+# Seconds for the head to answer what need not be known.
+_ASK = 3.0
+# Seconds for ranks to end a cell that is interrupted: the head gives them less.
+_END = 12.0
+# Bytes of a plain value that are sent with a cell; larger ones are broadcast, or sent where that cannot be.
+_VALUE, _AT_MOST = 1 << 20, 64 << 20
+# Seconds for the broadcast of one that can be sent with the cell: broadcasts wait for calls on all ranks, cells do not.
+_BROADCAST = 2.0
+
+# By client and world.
+_links: weakref.WeakKeyDictionary[Client, dict[int, EngineLink]] = weakref.WeakKeyDictionary()
+
+
+def run(
+    code: str,
+    names: Mapping[str, Any] | None = None,
+    *,
+    ranks: Sequence[int] | None = None,
+    world: int = 0,
+    client: Client | None = None,
+    timeout: float | str | None = None,
+    values: bool = False,
+    show: Callable[[int, Item], None] | None = None,
+) -> CellResult:
+    """Run a cell of code on all ranks of a world at once, and return how it went.
+
+    Parameters
+    ----------
+    code
+        As in a cell of a notebook. It finds `comm`, a communicator of exactly the ranks that run it, and `rank` and
+        `size` of the world; what it defines is there in the next cell.
+    names
+        What it finds beside: of a placed collection each rank's own block, of a Dask future its value, of anything
+        else a copy.
+    ranks
+        Ranks that run it. Default: all.
+    world
+        Index of the world.
+    client
+        Default: the current client.
+    timeout
+        Seconds, or a time span such as ``"2 minutes"``, after which it is ended. Default: never.
+    values
+        Bring the value of its last line.
+    show
+        Is called with each output of a rank as it comes.
+
+    Raises
+    ------
+    InvalidRequest
+        If the code has a syntax error, there is no such rank, or an object cannot be sent. Nothing was run.
+    PlacementError
+        If a collection is not placed, or has no block on one of the ranks.
+    RankLost
+        If a rank is gone.
+    CollectiveFailed
+        If the ranks cannot run it.
+    HeadUnreachable
+        If the cluster does not answer.
+
+    Notes
+    -----
+    Ctrl-C ends it on all ranks: the result says so. What goes wrong in the cell itself is told by the result, too.
+    """
+    check_syntax(code)
+    seconds = None if timeout is None else config.time_span("timeout", timeout)
+    patience = config.seconds("spmd.watchdog")
+    client = pinning.connected(client)
+    sent: list[Future[Any]] = []
+    how = {name: _how(client, name, value, sent) for name, value in (names or {}).items()}
+    cell = uuid.uuid4().hex
+    try:
+        granted = _granted(client, _begin(client, cell, world, ranks, how), patience)
+        link = _link(client, world, granted)
+        result = CellResult(world, list(granted["ranks"]))
+        what = RunCell(cell, code, config.size("cells.result-limit") if values else None)
+        _Course(client, link, result, granted["idents"], what).follow(seconds, Hang(patience), show)
+    except BaseException:
+        _call_off(client, cell, "its notebook gave up")
+        raise
+    return result
+
+
+def evaluate(
+    expression: str, *, ranks: Sequence[int] | None = None, world: int = 0, client: Client | None = None
+) -> list[Any]:
+    """Return the value of an expression on each rank, in rank order.
+
+    Raises
+    ------
+    WorkbenchError
+        As of `run` and `CellResult.check`.
+    """
+    result = run(expression, ranks=ranks, world=world, client=client, values=True)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result.values()
+
+
+def complete(text: str, client: Client | None = None, world: int = 0) -> list[str]:
+    """Return the names on rank 0 that continue `text`; at once and nothing if they cannot be had."""
+
+    async def ask() -> list[str]:
+        async with asyncio.timeout(0.5):
+            return await pinned.scheduler.workbench_cells_complete(world=world, text=text) or []
+
+    try:
+        pinned: Any = pinning.connected(client)
+        return list(pinned.sync(ask))
+    except (WorkbenchError, OSError, TimeoutError):
+        return []
+
+
+def check_syntax(code: str) -> None:
+    """Return if `code` is a cell that can be run.
+
+    Raises
+    ------
+    InvalidRequest
+        If it is not; with the line.
+    """
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    try:
+        compile(TransformerManager().transform_cell(code), "<cell>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        at = (error.lineno or 0) if isinstance(error, SyntaxError) else 0
+        line = f"line {at}: {code.splitlines()[at - 1].strip()!r}: " if 0 < at <= len(code.splitlines()) else ""
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise InvalidRequest(f"{line}{what}. The cell was not run on any rank.") from None
+
+
+# -- objects ---------------------------------------------------------------------------------------------------
+
+
+def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> dict[str, Any]:
+    """Return how an object of the notebook comes to the ranks; what is broadcast for that is added to `sent`."""
+    from dask.base import is_dask_collection
+    from dask.sizeof import sizeof
+    from distributed import Future
+
+    from workbench.placement import sources
+
+    if is_dask_collection(value):
+        if sources.placed_per(value) is None:
+            raise PlacementError(
+                f"{name!r} is {sources.describe(value)} that is not placed, so no rank has a block of its own: "
+                f"{name} = workbench.place({name})"
+            )
+        futures = sources.futures_in(value)
+        client.sync(computed, futures, f"a block of {name}")
+        pins = pinning.located(client, futures)
+        return {"blocks": {pin.address: future.key for future, pin in zip(futures, pins, strict=True) if pin}}
+    if isinstance(value, Future):
+        client.sync(computed, [value], f"the value of {name}")
+        return {"key": value.key}
+    parcel = _parcel(name, value) if sizeof(value) <= _AT_MOST else None
+    if parcel is not None and len(parcel) > _AT_MOST:
+        parcel = None
+    if parcel is not None and len(parcel) <= _VALUE:
+        return {"parcel": parcel}
+    try:
+        sent.append(broadcast.broadcast(client, value, timeout=None if parcel is None else _BROADCAST))
+    except (RankLost, CollectiveFailed):
+        # All ranks are needed for that, in no call, and a cell runs on some, too.
+        if parcel is None:
+            raise
+        return {"parcel": parcel}
+    return {"key": sent[-1].key}
+
+
+def _parcel(name: str, value: Any) -> bytes:
+    try:
+        return pack(value)
+    except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
+        from workbench.placement import sources
+
+        raise InvalidRequest(
+            f"{name!r}, {sources.describe(value)}, cannot be sent to the ranks: {type(error).__name__}: {error}"
+        ) from None
+
+
+# -- the way to the head ---------------------------------------------------------------------------------------
+
+
+def _granted(client: Client, begin: Coroutine[Any, Any, dict[str, Any]], patience: float) -> dict[str, Any]:
+    """Wait for the turn of a cell, and say so every now and then.
+
+    Raises
+    ------
+    HeadUnreachable
+        If the head does not answer.
+    """
+    promise = asyncio.run_coroutine_threadsafe(begin, client.loop.asyncio_loop)  # type: ignore[union-attr]
+    try:
+        while not wait([promise], timeout=patience).done:
+            print("the cell waits for its turn, for the end of another one", flush=True)  # noqa: T201
+        return promise.result()
+    except (OSError, CancelledError) as error:
+        if isinstance(error, WorkbenchError):
+            raise
+        raise _unreachable(client, error) from error
+    except KeyboardInterrupt:
+        promise.cancel()
+        raise
+
+
+def _unreachable(client: Client, error: BaseException) -> HeadUnreachable:
+    """Return the error that says that the cluster is gone."""
+    if client.status != "running":
+        return HeadUnreachable("the client was closed while a cell was under way")
+    return HeadUnreachable(
+        f"the cluster does not answer any more ({type(error).__name__}): has it ended?", hint=("See ", Command("list"))
+    )
+
+
+async def _begin(
+    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    head: Any = client.scheduler
+    timeout = config.seconds("cells.queue-timeout")
+    # Its import takes as long as engines need to start.
+    importing = asyncio.ensure_future(asyncio.to_thread(EngineLink.prepare))
+    granted: dict[str, Any] | None = await head.workbench_cells_begin(
+        cell=cell,
+        client=client.id,
+        origin=session.cell_number(),
+        world=world,
+        ranks=None if ranks is None else list(ranks),
+        names=names,
+        limit=config.size("cells.output-limit"),
+        timeout=timeout,
+    )
+    await importing
+    if granted is None:  # so Dask answers what it does not know
+        raise InvalidRequest(f"the client is of the cluster at {head.address}, which is no MPICluster: cells need one")
+    return granted
+
+
+def _link(client: Client, world: int, granted: dict[str, Any]) -> EngineLink:
+    """Return the connection to the engines of a world, made if need be."""
+    _close_unused()
+    links, told = _links.setdefault(client, {}), granted["connection"]
+    if (old := links.get(world)) is not None and old.connection != told:
+        links.pop(world).close()  # of an earlier start of the world
+    if world not in links:
+        links[world] = EngineLink(told)
+        # At the exit of the process there is nobody to disconnect for.
+        weakref.finalize(client, links[world].close).atexit = False
+    links[world].reach({int(rank): ident for rank, ident in granted["idents"].items()})
+    return links[world]
+
+
+def _close_unused() -> None:
+    """Close the links of clients that are closed: each would go on taking in all that the cells of others say."""
+    for client in [client for client in _links if client.status == "closed"]:
+        for link in _links.pop(client).values():
+            link.close()
+
+
+def _call_off(client: Client, cell: str, reason: str) -> None:
+    """Have the head end a cell; it need not answer."""
+    head: Any = client.scheduler
+    if client.status != "running" or head is None:
+        return
+
+    async def interrupt() -> None:
+        async with asyncio.timeout(_ASK):
+            await head.workbench_cells_interrupt(cell=cell, reason=reason)
+
+    with contextlib.suppress(OSError, TimeoutError, RuntimeError, CancelledError):
+        client.sync(interrupt)
+
+
+# -- a cell that runs ------------------------------------------------------------------------------------------
+
+
+class _Course:
+    """The course of a cell: sent to its engines, and followed until it is over.
+
+    Parameters
+    ----------
+    idents
+        Of the engines, by rank.
+    what
+        The cell.
+    """
+
+    def __init__(
+        self, client: Client, link: EngineLink, result: CellResult, idents: Mapping[int, str], what: RunCell
+    ) -> None:
+        self._client, self._result, self._cell = client, result, what.cell
+        self._said: queue.SimpleQueue[tuple[int, Item] | None] = queue.SimpleQueue()
+        self._sent = {rank: link.send(idents[rank], what, self._taker(rank)) for rank in result.ranks}
+        head, loop = client.scheduler, client.loop
+        waiting = head.workbench_cells_wait(cell=what.cell)  # type: ignore[union-attr]
+        self._over: Promise[dict[str, Any]] = asyncio.run_coroutine_threadsafe(waiting, loop.asyncio_loop)  # type: ignore[union-attr]
+        for promise in (self._over, *itertools.chain(*self._sent.values())):
+            promise.add_done_callback(lambda _: self._said.put(None))
+        self._patience = float("inf")
+
+    def _taker(self, rank: int) -> Callable[[Item], None]:
+        return lambda item: self._said.put((rank, item))
+
+    def follow(self, seconds: float | None, hang: Hang, show: Callable[[int, Item], None] | None) -> None:
+        """Take in what the ranks say until it is over, or has had its time."""
+        result, deadline = self._result, float("inf") if seconds is None else time.monotonic() + seconds
+        result.outputs = {rank: [] for rank in result.ranks}
+        while not self._is_over():
+            if hang.is_due() and (words := hang.words(self._where())):
+                print(f"the cell: {words}", flush=True)  # noqa: T201  (for whoever waits)
+            if time.monotonic() > deadline:
+                deadline, result.timed_out = float("inf"), True
+                self._end(f"it took longer than {seconds:g} s")
+            try:
+                self._take(min(1.0, min(deadline, self._patience) - time.monotonic()), show)
+            except KeyboardInterrupt:
+                if result.interrupted:
+                    raise
+                result.interrupted = True
+                self._end("it was interrupted")
+        result.done = {rank: reply.result() for rank, (reply, _) in self._sent.items() if reply.done()}
+
+    def _where(self) -> dict[int, dict[str, Any]]:
+        """Return where the ranks of the cell are; nothing if the head does not tell."""
+        head: Any = self._client.scheduler
+
+        async def ask() -> dict[int, dict[int, Any]]:
+            async with asyncio.timeout(_ASK):
+                worlds: dict[int, dict[int, Any]] = await head.workbench_where(world=self._result.world)
+                return worlds
+
+        try:
+            worlds = self._client.sync(ask)
+        except (OSError, TimeoutError):
+            return {}
+        places = worlds.get(self._result.world, {})
+        its = {rank: told for rank, told in places.items() if told and rank in self._result.ranks}
+        return {rank: told for rank, told in its.items() if told.get("cell") == self._cell or told.get("silent")}
+
+    def _take(self, timeout: float, show: Callable[[int, Item], None] | None) -> None:
+        """Take in one output, if one comes in time."""
+        try:
+            said = self._said.get(timeout=max(0.0, timeout))
+        except queue.Empty:
+            return
+        if said is not None:
+            rank, item = said
+            self._result.outputs[rank].append(item)
+            if show is not None:
+                show(rank, item)
+
+    def _is_over(self) -> bool:
+        if self._over.done():
+            try:
+                self._result.lost = self._over.result()["lost"]
+            except (OSError, CancelledError) as error:
+                raise _unreachable(self._client, error) from error
+            self._patience = min(self._patience, time.monotonic() + _GRACE)
+        missing = set(self._result.ranks) - set(self._result.lost)
+        all_came = all(each.done() for rank in missing for each in self._sent[rank])
+        # The head answers when what was written to blocks is what everybody reads.
+        ended = all_came and self._over.done()
+        return self._said.empty() and (ended or time.monotonic() > self._patience)
+
+    def _end(self, reason: str) -> None:
+        self._patience = time.monotonic() + _END
+        _call_off(self._client, self._cell, reason)

@@ -1,0 +1,103 @@
+"""``python -m workbench.cells.controller``: what carries code and output between notebooks and the engines of a world.
+
+ipyparallel's controller in one process. It prints one line of JSON, how engines and clients reach it, and serves until
+it is ended. Keys are made here, live in memory and go through that pipe alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import secrets
+import threading
+import time
+from typing import Any
+
+from ipyparallel.controller import heartmonitor
+from ipyparallel.controller.app import IPController
+from traitlets import Callable
+from traitlets.config import Config
+
+# Milliseconds between heartbeats: an engine counts as registered at the second one.
+_PERIOD = 150
+# Seconds between heartbeats while no engine is to be registered: each costs some Python for each engine.
+_REST = 60.0
+# Heartbeats missed until an engine is given up. The head knows better who is alive: it watches the workers.
+_PATIENCE = 100_000
+
+
+class Monitor(heartmonitor.HeartMonitor):  # type: ignore[misc]
+    """A monitor that is quick only while an engine waits for its registration."""
+
+    is_awaited = Callable()
+    """Returns whether one does."""
+
+    def beat(self) -> None:
+        """Ask the engines for a sign of life, if it is time for that."""
+        if self.is_awaited() or time.monotonic() - self.tic >= _REST:
+            super().beat()
+
+
+class Controller(IPController):  # type: ignore[misc]
+    """A controller in one process that tells its connections on standard output, and writes no file of them."""
+
+    def init_hub(self) -> None:
+        """Set up the sockets; the monitor of heartbeats gets a thread, since a process would outlive a kill."""
+        self._told: dict[str, dict[str, Any]] = {}
+        super().init_hub()
+        self.heartmonitor_process = threading.Thread(
+            target=heartmonitor.start_heartmonitor,
+            kwargs={
+                "is_awaited": lambda: bool(self.hub.incoming_registrations),
+                # It has a log of its own, with a line for each heartbeat of each engine that has ended.
+                "log_level": logging.CRITICAL,
+                "ping_url": self.engine_url("hb_ping"),
+                "pong_url": self.engine_url("hb_pong"),
+                "monitor_url": self.monitor_url,
+                "config": self.config,
+                "curve_publickey": self.curve_publickey,
+                "curve_secretkey": self.curve_secretkey,
+            },
+            daemon=True,
+        )
+
+    def save_connection_dict(self, fname: str, cdict: dict[str, Any]) -> None:
+        """Keep in mind what ipyparallel would write to a file."""
+        self._told["engine" if fname == self.engine_json_file else "client"] = cdict
+
+    def cleanup_connection_files(self) -> None:
+        """There are none."""
+
+    def start(self) -> None:
+        """Serve, and tell how to connect as soon as the loop runs: all sockets are bound by then."""
+        self.loop.add_callback(lambda: print(json.dumps(self._told), flush=True))  # noqa: T201  (the head reads it)
+        super().start()
+
+
+def main() -> None:
+    """Run the controller to its end."""
+    parser = argparse.ArgumentParser(prog="workbench.cells.controller")
+    parser.add_argument("--address", required=True, help="to bind")
+    parser.add_argument("--folder", required=True, help="for the files of ipyparallel")
+    arguments = parser.parse_args()
+    settings = Config()
+    settings.ProfileDir.location = arguments.folder
+    # Known to nobody but who was told: messages are signed as well as encrypted.
+    settings.Session.key = secrets.token_hex(32).encode()
+    settings.HeartMonitor.period = _PERIOD
+    settings.HeartMonitor.max_heartmonitor_misses = _PATIENCE
+    settings.TaskScheduler.scheme_name = "none"
+    settings.IPController.ip = arguments.address
+    settings.IPController.location = arguments.address
+    settings.IPController.enable_curve = True
+    settings.IPController.use_threads = True
+    settings.IPController.db_class = "ipyparallel.controller.dictdb.NoDB"
+    heartmonitor.HeartMonitor = Monitor
+    controller = Controller(config=settings, log_level="CRITICAL")
+    controller.initialize([])
+    controller.start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The connection of a notebook to the engines of a world, by ipyparallel's controller."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future as Promise
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.cells.run_cell import Echo, RunCell
+from workbench.errors import HeadUnreachable
+
+# Seconds for engines to answer the first time, and for one try.
+_REACH = 30.0
+_TRY = 0.25
+
+
+@dataclass(frozen=True)
+class Item:
+    """One output of a rank."""
+
+    kind: str
+    """``stdout``, ``stderr``, ``display``, or ``result`` for the value of the last line."""
+    text: str = ""
+    """Of a stream."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Of what is displayed: by MIME type."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Of what is displayed."""
+
+
+class EngineLink:
+    """A connection to the controller of a world.
+
+    Parameters
+    ----------
+    connection
+        As the head tells it.
+    """
+
+    def __init__(self, connection: dict[str, Any]) -> None:
+        from ipyparallel import Client
+
+        self.connection = connection
+        try:
+            self._client: Any = Client(connection, timeout=_REACH)
+        except (OSError, TimeoutError) as error:
+            raise self._unreachable() from error
+        self._reached: set[str] = set()
+
+    @staticmethod
+    def prepare() -> None:
+        """Import what it needs."""
+        import ipyparallel  # noqa: F401
+
+    def reach(self, idents: Mapping[int, str]) -> None:
+        """Return when the way to the engines and back is open: what is sent earlier is dropped in silence.
+
+        Raises
+        ------
+        HeadUnreachable
+            If they do not answer.
+        """
+        deadline, pause = time.monotonic() + _REACH, _TRY
+        missing = {rank: ident for rank, ident in idents.items() if ident not in self._reached}
+        tries: dict[int, list[tuple[Promise[Any], Promise[Any]]]] = {rank: [] for rank in missing}
+        while missing:
+            for rank, ident in missing.items():
+                tries[rank].append(self._echo(ident))
+            until, pause = time.monotonic() + pause, 2 * pause
+            while missing and time.monotonic() < until:
+                # An earlier one may be answered late, on a machine that is busy.
+                for rank in [rank for rank in missing if any(map(_came, tries[rank]))]:
+                    self._reached.add(missing.pop(rank))
+                time.sleep(0.002)
+            if missing and time.monotonic() > deadline:
+                raise self._unreachable()
+
+    def _unreachable(self) -> HeadUnreachable:
+        where = self.connection["interface"].partition("://")[2]
+        return HeadUnreachable(
+            f"the engines do not answer within {_REACH:.0f} s: cells go to {where} by ports of their own, "
+            "which have to be open from here. Through a tunnel only @workbench.spmd works"
+        )
+
+    def _echo(self, ident: str) -> tuple[Promise[Any], Promise[Any]]:
+        return self._send(ident, Echo(), lambda _: None)
+
+    def send(self, ident: str, cell: RunCell, take: Callable[[Item], None]) -> tuple[Promise[Any], Promise[Any]]:
+        """Send a cell to an engine.
+
+        Parameters
+        ----------
+        take
+            Is called with each of its outputs, in another thread.
+
+        Returns
+        -------
+        reply, output
+            Futures: of how it went, and done when all its output has come.
+        """
+
+        def taken(message: dict[str, Any]) -> None:
+            if (item := _item(message)) is not None:
+                take(item)
+
+        return self._send(ident, cell, taken)
+
+    def _send(self, ident: str, what: Any, take: Callable[[dict[str, Any]], None]) -> tuple[Promise[Any], Promise[Any]]:
+        client = self._client
+        reply = client.send_apply_request(
+            # A view asks the hub who is there; the head has told that. The stream, not its socket: what comes in while
+            # one sends past it is not noticed until one sends again.
+            client._mux_stream,  # noqa: SLF001
+            what,
+            ident=ident.encode(),
+            message_future_hook=lambda future: future.iopub_callbacks.append(take),
+        )
+        return reply, reply.output
+
+    def close(self) -> None:
+        """Disconnect, some time soon: it waits for a thread, and whoever collects garbage must not."""
+        threading.Thread(target=self._client.close, name="engine-link-close", daemon=True).start()
+
+
+def _came(echo: tuple[Promise[Any], Promise[Any]]) -> bool:
+    return all(each.done() for each in echo)
+
+
+def _item(message: dict[str, Any]) -> Item | None:
+    """Make an output of a message of Jupyter, or None if it is none."""
+    kind, content = message["header"]["msg_type"], message["content"]
+    if kind == "stream":
+        return Item(content["name"], content["text"])
+    if kind in {"display_data", "execute_result", "update_display_data"}:
+        shown = "result" if kind == "execute_result" else "display"
+        return Item(shown, data=content["data"], metadata=content.get("metadata") or {})
+    return None

@@ -1,0 +1,262 @@
+"""``%%mpi``: a cell on all ranks of a world; ``%mpi``: the value of an expression on each of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
+from IPython.core.error import UsageError
+from IPython.core.getipython import get_ipython
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.display import display
+
+from workbench.cells import client as cells_client
+from workbench.cells.output import Shown, Tagged, as_text, failures, grouped, labelled
+from workbench.errors import InvalidRequest, WorkbenchError, closest, did_you_mean
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from workbench.cells.engine_client import Item
+    from workbench.cells.result import CellResult
+
+_AS_RANKS = "0,3 or 0-3"
+OPTIONS = {
+    "--ranks": f"ranks that run it, as {_AS_RANKS}; default: all",
+    "--world": "index of the world; default: 0",
+    "--stream": "show output as it comes, each line with its rank",
+    "--out": "variable for the values of the last line, a list in rank order",
+    "--timeout": "end it after this time, as 30 or '2 minutes'",
+}
+_FLAGS = {"--stream"}
+
+
+@magics_class
+class CellMagics(Magics):
+    """The magic ``%%mpi`` and ``%mpi``."""
+
+    shell: InteractiveShell
+
+    @no_var_expand
+    @line_cell_magic
+    def mpi(self, line: str, cell: str | None = None) -> Any:  # noqa: D102  # written below, from the options
+        try:
+            return self._evaluate(line) if cell is None else self._run(line, cell)
+        except WorkbenchError as error:
+            raise UsageError(str(error)) from None
+
+    mpi.__doc__ = """Run a cell on every rank of the cluster at once, in an IPython that lives there.
+
+    The cell finds `comm`, a communicator of the ranks that run it, and `rank` and `size`. Of placed arrays that are
+    named in its first line each rank has its own block; of Dask futures the value; of anything else a copy. What the
+    cell defines is there in the next one. Ctrl-C ends it on all ranks.
+
+    %%mpi [NAME ...] [options]
+    %mpi [options] EXPRESSION   returns a list of its values, in rank order
+
+    """ + "\n".join(f"    {option:<10} {what}" for option, what in OPTIONS.items())
+
+    def _evaluate(self, line: str) -> list[Any]:
+        expression, given = _leading_options(line)
+        if not expression:
+            raise InvalidRequest(
+                "%mpi evaluates an expression on each rank, as: %mpi rank ** 2. Cells begin with %%mpi"
+            )
+        given |= {"--out": "_"}
+        result = self._ran(expression, {}, given)
+        return result.values()
+
+    def _run(self, line: str, cell: str) -> None:
+        words, given = _parse(line)
+        out = given.get("--out")
+        if out is not None and not out.isidentifier():
+            raise InvalidRequest(f"--out {out}: allowed is a name for a variable")
+        result = self._ran(cell, self._named(words, given), given)
+        if out is not None:
+            self.shell.user_ns[out] = result.values()
+
+    def _named(self, words: list[str], given: dict[str, str]) -> dict[str, Any]:
+        names = self.shell.user_ns
+        if unknown := [word for word in words if word not in names]:
+            defined = [name for name in names if name[0] != "_" and name not in self.shell.user_ns_hidden]
+            close = closest(unknown[0], defined)
+            hint = f"; did you mean {close!r}?" if close else ""
+            if "," in unknown[0]:
+                hint = "; names are separated by blanks"
+            elif given:
+                hint += "; a value of several words is quoted, as --timeout '2 minutes'"
+            raise InvalidRequest(f"{unknown[0]!r} is not defined in this notebook{hint}")
+        return {word: names[word] for word in words}
+
+    def _ran(self, code: str, names: dict[str, Any], given: dict[str, str]) -> CellResult:
+        stream, tagged = "--stream" in given, Tagged()
+
+        def show(rank: int, item: Item) -> None:
+            _show_tagged(rank, item, tagged)
+
+        result = cells_client.run(
+            code,
+            names,
+            ranks=_ranks(given["--ranks"]) if "--ranks" in given else None,
+            world=_number("--world", given.get("--world", "0")),
+            client=self._client(),
+            timeout=given.get("--timeout"),
+            values="--out" in given,
+            show=show if stream else None,
+        )
+        if stream:
+            sys.stdout.write(tagged.rest())
+        else:
+            for shown in grouped(result.outputs):
+                _show(shown)
+        for said in failures(result):
+            sys.stderr.write(f"{said}\n")
+        if result.interrupted:
+            try:
+                result.check()
+            except WorkbenchError as error:
+                sys.stderr.write(f"{error}\n")
+            raise KeyboardInterrupt
+        result.check()
+        return result
+
+    def _client(self) -> Any:
+        """Return the client of ``%mpicluster``, if there is one."""
+        from distributed import Client
+
+        client = self.shell.user_ns.get("client")
+        return client if isinstance(client, Client) else None
+
+
+def _show(shown: Shown) -> None:
+    item = shown.item
+    if item.kind in {"stdout", "stderr"}:
+        (sys.stderr if item.kind == "stderr" else sys.stdout).write(labelled(shown))
+    else:
+        sys.stdout.write(f"{shown.label}:\n")
+        sys.stdout.flush()
+        display(dict(item.data), metadata=dict(item.metadata), raw=True)
+
+
+def _show_tagged(rank: int, item: Item, tagged: Tagged) -> None:
+    if item.kind not in {"stdout", "stderr"}:
+        sys.stdout.write(tagged.rest(rank))  # a value begins in a line of its own
+    item = as_text(item)
+    if item.kind in {"stdout", "stderr"}:
+        (sys.stderr if item.kind == "stderr" else sys.stdout).write(tagged.lines(rank, item))
+    else:
+        sys.stdout.write(f"[{rank}]\n")
+        display(dict(item.data), metadata=dict(item.metadata), raw=True)
+    sys.stdout.flush()
+
+
+# -- the first line --------------------------------------------------------------------------------------------
+
+
+def _parse(line: str) -> tuple[list[str], dict[str, str]]:
+    """Return the names and the options of a line."""
+    import shlex
+
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise InvalidRequest(f"%%mpi {line}: {error}") from None
+    names: list[str] = []
+    given: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            names.append(word)
+            continue
+        option, equals, value = word.partition("=")
+        if option not in OPTIONS:
+            raise InvalidRequest(f"option {option!r} of %%mpi: {did_you_mean(option, OPTIONS)}")
+        if option not in _FLAGS and not equals:
+            if not words:
+                raise InvalidRequest(f"{option} needs a value: {OPTIONS[option]}")
+            value = words.pop(0)
+        given[option] = value
+    return names, given
+
+
+def _leading_options(line: str) -> tuple[str, dict[str, str]]:
+    """Return the expression of a line, and the options before it."""
+    given: dict[str, str] = {}
+    while match := re.match(r"\s*(--\w+)(?:(?:=|\s+)('[^']*'|\S+))?\s*", line):
+        option = match[1]
+        rest = line[match.end(1) :] if option in _FLAGS else line[match.end() :]
+        given |= _parse(line[: len(line) - len(rest)])[1]
+        line = rest
+    return line.strip(), given
+
+
+def _number(option: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidRequest(f"{option} {text}: allowed is a number, {OPTIONS[option]}", given=text)
+    return int(text)
+
+
+def _ranks(text: str) -> list[int]:
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        last = int(match[2] or match[1]) if match else -1
+        if match is None or last < int(match[1]):
+            raise InvalidRequest(f"--ranks {text}: allowed are {_AS_RANKS}", option="ranks", given=text)
+        ranks |= set(range(int(match[1]), last + 1))
+    return sorted(ranks)
+
+
+# -- completion ------------------------------------------------------------------------------------------------
+
+_DOTTED = re.compile(r"[^\W\d][\w.]*$")
+
+
+@context_matcher(identifier="workbench.mpi")  # type: ignore[untyped-decorator]
+def match(context: CompletionContext) -> SimpleMatcherResult:
+    """Complete options in the first line of ``%%mpi``, and names of rank 0 in the others."""
+    first = context.full_text.lstrip().partition("\n")[0]
+    if not re.match(r"%%?mpi(\s|$)", first):
+        return SimpleMatcherResult(completions=[], suppress=False)
+    before = context.text_until_cursor
+    if context.cursor_line == 0 and before.split(" ")[-1].startswith("-"):
+        last = before.split(" ")[-1]
+        found = [option for option in OPTIONS if option.startswith(last)]
+    elif (dotted := _DOTTED.search(before)) and not (context.cursor_line == 0 and first.startswith("%%")):
+        last = dotted[0]
+        found = cells_client.complete(last, _client_here())
+    else:
+        return SimpleMatcherResult(completions=[], suppress=False)
+    matched: SimpleMatcherResult = SimpleMatcherResult(
+        completions=[SimpleCompletion(text=text, type="mpi") for text in found],
+        matched_fragment=last,
+        suppress=bool(found),
+        ordered=True,
+    )
+    return matched
+
+
+def _client_here() -> Any:
+    shell: Any = get_ipython()
+    return CellMagics(shell)._client()  # noqa: SLF001  (the same file)
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register ``%%mpi`` and its completion."""
+    shell.register_magics(CellMagics)
+    shell.Completer.custom_matchers.append(match)
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take ``%%mpi`` and its completion away."""
+    shell.Completer.custom_matchers.remove(match)
+    for kind in ("line", "cell"):
+        del shell.magics_manager.magics[kind]["mpi"]
+    del shell.magics_manager.registry[CellMagics.__name__]

@@ -1,0 +1,402 @@
+"""What a rank does for the cells of notebooks: become an engine, get ready, run one, end it when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.cells.run_cell import Done, matching, run_in_shell, take_place
+from workbench.collective.answering import answering
+from workbench.collective.serialize import unpack
+from workbench.deploy import node_dirs
+from workbench.errors import CollectiveFailed, RankLost
+from workbench.hints import Command
+from workbench.mpi.call_state import CallEnded, Watch
+from workbench.mpi.main_thread import MainThread
+from workbench.mpi.polling import abandon
+from workbench.placement.in_use import put_back, take
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Worker
+
+    from workbench.metrics.activity import Activity
+    from workbench.rank.world import RankContext
+
+# Seconds between two SIGINTs for a cell that goes on: the code of a user may catch one.
+_AGAIN = 0.2
+# Seconds after which a cell that does not end is left alone.
+_PATIENCE = 10.0
+# Seconds for which cells are remembered that were ended.
+_REMEMBER = 600.0
+# Seconds for all ranks of a cell to begin with it.
+_MEET = 30.0
+# Seconds for a completion, and for an engine to register.
+_COMPLETE = 0.4
+_REGISTER = 30.0
+
+
+@dataclass
+class Cell:
+    """A cell that this rank is ready for, or in."""
+
+    id: str
+    serial: int
+    """Of its communicator."""
+    ranks: Sequence[int]
+    names: dict[str, Any]
+    """What it finds in its namespace."""
+    watch: Watch
+    limit: int
+    """Characters of output that it may have."""
+    taken: dict[Key, Any]
+    """What it, or a cell before it, was given of the worker's data, and may write to."""
+    since: float = field(default_factory=time.monotonic)
+    begun: bool = False
+    running: bool = False
+    """Whether the code of the user runs now, so that SIGINT may end it."""
+    interrupted: str | None = None
+    """Why it is to end, if somebody wants it to; None also if it only follows the failure of another rank."""
+    shown: int = 0
+    """Characters of output that have gone out."""
+    cut: int = 0
+    """Those that have not, since they were too many."""
+    forsaken: bool = False
+    """Whether some rank does not take part in it to its end."""
+
+    @contextlib.contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Let SIGINT end what runs within."""
+        self.running = True
+        try:
+            yield
+        finally:
+            self.running = False
+
+
+class Cells:
+    """Answers what the head asks a rank for cells, and runs them.
+
+    Parameters
+    ----------
+    worker
+        The rank's worker; it gets the handlers.
+    context
+        The rank.
+    main
+        Its main thread, which becomes the engine.
+    cluster
+        Id of the cluster.
+    activity
+        Counts what cells do.
+
+    Notes
+    -----
+    The handlers run on the worker's event loop, `run` on the main thread.
+    """
+
+    def __init__(
+        self, worker: Worker, context: RankContext, main: MainThread, cluster: str, activity: Activity
+    ) -> None:
+        self._worker, self._context, self._main, self._cluster = worker, context, main, cluster
+        self._activity = activity
+        self._engine: Future[str] | None = None
+        self._cell: Cell | None = None
+        # What the namespace of the engine may have of the worker's data: gone when the user has deleted it.
+        self._taken: weakref.WeakValueDictionary[Key, Any] = weakref.WeakValueDictionary()
+        self._ended: set[str] = set()
+        self._generation = -1
+        self._watch = Watch()
+        self._given_up: list[Any] = []
+        """Requests of cells that broke off."""
+        self._communicators: Any = None
+        self._comms: dict[int, Any] = {}
+        worker.handlers |= answering(
+            {
+                "workbench_cells_warm": self.warm,
+                "workbench_cells_engine": self.engine,
+                "workbench_cells_prepare": self.prepare,
+                "workbench_cells_complete": self.complete,
+            }
+        )
+        worker.stream_handlers["workbench_cells_end"] = self.end
+        take_place(self)
+
+    # -- the engine --------------------------------------------------------------------------------------------
+
+    async def warm(self) -> None:
+        """Begin with what an engine needs, while its controller starts."""
+        if self._engine is None:
+            self._main.submit(_import)
+
+    async def engine(self, connection: dict[str, Any]) -> str:
+        """Become an engine; return its identity when it is ready.
+
+        Raises
+        ------
+        CollectiveFailed
+            If MPI cannot be called from the main thread beside the others.
+        """
+        if self._context.threads != "multiple":
+            raise CollectiveFailed(
+                f"cells call MPI on a thread of their own, and {self._context.library} gives only "
+                f"MPI_THREAD_{self._context.threads.upper()}: they need MPI_THREAD_MULTIPLE. Use @workbench.spmd"
+            )
+        if self._engine is None:
+            self._engine = registered = Future[str]()
+            self._main.submit(lambda: self._become_engine(connection, registered))
+        try:
+            async with asyncio.timeout(_REGISTER):
+                return await asyncio.shield(asyncio.wrap_future(self._engine))
+        except TimeoutError:
+            raise CollectiveFailed(
+                f"its engine did not start within {_REGISTER:.0f} s.", hint=("See its log: ", Command("logs"))
+            ) from None
+
+    def _become_engine(self, connection: dict[str, Any], registered: Future[str]) -> None:
+        from workbench.cells import engine
+
+        engine.interruptible(self._in_user_code)
+        folder = node_dirs.spill(self._cluster) / f"engine-{self._context.world}.{self._context.rank}"
+        engine.serve(
+            self._context.rank,
+            connection,
+            folder,
+            registered=registered,
+            ended=self._main.ended,
+            admit=self._admit,
+        )
+
+    def _in_user_code(self) -> bool:
+        cell = self._cell
+        # An operation of MPI ends by itself, since it was told to, and is not to be cut off in the middle.
+        return cell is not None and cell.running and cell.watch.operation is None
+
+    def _admit(self, characters: int) -> int:
+        """Return how many more characters of output may go to the notebook."""
+        cell = self._cell
+        if cell is None:
+            return characters
+        admitted = min(characters, cell.limit - cell.shown)
+        cell.shown += admitted
+        cell.cut += characters - admitted
+        return admitted
+
+    # -- getting ready -----------------------------------------------------------------------------------------
+
+    async def prepare(
+        self,
+        *,
+        cell: str,
+        generation: int,
+        serial: int,
+        ranks: Sequence[int],
+        names: dict[str, Any],
+        limit: int,
+    ) -> None:
+        """Get ready for a cell.
+
+        Parameters
+        ----------
+        generation
+            Grows whenever a cell broke off: communicators of before it are of no use.
+        serial
+            Of the communicator of these ranks.
+        names
+            By name: how the object comes to this rank, as of `workbench.cells.client.names_of`.
+        limit
+            Characters of output that may go to the notebook.
+
+        Raises
+        ------
+        CollectiveFailed
+            If the cell before does not end, or an object cannot be had.
+        """
+        before = self._cell
+        if before is not None and before.begun:
+            held = time.monotonic() - before.since
+            raise CollectiveFailed(
+                f"it is still in an earlier cell, for {held:.0f} s, {self._where(before)}.",
+                hint=("If it does not come out: ", Command("restart")),
+            )
+        taken = dict(self._taken)
+        values = {name: await self._get(name, how, taken) for name, how in names.items()}
+        if cell in self._ended:  # it took so long that somebody has given it up
+            raise CollectiveFailed("the cell was called off before it began")
+        if generation != self._generation:
+            self._given_up += self._watch.posted
+            self._generation, self._watch = generation, Watch()
+            for old in self._comms:
+                self._communicators.abandon(old)
+            self._comms.clear()
+        self._cell = Cell(cell, serial, list(ranks), values, self._watch, limit, taken)
+
+    async def _get(self, name: str, how: dict[str, Any], taken: dict[Key, Any]) -> Any:
+        from distributed.utils import offload
+        from distributed.utils_comm import gather_from_workers
+
+        if "parcel" in how:
+            value, wrong = await offload(_unpacked, how["parcel"])
+            if wrong is not None:
+                raise CollectiveFailed(f"it cannot make {name!r} of what the notebook sent: {wrong}")
+            return value
+        key: Key = how["key"]
+        if key in self._worker.data:
+            taken[key] = take(self._worker.data, key)
+            return taken[key]
+        found, *_ = await gather_from_workers({key: how["holders"]}, rpc=self._worker.rpc, who=self._worker.address)
+        if key not in found:
+            raise RankLost(f"the value of {name!r} is not on the ranks any more: make it again")
+        return found[key]
+
+    def _where(self, cell: Cell) -> str:
+        return f"in {cell.watch.operation}" if cell.watch.operation else "in code that does not call MPI through comm"
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    async def end(self, cell: str, reason: str, interrupt: bool) -> None:
+        """End a cell.
+
+        Parameters
+        ----------
+        reason
+            In words.
+        interrupt
+            End it wherever it is, by SIGINT; else only if it is, or comes, in MPI.
+        """
+        # The request to get ready for it may be under way, or may even come later.
+        self._ended.add(cell)
+        asyncio.get_running_loop().call_later(_REMEMBER, self._ended.discard, cell)
+        now = self._cell
+        if now is None or now.id != cell:
+            return
+        now.watch.end(reason)
+        if not interrupt:
+            now.forsaken = True
+            return
+        now.interrupted = reason
+        if not now.begun:
+            self._cell = None
+            self._report(now.id, "called off", reason)
+            return
+        deadline = time.monotonic() + _PATIENCE
+        while self._cell is now and time.monotonic() < deadline:
+            if now.running:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            await asyncio.sleep(_AGAIN)
+
+    def _leave(self, cell: Cell, status: str, summary: str) -> None:
+        """Keep what the cell has written to blocks, and report that it is over. On the worker's loop."""
+        try:
+            put_back(self._worker.data, cell.taken)
+            for key, value in cell.taken.items():
+                with contextlib.suppress(TypeError):  # a value of a type without weak references, a list for instance
+                    self._taken[key] = value
+            cell.taken = {}
+        finally:
+            self._report(cell.id, status, summary)
+
+    def _report(self, cell: str, status: str, summary: str) -> None:
+        """Tell the head that this rank is done with a cell. On the worker's loop."""
+        told = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
+        with contextlib.suppress(OSError):
+            self._worker.batched_stream.send({"op": "workbench_cells_ended", **told})
+
+    # -- on the main thread ------------------------------------------------------------------------------------
+
+    def run(self, cell: str, source: str, result_limit: int | None) -> Done:
+        """Run a cell that was prepared, as `RunCell` says."""
+        now = self._cell
+        if now is None or now.id != cell:
+            return Done("ended", "it was called off before it began")
+        now.begun = True
+
+        def failing(summary: str) -> None:
+            self._worker.loop.add_callback(self._report, cell, "failing", summary)
+
+        try:
+            with self._activity.running(now.id, "a cell", now.watch):
+                done = run_in_shell(self._names(now), source, result_limit, now.user_code, failing)
+        except CallEnded as error:
+            done = Done("ended", str(error))
+        except BaseException as error:  # noqa: BLE001  (SIGINT on the way in or out, MPI that fails)
+            done = Done("error", f"{type(error).__name__}: {error}")
+        if now.interrupted:
+            done = Done("interrupted", now.interrupted, done.traceback)
+        done.cut = now.cut
+        self._cell = None
+        self._worker.loop.add_callback(self._leave, now, done.status, done.summary)
+        return done
+
+    def _names(self, cell: Cell) -> dict[str, Any]:
+        from workbench.mpi.communicator import Communicator
+        from workbench.mpi.communicator_cache import Communicators
+
+        abandon(*self._given_up)  # on the thread that has posted them
+        self._given_up = []
+        if self._communicators is None:
+            self._communicators = Communicators(self._context.cells, "cells")
+        if cell.serial not in self._comms:
+            deadline = time.monotonic() + _MEET
+
+            # Ctrl-C does not end it: those who do not hear of it in time would wait in MPI for ever.
+            def check() -> None:
+                if cell.forsaken or time.monotonic() > deadline:
+                    raise CallEnded(cell.watch.ended or "not all ranks came to make their communicator")
+
+            made = self._communicators.get(cell.serial, cell.ranks, check)
+            self._comms[cell.serial] = Communicator(made, cell.watch, cell.serial)
+        own = {"comm": self._comms[cell.serial], "rank": self._context.rank, "size": self._context.size}
+        return own | cell.names
+
+    def where(self) -> dict[str, Any] | None:
+        """Return where the cell is that this rank is in; None if it is in none."""
+        from workbench.metrics.call_stack import whereabouts
+
+        cell, main = self._cell, threading.main_thread().ident
+        if cell is None or not cell.begun or main is None:
+            return None
+        return {"cell": cell.id, "name": "a cell", **whereabouts(cell.watch, main, cell.since)}
+
+    # -- completion --------------------------------------------------------------------------------------------
+
+    async def complete(self, text: str) -> list[str]:
+        """Return the names that continue `text`, as ``"np.li"``; nothing while a cell runs."""
+        if self._engine is None or not self._engine.done() or self._cell is not None:
+            return []
+        try:
+            async with asyncio.timeout(_COMPLETE):
+                return await asyncio.to_thread(matching, text)
+        except TimeoutError:
+            return []
+
+
+def _unpacked(parcel: bytes) -> tuple[Any, str | None]:
+    """Return what is in a parcel, or what is wrong with it: the event loop would end with a `SystemExit`."""
+    try:
+        return unpack(parcel), None
+    except BaseException as error:  # noqa: BLE001  (whatever the class of the user raises)
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _import() -> None:
+    """Import what an engine needs, but no debugger: nobody attaches one, and it takes long."""
+    hidden = "debugpy" not in sys.modules
+    if hidden:
+        sys.modules["debugpy"] = None  # type: ignore[assignment]  # so that its import fails
+    try:
+        importlib.import_module("ipykernel.debugger")
+        importlib.import_module("workbench.cells.engine")
+    finally:
+        if hidden:
+            del sys.modules["debugpy"]

@@ -1,0 +1,155 @@
+"""What a rank does in a broadcast: take the upload, get ready, join the ``MPI_Bcast``, keep the object."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.collective.answering import answering
+from workbench.collective.bcast import bcast, incoming, layout, outgoing
+from workbench.errors import CollectiveFailed, CollectiveTimeout
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Worker
+
+    from workbench.mpi.communicator_cache import Communicators
+    from workbench.rank.world import RankContext
+
+
+@dataclass
+class _Call:
+    """A broadcast that this rank is ready for, or in."""
+
+    key: Key
+    deadline: float
+    """Of ``time.monotonic``."""
+    buffers: list[memoryview] = field(default_factory=list)
+    """What MPI reads or writes; the same lengths on all ranks."""
+    frames: list[memoryview] | None = None
+    """What will have been received; None on the rank that sends."""
+    called_off: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        """Raise if it is to end."""
+        if self.called_off.is_set():
+            raise CollectiveFailed("the broadcast was called off")
+        if time.monotonic() > self.deadline:
+            raise CollectiveTimeout("the broadcast did not end in time: another rank does not answer")
+
+
+class Broadcasts:
+    """Answers what the head and clients ask a rank for a broadcast.
+
+    Parameters
+    ----------
+    worker
+        The rank's worker, which keeps the objects; it gets the handlers.
+    context
+        The rank.
+    communicators
+        Those of the rank's SPMD thread.
+
+    Notes
+    -----
+    Runs on the worker's event loop. MPI is called on the rank's SPMD thread alone, so neither busy task slots nor the
+    thread level of MPI matter.
+    """
+
+    def __init__(self, worker: Worker, context: RankContext, communicators: Communicators) -> None:
+        self._worker, self._context, self._communicators = worker, context, communicators
+        self._calls: dict[str, _Call] = {}
+        worker.handlers["workbench_broadcast_upload"] = self.upload
+        worker.handlers |= answering(
+            {
+                "workbench_broadcast_offer": self.offer,
+                "workbench_broadcast_take": self.take,
+                "workbench_broadcast_go": self.go,
+            }
+        )
+        worker.stream_handlers["workbench_broadcast_cancel"] = self.cancel
+
+    async def upload(self, key: Key, value: Any) -> None:
+        """Keep the object that a client sends, and tell the head."""
+        worker = self._worker
+        nbytes = worker.update_data({key: value})["nbytes"][key]
+        await worker.scheduler.workbench_broadcast_uploaded(key=key, address=worker.address, nbytes=nbytes)
+
+    async def offer(self, call: str, key: Key, timeout: float) -> list[int]:
+        """Get ready to send the object; return the bytes of its frames."""
+        from distributed.utils import offload
+
+        ready = self._expect(call, key, timeout)
+        frames = await offload(_to_frames, self._worker.data[key])
+        ready.buffers = outgoing(frames)
+        return [frame.nbytes for frame in frames]
+
+    async def take(self, call: str, key: Key, sizes: Sequence[int], timeout: float) -> None:
+        """Get ready to receive frames of these sizes.
+
+        Raises
+        ------
+        MemoryError
+            If there is no room for them.
+        """
+        from workbench.comm import receive_memory
+
+        _, _, total = layout(sizes)
+        limit = self._worker.memory_manager.memory_limit
+        if limit and total > limit:
+            raise MemoryError(f"the object has {total} bytes, and the memory limit of a rank is {limit} bytes")
+        buffers, frames = incoming(receive_memory.take(total), sizes)
+        ready = self._expect(call, key, timeout)
+        ready.buffers, ready.frames = buffers, frames
+
+    async def go(self, call: str, serial: int) -> None:
+        """Send or receive by the communicator of this number; return when the object is kept here."""
+        from distributed.utils import offload
+
+        ready = self._calls.get(call)
+        if ready is None:
+            raise CollectiveFailed("the broadcast was called off")
+        try:
+            await asyncio.wrap_future(self._context.spmd_thread.submit(self._bcast, ready, serial))
+        finally:
+            self._calls.pop(call, None)
+        if ready.frames is not None:
+            self._worker.update_data({ready.key: await offload(_from_frames, ready.frames)})
+
+    def _bcast(self, ready: _Call, serial: int) -> None:
+        communicator = self._communicators.get(serial, range(self._context.size), ready.check)
+        bcast(communicator, ready.buffers, ready.check)
+
+    def cancel(self, call: str) -> None:
+        """Call it off, wherever it is."""
+        if ready := self._calls.pop(call, None):
+            ready.called_off.set()
+
+    def _expect(self, call: str, key: Key, timeout: float) -> _Call:
+        ready = self._calls[call] = _Call(key, time.monotonic() + timeout)
+        # If nobody ever says go, what is held for it is let go.
+        asyncio.get_running_loop().call_later(timeout, self._calls.pop, call, None)
+        return ready
+
+
+def _to_frames(value: Any) -> list[memoryview]:
+    """Serialise as for any message of Dask, but neither compressed nor cut: MPI needs neither."""
+    from distributed.protocol.core import dumps
+    from distributed.protocol.serialize import to_serialize
+    from distributed.utils import ensure_memoryview
+
+    frames = dumps(
+        {"value": to_serialize(value)}, on_error="raise", context={"compression": None}, frame_split_size=sys.maxsize
+    )
+    return [ensure_memoryview(frame) for frame in frames]
+
+
+def _from_frames(frames: list[memoryview]) -> Any:
+    from distributed.protocol.core import loads
+
+    return loads(frames)["value"]

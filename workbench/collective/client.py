@@ -1,0 +1,211 @@
+"""The way of a request to the head and back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import queue
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from workbench import session
+from workbench.collective import broadcast, serialize
+from workbench.collective import result as collective_result
+from workbench.collective.request import Request
+from workbench.collective.watchdog import Hang
+from workbench.errors import CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.hints import Command
+from workbench.placement.ready import computed
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# Seconds for the ranks to end an interrupted call, which take two at most.
+_END = 3.0
+
+# Seconds between two looks whether the client is still there.
+_LOOK = 5.0
+
+# Calls of one client run in the order in which they were made. For the event loop of the client.
+_turns: WeakKeyDictionary[Client, asyncio.Lock] = WeakKeyDictionary()
+
+
+class Call:
+    """A request on its way.
+
+    Attributes
+    ----------
+    future : concurrent.futures.Future
+        Of the result; to cancel it ends the call on all ranks.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
+        self._sent = False
+        self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        news = self._news  # a reference to this object would be a cycle, and keep what was broadcast for it
+        self.future: Future[Any] = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+        self.future.add_done_callback(lambda _: news.put(None))
+
+    def tell(self, news: Callable[[], object]) -> None:
+        """Have the thread that waits for the result call something meanwhile; from any thread."""
+        self._news.put(news)
+
+    def result(self) -> Any:
+        """Wait for the result and return it; print what there is to tell.
+
+        Ctrl-C ends the call on all ranks, and so does what fails of that which was to be told.
+        """
+        try:
+            while (news := self._next()) is not None:
+                news()
+        except HeadUnreachable:
+            raise
+        except BaseException as interrupt:
+            if (left := self._interrupt()) is not None:
+                interrupt.add_note(left)
+            raise
+        error = self.future.exception()
+        if error is None:
+            return self.future.result()
+        try:
+            # What led from the rank to here is of no use to whoever reads the traceback.
+            raise serialize.bare(error)
+        finally:
+            del self, error  # they are in the traceback of the error
+
+    def _next(self) -> Callable[[], object] | None:
+        """Return what is to be called next; None at the end."""
+        while True:
+            try:
+                return self._news.get(timeout=_LOOK)
+            except queue.Empty:
+                # With its loop the client has ended, and nobody else would say so.
+                if self._loop.is_closed() or not self._loop.is_running():
+                    raise HeadUnreachable(f"the client was closed while {self._request.name} was under way") from None
+
+    def _interrupt(self) -> str | None:
+        """End the call, and return what is to be told of it."""
+        if not self._sent:
+            self.future.cancel()
+            return None
+        self._loop.call_soon_threadsafe(self._cancel)
+        try:
+            self.future.result(_END)
+        except TimeoutError:
+            self.future.cancel()
+            return "The head does not tell whether the call has ended on all ranks."
+        except (Exception, CancelledError) as error:  # noqa: BLE001  (it had failed by itself, most often)
+            return str(error)
+        return None
+
+    def _cancel(self) -> None:
+        request = self._request
+        request.client._send_to_scheduler({"op": "workbench_spmd_cancel", "call": request.call})  # noqa: SLF001
+
+    async def _run(self) -> Any:
+        client = self._request.client
+        async with _turns.setdefault(client, asyncio.Lock()):
+            left = await self._computed()
+            telling = asyncio.ensure_future(self._tell())
+            try:
+                told = await self._send(left)
+            except asyncio.CancelledError:
+                self._cancel()
+                raise
+            finally:
+                telling.cancel()
+        return collective_result.read(self._request, told)
+
+    async def _computed(self) -> float | None:
+        """Wait for what is to be computed before; return the seconds that are left for the call."""
+        allowed, now = self._request.timeout, self._loop.time
+        began = now()
+        try:
+            async with asyncio.timeout(allowed) as limit:
+                await self._needed()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise CollectiveTimeout(
+                f"what {self._request.name} was given was not computed within {allowed:g} s, and it had not begun. "
+                "Allow more with timeout=."
+            ) from None
+        return None if allowed is None else max(0.0, allowed - (now() - began))
+
+    async def _needed(self) -> None:
+        for column, value in self._request.large.items():
+            # Not by its own timeout: the calls of others before it count as time of this one.
+            future = await broadcast.send(self._request.client, value, math.inf)
+            self._request.needs.append(future)
+            for keys in self._request.keys:
+                keys[column] = future.key
+        self._request.large.clear()
+        await computed(self._request.needs, f"an argument of {self._request.name}")
+
+    async def _send(self, timeout: float | None) -> dict[str, Any]:
+        request = self._request
+        self._sent = True
+        try:
+            told: dict[str, Any] | None = await self._head.workbench_spmd(
+                call=request.call,
+                client=request.client.id,
+                name=request.name,
+                origin=session.cell_number(),
+                contents=request.contents,
+                keys=request.keys,
+                addresses=request.addresses,
+                world=request.world,
+                root=request.result == "root",
+                limit=request.limit,
+                timeout=timeout,
+            )
+        except WorkbenchError as error:
+            raise error.with_traceback(None) from None  # its sentence says it all
+        except (OSError, RuntimeError) as error:
+            if request.client.status != "running":
+                raise HeadUnreachable(f"the client was closed while {request.name} was under way") from None
+            raise HeadUnreachable(
+                f"the head of the cluster was lost during {request.name}: the cluster has ended, or is cut off from "
+                "here.",
+                hint=(Command("list"), " tells which clusters there are."),
+            ) from error
+        if told is None:  # so Dask answers what it does not know
+            raise InvalidRequest(
+                f"the client is of the cluster at {self._head.address}, which is no MPICluster: calls on all ranks "
+                "need one"
+            )
+        return told
+
+    async def _tell(self) -> None:
+        """Tell where the ranks are when the call makes no progress for some time."""
+        patience, now = self._request.patience, self._loop.time
+        hang, told = Hang(patience), now()
+        while True:
+            await asyncio.sleep(hang.interval)
+            with contextlib.suppress(OSError):
+                running = await self._head.workbench_spmd_running(call=self._request.call, patience=patience)
+                if self._request.call in running:
+                    told = now()
+                    name, places = running[self._request.call]
+                    if words := hang.words(places):
+                        self._print(f"{name}: {words}")
+                elif running and now() - told >= patience:
+                    told = now()
+                    others = ", ".join(other for other, _ in running.values())
+                    self._print(f"{self._request.name} waits for its turn, for the end of {others}")
+
+    def _print(self, line: str) -> None:
+        # By the thread that waits, so that it stands below its cell.
+        self._news.put(functools.partial(print, line, flush=True))
+
+    @property
+    def _head(self) -> Any:
+        if self._request.client.scheduler is None:
+            raise HeadUnreachable(f"the client was closed while {self._request.name} was under way")
+        return self._request.client.scheduler

@@ -1,0 +1,238 @@
+"""SPMD calls that clients ask for: where they run, one after the other, and who may end them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.collective.head_call import Run, whereabouts
+from workbench.collective.queue import Collectives
+from workbench.collective.rank_rpc import Asking
+from workbench.errors import CollectiveFailed, InvalidRequest, RankLost
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Scheduler
+
+    from workbench.head.world import MPIWorld
+    from workbench.head.worlds import Worlds
+
+# Seconds that a client has to take back the blocks of a call that ended as it was cancelled.
+_TAKE_BACK = 60.0
+
+
+class SpmdCalls:
+    """Answers what clients ask for SPMD calls.
+
+    Parameters
+    ----------
+    scheduler
+        Knows the ranks, and keeps account of the blocks that calls make.
+    worlds
+        All worlds of the cluster.
+    collectives
+        Their queues.
+    began
+        Called with the identity of each call, and the number of the notebook's cell that has asked for it.
+    got_on
+        Returns when one of some ranks of a world has last entered or left an operation of MPI, in seconds since the
+        epoch, as far as that is known.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        worlds: Worlds,
+        collectives: Collectives,
+        began: Callable[[str, int | None], None],
+        got_on: Callable[[int, Collection[int]], float],
+    ) -> None:
+        self._scheduler, self._worlds, self._collectives, self._began = scheduler, worlds, collectives, began
+        self._got_on = got_on
+        self._runs: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        # By index of the world, the call whose turn it is: what is told of it, and its ranks.
+        self._current: dict[int, tuple[dict[str, str], dict[int, str]]] = {}
+        self._made: dict[str, list[Key]] = {}
+        self._cancelled: set[str] = set()
+        self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "workbench_spmd": self.call,
+            "workbench_spmd_running": self.running,
+            "workbench_where": self.where,
+        }
+        self.stream_handlers: dict[str, Callable[..., None]] = {"workbench_spmd_cancel": self.cancel}
+
+    async def call(
+        self,
+        *,
+        call: str,
+        client: str,
+        name: str,
+        origin: int | None,
+        contents: bytes,
+        keys: Sequence[Sequence[Key]],
+        addresses: Sequence[str] | None,
+        world: int | None,
+        root: bool,
+        limit: int | None,
+        timeout: float | None,
+    ) -> dict[str, Any]:
+        """Run a call on all ranks that take part, and return how it went.
+
+        Parameters
+        ----------
+        call, client
+            Identities of the call and of who has asked for it.
+        name
+            What messages call it.
+        origin
+            Number of the cell of a notebook that has asked for it.
+        contents
+            Parcel for the ranks.
+        keys
+            For each rank: what stands for the slots among its arguments.
+        addresses
+            The ranks that take part, where the first argument lies on them; None: all of the world.
+        world
+            Index of the world; None: that of the `addresses`.
+        root
+            Whether only the first rank tells its value.
+        limit
+            Bytes that may travel to the client; None for any number.
+        timeout
+            Seconds for waiting and running; None for as long as it takes.
+
+        Returns
+        -------
+        told : dict
+            As of `Run.run`.
+
+        Raises
+        ------
+        InvalidRequest
+            If there is no such world, or the ranks belong to another or to several.
+        RankLost
+            If a rank is gone, or goes meanwhile.
+        CollectiveFailed
+            If a rank cannot take part, or the call was cancelled.
+        CollectiveTimeout
+            If it was not done in time.
+        """
+        if call in self._cancelled:
+            raise CollectiveFailed(f"{name} was cancelled.")
+        self._began(call, origin)
+        its, ranks = self._place(addresses, world)
+        deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
+        members = Asking(self._scheduler, its.index, ranks, f"the call {name}")
+        run = Run(
+            self._scheduler, self._collectives, its, members, call=call, name=name, client=client, deadline=deadline
+        )
+
+        async def in_turn() -> dict[str, Any]:
+            self._current[its.index] = {"call": call, "name": name}, ranks
+            try:
+                return await run.run(contents, keys, root, limit)
+            finally:
+                self._current.pop(its.index, None)
+
+        needed = None if addresses is None else ranks
+        turn = self._collectives.run(its, client, in_turn, deadline, needed)
+        self._runs[call] = running = asyncio.ensure_future(turn)
+        try:
+            answer = await running
+        except asyncio.CancelledError:
+            if not running.cancelled():
+                raise
+            # By its client, which is told so when the ranks have ended, and never hears of blocks that were made.
+            self._scheduler.client_releases_keys(keys=run.made, client=client)
+            raise CollectiveFailed(f"{name} was cancelled.{run.left}") from None
+        finally:
+            self._runs.pop(call, None)
+        if "blocks" in answer:
+            self._made[call] = answer.pop("keys")
+            asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
+        return answer
+
+    def _place(self, addresses: Sequence[str] | None, world: int | None) -> tuple[MPIWorld, dict[int, str]]:
+        """Return the world and the ranks of a call."""
+        worlds = {its.index: its for its in self._worlds}
+        if addresses is None:
+            if world is None or world not in worlds:
+                raise InvalidRequest(f"world={world}: there is none; allowed: {', '.join(map(str, worlds))}")
+            return worlds[world], self._worlds.members(worlds[world])
+        places = {address: (its, rank) for its in self._worlds for rank, address in self._worlds.members(its).items()}
+        if gone := [number for number, address in enumerate(addresses) if address not in places]:
+            raise RankLost(
+                f"block {gone[0]} of {len(addresses)} lay on {addresses[gone[0]]}, and that rank is gone. Place the "
+                "data again: X = place(X)"
+            )
+        if len({places[address][0].index for address in addresses}) > 1:
+            listed = ", ".join(f"block {n} on world {places[a][0].index}" for n, a in enumerate(addresses[:64]))
+            raise InvalidRequest(
+                f"the blocks lie on several MPI worlds ({listed}), and a call runs within one: place the data on one "
+                "of them, X = place(X, world=0)"
+            )
+        its = places[addresses[0]][0]
+        if world not in (None, its.index):
+            raise InvalidRequest(
+                f"the blocks lie on world {its.index}, world={world} was given: leave world= out, or place the data "
+                f"there, X = place(X, world={world})"
+            )
+        return its, {places[address][1]: address for address in addresses}
+
+    def cancel(self, call: str, client: str) -> None:
+        """End a call for the client that has asked for it, wherever it is."""
+        if running := self._runs.get(call):
+            running.cancel()
+        elif made := self._made.pop(call, None):
+            self._scheduler.client_releases_keys(keys=made, client=client)
+        else:
+            # It comes by another connection than the call, and may have been faster.
+            self._cancelled.add(call)
+            asyncio.get_running_loop().call_later(_TAKE_BACK, self._cancelled.discard, call)
+
+    async def running(self, call: str, patience: float) -> dict[str, tuple[str, dict[int, Any]]]:
+        """Return the calls whose turn it is, for a client that waits for one of them.
+
+        Parameters
+        ----------
+        call
+            Identity of the client's call.
+        patience
+            Seconds without progress after which its ranks are asked where they are. Nobody asks others: each client
+            that waits would ask all ranks.
+
+        Returns
+        -------
+        running : dict
+            By identity the name, and of the client's call `where` its ranks are, if they have been asked.
+        """
+        running = {}
+        for world, (its, ranks) in list(self._current.items()):
+            places: dict[int, Any] = {}
+            if its["call"] == call and time.time() - self._got_on(world, ranks) >= patience:
+                told = await whereabouts(self._scheduler, world, ranks)
+                places = {rank: place for rank, place in told.items() if place and place.get("call", call) == call}
+            running[its["call"]] = its["name"], places
+        return running
+
+    async def where(self, world: int | None = None) -> dict[int, dict[int, Any]]:
+        """Return of each rank of each world (or of one) where it is: a dict, None where idle, or why it is not known.
+
+        Returns
+        -------
+        places : dict
+            By index of the world, then by rank; see `workbench.metrics.call_stack`. A rank that does not answer counts
+            to the call whose turn it is, where it takes part in that.
+        """
+        asked = [its for its in self._worlds if world in (None, its.index)]
+        places = {}
+        for its in asked:
+            told = places[its.index] = await whereabouts(self._scheduler, its.index, self._worlds.members(its))
+            call, ranks = self._current.get(its.index, ({}, ()))
+            for rank, place in told.items():
+                if place and "silent" in place and rank in ranks:
+                    place.update(call)
+        return places

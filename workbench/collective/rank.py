@@ -1,0 +1,238 @@
+"""What a rank does for SPMD calls: gets ready, joins in, tells how it went, keeps the blocks that were made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.collective import serialize
+from workbench.collective.answering import answering
+from workbench.collective.quiet import quiet
+from workbench.collective.rank_call import SpmdCall
+from workbench.errors import CollectiveFailed
+from workbench.mpi.call_state import CallEnded
+from workbench.placement.in_use import put_back, take
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Worker
+    from mpi4py import MPI
+
+    from workbench.metrics.activity import Activity
+    from workbench.mpi.communicator import Communicator
+    from workbench.mpi.communicator_cache import Communicators
+    from workbench.rank.world import RankContext
+
+
+# Bytes of a value from which it does not travel within the message, but beside it.
+_LARGE = 1 << 20
+# Seconds for which calls are remembered that were called off.
+_REMEMBER = 600.0
+
+
+class SpmdCalls:
+    """Answers what the head asks a rank for an SPMD call.
+
+    Parameters
+    ----------
+    worker
+        The rank's worker, which holds the blocks; it gets the handlers.
+    context
+        The rank.
+    communicators
+        Those of the rank's SPMD thread.
+    activity
+        Counts what calls do.
+
+    Notes
+    -----
+    Runs on the worker's event loop; the function of the user, and MPI, on the rank's SPMD thread alone. So neither
+    busy task slots nor the thread level of MPI matter.
+    """
+
+    def __init__(self, worker: Worker, context: RankContext, communicators: Communicators, activity: Activity) -> None:
+        self._worker, self._context, self._communicators = worker, context, communicators
+        self._activity = activity
+        self._calls: dict[str, SpmdCall] = {}
+        self._ended: set[str] = set()
+        # Of the last call, if it has succeeded here: its identity, the requests that it left, and its communicator.
+        self._last: tuple[str, list[MPI.Request], Communicator] | None = None
+        worker.handlers |= answering(
+            {
+                "workbench_spmd_reserve": self.reserve,
+                "workbench_spmd_go": self.go,
+                "workbench_spmd_settle": self.settle,
+                "workbench_spmd_keep": self.keep,
+            }
+        )
+        worker.stream_handlers["workbench_spmd_end"] = self.end
+
+    async def reserve(
+        self, *, call: str, name: str, serial: int, ranks: Sequence[int], contents: bytes, keys: Sequence[Key]
+    ) -> dict[str, Any]:
+        """Get ready for a call.
+
+        Parameters
+        ----------
+        call
+            Identity of the call.
+        name
+            What messages call it.
+        serial, ranks
+            The communicator: its number, and the ranks of the world that it has.
+        contents
+            Parcel with function, arguments and keyword arguments, and what turns the value into blocks, or None.
+        keys
+            Of what the slots among the arguments stand for.
+
+        Returns
+        -------
+        told : dict
+            ``missing``: keys that this rank does not hold; ``error``: why it cannot be done; ``ended``: that it was
+            called off; empty if it is ready.
+        """
+        data = self._worker.data
+        if missing := [key for key in keys if key not in data]:
+            return {"missing": missing}
+        if call in self._ended:
+            raise CollectiveFailed("the call was called off")
+        ready = self._calls[call] = SpmdCall(call, name, serial, tuple(ranks))
+        ready.taken = {key: take(data, key) for key in keys}
+        values = [ready.taken[key] for key in keys]
+        told = await asyncio.wrap_future(self._context.spmd_thread.submit(_unpack, ready, contents, values))
+        if told:
+            self._calls.pop(call, None)
+        return told
+
+    async def go(self, call: str, root: bool, limit: int | None) -> dict[str, Any]:
+        """Join in; return how it went: a ``value``, ``blocks``, an ``error``, or that it was ``ended``.
+
+        Beside a value or blocks: what was left behind, see `SpmdCall.left_behind`.
+
+        Parameters
+        ----------
+        root
+            Whether only the first rank tells its value.
+        limit
+            Bytes that a value may have; None for any number.
+        """
+        ready = self._calls.get(call)
+        if ready is None:
+            raise CollectiveFailed("the call was called off")
+        try:
+            with quiet(self._worker):
+                told = await asyncio.wrap_future(self._context.spmd_thread.submit(self._run, ready, root, limit))
+        finally:
+            put_back(self._worker.data, ready.taken)
+            ready.taken = {}
+            if not ready.made:
+                self._calls.pop(call, None)
+        return told
+
+    async def settle(self, call: str, serial: int) -> bool:
+        """Make the communicator of the last call, which has succeeded, fit for the next one; tell whether it is."""
+        return await asyncio.wrap_future(self._context.spmd_thread.submit(self._settle, call, serial))
+
+    def _settle(self, call: str, serial: int) -> bool:
+        last, self._last = self._last, None
+        if last is None or last[0] != call:
+            return False
+        _, left, comm = last
+        settled = self._communicators.settle(serial, call.encode(), left, comm.offspring)
+        if settled:
+            _free(comm)
+        return settled
+
+    def _run(self, ready: SpmdCall, root: bool, limit: int | None) -> dict[str, Any]:
+        number = ready.ranks.index(self._context.rank)
+        if self._last is not None:
+            # Not before: what is made later may get the context of one that is freed, with the messages left there.
+            _free(self._last[2])
+            self._last = None
+
+        def tell(value: Any) -> dict[str, Any]:
+            if ready.to_blocks is None:
+                return {} if root and number else _told(value, limit)
+            ready.made = ready.to_blocks(value, number)
+            made = [told for told, _ in ready.made]
+            return {"blocks": serialize.pack(made), "keys": [its.key for its in made]}
+
+        def run() -> dict[str, Any]:
+            with self._activity.running(ready.id, ready.name, ready.watch):
+                told = ready.run(self._communicators, tell)
+            if ready.comm is not None:
+                self._last = ready.id, ready.left, ready.comm
+            return told | ready.left_behind()
+
+        return _outcome(run)
+
+    async def keep(self, call: str) -> list[tuple[Key, int]]:
+        """Keep the blocks that were made; return their keys, and how many bytes each has."""
+        blocks = {made.key: block for made, block in self._calls.pop(call).made}
+        return list(self._worker.update_data(blocks)["nbytes"].items())
+
+    def end(self, call: str, serial: int | None, reason: str) -> None:
+        """Call it off, wherever it is; its communicator, if it has used one, is not used again."""
+        if serial is not None:
+            self._communicators.abandon(serial)
+        # The request to get ready for it may be under way, or may even come later.
+        self._ended.add(call)
+        later = asyncio.get_running_loop().call_later
+        later(_REMEMBER, self._ended.discard, call)
+        if ready := self._calls.get(call):
+            ready.end(reason, later)
+            if not ready.running:
+                del self._calls[call]
+
+    def where(self) -> dict[str, Any] | None:
+        """Return where the call is that this rank is in; None if it is in none."""
+        from workbench.metrics.call_stack import whereabouts
+
+        for call, ready in self._calls.items():
+            if ready.running and ready.thread is not None:
+                return {"call": call, "name": ready.name, **whereabouts(ready.watch, ready.thread, ready.started)}
+        return None
+
+
+def _free(comm: Communicator) -> None:
+    """Free what a call has made of its communicator; collective."""
+    from mpi4py import MPI
+
+    with contextlib.suppress(MPI.Exception):
+        comm.free_offspring()
+
+
+def _unpack(ready: SpmdCall, contents: bytes, values: Sequence[Any]) -> dict[str, Any]:
+    def unpack() -> dict[str, Any]:
+        ready.unpack(contents, values)
+        return {}
+
+    return _outcome(unpack)
+
+
+def _outcome(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a step with code of the user tells; an error as data: an event loop would end with `SystemExit`."""
+    try:
+        return step()
+    except CallEnded as error:
+        return {"ended": str(error)}
+    except BaseException as error:  # noqa: BLE001  (whatever it is)
+        return {"error": serialize.pack_error(error)}
+
+
+def _told(value: Any, limit: int | None) -> dict[str, Any]:
+    """Return what is told of a value: how many bytes it has, and the value itself unless these are too many."""
+    from distributed.protocol.serialize import to_serialize
+
+    try:
+        contents = serialize.pack(value)
+    except Exception as error:
+        error.add_note("What was returned cannot be sent to the notebook.")
+        raise
+    nbytes = len(contents)
+    if limit is not None and nbytes > limit:
+        return {"nbytes": nbytes}
+    # As frames of its own: the others of a message are copied together, and have 4 GiB at most.
+    return {"nbytes": nbytes, "value": contents if nbytes <= _LARGE else to_serialize(contents)}

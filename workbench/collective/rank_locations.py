@@ -1,0 +1,75 @@
+"""Where the ranks of a call are, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from workbench.text import count, duration
+
+# So many ranges of ranks, and groups of ranks, are named; more are counted.
+_RANGES, _GROUPS = 8, 6
+
+
+def words(places: Mapping[int, Mapping[str, Any] | None]) -> str:
+    """Word where ranks are.
+
+    Parameters
+    ----------
+    places
+        By rank, as `workbench.metrics.call_stack` tells; None for a rank that is idle, ``{"silent": True}`` for one
+        that does not answer.
+
+    Examples
+    --------
+    >>> words({0: {"operation": "Bcast", "seconds": 31.4}, 1: {"operation": None, "place": "fit.py:42"}, 2: None})
+    'rank 0 is in Bcast for 31 s; rank 1 is in user code at fit.py:42; rank 2 is idle'
+    """
+    groups: dict[tuple[int, str], list[int]] = {}
+    for rank in sorted(places):
+        groups.setdefault(_where(places[rank]), []).append(rank)
+    # those that wait first, then those that they wait for
+    named = sorted(groups.items(), key=lambda group: (group[0][0], -len(group[1])))
+    sentences = [_sentence(where, ranks, places) for (_, where), ranks in named[:_GROUPS]]
+    if further := sum(len(ranks) for _, ranks in named[_GROUPS:]):
+        sentences.append(f"{count(further, 'rank')} elsewhere")
+    return "; ".join(sentences)
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Word ranks, those that follow one another as a range.
+
+    Examples
+    --------
+    >>> ranges([0, 1, 2, 5]), ranges(range(0, 40, 2))
+    ('0-2, 5', '0, 2, 4, 6, 8, 10, 12, 14 and 12 more')
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    told = ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans[:_RANGES])
+    more = sum(len(span) for span in spans[_RANGES:])
+    return f"{told} and {more} more" if more else told
+
+
+def _where(place: Mapping[str, Any] | None) -> tuple[int, str]:
+    if place is None:
+        return 2, "idle"
+    if place.get("silent"):
+        return 3, ""
+    if place["operation"] is not None:
+        return 0, f"in {place['operation']}"
+    return 1, f"in user code at {place['place']}"
+
+
+def _sentence(where: str, ranks: list[int], places: Mapping[int, Mapping[str, Any] | None]) -> str:
+    one = len(ranks) == 1
+    subject = f"{'rank' if one else 'ranks'} {ranges(ranks)}"
+    if not where:
+        return f"{subject} {'does' if one else 'do'} not answer"
+    seconds = [place["seconds"] for rank in ranks if (place := places[rank]) and place["operation"] is not None]
+    since = f" for {duration(max(seconds))}" if seconds else ""
+    return f"{subject} {'is' if one else 'are'} {where}{since}"

@@ -1,0 +1,210 @@
+"""What is asked of the ranks: a function with its arguments, packed, and what is to become of the results."""
+
+from __future__ import annotations
+
+import functools
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench import config
+from workbench.collective import broadcast, serialize
+from workbench.collective.globals import taken_along
+from workbench.collective.serialize import Slot
+from workbench.errors import InvalidRequest, did_you_mean
+from workbench.placement import from_results, layout, pinning, rows, sources
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Client, Future
+
+RESULTS = ("ranks", "root", "blocks")
+"""What can become of the results."""
+# Bytes of a plain argument, or of the function with all others, from which it goes to one rank, and from there to all
+# by MPI; and those of a function that nobody means to send.
+_LARGE, _TOO_LARGE = 1 << 20, 1 << 30
+
+
+# Variables that are named where a function takes too much along.
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """An SPMD call that can be sent."""
+
+    client: Client
+    """Of the cluster."""
+    name: str
+    """What messages call it."""
+    contents: bytes
+    """Parcel of function and arguments, or of the slot for that parcel."""
+    keys: list[list[Key]]
+    """For each rank, what the slots among the arguments stand for; for all ranks the same if there is one item."""
+    addresses: list[str] | None
+    """Ranks that hold the blocks; None: all of the world."""
+    world: int | None
+    """Index of the world; None: that of the blocks."""
+    result: str
+    """One of `RESULTS`."""
+    limit: int | None
+    """Bytes that may travel back; None for any number."""
+    timeout: float | None
+    """Seconds for all of it; None for as long as it takes."""
+    patience: float
+    """Seconds without progress after which it is told where the ranks are."""
+    needs: list[Future[Any]]
+    """What has to be computed before; and to be kept until the end."""
+    large: dict[int, Any]
+    """What is to be broadcast before, by the number of its slot; the keys are not known yet."""
+    call: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Identity of the call."""
+
+
+def request(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    client: Client | None,
+    result: str,
+    world: int | None,
+    limit: float | str | None,
+    timeout: float | str | None,
+) -> Request:
+    """Return the request for a call, as `workbench.run_on_ranks` was asked for it.
+
+    Raises
+    ------
+    InvalidRequest
+        If an option or a setting cannot be, or the function or an argument cannot be sent.
+    PlacementError
+        If a collection is not placed, or two lie differently.
+    """
+    from dask.base import is_dask_collection
+    from dask.utils import funcname
+
+    name = funcname(function)
+    if not callable(function):
+        raise InvalidRequest(f"{function!r} was given to run on the ranks: a function is needed, fn(comm, ...)")
+    if result not in RESULTS:
+        raise InvalidRequest(f"result={result!r} cannot be: {did_you_mean(str(result), RESULTS)}")
+    arguments = [*args, *kwargs.values()]
+    for argument in arguments:
+        _look_inside(argument)
+    collections = [argument for argument in arguments if is_dask_collection(argument)]
+    client = pinning.connected(client or (layout.blocks(collections[0])[0].client if collections else None))
+    pins = layout.pins(client, collections[0], layout.blocks(collections[0])) if collections else None
+    if world is None and not collections:
+        world = 0
+    of_world = pinning.of_world("rank", world)
+    per = str(sources.placed_per(collections[0])) if collections else of_world
+    columns: list[Sequence[Future[Any] | None]] = []
+    large: dict[int, Any] = {}
+    filled = [_slot(client, argument, pins, columns, large) for argument in arguments]
+    to_blocks = (
+        functools.partial(from_results.blocks, per=per, collection=uuid.uuid4().int) if result == "blocks" else None
+    )
+    # Contiguous and aligned, each array among the arguments.
+    ready = functools.partial(rows.call, function)
+    named = dict(zip(kwargs, filled[len(args) :], strict=True))
+    try:
+        for value in large.values():
+            broadcast.check(value)
+        contents = serialize.pack((ready, filled[: len(args)], named, to_blocks))
+    except Exception as error:
+        raise InvalidRequest(
+            f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. What it uses has "
+            "to be picklable: open files, locks and connections inside the function"
+        ) from error
+    if len(contents) > _TOO_LARGE:
+        raise InvalidRequest(_too_large(function, name, len(contents)))
+    if len(contents) > _LARGE:
+        large[len(columns)] = contents
+        contents = serialize.pack(Slot(len(columns)))
+        columns.append([None] * len(pins or [None]))
+    return Request(
+        client=client,
+        name=name,
+        contents=contents,
+        keys=[
+            [future.key if (future := column[number]) else "" for column in columns]
+            for number in range(len(pins or [None]))
+        ],
+        addresses=[pin.address for pin in pins] if pins else None,
+        world=world,
+        result=result,
+        limit=_limit(limit),
+        timeout=None if timeout is None else config.time_span("timeout", timeout),
+        patience=config.seconds("spmd.watchdog"),
+        needs=[future for column in columns for future in dict.fromkeys(column) if future],
+        large=large,
+    )
+
+
+def _look_inside(argument: Any) -> None:
+    """Return if there is nothing in an argument that would not be replaced by what lies on the ranks."""
+    from dask.base import is_dask_collection
+    from distributed import Future
+
+    if not isinstance(argument, list | tuple | dict):
+        return
+    for item in argument.values() if isinstance(argument, dict) else argument:
+        if is_dask_collection(item) or isinstance(item, Future):
+            raise InvalidRequest(
+                f"{sources.describe(item)} is inside a {type(argument).__name__}: pass placed arrays and futures as "
+                "arguments of their own"
+            )
+
+
+def _slot(
+    client: Client,
+    argument: Any,
+    pins: Sequence[Any] | None,
+    columns: list[Sequence[Future[Any] | None]],
+    large: dict[int, Any],
+) -> Any:
+    """Return what stands for an argument in the parcel; what lies on the ranks, or will, is added to the columns."""
+    from dask.base import is_dask_collection
+    from dask.sizeof import sizeof
+    from distributed import Future
+
+    column: Sequence[Future[Any] | None]
+    if is_dask_collection(argument) or isinstance(argument, layout.Beside):
+        column = layout.per_block(client, argument, pins or ())
+    elif isinstance(argument, Future):
+        column = [argument] * len(pins or [None])
+    elif sizeof(argument) > _LARGE:
+        large[len(columns)] = argument
+        column = [None] * len(pins or [None])
+    else:
+        return argument
+    columns.append(column)
+    return Slot(len(columns) - 1)
+
+
+def _too_large(function: Callable[..., Any], name: str, nbytes: int) -> str:
+    from dask.utils import format_bytes
+
+    largest = sorted(taken_along(function).items(), key=lambda its: -its[1])[:_NAMED]
+    named = ", ".join(f"{its} ({format_bytes(size)})" for its, size in largest)
+    return (
+        f"{name} has {format_bytes(nbytes)} with all that it uses of the notebook{': ' * bool(named)}{named}. At most "
+        f"{format_bytes(_TOO_LARGE)} go with a function: give it what is large as an argument, placed (place) or as a "
+        "copy for each rank (broadcast)"
+    )
+
+
+def _limit(given: float | str | None) -> int | None:
+    from dask.utils import parse_bytes
+
+    if given is None:
+        return config.size("spmd.result-limit")
+    if given == math.inf:
+        return None
+    number = config.above_zero(given, parse_bytes)
+    if number is None:
+        raise InvalidRequest(f'limit={given!r}: allowed is a size above zero, e.g. "2 GiB", or math.inf for any size')
+    return int(number)

@@ -1,0 +1,67 @@
+"""What was sent and received, per peer and way, counted always."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal
+
+from workbench.metrics.schema import SIZES, size_bin
+
+Way = Literal["mpi", "socket"]
+
+
+class Flow:
+    """Messages, bytes and seconds in both directions between this process and one peer on one way.
+
+    Notes
+    -----
+    Thread-safe: a process may have several event loops.
+    """
+
+    __slots__ = ("_lock", "received", "sent", "sizes")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.sent = (0, 0, 0.0)
+        self.received = (0, 0, 0.0)
+        self.sizes = [0] * SIZES
+
+    def add_sent(self, nbytes: int, seconds: float) -> None:
+        """Count a message that was sent."""
+        with self._lock:
+            messages, total, time = self.sent
+            self.sent = (messages + 1, total + nbytes, time + seconds)
+            self.sizes[size_bin(nbytes)] += 1
+
+    def add_received(self, nbytes: int, seconds: float) -> None:
+        """Count a message that was received."""
+        with self._lock:
+            messages, total, time = self.received
+            self.received = (messages + 1, total + nbytes, time + seconds)
+
+
+_flows: dict[tuple[int | str, Way], Flow] = {}
+_making = threading.Lock()
+
+
+def flow(peer: int | str, way: Way) -> Flow:
+    """Return the counters of a peer: a rank of the same world, or ``"outside"`` for all others together."""
+    with _making:
+        return _flows.setdefault((peer, way), Flow())
+
+
+def sizes() -> list[int]:
+    """As `workbench.comm.sizes`."""
+    counts = [its.sizes for (peer, _), its in list(_flows.items()) if peer != "outside"]
+    return [sum(bins) for bins in zip(*counts, strict=True)] or [0] * SIZES
+
+
+def table() -> list[dict[str, Any]]:
+    """As `workbench.comm.traffic`."""
+    rows = []
+    for (peer, way), its in list(_flows.items()):
+        row: dict[str, Any] = {"peer": peer, "way": way}
+        for direction, counts in (("sent", its.sent), ("received", its.received)):
+            row |= zip([f"{direction}_{what}" for what in ("messages", "bytes", "seconds")], counts, strict=True)
+        rows.append(row)
+    return rows

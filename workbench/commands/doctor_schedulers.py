@@ -1,0 +1,292 @@
+"""Checks of batch schedulers, and of what their jobs will find: which answer, what starts ranks, what is shared.
+
+Outside of a job nothing is started; inside of one ``srun`` starts ``true``, since only that tells whether it can.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from workbench import config
+from workbench.commands.finding import Finding, failure, skipped
+from workbench.deploy import registry
+from workbench.errors import WorkbenchError
+from workbench.launch.allocation import Allocation, enclosing
+from workbench.launch.environment import scrub_rank
+from workbench.launch.jobqueue import Site, presets, site
+from workbench.launch.launchers import COMMANDS, answers, choose, launcher
+from workbench.launch.mpi_library import MPI
+from workbench.launch.mpiexec import Command
+from workbench.launch.multinode import Spread
+from workbench.launch.process_manager import agent, spoken, spread_command
+from workbench.launch.resources import Resources
+
+_TITLES = {"slurm": "SLURM", "pbs": "PBS"}
+_ASK = {"slurm": "sinfo", "pbs": "qstat -B"}
+# File systems that no other host can see, ...
+_LOCAL = ("tmpfs", "ramfs", "devtmpfs", "overlay")
+# ... and those that hosts share, as their names begin.
+_SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "afs", "9p", "pvfs", "orangefs", "panfs", "fuse.")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108  (nothing is put there)
+# Names that a finding tells of many.
+_SOME = 3
+
+
+def examine(found: MPI | None) -> Iterator[Finding]:
+    """Check the batch schedulers of this host, and the job that this process is in.
+
+    Parameters
+    ----------
+    found
+        The MPI of this environment; None: there is none that works.
+    """
+    present = {name: answers(name) for name, command in COMMANDS.items() if shutil.which(command)}
+    taken, around = "local", None
+    try:
+        taken = choose()
+        yield schedulers(present, taken)
+    except WorkbenchError as error:
+        yield failure("schedulers", error)
+    try:
+        around = enclosing()
+        yield allocation(around, scrub_rank(os.environ)[1])
+    except WorkbenchError as error:
+        yield failure("allocation", error)
+    ready = [name for name, good in present.items() if good]
+    batch = around.scheduler if around else next((name for name in (taken, *ready) if name in _TITLES), None)
+    if batch is not None:
+        yield from _world(found, batch, around)
+        yield from _settings(batch, inside=around is not None)
+        folder = registry.clusters_folder()
+        yield shared_folder(folder, file_system(folder, _mounts()), [*_TEMPORARY, tempfile.gettempdir()])
+    yield tunnel(shutil.which("ssh"))
+
+
+def schedulers(present: Mapping[str, bool], taken: str) -> Finding:
+    """Judge which schedulers can be used.
+
+    Parameters
+    ----------
+    present
+        Whether each that is installed answers.
+    taken
+        The one that a start takes if none is named.
+    """
+    default = f"a start that names none takes {taken}"
+    if not present:
+        return Finding("schedulers", "ok", f"no batch scheduler is on this host; {default}")
+    words = [f"{_TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in present.items()]
+    detail = f"{', '.join(words)}; {default}"
+    silent = [name for name, good in present.items() if not good]
+    if not silent:
+        return Finding("schedulers", "ok", detail)
+    commands = " and ".join(f"`{_ASK[name]}`" for name in silent)
+    return Finding("schedulers", "warning", detail, f"Run {commands} to see why, if you mean to use it.")
+
+
+def allocation(around: Allocation | None, identity: Sequence[str]) -> Finding:
+    """Tell the job that this process is in, and what of its identity nothing that is started gets to see.
+
+    Parameters
+    ----------
+    around
+        The job; None: none.
+    identity
+        Names of the variables of an enclosing step or rank.
+    """
+    detail = "not inside of a job"
+    if around is not None:
+        detail = f"inside of {around.words}; --scheduler here starts a cluster on its nodes, without a new job"
+    if identity:
+        detail += f"; {_some(identity)}, of an enclosing step or rank, are kept from all that is started"
+    return Finding("allocation", "ok", detail)
+
+
+def pairing(found: MPI, named: Sequence[str], command: Sequence[str]) -> Finding:
+    """Tell how SLURM and an MPI come together.
+
+    Parameters
+    ----------
+    found
+        The MPI.
+    named
+        What ``srun --mpi=list`` names.
+    command
+        The command line that would start ranks on several nodes.
+    """
+    check, names = "ranks of a job", f"srun names {', '.join(named) or 'no interface'}"
+    if Path(command[0]).name != "srun":
+        return Finding(check, "ok", f"{found} is started by its own mpiexec; {names}")
+    detail = f"{found} is started by srun {command[1]}; {names}"
+    if "pmix" not in command[1]:
+        return Finding(check, "ok", detail)
+    remedy = (
+        "Check that it starts ten times in a row, and that libpmix.so, without a number, is on every node (Debian: "
+        "libpmix-dev); else set workbench.mpi.launcher to mpiexec."
+    )
+    return Finding(check, "warning", f"{detail}; Open MPI 5 is known to crash that way now and then", remedy)
+
+
+def launcher_of_job(line: Command) -> Finding:
+    """Judge whether the launcher of ranks on several nodes, and its daemons, answer other users."""
+    check = "launcher of a job"
+    if Path(line.argv[0]).name == "srun":
+        return Finding(check, "ok", "srun starts ranks on several nodes, and authenticates who connects")
+    if line.guard is not None:
+        return Finding(check, "ok", "on several nodes no port of mpiexec and its daemons answers other users and hosts")
+    detail = "on several nodes every user who reaches the nodes can command mpiexec and its daemons"
+    remedy = (
+        "Where others use the nodes or their network, start each world on one node; docs/security.md has the reasons."
+    )
+    return Finding(check, "warning", detail, remedy)
+
+
+def sections(read: Mapping[str, Site], files: Sequence[Path]) -> Finding:
+    """Tell what the settings of a site say.
+
+    Parameters
+    ----------
+    read
+        The scheduler's own section and those of presets, by name.
+    files
+        Where they come from.
+    """
+    where = ", ".join(map(str, files)) or "no file has settings of jobqueue"
+    return Finding("jobqueue.yaml", "ok", f"{where}; {'; '.join(_section(name, its) for name, its in read.items())}")
+
+
+def interface(named: Mapping[str, str | None], here: Collection[str], *, inside: bool) -> Finding:
+    """Judge the network interface that head and ranks of a job are to bind.
+
+    Parameters
+    ----------
+    named
+        Interface by the setting that names it; the first that does holds.
+    here
+        Interfaces of this host.
+    inside
+        Whether this host is a node of a job.
+    """
+    check = "interface"
+    setting, name = next(((key, value) for key, value in named.items() if value), ("", None))
+    if name is None:
+        return Finding(check, "ok", "none is named: head and ranks bind the one that leads to the job's other nodes")
+    if name in here:
+        return Finding(check, "ok", f"head and ranks of a job bind {name} ({setting})")
+    detail = f"{setting} names {name}, which this {'node' if inside else 'host'} does not have"
+    remedy = f"Name one that every node has (`ip -brief address` tells): {', '.join(sorted(here))} are here."
+    return Finding(check, "warning", detail, remedy)
+
+
+def file_system(folder: Path, mounts: Iterable[tuple[str, str]]) -> str:
+    """Return the kind of file system that a folder is on; empty if that is not known.
+
+    Parameters
+    ----------
+    folder
+        Its absolute path.
+    mounts
+        Folder and kind of each file system, in the order they were mounted.
+
+    Examples
+    --------
+    >>> file_system(Path("/shared/me"), [("/", "ext4"), ("/shared", "nfs4"), ("/share", "xfs")])
+    'nfs4'
+    """
+    above = [
+        (len(PurePath(where).parts), number, kind)
+        for number, (where, kind) in enumerate(mounts)
+        if folder.is_relative_to(where)
+    ]
+    return max(above, default=(0, 0, ""))[-1]
+
+
+def shared_folder(folder: Path, kind: str, temporary: Iterable[str]) -> Finding:
+    """Judge whether nodes can see a folder.
+
+    Parameters
+    ----------
+    folder
+        Where the clusters' records are.
+    kind
+        Kind of its file system.
+    temporary
+        Folders that each host usually has for itself.
+    """
+    check, on = "records on nodes", f"on {kind}" if kind else "on a file system that is not known"
+    if kind.startswith(_SHARED):
+        return Finding(check, "ok", f"{folder} is {on}, which hosts can share")
+    if kind in _LOCAL or any(folder.is_relative_to(above) for above in temporary):
+        remedy = "Set JUPYTER_DATA_DIR to a folder that nodes share with this host, in your home for instance."
+        return Finding(check, "warning", f"{folder} is {on} in a place that every host has for itself", remedy)
+    return Finding(check, "ok", f"{folder} is {on}; nodes have to see it by this path")
+
+
+def tunnel(ssh: str | None) -> Finding:
+    """Tell whether there is what ``--ssh-tunnel`` needs."""
+    detail = f"{ssh} is here, for --ssh-tunnel" if ssh else "there is no ssh here: no --ssh-tunnel"
+    return Finding("ssh", "ok", detail)
+
+
+def _world(found: MPI | None, scheduler: str, around: Allocation | None) -> Iterator[Finding]:
+    check = "ranks of a job"
+    if found is None:
+        yield skipped(check, "mpiexec")
+        return
+    job = around or Allocation(scheduler, "", ("node",), (1,))
+    try:
+        by = agent(scheduler)
+        guard = "hosts" if config.get("mpi.guard") else None
+        spread = Spread(ranks=1, threads=1, around=job, counts=(1,), agent=by, guard=guard)
+        line = spread_command(found, spread, ["true"])
+    except WorkbenchError as error:
+        yield failure(check, error)
+        return
+    if scheduler == "pbs":
+        how = by or "what it chooses itself (TM, ssh)"
+        yield Finding(check, "ok", f"{found} is started by its own mpiexec, which reaches nodes by {how}")
+    else:
+        yield pairing(found, spoken(), line.argv)
+    yield launcher_of_job(line)
+
+
+def _settings(scheduler: str, *, inside: bool) -> Iterator[Finding]:
+    import dask.config
+    import psutil
+
+    own = None
+    try:
+        read = {}
+        for preset in (None, *presets()):
+            # What a start would do with it finds more than reading it.
+            launcher(scheduler).settle(Resources(preset=preset), ranks=1, threads=1, memory=None)
+            read[preset or scheduler] = site(scheduler, preset)
+        own = read[scheduler].interface
+        files = dask.config.collect_yaml(dask.config.paths, return_paths=True)
+        yield sections(read, [path for path, content in files if "jobqueue" in content])
+    except WorkbenchError as error:
+        yield failure("jobqueue.yaml", error)
+    named = {
+        "the setting workbench.interface": config.get("interface"),
+        f"the setting jobqueue.{scheduler}.interface": own,
+    }
+    yield interface(named, psutil.net_if_addrs(), inside=inside)
+
+
+def _section(name: str, its: Site) -> str:
+    values = {"queue": its.queue, "account": its.account, "walltime": its.walltime, "interface": its.interface}
+    return f"{name}: {', '.join(f'{key} {value}' for key, value in values.items() if value) or 'sets nothing'}"
+
+
+def _mounts() -> list[tuple[str, str]]:
+    import psutil
+
+    return [(mount.mountpoint, mount.fstype) for mount in psutil.disk_partitions(all=True)]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SOME]) + (f" and {len(names) - _SOME} more" if len(names) > _SOME else "")

@@ -1,0 +1,152 @@
+"""What the verbs return, as text for a terminal and as HTML for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from workbench import hints
+from workbench.collective import rank_locations
+from workbench.commands.actions import Gone, Listing, Status, Stopped
+from workbench.errors import from_fields
+from workbench.hints import NOTEBOOK
+from workbench.text import clock, count, countdown, duration
+
+if TYPE_CHECKING:
+    from workbench.commands.doctor import Finding
+
+_COLUMNS = ("name", "state", "ranks", "MPI", "job", "age", "last event")
+_ENDED = ("name", "state", "ended", "after", "ranks", "reason", "logs")
+
+
+def status_line(status: Status) -> str:
+    """Return a cluster's size in a line."""
+    worlds = f" in {len(status.worlds)} worlds" if len(status.worlds) > 1 else ""
+    return f"cluster {status.name!r} is {status.state}: {status.up} of {status.ranks} ranks{worlds}"
+
+
+def status_text(status: Status) -> str:
+    """Return a cluster's status, a line for each fact."""
+    return "\n".join(f"{key:<11} {value}" for key, value in _facts(status).items())
+
+
+def status_html(status: Status) -> str:
+    """Return a cluster's status as a table."""
+    return _html_table((), _facts(status).items())
+
+
+def _facts(status: Status) -> dict[str, str]:
+    worlds = [f"world {world['index']}: {world['up']} of {world['ranks']} {world['state']}" for world in status.worlds]
+    return {
+        "cluster": status.name,
+        "state": status.state,
+        "ranks": f"{status.up} of {status.ranks}, {count(status.threads, 'thread')} each",
+        "worlds": ", ".join(worlds) or "none yet",
+        "MPI": status.mpi,
+        "last event": status.message,
+        "age": duration(status.age),
+        "idle end": f"after {duration(status.idle_timeout)} without clients and tasks",
+        **({"walltime": countdown(status.ends)} if status.ends else {}),
+        "job": _job(status),
+        "address": status.address or "none yet",
+        "logs": status.logs,
+    }
+
+
+def _job(status: Status) -> str:
+    return f"{_where(status)}, head is process {status.pid}" if status.headed else _where(status)
+
+
+def _where(status: Status) -> str:
+    words = [status.scheduler, *([f"job {', '.join(status.jobs)}"] if status.jobs else [])]
+    others = f" and {count(status.nodes - 1, 'other node')}" if status.nodes and status.nodes > 1 else ""
+    return " ".join([*words, *([f"on {status.host}{others}"] if status.headed else [])])
+
+
+def listing_text(listing: Listing, place: str = NOTEBOOK) -> str:
+    """Return all clusters as a table in text, worded for a place."""
+    running = _table([_COLUMNS, *map(_row, listing.clusters)]) if listing.clusters else ["no cluster runs"]
+    ended = ["", *_table([_ENDED, *map(_gone, listing.ended)])] if listing.ended else []
+    return "\n".join([*running, *_notes(listing, place), *ended])
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def listing_html(listing: Listing) -> str:
+    """Return all clusters as a table."""
+    table = _html_table(_COLUMNS, map(_row, listing.clusters)) if listing.clusters else "<div>no cluster runs</div>"
+    notes = "".join(f"<div>{escape(note)}</div>" for note in _notes(listing, NOTEBOOK))
+    return table + notes + (_html_table(_ENDED, map(_gone, listing.ended)) if listing.ended else "")
+
+
+def _gone(gone: Gone) -> tuple[str, ...]:
+    ran = duration(max(0.0, gone.when - gone.created))
+    return gone.name, gone.state, clock(gone.when), ran, str(gone.ranks), gone.reason, gone.logs or "removed"
+
+
+def _row(status: Status) -> tuple[str, ...]:
+    ranks = f"{status.up} of {status.ranks}"
+    return status.name, status.state, ranks, status.mpi, _where(status), duration(status.age), status.message
+
+
+def _notes(listing: Listing, place: str) -> list[str]:
+    cleaned = [f"{name}: has ended, its record was removed" for name in listing.cleaned]
+    return [*cleaned, *(f"{broken.name}: {from_fields(broken.error).words(place)}" for broken in listing.broken)]
+
+
+def where_text(worlds: Mapping[int, Mapping[int, Any]], *, stacks: bool) -> str:
+    """Return where the ranks of each world are in a call on all ranks, on request with the stack of each."""
+    lines = []
+    for index, places in worlds.items():
+        name = next((told["name"] for told in places.values() if told and "name" in told), None)
+        what = f"world {index}, {name}" if name else f"world {index}"
+        lines.append(f"{what}: {rank_locations.words(places)}" if name else f"{what}: no call on all ranks is going on")
+        if stacks:
+            told = {rank: told["stack"] for rank, told in places.items() if told and told.get("stack")}
+            lines += [f"\nrank {rank}:\n{stack.rstrip()}" for rank, stack in told.items()]
+    return "\n".join(lines)
+
+
+def dashboard_html(url: str) -> str:
+    """Return the dashboard at a URL as a frame, and a link to it."""
+    return (
+        f'<iframe src="{escape(url)}" title="dashboard" style="width:100%;height:720px;border:0"></iframe>'
+        f'<div><a href="{escape(url)}" target="_blank" rel="noopener">open the dashboard in a tab of its own</a></div>'
+    )
+
+
+def stopped_text(stopped: Stopped) -> str:
+    """Return which clusters have ended."""
+    return "\n".join(f"cluster {name!r} has ended" for name in stopped.stopped) or "no cluster has ended"
+
+
+def failed_text(stopped: Stopped, place: str) -> str:
+    """Return which clusters could not be ended, and why, worded for a place; empty if there are none."""
+    return "\n".join(
+        f"cluster {failed.name!r} was not ended: {from_fields(failed.error).text(place)}" for failed in stopped.failed
+    )
+
+
+def finding_text(finding: Finding, place: str) -> str:
+    """Return a finding of the doctor in one line, worded for a place."""
+    remedy = f" -> {hints.words(finding.remedy, place)}" if finding.remedy else ""
+    return f"{finding.verdict:<8} {finding.check}: {finding.detail}{remedy}"
+
+
+def findings_summary(findings: Sequence[Finding]) -> str:
+    """Return how many findings there were of each verdict."""
+    verdicts = [finding.verdict for finding in findings]
+    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("ok", "warning", "failed"))
+
+
+def _html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(tag: str, cells: Sequence[str]) -> str:
+        return "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells)
+
+    head = f"<thead><tr>{line('th', header)}</tr></thead>" if header else ""
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f'<table style="margin:0">{head}<tbody>{body}</tbody></table>'

@@ -1,0 +1,70 @@
+"""A report: the dashboard of a cluster as one file, which opens without a server and after the cluster's end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from workbench.commands import actions, atomic_file
+from workbench.deploy.registry import Record
+from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout, from_fields
+
+# Draws it, apart: the notebook is not to load Panel. With this exit code it has printed the fields of an error.
+_MODULE = "workbench.dashboard.report"
+_REFUSED = 3
+# Seconds for it: two to load Panel, five to draw, on a machine with nothing else to do.
+_DEADLINE = 120.0
+
+
+def report(file: str, name: str | None, bound: Record | None = None) -> str:
+    """Write the report of a cluster, and return a line that says so.
+
+    Parameters
+    ----------
+    file
+        Path, of ``.html``; a file that is there is replaced, once the report is complete.
+    name, bound
+        The cluster, as of `workbench.commands.actions.choose`.
+
+    Raises
+    ------
+    InvalidRequest
+        If there can be no such file, or the ranks have told nothing.
+    ClusterNotFound
+        If the cluster has ended, or there is none.
+    HeadUnreachable
+        If its head does not answer.
+    StartError
+        If the report is not drawn, or not in time.
+    """
+    if not file.lower().endswith((".html", ".htm")):
+        raise InvalidRequest(f"report {file}: a report is a file of HTML; name one that ends in .html, as {file}.html")
+    path = atomic_file.checked("report", file)
+    try:
+        record = actions.choose(name, bound)
+    except ClusterNotFound as error:
+        message = f"{error.message} A report is made while its cluster runs, and can be read ever after."
+        raise error.retold(ClusterNotFound, message) from None
+    atomic_file.write("report", path, _drawn(record.name))
+    return f"{file} has the report of cluster {record.name!r}"
+
+
+def _drawn(name: str) -> bytes:
+    # -P: no file in the notebook's folder takes the place of a module
+    command = [sys.executable, "-P", "-m", _MODULE, name]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DEADLINE, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise StartTimeout(
+            f"the report of cluster {name!r} was not drawn within {_DEADLINE:.0f} s.", hint="Try again."
+        ) from error
+    if done.returncode == _REFUSED:
+        raise from_fields(json.loads(done.stdout))
+    if done.returncode:
+        raise StartError(
+            f"the report of cluster {name!r} was not drawn (exit code {done.returncode}).",
+            hint=f"`{' '.join(command)}` tells more.",
+            log=done.stderr.decode(errors="replace").strip(),
+        )
+    return done.stdout

@@ -1,0 +1,49 @@
+"""Bars of what time is spent on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workbench.dashboard import charts
+from workbench.dashboard.snapshot import SHARE_TITLES, SHARES
+from workbench.dashboard.theme import Theme
+
+if TYPE_CHECKING:
+    from bokeh.models import ColumnDataSource
+
+
+def share_bars(
+    theme: Theme, source: ColumnDataSource, x: str, name: str, words: str, *, thin: bool = True, **options: Any
+) -> charts.Figure:
+    """Return a figure of one bar for each place, made up of the shares.
+
+    Parameters
+    ----------
+    theme
+        Its colours.
+    source
+        Has a column for each of `SHARES`.
+    x, name
+        Columns of the places, and of what they are called.
+    words
+        How a share is told under the pointer, as in ``"{0 %}"``.
+    thin
+        Whether the bars touch one another.
+    options
+        Of `charts.plot`.
+    """
+    made = charts.plot(theme, 260, **options)
+    bars = made.vbar_stack(
+        SHARES,
+        x=x,
+        width=1.0 if thin else 0.8,
+        source=source,
+        fill_color=list(theme.shares),
+        # apart from each other, and the idle part apart from the card; bars that touch have no room for that
+        line_color=list(theme.shares) if thin else [*[theme.card] * (len(SHARES) - 1), theme.muted],
+        legend_label=list(SHARE_TITLES),
+    )
+    charts.legend(made, theme)
+    told = ((title, f"@{share}{words}") for title, share in zip(SHARE_TITLES, SHARES, strict=True))
+    charts.hover(made, bars, [(x, f"@{name}"), *told])
+    return made

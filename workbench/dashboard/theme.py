@@ -1,0 +1,142 @@
+"""Colours and letters of the dashboard, in light and in dark, and the files beside this one that use them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
+
+
+@cache
+def beside(name: str) -> str:
+    """Return the text of a file of this folder."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+STYLE = f"body {{ font-family: {FONT}; }}\n{beside('page.css')}"
+"""CSS of a whole page, but for the values of its colours."""
+
+
+def _channels(colour: str) -> list[int]:
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, from 1 to 21, as the Web Content Accessibility Guidelines 2.1 define it."""
+
+    def luminance(colour: str) -> float:
+        parts = (part / 255 for part in _channels(colour))
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of one theme; those of parts can be told apart by the colour-blind (after Okabe and Ito).
+
+    Attributes
+    ----------
+    name : {"light", "dark"}
+    page, card, line, text, muted : str
+        Of the page, of the cards on it, of lines and grids, of text and of text that matters less.
+    accent, chosen, bad : str
+        Of what is to be seen first, behind what is chosen, and of what is wrong.
+    shares : tuple of str
+        Compute, MPI, waiting, idle.
+    kinds : tuple of str
+        As `workbench.metrics.schema.KINDS`.
+    ramp : tuple of str
+        From little to much.
+    nothing, missing : str
+        Of a cell that counted nothing, and of a cell of which nothing is known; neither is near a colour of the ramp.
+    """
+
+    name: str
+    page: str
+    card: str
+    line: str
+    text: str
+    muted: str
+    accent: str
+    chosen: str
+    bad: str
+    shares: tuple[str, str, str, str]
+    kinds: tuple[str, str]
+    ramp: tuple[str, ...]
+    nothing: str
+    missing: str
+
+    @cached_property
+    def palette(self) -> list[str]:
+        """Colours by the codes of `workbench.dashboard.colour_scale`: 0 `nothing`, 1 to 254 `ramp`, 255 `missing`."""
+        stops = [_channels(stop) for stop in self.ramp]
+        colours = [self.nothing]
+        for step in range(254):
+            place = step / 253 * (len(stops) - 1)
+            below = min(int(place), len(stops) - 2)
+            mixed = (
+                round(low + (high - low) * (place - below))
+                for low, high in zip(stops[below], stops[below + 1], strict=True)
+            )
+            colours.append("#" + "".join(f"{part:02x}" for part in mixed))
+        return [*colours, self.missing]
+
+    @cached_property
+    def inks(self) -> list[str]:
+        """Colours of text on the colours of `palette`: black or white, whichever has more contrast."""
+        return [max("#000000", "#ffffff", key=lambda ink: contrast(ink, colour)) for colour in self.palette]
+
+    @property
+    def variables(self) -> str:
+        """The colours as CSS variables."""
+        named = {
+            "page": self.page,
+            "card": self.card,
+            "line": self.line,
+            "text": self.text,
+            "muted": self.muted,
+            "accent": self.accent,
+            "chosen": self.chosen,
+            "bad": self.bad,
+        }
+        return " ".join(f"--{name}: {colour};" for name, colour in named.items())
+
+
+LIGHT = Theme(
+    "light",
+    page="#f4f6f8",
+    card="#ffffff",
+    line="#e1e6eb",
+    text="#1d2733",
+    muted="#66727f",
+    accent="#2f7fc1",
+    chosen="#dfe9f3",
+    bad="#b42318",
+    shares=("#2f7fc1", "#c48600", "#d0573b", "#d5dbe1"),
+    kinds=("#2f7fc1", "#c48600"),
+    ramp=("#c6dcef", "#8fbde0", "#5fa3d3", "#1f6bac", "#0a2f5c"),
+    nothing="#f1f0ec",
+    missing="#e9dfd3",
+)
+DARK = Theme(
+    "dark",
+    page="#0f1419",
+    card="#182028",
+    line="#2b3641",
+    text="#e3e9ef",
+    muted="#93a1af",
+    accent="#4a9bdc",
+    chosen="#26394b",
+    bad="#ff8a75",
+    shares=("#4a9bdc", "#f0b43c", "#e56f51", "#3a4651"),
+    kinds=("#4a9bdc", "#f0b43c"),
+    ramp=("#1c4d78", "#26699c", "#2f86c2", "#7cc3ee", "#eaf6ff"),
+    nothing="#2b2c2e",
+    missing="#4a3f35",
+)
+THEMES = {theme.name: theme for theme in (LIGHT, DARK)}

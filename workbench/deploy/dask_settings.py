@@ -1,0 +1,54 @@
+"""Dask settings of the process that starts a cluster, which hold for its head and ranks as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.deploy.permissions import opener
+from workbench.deploy.record import Record
+
+
+def dask_settings(record: Record) -> Path:
+    """Return the file with the Dask settings of a cluster."""
+    return record.folder / "dask.yaml"
+
+
+def write_dask_settings(record: Record) -> None:
+    """Write this process's Dask settings where the cluster finds them: those that a new process would not have."""
+    import dask
+    import yaml
+
+    # Every rank reads this file, and reading all settings again would take it longer than anything else it reads.
+    defaults: dict[str, Any] = {}
+    dask.config.refresh(defaults, paths=[], env={})
+    with_files: dict[str, Any] = {}
+    dask.config.refresh(with_files, env={})
+    changes = [_changes(dask.config.config, usual) for usual in (defaults, with_files)]
+    if record.local_directory and dask.config.get("temporary-directory", None) is None:
+        changes.append({"temporary-directory": record.local_directory})
+    with open(dask_settings(record), "w", encoding="utf-8", opener=opener) as file:
+        yaml.safe_dump(dask.config.merge(*changes), file)
+
+
+def _changes(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            below = usual.get(key)
+            if inner := _changes(value, below if isinstance(below, Mapping) else {}):
+                changes[key] = inner
+        elif (key not in usual or value != usual[key]) and _is_plain(value):
+            changes[key] = value
+    return changes
+
+
+def _is_plain(value: Any) -> bool:
+    import yaml
+
+    try:
+        yaml.safe_dump(value)
+    except yaml.YAMLError:
+        return False
+    return True

@@ -1,0 +1,493 @@
+"""The clusters of this user: one folder each, under Jupyter's data directory.
+
+::
+
+    <jupyter data>/workbench/clusters/NAME/    0700: record.json, certificate.pem, key.pem, job.sh, dask.yaml
+    <jupyter data>/workbench/logs/NAME-ID/     0700: head.log, world-0.log, rank-0.log, rank-1.log, ...
+    <jupyter data>/workbench/ended/            0700: how each cluster has ended, see `workbench.deploy.ended`
+
+The folder is the cluster's name (it is made atomically, so there is one cluster of a name), its key and its
+*lease*: the head ends the cluster when the folder is gone or belongs to another cluster. Logs outlive it.
+
+Until the head runs the starter writes the record, from then on the head alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from workbench import config
+from workbench.deploy import ended, node_dirs
+from workbench.deploy.permissions import check_closed, check_private, make_private, replace_file
+from workbench.deploy.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
+from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, LaunchError, RecordError, did_you_mean
+from workbench.hints import Command, Hint, Option
+from workbench.log.printable import printable
+
+if TYPE_CHECKING:
+    from workbench.launch.interface import JobStatus
+
+__all__ = [
+    "RECORD",
+    "Record",
+    "World",
+    "ask_schedulers",
+    "check_free",
+    "check_name",
+    "clean",
+    "clusters_folder",
+    "create",
+    "free_name",
+    "from_dict",
+    "logs_folder",
+    "names",
+    "newest_logs",
+    "note_end",
+    "owns_lease",
+    "read",
+    "remove",
+    "running",
+    "update",
+    "why_gone",
+    "write",
+]
+
+RECORD = "record.json"
+_ALLOWED = "1 to 40 letters, digits, '.', '_' and '-', the first a letter or digit"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+# What a record that was damaged is read with.
+_DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
+# What a system says of a folder that cannot be moved to a name since there is something.
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+
+
+def check_name(name: Any) -> str:
+    """Return `name` if it can name a cluster, or raise `InvalidRequest`."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"cluster name {name!r}: allowed are {_ALLOWED}.",
+            option="name",
+            given=name,
+            allowed=_ALLOWED,
+            hint=("Choose another ", Option("name"), "."),
+        )
+    return name
+
+
+def free_name() -> str:
+    """Return a name that no cluster has: ``mpi``, ``mpi-2``, ``mpi-3``, ..."""
+    clean()
+    taken = set(names())
+    return next(name for i in range(1, len(taken) + 2) if (name := "mpi" if i == 1 else f"mpi-{i}") not in taken)
+
+
+def names() -> list[str]:
+    """Return the names of all clusters that have a record, stale ones among them.
+
+    Raises
+    ------
+    RecordError
+        If their folder cannot be read, or is in one that others can change.
+    """
+    try:
+        check_closed(clusters_folder().parent)
+        return sorted(path.name for path in clusters_folder().iterdir() if _NAME.fullmatch(path.name))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RecordError(
+            f"{clusters_folder()} has to be a folder of yours that you can read, but: {error}.",
+            hint="Make it so, or set JUPYTER_DATA_DIR to another folder.",
+        ) from error
+
+
+def create(record: Record) -> None:
+    """Make the folder of a new cluster and write its first record.
+
+    Raises
+    ------
+    ClusterExists
+        If a cluster of that name runs, or may run. The record of one that is surely gone is replaced.
+    RecordError
+        If the folders of the registry are open to other users.
+    """
+    check_name(record.name)
+    check_closed(clusters_folder().parent)
+    for folder in (clusters_folder(), logs_folder()):
+        make_private(folder)
+        check_private(folder)
+    if record.name in names():
+        _forget_if_stale(record.name)
+    # It takes its name with the record inside: a start that is killed here leaves no folder without one.
+    draft = record.folder.with_name(f".{record.name}.{record.id}")
+    try:
+        draft.mkdir(mode=0o700)
+        _write(draft, record)
+        draft.rename(record.folder)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if error.errno not in _TAKEN:
+            raise
+        raise _exists(record.name) from None
+    record.logs.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_free(name: str) -> None:
+    """Return if a new cluster can have the name, as far as that is seen without asking a scheduler.
+
+    Raises
+    ------
+    InvalidRequest
+        If none can have it; `ClusterExists` if one has. If the registry cannot be read it raises as `names`.
+    """
+    taken = check_name(name) in names()
+    try:
+        if not taken or read(name).alive() is False:
+            return
+    except ClusterNotFound:
+        return  # it has ended since
+    except RecordError:
+        pass  # whose it is cannot be told
+    raise _exists(name)
+
+
+def _exists(name: str) -> ClusterExists:
+    return ClusterExists(
+        f"there is a cluster named {name!r} already.",
+        option="name",
+        given=name,
+        hint=(
+            "Use it (",
+            Command("attach", name),
+            "), stop it (",
+            Command("stop", name),
+            ") or choose another ",
+            Option("name"),
+            ".",
+        ),
+    )
+
+
+def write(record: Record) -> None:
+    """Replace the record on disk in one step: a reader sees the old one or the new one, never a part.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the cluster's folder is gone; it is never made again.
+    """
+    _write(record.folder, record)
+
+
+def _write(folder: Path, record: Record) -> None:
+    replace_file(folder / RECORD, json.dumps(dataclasses.asdict(record), indent=1))
+
+
+def update(record: Record) -> None:
+    """Write the record of a running cluster, unless its folder has become another cluster's.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder is gone.
+    """
+    if owns_lease(record):
+        write(record)
+
+
+def read(name: str) -> Record:
+    """Return the record of cluster `name`.
+
+    Raises
+    ------
+    ClusterNotFound
+        If there is none.
+    RecordError
+        If it is corrupt, of another version, another user's, readable by others, or in a folder that others can
+        change.
+    """
+    check_name(name)
+    folder = clusters_folder() / name
+    try:
+        check_closed(folder.parent.parent)
+        check_private(folder)
+        path = folder / RECORD
+        check_private(path)
+        content = path.read_bytes()
+    except FileNotFoundError:
+        known = names()
+        raise ClusterNotFound(
+            f"no cluster named {name!r}" + (f"; {did_you_mean(name, known)}." if known else "."),
+            option="name",
+            given=name,
+            allowed=known,
+            hint=() if known else ("No cluster runs; start one with ", Command("start"), "."),
+        ) from None
+    except RecordError:
+        raise
+    except OSError as error:
+        raise RecordError(
+            f"the record of cluster {name!r} cannot be read ({error}).", hint=f"Remove {folder} if the cluster is gone."
+        ) from error
+    try:
+        return _parse(content, name)
+    except _DAMAGED as error:
+        raise RecordError(
+            f"the record of cluster {name!r} cannot be read ({error}): {path}.",
+            hint="It was written by another version, or damaged: remove its folder if the cluster is gone "
+            "(removing it ends a cluster that still runs).",
+        ) from error
+
+
+def running(name: str) -> Record:
+    """Return the record of cluster `name` unless it has ended; the record of one that has is removed.
+
+    Raises
+    ------
+    ClusterNotFound
+        If there is none, or it has ended: the message tells where its logs are.
+    RecordError
+        As `read` does.
+    """
+    try:
+        record = read(name)
+    except ClusterNotFound as error:
+        logs = newest_logs(name)
+        if logs is None:
+            raise
+        its = ended.last(name)
+        why = f" ({its.reason})" if its is not None and its.logs_folder == logs else ""
+        raise ClusterNotFound(
+            f"cluster {name!r} has ended{why}. Its logs are in {logs}.", option="name", given=name, hint=_again(name)
+        ) from error
+    if _alive(record) is not False and record.state != "failed":
+        return record
+    clean()
+    why = f" ({printable(record.message)})" if record.state == "failed" else ""
+    raise ClusterNotFound(
+        f"cluster {name!r} has ended{why}: its head, process {record.process.pid} on {record.process.host}, is gone. "
+        f"Its logs are in {record.logs}.",
+        option="name",
+        given=name,
+        hint=_again(name),
+    )
+
+
+def _again(name: str) -> Hint:
+    return "Start a new one with ", Command("start", f"--name {name}"), "."
+
+
+def _alive(record: Record, told: JobStatus | None = None) -> bool | None:
+    # Of a batch job the scheduler knows more than this host; ranks and heads need not load what asks it.
+    from workbench.deploy import jobs
+
+    return jobs.alive(record, told)
+
+
+def _parse(content: bytes, name: str) -> Record:
+    values = json.loads(content)
+    if not isinstance(values, dict):
+        raise TypeError("it is not an object")
+    if values.get("schema") != SCHEMA:
+        raise ValueError(f"schema {values.get('schema')!r}, this version reads {SCHEMA}")
+    if values["name"] != name:
+        raise ValueError(f"it names cluster {values['name']!r}")
+    return from_dict(values)
+
+
+def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType({})) -> bool:
+    """Remove what a cluster has left that was killed with its head; tell whether it was one."""
+    path = clusters_folder() / name / RECORD
+    try:
+        file = open(path, "r+b")  # noqa: SIM115  (closed below)
+    except OSError:
+        return False
+    with file:
+        try:
+            record = read(name)
+        except (RecordError, ClusterNotFound):
+            return False
+        if _alive(record, told.get(record.id)) is not False or not _is_ours_to_remove(file, path):
+            return False
+        try:
+            _cancel(record)
+        except LaunchError:
+            return False  # forgotten, what waits in a queue yet would be nobody's
+        if record.process.is_local:
+            node_dirs.remove(record.id)
+        note_end(record, told.get(record.id))
+        return _remove_folder(record)
+
+
+def note_end(record: Record, told: JobStatus | None = None) -> None:
+    """Keep how a cluster has ended whose head could not do so.
+
+    Parameters
+    ----------
+    record
+        The cluster.
+    told
+        What its scheduler tells of its job; None: it is asked.
+    """
+    if ended.is_noted(record):
+        return
+    from workbench.deploy import jobs
+    from workbench.launch.interface import UNKNOWN
+
+    if record.state in ("closing", "failed"):
+        ended.note(record, ended.ENDED if record.state == "closing" else ended.FAILED, record.message)
+        return
+    told = UNKNOWN if told is None else told
+    if jobs.is_batch(record) and not told.over:
+        told = jobs.status(record)
+    ended.note(record, ended.FAILED, why_gone(record, told), told.end if told.over else None)
+
+
+def why_gone(record: Record, told: JobStatus) -> str:
+    """Return in words why a cluster is gone whose head has not written why; `told` of its job."""
+    from workbench.deploy import jobs
+
+    if told.over:
+        return f"its job {jobs.job_id(record)} has ended: {jobs.words(told)}"
+    if record.state == "submitted":
+        return "its start was given up"
+    return f"its head, process {record.process.pid} on {record.process.host}, was killed or crashed"
+
+
+def _cancel(record: Record) -> None:
+    """Cancel what jobs of a cluster there still are: those of later worlds outlast its head in their queue."""
+    from workbench.deploy import jobs
+
+    if jobs.is_batch(record):
+        jobs.cancel(record)
+
+
+def _is_ours_to_remove(file: BinaryIO, path: Path) -> bool:
+    """Tell whether no other process is removing the folder of an open record, and none has done so.
+
+    Notes
+    -----
+    Of several that find a cluster gone the second would otherwise remove what the first has made in its place.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def owns_lease(record: Record) -> bool:
+    """Tell whether the folder of the cluster is still there and still this cluster's.
+
+    Raises
+    ------
+    OSError
+        If that cannot be told now, as when a file server does not answer.
+    """
+    try:
+        if record.folder.lstat().st_uid != os.geteuid():
+            return False
+        return _is_of(record.folder, record)
+    except FileNotFoundError:
+        return False
+
+
+def _is_of(folder: Path, record: Record) -> bool:
+    content = (folder / RECORD).read_bytes()
+    try:
+        return bool(json.loads(content)["id"] == record.id)
+    except _DAMAGED:
+        # Damaged, but nobody else's: the head writes it anew with its next change.
+        return True
+
+
+def remove(record: Record) -> None:
+    """Remove the cluster's folder, key included, if it is still this cluster's; its logs stay."""
+    _remove_folder(record)
+    _prune_logs()
+
+
+def _remove_folder(record: Record) -> bool:
+    """Remove the folder of a cluster if it is still this cluster's; tell whether it was."""
+    if not owns_lease(record):
+        return False
+    # Away under one rename first: nobody may meet a folder that has lost its record but keeps its name.
+    doomed = record.folder.with_name(f".{record.name}.{uuid.uuid4().hex}")
+    try:
+        record.folder.rename(doomed)
+    except FileNotFoundError:
+        return False
+    with suppress(FileNotFoundError):
+        if not _is_of(doomed, record):
+            # Without locks another process has removed it since the look, and a new cluster has its name.
+            doomed.rename(record.folder)
+            return False
+    shutil.rmtree(doomed, ignore_errors=True)
+    return True
+
+
+def clean(told: Mapping[str, JobStatus] | None = None) -> list[str]:
+    """Remove the records of clusters that are surely gone; return their names.
+
+    Parameters
+    ----------
+    told
+        What schedulers tell of jobs, as of `ask_schedulers`; None: they are asked.
+    """
+    told = ask_schedulers() if told is None else told
+    return [name for name in names() if _forget_if_stale(name, told)]
+
+
+def ask_schedulers() -> dict[str, JobStatus]:
+    """Return what the schedulers tell of the jobs of all clusters, by the ids of these; each is asked once."""
+    from workbench.deploy import jobs
+
+    records = []
+    for name in names():
+        with suppress(RecordError, ClusterNotFound):
+            records.append(read(name))
+    return jobs.ask_all(records)
+
+
+def newest_logs(name: str) -> Path | None:
+    """Return the folder of logs of the cluster that last had this name, or None."""
+    found = [path for path in logs_folder().glob(f"{name}-????????") if path.is_dir()]
+    return max(found, key=_modified, default=None)
+
+
+def _prune_logs() -> None:
+    kept = {_logs_of(name) for name in names()}
+    ended = sorted((path for path in logs_folder().glob("*") if path not in kept), key=_modified)
+    for path in ended[: max(0, len(ended) - int(config.get("keep-logs")))]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _logs_of(name: str) -> Path | None:
+    try:
+        return read(name).logs
+    except (RecordError, ClusterNotFound):
+        return newest_logs(name)  # it may run, although its record cannot be read
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0  # removed by another cluster that has just ended

@@ -1,0 +1,105 @@
+"""A way to a head where there is no route: one port, forwarded by ``ssh``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+
+from workbench.errors import HeadUnreachable, InvalidRequest
+from workbench.log import debug_log
+
+_LOOPBACK = "127.0.0.1"
+# Seconds for ssh to end once it is asked.
+_END = 3.0
+
+
+class Tunnel:
+    """Forwards a port of this host through another one.
+
+    Parameters
+    ----------
+    host
+        Host to log in to, as ``ssh`` takes it: a name, ``user@name``, or an entry of ``~/.ssh/config``.
+
+    Raises
+    ------
+    InvalidRequest
+        If it is no name of a host.
+    """
+
+    def __init__(self, host: str) -> None:
+        if not host or host.startswith("-") or any(map(str.isspace, host)):
+            raise InvalidRequest(option="ssh_tunnel", given=host, allowed="a host as ssh takes it, e.g. user@login1")
+        self.host = host
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def open(self, address: str, timeout: float) -> str:
+        """Forward a port to the host and port in `address`; return the address that leads there from here.
+
+        Raises
+        ------
+        HeadUnreachable
+            If ``ssh`` does not get there within `timeout` seconds; without a password, since nobody could type it.
+        """
+        protocol, _, there = address.partition("://")
+        port = _free_port()
+        # `cat` ends when this process does, however that ends, and ssh with it: no port stays open.
+        self._process = await asyncio.create_subprocess_exec(
+            "ssh", "-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15",
+            "-L", f"{_LOOPBACK}:{port}:{there}", self.host, "cat",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        debug_log.started(self._process.pid, "ssh to %s", self.host)
+        try:
+            async with asyncio.timeout(timeout):
+                while not await _listens(port):
+                    if self._process.returncode is not None:
+                        raise self._failure(await self._said())
+        except TimeoutError:
+            raise self._failure(f"it was not there after {timeout:.0f} s") from None
+        return f"{protocol}://{_LOOPBACK}:{port}"
+
+    async def _said(self) -> str:
+        stream = self._process.stderr if self._process else None
+        lines = (await stream.read()).decode(errors="replace").strip().splitlines() if stream else []
+        return lines[-1] if lines else "it ended without a word"
+
+    def _failure(self, why: str) -> HeadUnreachable:
+        return HeadUnreachable(
+            f"the tunnel through {self.host!r} could not be opened: {why}.",
+            hint=f"It has to be possible without a password: try ssh -o BatchMode=yes {self.host} true",
+        )
+
+    async def close(self) -> None:
+        """End ``ssh``."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                async with asyncio.timeout(_END):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        debug_log.ended(process.pid, process.returncode, "ssh to %s", self.host)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(_LOOPBACK, port)
+    except OSError:
+        await asyncio.sleep(0.05)
+        return False
+    writer.close()
+    return True

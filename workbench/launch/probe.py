@@ -1,0 +1,106 @@
+"""Two ranks that say hello: the smallest world, started by the command line that starts a cluster's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench import config
+from workbench.deploy import node_dirs
+from workbench.fork import stub
+from workbench.launch import parent_death
+from workbench.launch.environment import scrub
+from workbench.launch.mpi_library import MPI
+from workbench.launch.mpiexec import Geometry, world_command
+from workbench.log import debug_log
+
+_MODULES = "mpi4py.MPI,workbench.fork.hello"
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What two ranks said that were started as a world of two."""
+
+    code: int | None
+    """Exit code of ``mpiexec``; None: it had not ended at the deadline."""
+    worlds: tuple[Mapping[str, int], ...]
+    """What every rank 0 told: ``hello``, the size of its world, ``total`` of the Allreduce, level of ``threads`` and
+    whether it was ``forked``."""
+    output: str
+    """All that was printed."""
+
+
+def say_hello(found: MPI, timeout: float, *, forked: bool = False) -> Hello:
+    """Start two ranks just as a cluster does and let them add their ranks.
+
+    Parameters
+    ----------
+    timeout
+        Seconds until they are ended.
+    forked
+        Fork them from a template.
+    """
+    identity = uuid.uuid4().hex
+    # Ranks that are ended leave segments of shared memory: not there where nobody finds them.
+    with tempfile.TemporaryDirectory(prefix="workbench-hello-", ignore_cleanup_errors=True) as folder:
+        program = ["workbench.fork.hello", "hello", identity]
+        template = ["-I", "-S", stub.__file__, identity, f"{folder}/template.log", _MODULES]
+        try:
+            return _say_hello(found, timeout, Path(folder), [*(template if forked else ["-m"]), *program])
+        finally:
+            node_dirs.remove(identity)
+
+
+def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[str]) -> Hello:
+    geometry = Geometry.here(2, 1, shared_memory)
+    command = world_command(found, geometry, [sys.executable, *program], config.get("mpi.extra-args"))
+    environment, _ = scrub(os.environ)
+    tied = parent_death.words(str(shared_memory), "" if config.get("mpi.guard") else None)
+    process = subprocess.Popen(
+        [*tied, *command.argv],
+        env=command.variables(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    debug_log.started(process.pid, "two ranks that say hello: %s", command.argv[0])
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return Hello(None, (), _end(process))
+    finally:
+        debug_log.ended(process.pid, process.returncode, "two ranks that say hello")
+    return Hello(process.returncode, heard(output), output)
+
+
+def heard(output: str) -> tuple[Mapping[str, int], ...]:
+    r"""Return what ranks told, among whatever else was printed.
+
+    Examples
+    --------
+    >>> heard('a warning\\n{"hello": 2, "total": 3, "threads": 3}\\n')
+    ({'hello': 2, 'total': 3, 'threads': 3},)
+    """
+    return tuple(json.loads(line) for line in output.splitlines() if line.startswith('{"hello"'))
+
+
+def _end(process: subprocess.Popen[str]) -> str:
+    """End ``mpiexec`` and its ranks; return what was printed."""
+    import psutil
+
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    _, left = psutil.wait_procs([psutil.Process(process.pid), *ranks], timeout=5)
+    for rank in left:
+        rank.kill()
+    output, _ = process.communicate(timeout=5)
+    return output

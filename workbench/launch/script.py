@@ -1,0 +1,33 @@
+"""The script of a job on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from workbench.deploy.permissions import opener
+from workbench.errors import LaunchError
+from workbench.launch.interface import JobSpec
+
+
+def write_script(spec: JobSpec, text: str, removed: Sequence[str]) -> None:
+    """Write a job's script, and into its log what was left out of its environment.
+
+    Raises
+    ------
+    LaunchError
+        If one of them cannot be written.
+    """
+    note = "left out of the environment, since they belong to an enclosing job or rank, or contradict the job:"
+    try:
+        with open(os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:
+            file.write(text)
+        # Made here also when there is nothing to write: what the job writes into it is the user's alone.
+        with open(spec.log, "a", encoding="utf-8", opener=opener) as log:
+            if removed:
+                log.write(f"{note} {', '.join(removed)}\n")
+    except OSError as error:
+        raise LaunchError(
+            f"cannot write {error.filename or spec.script}: {error.strerror}.",
+            hint="Check its permissions, the room on its disk and your quota.",
+        ) from error

@@ -1,0 +1,217 @@
+"""What SLURM reads: a job's script, as text. No action here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from workbench.errors import InvalidRequest
+from workbench.launch.interface import JobSpec
+from workbench.launch.jobqueue import Site, header
+from workbench.launch.walltime import clock
+
+_LONG = {
+    "-A": "--account", "-C": "--constraint", "-D": "--chdir", "-J": "--job-name", "-M": "--clusters", "-N": "--nodes",
+    "-W": "--wait", "-a": "--array", "-c": "--cpus-per-task", "-e": "--error", "-i": "--input", "-n": "--ntasks",
+    "-o": "--output", "-p": "--partition", "-q": "--qos", "-t": "--time",
+}  # fmt: skip
+OURS = {
+    "--job-name": "--name",
+    "--nodes": "--nodes",
+    "--ntasks": "the number of ranks",
+    "--ntasks-per-node": "--ranks-per-node",
+    "--cpus-per-task": "--threads",
+    **dict.fromkeys(
+        (
+            "--array",
+            "--chdir",
+            "--clusters",
+            "--comment",
+            "--error",
+            "--input",
+            "--no-requeue",
+            "--open-mode",
+            "--output",
+            "--parsable",
+            "--requeue",
+            "--signal",
+            "--test-only",
+            "--wait",
+            "--wrap",
+        ),
+        "",
+    ),
+}
+"""Options that every job sets, or must not have, with the workbench's own that set them; empty where none does."""
+OPTIONS = {
+    "--time": "walltime",
+    "--partition": "queue",
+    "--account": "account",
+    "--constraint": "constraint",
+    "--reservation": "reservation",
+    "--gpus-per-task": "gpus",
+}
+"""Options for fields of `Resources`."""
+# Without these there is no MPI world of the right shape, or nobody finds its output: a site cannot leave them out.
+_KEPT = ("--job-name", "--output", "--nodes", "--ntasks", "--ntasks-per-node", "--cpus-per-task")
+MEMORY = "--mem-per-cpu"
+"""The option for the memory of a rank."""
+_OF_MEMORY = ("--mem", "--mem-per-cpu", "--mem-per-gpu")
+
+
+def option(directive: str) -> str:
+    """Return the option that a directive sets, in its long form.
+
+    Examples
+    --------
+    >>> option("-p debug"), option("-n4"), option("#SBATCH --mem=4G"), option("--exclusive")
+    ('--partition', '--ntasks', '--mem', '--exclusive')
+    """
+    words = directive.removeprefix("#SBATCH").split(None, 1)
+    name = words[0].partition("=")[0] if words else ""
+    return name if name.startswith("--") else _LONG.get(name[:2], name[:2])
+
+
+def same(first: str, second: str) -> bool:
+    """Tell whether two options ask for the same thing, memory in whatever form."""
+    return first == second or (first in _OF_MEMORY and second in _OF_MEMORY)
+
+
+def script(spec: JobSpec, site: Site, notice: int | None) -> str:
+    """Return the script of a job.
+
+    Parameters
+    ----------
+    spec
+        The job, with resources that are complete.
+    site
+        Gives the first line, the prologue and the memory of a node; its directives to skip are left out.
+    notice
+        Seconds before its end at which the head is told of it; None: it knows by itself.
+
+    Raises
+    ------
+    InvalidRequest
+        If a value has a line break or another control character, which no script can carry.
+    """
+    extra = [f"#SBATCH {line}" for line in spec.resources.extra]
+    lines = [line for line in _directives(spec, site, notice) if line in extra or not _skipped(line, site)]
+    directory, program = shlex.quote(str(spec.directory)), shlex.quote(spec.command[0])
+    lines = [site.shebang, *lines, "", *site.prologue]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in spec.environment]
+    lines += [
+        *_missing(f"-d {directory}", spec.directory, "the job's folder"),
+        *_missing(f"-x {program}", spec.command[0], "the Python of the cluster"),
+        f"cd {directory} || exit 1",
+        f"exec {shlex.join(spec.command)}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def comment(identity: str) -> str:
+    """Return the comment of a job, by which it can be counted, and found if its number was never heard."""
+    return f"workbench:{identity}"
+
+
+def _missing(test: str, path: object, what: str) -> Iterator[str]:
+    sentence = f"workbench: {path} does not exist on "
+    rest = f": {what} has to be on a file system that the nodes share."
+    words = f'{shlex.quote(sentence)} "$(hostname)" {shlex.quote(rest)}'
+    yield f"test {test} || {{ printf '%s%s%s\\n' {words} >&2; exit 1; }}"
+
+
+def _directives(spec: JobSpec, site: Site, notice: int | None) -> Iterator[str]:
+    asked = spec.resources
+    settings: list[tuple[str, object]] = [
+        ("--job-name", spec.name),
+        ("--comment", comment(spec.identity)),
+        ("--output", _file_name(str(spec.log))),
+        ("--open-mode", "append"),
+        ("--nodes", asked.nodes),
+        ("--ntasks", spec.ranks),
+        ("--ntasks-per-node", asked.ranks_per_node),
+        ("--cpus-per-task", spec.threads),
+        ("--mem-per-cpu", spec.memory and f"{_mebibytes(spec.memory, spec.threads)}M"),
+        ("--mem", f"{_mebibytes(site.memory, 1)}M" if spec.memory is None and site.memory is not None else None),
+        ("--constraint", asked.constraint),
+        ("--reservation", asked.reservation),
+        ("--gpus-per-task", asked.gpus),
+        ("--signal", notice and f"B:USR1@{notice}"),
+    ]
+    yield from (f"#SBATCH {name}={quoted(str(value))}" for name, value in settings if value is not None)
+    # A head that is started again would find its record taken.
+    yield "#SBATCH --no-requeue"
+    yield from header(
+        "slurm",
+        replace(
+            site,
+            queue=asked.queue and quoted(asked.queue),
+            account=asked.account and quoted(asked.account),
+            walltime=None if asked.walltime is None else clock(asked.walltime),
+            extra=asked.extra,
+        ),
+    )
+
+
+def _skipped(line: str, site: Site) -> bool:
+    name = option(line)
+    return name not in _KEPT and any(same(name, option(skip)) for skip in site.skip)
+
+
+def _mebibytes(size: int, parts: int) -> int:
+    return -(-size // (parts * 2**20))
+
+
+def quoted(value: str) -> str:
+    """Return a value as sbatch reads it from a script: it knows double quotes, and a backslash in them."""
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
+        raise InvalidRequest(f"{value!r}: no job script can carry a line break or another control character.")
+    return (
+        value if re.fullmatch(r"[\w@%+=:,./^&|*!()\[\]-]*", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    )
+
+
+def _file_name(path: str) -> str:
+    # %j would be the job's id. A backslash makes SLURM take all the rest as it is.
+    return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")
+
+
+def overriding(text: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the variables by which sbatch would take something else than the script says.
+
+    Parameters
+    ----------
+    text
+        The script.
+    environment
+        Variables by name.
+    """
+    said = {option(line) for line in text.splitlines() if line.startswith("#SBATCH")}
+    return sorted(
+        name for name in environment if name in _NEVER or any(same(_VARIABLES.get(name, ""), one) for one in said)
+    )
+
+
+_VARIABLES = {
+    "SBATCH_ACCOUNT": "--account",
+    "SBATCH_CONSTRAINT": "--constraint",
+    "SBATCH_GPUS_PER_TASK": "--gpus-per-task",
+    "SBATCH_JOB_NAME": "--job-name",
+    "SBATCH_MEM_PER_CPU": "--mem-per-cpu",
+    "SBATCH_MEM_PER_GPU": "--mem-per-gpu",
+    "SBATCH_MEM_PER_NODE": "--mem",
+    "SBATCH_NO_REQUEUE": "--no-requeue",
+    "SBATCH_OPEN_MODE": "--open-mode",
+    "SBATCH_OUTPUT": "--output",
+    "SBATCH_PARTITION": "--partition",
+    "SBATCH_QOS": "--qos",
+    "SBATCH_REQUEUE": "--no-requeue",
+    "SBATCH_RESERVATION": "--reservation",
+    "SBATCH_SIGNAL": "--signal",
+    "SBATCH_TIMELIMIT": "--time",
+}
+# They make something else of it than one job in the background of this cluster.
+_NEVER = ("SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_WAIT")

@@ -1,0 +1,1 @@
+"""A log at level debug, and texts of others made safe to show."""

@@ -1,0 +1,95 @@
+"""What this rank runs for users: tasks, calls on all ranks and cells, and what these count."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from workbench.metrics.busy_time import Busy
+from workbench.metrics.counters import Counters, Meter
+from workbench.metrics.rank_sample import Ended
+from workbench.mpi.call_state import Watch
+
+if TYPE_CHECKING:
+    from workbench.metrics.profile_rank import Counted
+
+# Calls that are told of at a tick, if so many end within it.
+_ENDED = 16
+
+Doing = tuple[str, Watch, float]
+"""Name of what runs, its watch, and since when it runs, in seconds of `time.monotonic`."""
+
+
+class Activity:
+    """What runs on this rank.
+
+    Parameters
+    ----------
+    busy
+        Sees the tasks of Dask.
+    meter
+        Has the counters.
+    enabled
+        Whether it is counted at all.
+    """
+
+    def __init__(self, busy: Busy, meter: Meter, *, enabled: bool = True) -> None:
+        self.busy, self.meter, self.enabled = busy, meter, enabled
+        self.began = time.monotonic()
+        self.profiles: dict[str, Counted] = {}
+        """Those that go on, by their names: what had been counted when they began."""
+        self.ended: deque[Ended] = deque(maxlen=_ENDED)
+        """The last that have ended."""
+        # A call and a cell may run at once, on two threads.
+        self._doing: list[Doing] = []
+
+    @property
+    def now(self) -> Doing | None:
+        """What runs on all ranks, the last to begin first; None if nothing does."""
+        doing = self._doing
+        return doing[-1] if doing else None
+
+    @property
+    def inside(self) -> dict[str, float]:
+        """Seconds so far in the operations of MPI that are counted and not over yet, by their names."""
+        now = time.monotonic()
+        return {
+            operation: now - watch.since
+            for _, watch, _ in self._doing
+            if (operation := watch.operation) is not None and watch.counters is not None
+        }
+
+    @contextmanager
+    def running(self, call: str, what: str, watch: Watch) -> Iterator[None]:
+        """Count what a call or a cell does, to the end of the block. For the thread that runs it.
+
+        Parameters
+        ----------
+        call, what
+            Its identity, and what it is called.
+        watch
+            Knows its operations of MPI.
+        """
+        if not self.enabled:
+            yield
+            return
+        doing = what, watch, time.monotonic()
+        watch.counters = counters = self.meter.open()
+        self._doing = [*self._doing, doing]
+        try:
+            with self.busy.running():
+                yield
+        finally:
+            self._doing = [other for other in self._doing if other is not doing]
+            watch.counters = None
+            self.meter.close(counters)
+            self.ended.append(_ended(call, doing, counters))
+
+
+def _ended(call: str, doing: Doing, counters: Counters) -> Ended:
+    calls, sent, seconds = map(sum, zip((0, 0, 0.0), *counters.operations.values(), strict=True))
+    what, _, begin = doing
+    return Ended(call, what, begin, time.monotonic(), mpi=seconds, operations=calls, bytes=sent)

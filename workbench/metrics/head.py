@@ -1,0 +1,99 @@
+"""What the head does for metrics: it hears the nodes, ticks, and answers whoever looks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from workbench.metrics.schema import TICK
+from workbench.metrics.store import Store
+from workbench.metrics.training import TOPIC, records
+from workbench.metrics.wait_times import LATE
+
+if TYPE_CHECKING:
+    from workbench.head.worlds import Worlds
+
+
+logger = logging.getLogger("workbench.head")
+
+
+class Metrics(SchedulerPlugin):
+    """The store of a cluster, and how it is reached.
+
+    Parameters
+    ----------
+    state
+        Returns what `workbench.metrics.update.Update.state` has.
+
+    worlds
+        Those of the cluster.
+
+    Attributes
+    ----------
+    handlers, stream_handlers : dict
+        For the scheduler.
+    """
+
+    name = "workbench-metrics"
+
+    def __init__(self, state: Callable[[], Mapping[str, Any]], worlds: Worlds) -> None:
+        self.store, self._worlds = Store(state), worlds
+        self._complaints: set[str] = set()
+        self.handlers: dict[str, Callable[..., Any]] = {
+            "workbench_metrics": self.update,
+            "workbench_metrics_pair": self.pair,
+            "workbench_metrics_met": self.met,
+            "workbench_time": self.time,
+        }
+        self.stream_handlers = {"workbench-metrics": self._take}
+
+    async def run(self) -> None:
+        """Tick, to the end of the head."""
+        # Behind the ranks, which look at the beginning of each tick, so that what they send is there.
+        while True:
+            await asyncio.sleep(TICK - (time.time() - TICK / 2) % TICK)
+            try:
+                self.store.keep({world.index for world in self._worlds})
+                self.store.tick()
+            except Exception as error:  # noqa: BLE001  (the cluster is worth more than what is told of it)
+                self._complain("metrics were not collected", error)
+
+    async def update(self, since: int = 0) -> dict[str, Any]:
+        """Return `Store.update`, packed."""
+        return self.store.update(since).pack()
+
+    async def pair(self, source: int, target: int) -> tuple[bytes, bytes]:
+        """Return `Store.pair`, packed: float64 times, float32 rates."""
+        times, rates = self.store.pair(source, target)
+        return times.tobytes(), rates.tobytes()
+
+    async def met(self, until: float) -> list[tuple[int, int, str, float, float]]:
+        """Return `Store.met`, as soon as the ranks have told all until then."""
+        await asyncio.sleep(until + LATE - time.time())
+        return self.store.met(until)
+
+    async def time(self) -> float:
+        """Return the time of this clock, in seconds since the epoch."""
+        return time.time()
+
+    def _take(self, *, worker: str, **message: Any) -> None:
+        try:
+            self.store.take(message)
+        except Exception as error:  # noqa: BLE001  (ranks may be of another version; Dask would lose the worker)
+            self._complain("a message with metrics could not be read", error)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        if what not in self._complaints:
+            self._complaints.add(what)
+            logger.error("%s; this is said once", what, exc_info=error)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Take what fits and `workbench.report` tell."""
+        if topic == TOPIC:
+            for record in records(msg, time.time()):
+                self.store.report(record)

@@ -1,0 +1,103 @@
+"""``%%mpi_profile``: what all ranks did while a cell ran."""
+
+from __future__ import annotations
+
+import ast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
+from IPython.display import display
+
+from workbench.commands.parse import split
+from workbench.errors import InvalidRequest, WorkbenchError
+from workbench.metrics.profile import Profile
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from workbench.metrics.profile_frame import ProfileFrame
+
+
+@magics_class
+class ProfileMagics(Magics):
+    """The magic ``%%mpi_profile``."""
+
+    shell: InteractiveShell
+
+    @no_var_expand
+    @cell_magic
+    def mpi_profile(self, line: str, cell: str) -> ProfileFrame:
+        """Run a cell here, and show what all ranks of the cluster did meanwhile: a table like that of mpiP.
+
+        %%mpi_profile [--out NAME]
+
+            --out   variable for the frame
+
+        The cell may begin with another magic, as %%mpi. The table is its value: a frame with a row for each rank
+        (seconds, compute, MPI, waiting, messages, bytes, the operation that took longest), and with `operations` and
+        `sites`, the places in your code from which MPI was called, as frames of their own. What the last line of the
+        cell comes to is displayed before. When the cell fails, or is interrupted, the table is shown first.
+        """
+        from distributed import Client
+
+        client = self.shell.user_ns.get("client")
+        try:
+            out = _out(line)
+            code = self._parsed(cell)
+            profile = Profile(client if isinstance(client, Client) else None).begin()
+        except WorkbenchError as error:
+            raise UsageError(str(error)) from None
+        try:
+            with profile:
+                self._execute(*code)
+        except BaseException:
+            with suppress(InvalidRequest):  # it could not be measured, and a note of the error says so
+                display(self._bound(profile, out))
+            raise
+        return self._bound(profile, out)
+
+    def _bound(self, profile: Profile, out: str | None) -> ProfileFrame:
+        if out is not None:
+            self.shell.user_ns[out] = profile.frame
+        return profile.frame
+
+    def _parsed(self, cell: str) -> tuple[ast.Module, str]:
+        """Return a cell and the name of its file, as the notebook would have it without the magic."""
+        # its first line is that of the magic
+        text = "\n" + self.shell.transform_cell(cell)
+        file = self.shell.compile.cache(text, self.shell.execution_count, raw_code="\n" + cell)
+        return self.shell.transform_ast(self.shell.compile.ast_parse(text, filename=file)), file
+
+    def _execute(self, tree: ast.Module, file: str) -> None:
+        """Run a cell in the notebook's namespace, and display what its last line comes to."""
+        names = self.shell.user_global_ns, self.shell.user_ns
+        compiled: Any = self.shell.compile
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compiled(tree, file, "exec"), *names)  # noqa: S102  (the user's own code)
+        if isinstance(last, ast.Expr):
+            value = eval(compiled(ast.Expression(last.value), file, "eval"), *names)  # noqa: S307  (the same)
+            if value is not None:
+                display(value)
+
+
+def _out(line: str) -> str | None:
+    """Return the name that a first line has for the frame."""
+    words = split(line.replace("=", " ", 1))
+    if words and (words[0] != "--out" or len(words) != 2 or not words[1].isidentifier()):
+        raise InvalidRequest(
+            f"%%mpi_profile {line}: allowed is --out and a name for a variable. Usage: %%mpi_profile [--out NAME]"
+        )
+    return words[1] if words else None
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register ``%%mpi_profile``."""
+    shell.register_magics(ProfileMagics)
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take ``%%mpi_profile`` away."""
+    del shell.magics_manager.magics["cell"]["mpi_profile"]
+    del shell.magics_manager.registry[ProfileMagics.__name__]

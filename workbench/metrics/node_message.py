@@ -1,0 +1,37 @@
+"""The message of a node to the head: the columns of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.metrics.schema import SIZES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+VALUES = ("cpu", "memory", "threads", "read", "written", "tasks", "busy", "stuck", "waits", "closed")
+"""Of ``values``: attributes of `workbench.metrics.rank_sample.Told`."""
+
+SENT = ("rank", "peer", "kind", "bytes", "messages")
+"""Of ``sent``: totals that have changed."""
+OPERATIONS = ("rank", "operation", "calls", "bytes", "seconds")
+"""Of ``operations``: totals that have changed."""
+SIZED = ("rank", "kind", *range(SIZES))
+"""Of ``sizes``: totals that have changed."""
+WHO = ("rank", "key", "number", "operation")
+"""Of ``who``: meetings, see `workbench.metrics.counters.Counters`."""
+WHEN = ("entered", "left")
+"""Of ``when``: the same meetings, in seconds since the epoch by the clock of the head."""
+
+
+def pack_rows(rows: Iterable[tuple[float, ...]]) -> bytes:
+    """Return rows of numbers as bytes of float64."""
+    return np.array(list(rows), np.float64).tobytes()
+
+
+def rows(packed: bytes, columns: tuple[Any, ...], dtype: Any = np.float64) -> NDArray[Any]:
+    """Return rows of numbers, shape (n, len(columns)), that were packed."""
+    return np.frombuffer(packed, dtype).reshape(-1, len(columns))

@@ -1,0 +1,187 @@
+"""What a rank tells of a profile: what it has counted from its begin to its end, and from where MPI was called."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from workbench import rank
+from workbench.errors import InvalidRequest
+from workbench.metrics import counters
+from workbench.metrics.call_stack import is_users
+from workbench.metrics.call_stack import place as place_of
+
+if TYPE_CHECKING:
+    from workbench.metrics.activity import Activity
+    from workbench.rank.worker import RankWorker
+
+# Seconds after which a profile is forgotten: whoever has begun it may be gone.
+_LONGEST = 24 * 3600.0
+# Between an operation of MPI and who calls it: what counts, the communicator, mpi4py, the blocks that these open.
+_ROOMS = ("cells", "collective", "metrics", "mpi", "placement", "rank")
+_BETWEEN = (
+    *(f"{Path(__file__).parents[1] / room}/" for room in _ROOMS),
+    "src/mpi4py/",
+    str(contextlib.__file__),
+    "<",
+)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a rank has counted so far."""
+
+    time: float
+    """When that was, in seconds of `time.monotonic`."""
+    busy: float = 0.0
+    """Seconds in which code of users ran."""
+    messages: int = 0
+    """Sent by MPI."""
+    operations: Mapping[str, list[float]] = field(default_factory=dict)
+    """By name: calls, bytes, seconds; those that are not over with the seconds until now."""
+    sites: counters.Sites = field(default_factory=dict)
+
+    @classmethod
+    def now(cls, activity: Activity) -> Counted:
+        """Return what there is now."""
+        inside, sums = activity.inside, activity.meter.sum()
+        for name, seconds in inside.items():
+            sums.operations[name][2] += seconds
+        messages = sum(messages for _, messages in sums.sent.values())
+        return cls(time.monotonic(), activity.busy.seconds, messages, sums.operations, sums.sites)
+
+
+def begin(profile: str, dask_worker: RankWorker) -> str:
+    """Begin a profile on this rank, and return the name of its worker; for `distributed.Client.run`.
+
+    Calls on all ranks and cells that begin from now on are told by their places in the code of the user, too.
+
+    Parameters
+    ----------
+    profile
+        Tells it from others: several may go on at once.
+
+    Raises
+    ------
+    InvalidRequest
+        If this rank counts nothing, or the worker is no rank.
+    """
+    activity = _counting(dask_worker)
+    activity.meter.locate = locate
+    activity.profiles[profile] = Counted.now(activity)
+    dask_worker.loop.call_later(_LONGEST, _end, activity, profile)
+    return str(dask_worker.name)
+
+
+def end(profile: str, dask_worker: RankWorker) -> dict[str, Any] | None:
+    """End a profile on this rank, and return what has been counted since its begin; None if it knows of none.
+
+    Returns
+    -------
+    dict
+        ``name`` (of the worker), ``world``, ``rank``, ``host``, ``seconds``, ``busy`` (seconds), ``messages``, and as
+        of `Counted` ``operations`` and ``sites``.
+    """
+    activity = _counting(dask_worker)
+    now, before = Counted.now(activity), _end(activity, profile)
+    return None if before is None else _told(dask_worker, now, before)
+
+
+def since_start(dask_worker: RankWorker) -> dict[str, Any]:
+    """Return what has been counted since this rank was started, as `end` does; but for profiles it has no sites."""
+    activity = _counting(dask_worker)
+    return _told(dask_worker, Counted.now(activity), Counted(activity.began)) | {"sites": {}}
+
+
+def _counting(worker: RankWorker) -> Activity:
+    activity: Activity | None = getattr(worker, "activity", None)
+    if activity is None:
+        raise InvalidRequest(
+            "a profile is of MPI ranks, and the client is of another cluster: pass one of an MPICluster, as its "
+            "get_client() returns it"
+        )
+    if not activity.enabled:
+        raise InvalidRequest(
+            "the ranks of this cluster count nothing, for workbench.metrics.enabled is false: set it to true and start "
+            "another cluster"
+        )
+    return activity
+
+
+def _end(activity: Activity, profile: str) -> Counted | None:
+    before = activity.profiles.pop(profile, None)
+    if not activity.profiles:
+        activity.meter.locate = None
+    return before
+
+
+def _told(worker: RankWorker, now: Counted, before: Counted) -> dict[str, Any]:
+    context = rank.current()
+    return {
+        "name": str(worker.name),
+        "world": context.world,
+        "rank": context.rank,
+        "host": socket.gethostname(),
+        "seconds": now.time - before.time,
+        "busy": now.busy - before.busy,
+        "messages": now.messages - before.messages,
+        "operations": since(now.operations, before.operations),
+        "sites": since(now.sites, before.sites),
+    }
+
+
+def since(now: Mapping[Any, Sequence[float]], before: Mapping[Any, Sequence[float]]) -> dict[Any, tuple[float, ...]]:
+    """Return what has been added to counts by their keys, without what has not changed."""
+    added = {
+        key: tuple(max(0, one - other) for one, other in zip(counts, before.get(key, (0,) * len(counts)), strict=True))
+        for key, counts in now.items()
+    }
+    return {key: counts for key, counts in added.items() if any(counts)}
+
+
+# -- places ----------------------------------------------------------------------------------------------------
+
+# Looked up for each operation of MPI: whose a file is, and how a line of a function in a file is called.
+_PASSED, _LIBRARY, _USER = range(3)
+_whose: dict[str, int] = {}
+_places: dict[tuple[str, str, int], str] = {}
+
+
+def locate() -> str:
+    """Return where an operation of MPI was called that is just ending on this thread.
+
+    Returns
+    -------
+    str
+        The innermost frame of the user's code, as ``"file.py:12"``; where there is none, that of a library.
+    """
+    # not those of `Counters` and of what has called it
+    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  (documented)
+    caller: FrameType | None = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        whose = _whose.get(file)
+        if whose is None:
+            passed = _PASSED if file.startswith(_BETWEEN) else _LIBRARY
+            whose = _whose[file] = _USER if is_users(frame) else passed
+        if whose == _USER:
+            return _named(frame)
+        if caller is None and whose == _LIBRARY:
+            caller = frame
+        frame = frame.f_back
+    return _named(caller) if caller is not None else "?"
+
+
+def _named(frame: FrameType) -> str:
+    key = frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno
+    place = _places.get(key)
+    if place is None:
+        place = _places[key] = place_of(frame)
+    return place

@@ -1,0 +1,72 @@
+"""Who has sent how much to whom: since the start, lately, and for a pair over time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workbench.metrics.schema import KINDS
+from workbench.metrics.update import Traffic
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Seconds that count as lately.
+RECENT = 10.0
+# Seconds between two rates that are kept of all pairs, how many, and of how many places at most.
+_STEP, _STEPS, _PLACES = 1.0, 600, 64
+
+
+class Matrices:
+    """Totals of all pairs of places as they grow.
+
+    Parameters
+    ----------
+    places
+        Ranks or nodes; with more than 64 of them the history of pairs is shorter, so that its memory is bounded.
+    """
+
+    def __init__(self, places: int) -> None:
+        nothing = np.zeros((len(KINDS), places, places))
+        self.total = Traffic(nothing, nothing)
+        self._lately: deque[tuple[float, Traffic]] = deque()
+        steps = _STEPS if places <= _PLACES else max(10, int(_STEPS * (_PLACES / places) ** 2))
+        self._rates: deque[tuple[float, NDArray[np.float32]]] = deque(maxlen=steps)
+        self._step: tuple[float, NDArray[np.float64]] | None = None
+
+    def add(self, now: float, total: Traffic) -> None:
+        """Take the totals of now, in seconds since the epoch."""
+        self.total = total
+        self._lately.append((now, total))
+        while now - self._lately[0][0] > RECENT and len(self._lately) > 1:
+            self._lately.popleft()
+        if self._step is None:
+            self._step = (now, total.bytes)
+        elif now - self._step[0] >= _STEP:
+            then, before = self._step
+            self._rates.append((now, ((total.bytes - before) / (now - then)).astype(np.float32)))
+            self._step = (now, total.bytes)
+
+    @property
+    def recent(self) -> Traffic:
+        """What was sent in the last ten seconds."""
+        before = self._lately[0][1] if self._lately else self.total
+        return Traffic(
+            np.maximum(self.total.bytes - before.bytes, 0.0), np.maximum(self.total.messages - before.messages, 0.0)
+        )
+
+    def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the history of a pair.
+
+        Returns
+        -------
+        times : ndarray of float64, shape (t,)
+            Seconds since the epoch.
+        rates : ndarray of float32, shape (t, len(KINDS))
+            Bytes a second from source to target.
+        """
+        times = np.array([time for time, _ in self._rates], np.float64)
+        rates = np.array([rate[:, source, target] for _, rate in self._rates], np.float32)
+        return times, rates.reshape(len(times), len(KINDS))

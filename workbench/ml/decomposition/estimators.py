@@ -1,0 +1,457 @@
+"""Principal components and singular vectors in the manner of scikit-learn, on ranks."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from dataclasses import replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from scipy.linalg import LinAlgWarning
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from workbench.ml import memory_guard
+from workbench.ml.checks import FLOATS, Checks
+from workbench.ml.data import training
+from workbench.ml.decomposition import fit as decomposition_fit
+from workbench.ml.decomposition.part import DecompositionPart
+from workbench.ml.engine.apply import Applied
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.verbose import Callback
+from workbench.ml.estimator import Estimator
+from workbench.ml.transformer import Transformer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# scikit-learn's names for solvers.
+_SOLVERS = {"full": "tsqr", "covariance_eigh": "gram", "randomized": "randomized"}
+_INSTEAD = (
+    "Pass solver='randomized', whose matrices have a column for each component, with few n_components, or use ranks "
+    "with more memory"
+)
+
+
+class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  # type: ignore[misc]
+    """What both have in common."""
+
+    _sparse = True
+    _centred: ClassVar[bool]
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "solver": [StrOptions(set(decomposition_fit.SOLVERS))],
+        "n_iter": [Interval(Integral, 0, None, closed="left")],
+        "n_oversamples": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "tol": ((0.0, 0), "no solver ends at a tolerance"),
+        "power_iteration_normalizer": (("auto", "QR"), "only the QR decomposition keeps the digits"),
+    }
+
+    n_components: float | None
+    solver: str
+    n_iter: int
+    n_oversamples: int
+    random_state: Any
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the components.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
+            Is not used.
+
+        Returns
+        -------
+        PCA or TruncatedSVD
+            This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if the rows are not valid, or there cannot be so many components.
+        InvalidRequest
+            If the matrices of the solver have no room in the memory of a rank.
+
+        Warns
+        -----
+        LinAlgWarning
+            If there is no room for ``"tsqr"`` where ``"gram"`` knows a singular value to fewer than 6 digits.
+        """
+        checks = Checks(type(self).__name__, sparse=self._sparse)
+        data = training(self, checks, X)
+        rows, features = data.X.shape
+        self._check(rows, features)
+        settings = decomposition_fit.Settings(
+            n_components=self.n_components,
+            centred=self._centred,
+            solver=self._solver(),
+            n_iter=self._iterations(),
+            n_oversamples=self.n_oversamples,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            rows=rows,
+            features=features,
+        )
+        name, most = type(self).__name__, settings.most
+        limit = memory_guard.check(
+            name, data, self.engine, settings.needs, _INSTEAD, most=most, sent=settings.sent, later=settings.later
+        )
+        settings = replace(settings, limit=limit)
+        found = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
+        dtype = data.dtype
+        self.components_ = found.components.astype(dtype)
+        self.singular_values_ = found.singular_values.astype(dtype)
+        self.error_bound_ = (found.bound + np.finfo(dtype).eps * found.singular_values).astype(dtype)
+        self.solver_ = found.solver
+        self._explain(found, rows, dtype)
+        if found.short:
+            warnings.warn(
+                f"{name} of {features} features: the smallest singular values are known to fewer than 6 digits, see "
+                f"error_bound_. solver='tsqr', which finds all digits, needs {found.short}: take fewer n_components, "
+                "or use ranks with more memory",
+                LinAlgWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _solver(self) -> str:
+        """Return the solver, as this package names it."""
+        return self.solver
+
+    def _iterations(self) -> int:
+        """Return the number of iterations of random vectors."""
+        return self.n_iter
+
+    def _check(self, rows: int, features: int) -> None:
+        """Raise ValueError if there cannot be so many components."""
+        number = self.n_components or 1
+        if number > min(rows, features):
+            raise ValueError(
+                f"n_components={number} must be between 1 and min(n_samples, n_features)={min(rows, features)}, with "
+                f"n_samples={rows} and n_features={features}"
+            )
+
+    @abstractmethod
+    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+        """Take the variances of the components."""
+
+    def transform(self, X: Any) -> Any:
+        """Return the rows in terms of the components.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, n_components), dtype of the components
+            In the unit of the features; without unit if they are whitened. Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("transform", X, len(self.components_), self.components_.dtype)
+        X = self._checked(X)
+        return self._onto(np.asarray(X @ self.components_.T))
+
+    @abstractmethod
+    def _onto(self, products: NDArray[Any]) -> NDArray[Any]:
+        """Return what rows are in terms of the components; their products with these are given."""
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the rows that `transform` would make these of.
+
+        Parameters
+        ----------
+        X : array or Dask array of shape (rows, n_components)
+            What `transform` has returned.
+
+        Returns
+        -------
+        array of shape (rows, features), dtype of the components
+            Apart from what the components leave out. Lazily if X is a Dask array.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            rows, features = X.chunks[0], self.components_.shape[1]
+            call = Applied(self, "inverse_transform")
+            return X.rechunk({1: -1}).map_blocks(call, chunks=(rows, (features,)), dtype=self.components_.dtype)
+        return self._back(check_array(X, input_name="X", dtype=FLOATS))
+
+    @abstractmethod
+    def _back(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows of what `_onto` has returned."""
+
+    @property
+    def _n_features_out(self) -> int:
+        """How many columns `transform` returns, for scikit-learn."""
+        return len(self.components_)
+
+
+class PCA(_Decomposition):
+    """Principal components.
+
+    Parameters
+    ----------
+    n_components : int, float or None, default=None
+        How many; a share of all variance, less than 1, that they are to explain; or None for all there are.
+    copy : bool, default=True
+        Is not used: rows are never changed.
+    whiten : bool, default=False
+        Whether `transform` returns columns of variance 1.
+    svd_solver : {"auto", "full", "covariance_eigh", "randomized"}, default="auto"
+        scikit-learn's names for a `solver`: ``"full"`` is ``"tsqr"``, ``"covariance_eigh"`` is ``"gram"``.
+    tol : float, default=0.0
+        Only the default is valid, as no solver ends at a tolerance.
+    iterated_power : int or "auto", default="auto"
+        scikit-learn's name for `n_iter`, which holds with ``"auto"``.
+    power_iteration_normalizer : {"auto", "QR"}, default="auto"
+        Both are the QR decomposition.
+    solver : {"auto", "gram", "tsqr", "randomized"}, default="auto"
+        ``"gram"``: by the products of features, for few features. ``"tsqr"``: by QR decompositions of blocks, where
+        small singular values matter. ``"randomized"``: for many features and few components. ``"auto"`` takes
+        ``"randomized"`` for more than 1000 features of which less than 4 in 5 components are wanted; else ``"tsqr"``
+        for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if one of the singular values that are
+        wanted is not known to 6 digits.
+    n_iter : int, default=5
+        Iterations of ``"randomized"``.
+    n_oversamples : int, default=10
+        How many vectors ``"randomized"`` has beside those that are wanted.
+    random_state : int, RandomState instance or None, default=None
+        Seed of ``"randomized"``.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.engine.fitting.fit`.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each pass over the rows.
+    callback : callable, default=None
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``; after an iteration of
+        ``"randomized"`` with ``pass`` and ``iteration``.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, features)
+        Right singular vectors of the rows less their mean, the most important first. The largest number of each is
+        positive.
+    explained_variance_ : ndarray of shape (n_components,)
+        Variance of the rows along each.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        The same as a share of all variance.
+    singular_values_ : ndarray of shape (n_components,)
+        Of the rows less their mean.
+    error_bound_ : ndarray of shape (n_components,)
+        No singular value is further than this from the true one. With ``"gram"`` and ``"tsqr"`` it is rounding, of the
+        squares and of the values. With ``"randomized"`` it comes of what the vectors miss, to the second order where
+        the values that are wanted stand out from all the squares that are left; where they do not it is large, though
+        true.
+    mean_ : ndarray of shape (features,)
+        Mean of the rows.
+    noise_variance_ : float
+        Mean variance along what was left out.
+    n_components_ : int
+        Number of components.
+    n_samples_ : int
+        Number of rows of the fit.
+    solver_ : str
+        What found them: ``"gram"``, ``"tsqr"`` or ``"randomized"``.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    Finds what scikit-learn's estimator of this name finds, with the signs of its components. Singular values agree
+    within `error_bound_`; a component is the more certain the farther its singular value is from the others. All is
+    computed in float64. Each rank works on matrices of features x features, or with ``"randomized"`` of features x
+    vectors, beside slices of its rows, which are never copied as a whole.
+    """
+
+    _centred = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_Decomposition._parameter_constraints,
+        "n_components": [
+            Interval(Integral, 1, None, closed="left"),
+            Interval(RealNotInt, 0, 1, closed="neither"),
+            None,
+        ],
+        "copy": ["boolean"],
+        "whiten": ["boolean"],
+        "iterated_power": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        **_Decomposition._only,
+        "svd_solver": (("auto", *_SOLVERS), "no solver takes a pass over all rows for each vector"),
+    }
+
+    def __init__(
+        self,
+        n_components: float | None = None,
+        *,
+        copy: bool = True,
+        whiten: bool = False,
+        svd_solver: str = "auto",
+        tol: float = 0.0,
+        iterated_power: int | str = "auto",
+        power_iteration_normalizer: str = "auto",
+        solver: str = "auto",
+        n_iter: int = 5,
+        n_oversamples: int = 10,
+        random_state: Any = None,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.copy = copy
+        self.whiten = whiten
+        self.svd_solver = svd_solver
+        self.tol = tol
+        self.iterated_power = iterated_power
+        self.power_iteration_normalizer = power_iteration_normalizer
+        self.solver = solver
+        self.n_iter = n_iter
+        self.n_oversamples = n_oversamples
+        self.random_state = random_state
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def _solver(self) -> str:
+        theirs = _SOLVERS.get(self.svd_solver, "auto")
+        if "auto" not in (self.solver, theirs) and self.solver != theirs:
+            raise ValueError(
+                f"svd_solver={self.svd_solver!r} is solver={theirs!r}, and solver={self.solver!r} was passed beside "
+                "it: pass one of the two"
+            )
+        return self.solver if theirs == "auto" else theirs
+
+    def _iterations(self) -> int:
+        return self.n_iter if self.iterated_power == "auto" else int(self.iterated_power)
+
+    def _check(self, rows: int, features: int) -> None:
+        super()._check(rows, features)
+        if rows < 2:
+            raise ValueError(
+                f"Found array with n_samples={rows} (shape={(rows, features)}): PCA requires a minimum of 2."
+            )
+        if self._solver() == "randomized" and self.n_components is not None and self.n_components < 1:
+            raise ValueError(
+                f"n_components={self.n_components} is a share of all variance, which solver='randomized' does not "
+                "find: pass a number of components, or solver='gram' or 'tsqr'"
+            )
+
+    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+        squares, number = np.square(found.singular_values), len(found.singular_values)
+        total = squares.sum() + found.rest
+        left = min(rows, len(found.mean)) - number
+        self.mean_ = found.mean.astype(dtype)
+        self.explained_variance_ = (squares / (rows - 1)).astype(dtype)
+        self.explained_variance_ratio_ = (squares / (total or 1.0)).astype(dtype)
+        self.noise_variance_ = dtype.type(found.rest / (rows - 1) / left if left else 0.0)
+        self.n_components_, self.n_samples_ = number, rows
+
+    def _scales(self) -> NDArray[Any]:
+        """Return the deviations by which columns are divided."""
+        least = np.finfo(self.explained_variance_.dtype).eps
+        scales: NDArray[Any] = np.maximum(np.sqrt(self.explained_variance_), least)
+        return scales
+
+    def _onto(self, products: NDArray[Any]) -> NDArray[Any]:
+        products = products - self.mean_ @ self.components_.T
+        onto: NDArray[Any] = products / self._scales() if self.whiten else products
+        return onto
+
+    def _back(self, X: NDArray[Any]) -> NDArray[Any]:
+        rows: NDArray[Any] = (X * self._scales() if self.whiten else X) @ self.components_ + self.mean_
+        return rows
+
+
+class TruncatedSVD(_Decomposition):
+    """The largest singular values and their vectors; the rows keep their mean.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        How many.
+    algorithm : {"arpack", "randomized"}, default="randomized"
+        Is not used: `solver` chooses, and all find what scikit-learn finds with ``"arpack"``, up to `error_bound_`.
+    tol, power_iteration_normalizer, solver, n_iter, n_oversamples, random_state, engine, verbose, callback
+        As of `PCA`.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, features)
+        Right singular vectors of the rows, the most important first. The largest number of each is positive.
+    explained_variance_ : ndarray of shape (n_components,)
+        Variance of the columns that `transform` makes of the rows of the fit: a difference of squares, which loses
+        digits where the mean of the rows is large beside their deviations.
+    explained_variance_ratio_ : ndarray of shape (n_components,)
+        The same as a share of all variance.
+    singular_values_ : ndarray of shape (n_components,)
+        Of the rows.
+    error_bound_, solver_, n_features_in_, engine_
+        As of `PCA`.
+
+    Notes
+    -----
+    As `PCA`. It finds what scikit-learn's estimator of this name finds with ``algorithm="arpack"``, the true singular
+    values.
+    """
+
+    _centred = False
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_Decomposition._parameter_constraints,
+        "algorithm": [StrOptions({"arpack", "randomized"})],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        algorithm: str = "randomized",
+        tol: float = 0.0,
+        power_iteration_normalizer: str = "auto",
+        solver: str = "auto",
+        n_iter: int = 5,
+        n_oversamples: int = 10,
+        random_state: Any = None,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.algorithm = algorithm
+        self.tol = tol
+        self.power_iteration_normalizer = power_iteration_normalizer
+        self.solver = solver
+        self.n_iter = n_iter
+        self.n_oversamples = n_oversamples
+        self.random_state = random_state
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+        squares, mean = np.square(found.singular_values), found.mean
+        variance = np.clip(squares / rows - np.square(found.components @ mean), 0.0, None)
+        total = (squares.sum() + found.rest) / rows - mean @ mean
+        self.explained_variance_ = variance.astype(dtype)
+        self.explained_variance_ratio_ = (variance / total if total > 0 else np.zeros(len(variance))).astype(dtype)
+
+    def _onto(self, products: NDArray[Any]) -> NDArray[Any]:
+        return products
+
+    def _back(self, X: NDArray[Any]) -> NDArray[Any]:
+        rows: NDArray[Any] = X @ self.components_
+        return rows

@@ -1,0 +1,303 @@
+"""Singular values and vectors of all rows: three ways, and the choice of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh, qr, svd
+
+from workbench.ml.algebra.gram import COUNTED, about_mean
+from workbench.ml.algebra.memory_limits import UNASKED, Limit
+from workbench.ml.algebra.row_slices import refuse_overflow, upper
+from workbench.ml.algebra.triangles import join_triangles
+from workbench.ml.engine.parts import Parts
+from workbench.ml.engine.pass_counter import Passes
+
+_Array = NDArray[np.float64]
+
+SOLVERS = ("auto", "gram", "tsqr", "randomized")
+"""What an estimator may be told."""
+
+# Up to so many features a matrix of their products is small, and its eigenvectors are found in a second.
+_NARROW = 1000
+# With more of all components than this, random vectors are not fewer than features.
+_MOST = 0.8
+# A singular value that products of rows know less well, relatively, is worth a second look at the rows.
+_DOUBTFUL = 1e-6
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit is made; the names are those of the estimators."""
+
+    n_components: float | None
+    """A number of components; a share of all variance, less than 1; or None for all."""
+    centred: bool
+    """Whether the mean is taken from the rows."""
+    solver: str
+    n_iter: int
+    n_oversamples: int
+    seed: int
+    rows: int
+    features: int
+    limit: Limit = UNASKED
+
+    @property
+    def all(self) -> int:
+        """How many components there are."""
+        return min(self.rows, self.features)
+
+    @property
+    def chosen(self) -> str:
+        """What finds them first."""
+        if self.solver != "auto":
+            return self.solver
+        wanted = self.all if self.n_components is None else self.n_components
+        if self.features > _NARROW and 1 <= wanted < _MOST * self.all:
+            return "randomized"
+        return "tsqr" if self.rows < self.features else "gram"
+
+    @property
+    def most(self) -> int:
+        """More features than these cannot be, whatever the memory."""
+        return COUNTED if self.chosen == "gram" else 2**31 - 1
+
+    def needs(self, features: int) -> int:
+        """Return the bytes of matrices for so many features, on the rank that has the most."""
+        if self.chosen == "gram":
+            return 16 * features**2
+        if self.chosen == "tsqr":
+            return self.for_triangles(features)
+        vectors = self._vectors(features)
+        return 48 * features * vectors + 28 * vectors**2
+
+    def for_triangles(self, features: int) -> int:
+        """Return the bytes of matrices of ``"tsqr"`` for so many features."""
+        rows, least = min(self.rows, 4 * features), min(self.rows, features)
+        return max(16 * features * (rows + least), 34 * features * least + 24 * least**2)
+
+    def sent(self, features: int) -> int:
+        """Return the bytes of what a part sends at a time, for so many features."""
+        if self.chosen == "gram":
+            return 4 * features**2
+        return 8 * features * (min(self.rows, features) if self.chosen == "tsqr" else self._vectors(features))
+
+    @property
+    def later(self) -> int:
+        """Bytes that may be needed where the first solver does not know enough."""
+        return self.for_triangles(self.features) if self.solver == "auto" and self.chosen == "gram" else 0
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors ``"randomized"`` has."""
+        return self._vectors(self.features)
+
+    def _vectors(self, features: int) -> int:
+        most = min(self.rows, features)
+        return most if self.n_components is None else min(int(self.n_components) + self.n_oversamples, most)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit has found."""
+
+    mean: _Array
+    """Of the rows, shape (features,)."""
+    components: _Array
+    """Shape (components, features)."""
+    singular_values: _Array
+    """Shape (components,), falling."""
+    rest: float
+    """Sum of the squares of the singular values that were left out."""
+    bound: _Array
+    """How far each singular value may be from the true one, shape (components,)."""
+    solver: str
+    short: str = ""
+    """Why there was no room for a solver that knows more digits."""
+
+
+@dataclass(frozen=True)
+class _Spectrum:
+    """All that a solver knows."""
+
+    mean: _Array
+    values: _Array
+    vectors: _Array
+    """Shape (values, features)."""
+    total: float
+    """Sum of the squares of all singular values, also of those that are not known."""
+    bound: _Array
+
+
+def fit(parts: Parts, settings: Settings) -> Fitted:
+    """Find singular values and vectors.
+
+    Parameters
+    ----------
+    parts
+        `DecompositionPart` objects.
+    settings
+        How.
+
+    Notes
+    -----
+    ``"gram"``: eigenvectors of the products of features; one pass. Squares have half the digits: singular values below
+    1e-8 of the largest are rounding. ``"tsqr"``: Demmel, Grigori, Hoemmen and Langou, SIAM Journal on Scientific
+    Computing 34 (2012); all digits, several times the work, and a pass for the mean. ``"randomized"``: Halko,
+    Martinsson and Tropp, SIAM Review 53 (2011), subspace iteration on the products of features, so that what is
+    iterated has a number per feature and vector and none per row; ``n_iter + 3`` passes beside that for the mean.
+    ``"auto"`` takes the last for more than 1000 features of which fewer than 4 in 5 components are wanted; else
+    ``"tsqr"`` for fewer rows than features; else ``"gram"``, and after it ``"tsqr"`` if the smallest singular value
+    that is wanted is not known to 6 digits, if there is room for its matrices.
+
+    Rounding errors are taken as random, so that of n of them the root of n remains: Higham and Mary, SIAM Journal on
+    Scientific Computing 41 (2019).
+    """
+    passes = Passes(parts)
+    solver = settings.chosen
+    spectrum = _SOLVERS[solver](passes, settings)
+    number, short = _number(spectrum, settings), ""
+    if settings.solver == "auto" and solver == "gram" and _doubtful(spectrum, number):
+        short = settings.limit.over(settings.later)
+        if not short:
+            solver = "tsqr"
+            spectrum = _SOLVERS[solver](passes, settings)
+            number = _number(spectrum, settings)
+    values = spectrum.values[:number]
+    rest = spectrum.total - float(values @ values)
+    if len(spectrum.values) == settings.all:
+        rest = float(np.square(spectrum.values[number:]).sum())
+    components = spectrum.vectors[:number].copy()
+    # One at a time, without a copy of all.
+    largest = [component[np.abs(component).argmax()] for component in components]
+    components *= np.copysign(1.0, largest)[:, None]
+    return Fitted(spectrum.mean, components, values, max(rest, 0.0), spectrum.bound[:number], solver, short)
+
+
+def _doubtful(spectrum: _Spectrum, number: int) -> bool:
+    return bool(number and spectrum.bound[number - 1] > _DOUBTFUL * spectrum.values[number - 1])
+
+
+def _number(spectrum: _Spectrum, settings: Settings) -> int:
+    """Return how many components are wanted."""
+    if settings.n_components is None:
+        return settings.all
+    if settings.n_components >= 1:
+        return int(settings.n_components)
+    shares = np.cumsum(np.square(spectrum.values)) / (spectrum.total or 1.0)
+    return min(int(np.searchsorted(shares, settings.n_components, side="right")) + 1, settings.all)
+
+
+def _mean(parts: Parts, settings: Settings) -> tuple[_Array, _Array | None]:
+    """Return the mean, and what is to be taken from the rows."""
+    mean = parts.sum("sums") / settings.rows
+    return mean, mean if settings.centred else None
+
+
+def _by_gram(parts: Parts, settings: Settings) -> _Spectrum:
+    gram, mean = _about_mean(parts, settings) if settings.centred else _about_zero(parts, settings)
+    squares, vectors = eigh(gram, lower=False, overwrite_a=True, check_finite=False)
+    squares, vectors = np.clip(squares[::-1], 0.0, None)[: settings.all], vectors.T[::-1][: settings.all]
+    doubt = _rounding(settings) * squares.max(initial=0.0)
+    return _Spectrum(mean, np.sqrt(squares), vectors, float(squares.sum()), _of_roots(squares, doubt))
+
+
+def _about_mean(parts: Parts, settings: Settings) -> tuple[_Array, _Array]:
+    """Return the products of features, of rows less their mean, and the mean; an origin of a sample saves a pass."""
+    seen, sums = parts.sum("sample", settings.rows)
+    origin = sums / seen
+    while True:
+        packed, sums = parts.sum("gram", origin)
+        gram = about_mean(packed, sums, settings.rows, origin)
+        if not gram.far or (gram.mean == origin).all():
+            return gram.matrix, gram.mean
+        origin = gram.mean
+
+
+def _about_zero(parts: Parts, settings: Settings) -> tuple[_Array, _Array]:
+    packed, sums = parts.sum("gram", None)
+    return upper(packed, settings.features), sums / settings.rows
+
+
+def _by_tsqr(parts: Parts, settings: Settings) -> _Spectrum:
+    mean, middle = _mean(parts, settings)
+    triangle = parts.fold(join_triangles, "triangle", middle, None)
+    _, values, vectors = svd(triangle, full_matrices=False, check_finite=False)
+    # Without the warnings of a product that overflows.
+    total = float(np.vdot(values, values))
+    refuse_overflow(total)
+    return _Spectrum(mean, values, vectors, total, _of_values(values, middle, settings))
+
+
+def _by_random_vectors(parts: Passes, settings: Settings) -> _Spectrum:
+    mean, middle = _mean(parts, settings)
+    total = parts.sum("squares", middle)
+    refuse_overflow(total)
+    basis = np.random.default_rng(settings.seed).normal(size=(settings.features, settings.vectors))
+    for iteration in range(settings.n_iter + 1):
+        product = parts.parts.sum("normal", middle, basis)
+        parts.report({"iteration": iteration + 1})
+        basis = qr(product, mode="economic", overwrite_a=True, check_finite=False)[0]
+    triangle = parts.fold(join_triangles, "triangle", middle, basis)
+    _, values, turn = svd(triangle, full_matrices=False, check_finite=False)
+    found = turn @ basis.T
+    squares = np.square(values)
+    # What the basis does not span cannot add more to any square than all of its squares.
+    outside = max(total - float(squares.sum()), 0.0) + _rounding(settings) * total
+    residuals = np.linalg.norm(parts.sum("normal", middle, found.T) - found.T * squares, axis=0)
+    doubt = _of_residuals(squares, residuals + _rounding(settings) * squares.max(initial=0.0), outside)
+    # A basis finds too little, never too much.
+    bound = np.divide(doubt, values + np.sqrt(squares + doubt), out=np.zeros(len(values)), where=doubt > 0)
+    return _Spectrum(mean, values, found, total, bound + _of_values(values, middle, settings))
+
+
+_SOLVERS = {"gram": _by_gram, "tsqr": _by_tsqr, "randomized": _by_random_vectors}
+
+
+def _rounding(settings: Settings) -> float:
+    """Return the error of sums of products, relative to the largest eigenvalue."""
+    return _EPS * (10 + settings.features + float(np.sqrt(settings.rows)))
+
+
+def _of_residuals(squares: _Array, residuals: _Array, outside: float) -> _Array:
+    """Return the errors of the squares of singular values that a basis has given.
+
+    Parameters
+    ----------
+    squares
+        The eigenvalues that were found, falling.
+    residuals
+        For each of them the norm of what its vector is not an eigenvector by.
+    outside
+        No eigenvalue is larger of what the basis does not span.
+
+    Notes
+    -----
+    Of the first vectors, however many, the eigenvalues are known to the square of their residuals over the gap to those
+    of all that is beyond them: Li and Li, Linear Algebra and its Applications 395 (2005). How many are the first is
+    tried out; without any gap the error is `outside`.
+    """
+    gaps = squares[:, None] - np.append(squares[1:], 0.0) - outside
+    known = np.cumsum(np.square(residuals))
+    errors = np.full(gaps.shape, outside)
+    np.divide(2 * known, gaps + np.sqrt(np.square(gaps) + 4 * known), out=errors, where=np.triu(gaps > 0))
+    best: _Array = errors.min(axis=1, initial=outside)
+    return best
+
+
+def _of_roots(squares: _Array, doubt: float) -> _Array:
+    """Return the errors of the roots of numbers that are known so well."""
+    roots, sure = np.sqrt(squares), np.sqrt(np.clip(squares - doubt, 0.0, None))
+    bound: _Array = doubt / np.maximum(roots + sure, np.sqrt(doubt)) if doubt else np.zeros(len(squares))
+    return bound
+
+
+def _of_values(values: _Array, middle: _Array | None, settings: Settings) -> _Array:
+    """Return the errors of singular values that were found without squares."""
+    error = _rounding(settings) * values.max(initial=0.0)
+    if middle is not None:
+        error += _EPS * float(np.sqrt(settings.rows) * np.linalg.norm(middle))
+    return np.full(len(values), error)

@@ -1,0 +1,1 @@
+"""How a fit runs: on the ranks of an MPI communicator, on Dask workers, or in this process."""

@@ -1,0 +1,99 @@
+"""Arrays that the parts of a fit leave on their ranks, and the placed arrays that are made of these.
+
+A part leaves arrays in its process, and tasks of Dask, one beside each block, take these over: they stay on the rank
+for as long as somebody has the placed array, and the block that they were found for need not stay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import RankLost
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Fits of which something may be left in a process at the same time. Of a fit that was interrupted nobody takes what was
+# left: it goes when there are more.
+_MOST = 16
+
+# By fit, then by the first row of the block and the number of the array.
+_left: dict[str, dict[tuple[int, int], NDArray[Any]]] = {}
+_lock = threading.Lock()
+
+
+class Keeps:
+    """A part that keeps something of its rows after the fit."""
+
+    _start: int
+
+    def kept(self) -> tuple[NDArray[Any], ...]:
+        """Return arrays as of `workbench.ml.engine.rank_task.Task.kept`, with a row for each row of the block."""
+        raise NotImplementedError
+
+    def leave(self, fit: str) -> float:
+        """Leave these in this process, under the identity of the fit."""
+        arrays = {(self._start, which): array for which, array in enumerate(self.kept())}
+        with _lock:
+            _left.setdefault(fit, {}).update(arrays)
+            while len(_left) > _MOST:
+                del _left[next(iter(_left))]
+        return 0.0
+
+
+def take(fit: str, start: int, which: int) -> NDArray[Any]:
+    """Return one of the arrays that the part of the block with this first row has left, and have it no more.
+
+    Raises
+    ------
+    RankLost
+        If there is none: the process is another one.
+    """
+    with _lock:
+        arrays = _left.get(fit, {})
+        if (start, which) not in arrays:
+            raise RankLost(
+                "what a fit has left on a rank, such as labels_, was lost with the rank: fit again, or ask the fitted "
+                "model, model.predict(X)"
+            )
+        array = arrays.pop((start, which))
+        if not arrays:
+            del _left[fit]
+        return array
+
+
+def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
+    """Return what the parts have left as placed Dask arrays, whose blocks stay beside those of X.
+
+    Parameters
+    ----------
+    fit
+        Identity of the fit.
+    like
+        Arrays without rows, one like each of those that were left.
+    X
+        The placed rows of the fit.
+    sizes
+        How many rows the arrays of each block have.
+    """
+    from workbench.ml.placed import whereabouts
+    from workbench.placement import pinning, sources
+
+    client, pins = whereabouts(X)
+    number, starts = uuid.uuid4().int, [0, *itertools.accumulate(X.chunks[0])][:-1]
+    there = [pinning.Pin(pin.address, size) for pin, size in zip(pins, sizes, strict=True)]
+    collections = []
+    for which, empty in enumerate(like):
+        name = sources.placed_name(str(sources.placed_per(X)), number, which)
+        calls = [
+            pinning.Call((name, block, *(0,) * (empty.ndim - 1)), take, (fit, start, which), pin=pin)
+            for block, (start, pin) in enumerate(zip(starts, there, strict=True))
+        ]
+        keys = [call.key for call in calls]
+        graph = dict(zip(keys, pinning.submit(client, calls, keys), strict=True))
+        collections.append(sources.collection(empty, name, graph, sizes))
+    return tuple(collections)

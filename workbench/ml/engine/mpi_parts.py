@@ -1,0 +1,94 @@
+"""The parts of a model's data on the ranks of an MPI communicator, one each.
+
+Rank 0 runs the algorithm, the others serve it: it broadcasts what is asked, and reduces what the parts return. These
+are the two halves of an ``MPI_Allreduce``, and between them the next step is decided in one place. Were it decided on
+all ranks, they would have to round alike: nodes of different processors do not, and an algorithm that ends one
+iteration earlier on one of them waits for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+
+from workbench.ml.engine.packing import pack, unpack
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+_Report = Callable[[Mapping[str, float]], None]
+
+
+class RankParts:
+    """Parts on the ranks of a communicator; for rank 0.
+
+    Parameters
+    ----------
+    comm
+        The communicator.
+    part
+        The part of this rank.
+    report
+        Is given each record of `Parts.report`.
+    """
+
+    def __init__(self, comm: Intracomm, part: Any, report: _Report) -> None:
+        self._comm, self._part = comm, part
+        self.report = report
+
+    def sum(self, method: str, *args: Any) -> Any:
+        """See `workbench.ml.engine.parts.Parts.sum`."""
+        return self._ask(_sum, method, args)
+
+    def each(self, method: str, *args: Any) -> list[Any]:
+        """See `workbench.ml.engine.parts.Parts.each`."""
+        values: list[Any] = self._ask(_gather, method, args)
+        return values
+
+    def fold(self, join: Callable[[Any, Any], Any], method: str, *args: Any) -> Any:
+        """See `workbench.ml.engine.parts.Parts.fold`."""
+        return self._ask(functools.partial(_fold, join=join), method, args)
+
+    def _ask(self, collect: Callable[..., Any], method: str, args: tuple[Any, ...]) -> Any:
+        self._comm.bcast(_pickled((collect, method, args)))
+        return collect(self._comm, getattr(self._part, method)(*args))
+
+    def end(self) -> None:
+        """Let the other ranks go."""
+        self._comm.bcast(None)
+
+
+def serve(comm: Intracomm, part: Any) -> None:
+    """Answer what rank 0 asks, until it lets go; for the other ranks."""
+    while asked := comm.bcast(None):
+        collect, method, args = pickle.loads(asked)  # noqa: S301  (rank 0 has asked)
+        collect(comm, getattr(part, method)(*args))
+
+
+def _pickled(asked: Any) -> bytes:
+    try:
+        return pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Functions of a notebook.
+        text: bytes = cloudpickle.dumps(asked)
+        return text
+
+
+def _sum(comm: Intracomm, value: Any) -> Any:
+    vector = pack(value)
+    total = np.empty_like(vector) if comm.rank == 0 else None
+    comm.Reduce(vector, total)
+    return None if total is None else unpack(total, value)
+
+
+def _gather(comm: Intracomm, value: Any) -> list[Any] | None:
+    return comm.gather(value)
+
+
+def _fold(comm: Intracomm, value: Any, join: Callable[[Any, Any], Any]) -> Any:
+    return comm.reduce(value, op=join)

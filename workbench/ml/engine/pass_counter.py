@@ -1,0 +1,45 @@
+"""Parts of algorithms without iterations, whose progress is told by passes over the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workbench.ml.engine.parts import Parts
+
+
+class Passes:
+    """Parts that report each pass over the data: ``{"pass": 1, "name": "gram"}``.
+
+    Parameters
+    ----------
+    parts
+        Are asked.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        """The same without reports, for a pass that `report` is told of in other words."""
+        self._number = 0
+
+    def sum(self, method: str, *args: Any) -> Any:
+        """See `Parts.sum`."""
+        return self._reported(method, self.parts.sum(method, *args))
+
+    def each(self, method: str, *args: Any) -> list[Any]:
+        """See `Parts.each`."""
+        found: list[Any] = self._reported(method, self.parts.each(method, *args))
+        return found
+
+    def fold(self, join: Callable[[Any, Any], Any], method: str, *args: Any) -> Any:
+        """See `Parts.fold`."""
+        return self._reported(method, self.parts.fold(join, method, *args))
+
+    def report(self, record: Mapping[str, Any]) -> None:
+        """Report a pass, with its number."""
+        self._number += 1
+        self.parts.report({**record, "pass": self._number})
+
+    def _reported(self, method: str, found: Any) -> Any:
+        self.report({"name": method})
+        return found

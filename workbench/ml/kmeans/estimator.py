@@ -1,0 +1,283 @@
+"""K-means in the manner of scikit-learn, on ranks."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from workbench.ml.checks import FLOATS, Checks
+from workbench.ml.data import training
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.verbose import Callback
+from workbench.ml.estimator import Estimator
+from workbench.ml.kmeans import fit as kmeans_fit
+from workbench.ml.kmeans.part import KMeansPart
+from workbench.ml.transformer import Transformer
+
+
+class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimator):  # type: ignore[misc]
+    """K-means clustering.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters.
+    init : {"k-means||", "k-means++", "random"} or array of shape (n_clusters, features), default="k-means||"
+        The first centres. ``"k-means++"`` is another name of ``"k-means||"``, its form for rows on many ranks.
+        ``"random"`` draws rows by their weights.
+    n_init : int or "auto", default="auto"
+        Number of runs from different first centres, the best of which counts. ``"auto"`` is 10 for ``"random"`` and 1
+        for everything else. First centres that are given are always one run.
+    max_iter : int, default=300
+        Number of iterations at most, of one run.
+    tol : float, default=1e-4
+        A run has converged where the centres move by less than this: the sum of the squared differences between the
+        centres of two iterations, relative to the mean variance of the features.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the first centres. The result does not depend on the number of ranks, apart from rounding.
+    copy_x : bool, default=True
+        Has no effect: X is never changed.
+    algorithm : {"lloyd"}, default="lloyd"
+        For the sake of scikit-learn's parameters.
+    compute_labels : bool, default=True
+        Whether the rows are assigned to the last centres. Without that there is neither `labels_` nor `inertia_`, and a
+        fit that ends before all rows stay in their clusters saves one pass over them.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.engine.fitting.fit`.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each iteration.
+    callback : callable, default=None
+        Is called after each iteration with its numbers: ``iteration``, ``score``, ``shift``, ``moved``.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (n_clusters, features), dtype of X
+        The centres.
+    labels_ : array of shape (rows,), int32
+        The cluster of each row. For a Dask collection a placed Dask array, 4 bytes per row on the ranks for as long as
+        the model or the array exists. A pickle or a copy of the model is without the array; ``predict(X)`` returns the
+        same labels.
+    inertia_ : float
+        Sum of the squared distances of the rows to their centres, with their weights.
+    n_iter_ : int
+        Number of iterations of the best run.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    From the same first centres the result is scikit-learn's, apart from rounding: rows that are as far from two
+    centres, to 14 digits, may be in the other cluster. The first centres of k-means|| cost about as much as five
+    iterations, and two more for each round that finds clusters far from all others.
+    """
+
+    _sparse = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "n_clusters": [Interval(Integral, 1, None, closed="left")],
+        "init": [StrOptions({"k-means||", "k-means++", "random"}), "array-like"],
+        "n_init": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+        "copy_x": ["boolean"],
+        "compute_labels": ["boolean"],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "algorithm": (("lloyd",), "the other one takes 8 bytes per row and cluster, and finds the same clusters"),
+    }
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: Any = "k-means||",
+        n_init: int | str = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        copy_x: bool = True,
+        algorithm: str = "lloyd",
+        compute_labels: bool = True,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.copy_x = copy_x
+        self.algorithm = algorithm
+        self.compute_labels = compute_labels
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find the centres.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
+            Is not used.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows, at least 0; None: all 1.
+
+        Returns
+        -------
+        KMeans
+            This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows or weights are not valid.
+        """
+        checks = Checks(type(self).__name__, sparse=self._sparse)
+        data = training(self, checks, X, None, sample_weight)
+        self.__dict__.pop("labels_", None)
+        self.__dict__.pop("inertia_", None)
+        settings = self._settings(data.X)
+        if self.compute_labels:
+            kept = (np.empty(0, np.int32),)
+            found, (self.labels_,) = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks, kept), data)
+            self.inertia_ = found.inertia
+        else:
+            found = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks), data)
+        self.cluster_centers_, self.n_iter_ = found.centers.astype(data.dtype), found.iterations
+        if found.distinct < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({found.distinct}) found smaller than n_clusters ({self.n_clusters}). "
+                "Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        if not found.converged:
+            self._warn("the centres still move", found.iterations)
+        return self
+
+    def _settings(self, X: Any) -> kmeans_fit.Settings:
+        if X.shape[0] < self.n_clusters:
+            raise ValueError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
+        init = self.init
+        if not isinstance(init, str):
+            init = check_array(init, dtype=FLOATS, input_name="init")
+            if init.shape != (self.n_clusters, X.shape[1]):
+                raise ValueError(
+                    f"The shape of the initial centers {init.shape} does not match the number of clusters "
+                    f"{self.n_clusters} and of features {X.shape[1]}."
+                )
+        if not isinstance(init, str):
+            runs = 1
+        elif self.n_init == "auto":
+            runs = 10 if init == "random" else 1
+        else:
+            runs = int(self.n_init)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return kmeans_fit.Settings(
+            n_clusters=self.n_clusters,
+            init=init,
+            n_init=runs,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            seed=seed,
+            rows=X.shape[0],
+            compute_labels=self.compute_labels,
+        )
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.cluster_centers_)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Blocks on ranks stay there: a model that travels is numbers.
+        state: dict[str, Any] = dict(super().__getstate__())
+        if is_dask_collection(state.get("labels_")):
+            del state["labels_"]
+        return state
+
+    def predict(self, X: Any) -> Any:
+        """Return the cluster of each row.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,), int32
+            The numbers of the nearest centres. Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("predict", X, None, np.int32)
+        X = self._checked(X, order="C")
+        return KMeansPart(X, None, None, 0).labels(self.cluster_centers_)
+
+    def transform(self, X: Any) -> Any:
+        """Return the distances of each row to all centres.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, n_clusters), dtype of the centres
+            Euclidean distances, in the unit of the features. Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("transform", X, self.n_clusters, self.cluster_centers_.dtype)
+        X = self._checked(X)
+        return euclidean_distances(X, self.cluster_centers_)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the inertia of rows, negative: the higher the better.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
+            Is not used.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows, at least 0; None: all 1.
+
+        Returns
+        -------
+        float
+            The sum of the squared distances of the rows to their nearest centres, with their weights, times -1, in the
+            squared unit of the features.
+        """
+        check_is_fitted(self)
+        squares = self._squared_distances(X)
+        if sample_weight is not None and not is_dask_collection(X):
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        return -float((squares if sample_weight is None else squares * sample_weight).sum())
+
+    def _squared_distances(self, X: Any) -> Any:
+        """Return the squared distance of each row to its nearest centre, shape (rows,)."""
+        if is_dask_collection(X):
+            return self._map("_squared_distances", X, None, np.float64)
+        X = self._checked(X, order="C")
+        return KMeansPart(X, None, None, 0).distances(self.cluster_centers_)

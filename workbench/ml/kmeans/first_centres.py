@@ -1,0 +1,116 @@
+"""The first centres of K-means on parts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.ml.engine.parts import LocalParts, Parts
+from workbench.ml.kmeans.lloyd import lloyd
+from workbench.ml.kmeans.part import KMeansPart, join_least
+
+_Array = NDArray[Any]
+
+# Rounds of k-means|| at least, and how many candidates are drawn in each, in multiples of the centres wanted.
+_ROUNDS, _OVERSAMPLING = 2, 2.0
+# A round that leaves less than this of the squared distances has found clusters that are far from all others, and
+# there may be more of these.
+_LEFT = 0.25
+# The candidates are clustered so many times, with so many iterations; beyond so many centres once, with fewer.
+_RUNS, _ITERATIONS, _MANY, _FEW = 3, 300, 300, 10
+
+
+def drawn(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
+    """Return different rows, drawn by their weights, shape (number, features)."""
+    join = functools.partial(join_least, number=number)
+    lots = parts.fold(join, "lots", number, (*seed, _ROUNDS))
+    return np.array([row for _, _, row in lots], dtype=np.float64)
+
+
+def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
+    """Return centres by k-means||, shape (number, features).
+
+    Notes
+    -----
+    Bahmani et al., Scalable K-Means++, PVLDB 5 (2012): candidates are drawn by their squared distances to those before,
+    and clustered by how many rows are nearest to each. Each row is compared once with each candidate, and keeps the
+    nearest: two rounds with about twice as many candidates as centres are the work of some four of Lloyd's iterations.
+    Where clusters are far apart, a round draws its candidates in the farthest of them only, and more rounds follow.
+    """
+    random = np.random.default_rng(seed)
+    candidates = newest = _one(parts, random.random())
+    cost, before, rounds = parts.sum("near", newest, 0), np.inf, 0
+    while cost and (rounds < _ROUNDS or cost < _LEFT * before):
+        before, rounds = cost, rounds + 1
+        # Not by the random numbers of `drawn`.
+        newest = parts.fold(_stack, "draw", _OVERSAMPLING * number / cost, (*seed, _ROUNDS + rounds))
+        if len(newest):
+            cost = parts.sum("near", newest, len(candidates))
+            candidates = np.vstack([candidates, newest])
+    weights = parts.sum("weigh", len(candidates))
+    # Rows that agree are one candidate.
+    _, first, which = np.unique(candidates, axis=0, return_index=True, return_inverse=True)
+    candidates, weights = candidates[first], np.bincount(which.ravel(), weights)
+    if len(candidates) < number:
+        # Whatever else is added is as good.
+        return np.vstack([candidates, drawn(parts, number - len(candidates), seed)])
+    part = KMeansPart(candidates, None, weights, 0)
+    part.center(np.average(candidates, axis=0, weights=weights))
+    runs, iterations = (_RUNS, _ITERATIONS) if number <= _MANY else (1, _FEW)
+    starts = (plus_plus(candidates, weights, number, random) for _ in range(runs))
+    found = (lloyd(LocalParts([part]), start, iterations, 1e-4) for start in starts)
+    return functools.reduce(lambda best, its: its if its.better(best) else best, found).centers
+
+
+def plus_plus(points: _Array, weights: _Array, number: int, random: np.random.Generator) -> _Array:
+    """Return some of the points, far from each other, by k-means++, shape (number, features).
+
+    Parameters
+    ----------
+    points
+        Shape (points, features), float64.
+    weights
+        Shape (points,).
+    number
+        So many, at most as there are points.
+    random
+        Draws them.
+
+    Notes
+    -----
+    Arthur and Vassilvitskii, k-means++, SODA (2007), greedy as in scikit-learn: of some points drawn by their squared
+    distances to those chosen, the one is chosen that leaves the smallest sum. Not scikit-learn's own function, since
+    its import takes a rank two seconds.
+    """
+    apart = points - np.average(points, axis=0, weights=weights)
+    norms = np.square(apart).sum(axis=1)
+    chosen = np.empty(number, dtype=np.int64)
+    nearest, several = np.full(len(points), np.inf), 2 + int(np.log(number))
+    chances = weights
+    for place in range(number):
+        reached = np.cumsum(chances)
+        some = np.searchsorted(reached, random.random(several if place else 1) * reached[-1], side="right")
+        some = np.minimum(some, len(points) - 1)
+        distances = np.maximum(norms[some, None] + norms - 2 * apart[some] @ apart.T, 0)
+        np.minimum(distances, nearest, out=distances)
+        best = int(np.argmin(distances @ weights))
+        chosen[place], nearest = some[best], distances[best]
+        chances = nearest * weights
+    return points[chosen]
+
+
+def _one(parts: Parts, share: float) -> _Array:
+    """Return the row, shape (1, features), where this share of all weight is reached."""
+    weights = np.cumsum(parts.each("weight"))
+    weight = share * weights[-1]
+    part = min(int(np.searchsorted(weights, weight, side="right")), len(weights) - 1)
+    row: _Array = parts.each("row_at", weight - (weights[part - 1] if part else 0.0))[part]
+    return row.astype(np.float64)
+
+
+def _stack(upper: _Array, lower: _Array) -> _Array:
+    return np.vstack([upper, lower])

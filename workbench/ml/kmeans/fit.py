@@ -1,0 +1,79 @@
+"""K-means fitted on parts: several runs, of which the best is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.ml.algebra import moments
+from workbench.ml.engine.parts import Parts, weighed
+from workbench.ml.kmeans import first_centres
+from workbench.ml.kmeans.lloyd import Fitted, lloyd
+
+_Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit is made; the names are those of the estimator."""
+
+    n_clusters: int
+    init: str | _Array
+    n_init: int
+    max_iter: int
+    tol: float
+    seed: int
+    rows: int
+    compute_labels: bool = True
+
+
+def fit(parts: Parts, settings: Settings) -> Fitted:
+    """Fit a model.
+
+    Parameters
+    ----------
+    parts
+        `KMeansPart` objects.
+    settings
+        How.
+
+    Returns
+    -------
+    Fitted
+        The best of ``n_init`` fits.
+    """
+    weighed(parts.sum("weight"))
+    rows, mean, deviations = parts.fold(moments.join, "sample", settings.rows)
+    if np.square(mean).sum() * rows > deviations.sum():
+        parts.sum("center", _rounded(mean, np.sqrt(deviations / rows)))
+    best = _run(parts, settings, 0)
+    for run in range(1, settings.n_init):
+        if run == 1:
+            parts.sum("keep")
+        found = _run(parts, settings, run)
+        if found.better(best):
+            best = found
+            parts.sum("keep")
+    return best
+
+
+def _run(parts: Parts, settings: Settings, run: int) -> Fitted:
+    assign = settings.compute_labels or settings.n_init > 1
+    return lloyd(parts, first(parts, settings, run), settings.max_iter, settings.tol, assign=assign)
+
+
+def first(parts: Parts, settings: Settings, run: int) -> _Array:
+    """Return the first centres of a run, shape (clusters, features)."""
+    if not isinstance(settings.init, str):
+        return settings.init.astype(np.float64)
+    draw = first_centres.drawn if settings.init == "random" else first_centres.spread_out
+    return draw(parts, settings.n_clusters, (settings.seed, run))
+
+
+def _rounded(mean: _Array, spread: _Array) -> _Array:
+    """Round a point to some bits of the spread: joined of other parts it is apart by rounding, and now the same."""
+    grid = np.exp2(np.floor(np.log2(np.where(spread > 0, spread, 1.0))) - 4)
+    return np.where(spread > 0, np.round(mean / grid) * grid, mean)

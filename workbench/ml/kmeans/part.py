@@ -1,0 +1,433 @@
+"""What K-means computes on one block: the nearest centres of its rows, and their sums."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from workbench.ml.algebra.moments import Moments
+from workbench.ml.checks import FindsNonFinite
+from workbench.ml.engine.kept_arrays import Keeps
+
+_Array = NDArray[Any]
+Ranked = TypeVar("Ranked", bound=tuple[Any, ...])
+Lot = tuple[float, int, _Array]
+"""What a row has drawn, its number, and the row."""
+
+# Rows that are looked at together: scores and rows stay in the cache of a core. No power of two: the scores of one row
+# would all fall into the same places of the cache, and take twice as long.
+_SLICE = 6000
+# Numbers, of rows or of scores, that are looked at together, and the least rows.
+_NUMBERS, _LEAST = 32 * _SLICE, 250
+# Rows, at least, that tell about where all are.
+_SAMPLE = 1000
+# The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
+_ANEW = 20
+# A squared distance is rounding that is less than this times the squared norm of the row, where it is of a difference,
+# and where it is a difference of squares.
+_AT_CENTRE, _AT_CENTRE_SPARSE = 1e-24, 1e-13
+
+
+class KMeansPart(Keeps, FindsNonFinite):
+    """A block.
+
+    Parameters
+    ----------
+    X
+        Shape (rows, features): an array, or a matrix in CSR format.
+    y
+        Is not used.
+    weight
+        Shape (rows,): weights of the rows; None: all 1.
+    start
+        Number of its first row in all of the data.
+
+    Notes
+    -----
+    Work space: 4 bytes per row for the labels, at most 11 during a step, 12 while the first centres are drawn, 4 more
+    where there are several runs, and slices of 8 MiB, or of 250 rows where these with their distances to all centres
+    are more.
+    """
+
+    def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
+        self._X, self._weight, self._start = X, weight, start
+        self._middle: _Array | None = None
+        self._labels: NDArray[np.int32] | None = None
+        self._sums, self._counts, self._members = np.empty(0), np.empty(0), np.empty(0)
+        self._steps = 0
+        self._distances = np.empty(0)
+        self._sum, self._squares, self._weighted = np.empty(0), 0.0, 0.0
+        self._kept: NDArray[np.int32] | None = None
+
+    def sample(self, total: int) -> Moments:
+        """Return the moments of some of the rows, the same of so many in all on however many parts.
+
+        Of a matrix in CSR format nothing: it is not looked at from its midst.
+        """
+        if sparse.issparse(self._X):
+            nothing = np.zeros(self._X.shape[1])
+            return 0.0, nothing, nothing
+        every = max(1, total // _SAMPLE)
+        rows = self._X[-self._start % every :: every].astype(np.float64)
+        if not np.isfinite(rows).all():
+            self.refuse_non_finite()
+        mean = rows.mean(axis=0) if len(rows) else np.zeros(rows.shape[1])
+        return float(len(rows)), mean, np.square(rows - mean).sum(axis=0)
+
+    def spread(self) -> tuple[float, _Array, float, float]:
+        """Return the number of rows, and the sums of them and of their squared norms, seen from the middle.
+
+        The last number is the sum of the squared norms with the weights of the rows, NaN where the scores have not its
+        precision. All are gathered by the first step, which has the rows in the cache.
+        """
+        exact = self._X.dtype == np.float64 and not sparse.issparse(self._X)
+        return float(self._X.shape[0]), self._sum, self._squares, self._weighted if exact else np.nan
+
+    def center(self, middle: _Array) -> float:
+        """Look at rows from a point in their midst: far from 0 their products with centres lose digits."""
+        if not sparse.issparse(self._X):
+            self._middle = middle
+        return 0.0
+
+    def lots(self, number: int, seed: Sequence[int]) -> list[Lot]:
+        """Return the rows with the smallest lots, so many, sorted: drawn by their weights, none of them twice.
+
+        Notes
+        -----
+        Efraimidis and Spirakis, Information Processing Letters 97 (2006). The random number of a row is that of `draw`.
+        """
+        found: list[tuple[float, int]] = []
+        for here, _ in self._slices():
+            lots = -np.log1p(-_uniform(seed, self._start + here.start, here.stop - here.start))
+            if self._weight is not None:
+                weight = self._weight[here].astype(np.float64)
+                lots = np.divide(lots, weight, out=np.full(len(lots), np.inf), where=weight > 0)
+            first = np.argsort(lots, kind="stable")[:number]
+            found = heapq.nsmallest(number, [*found, *((float(lots[row]), here.start + int(row)) for row in first)])
+        return [(lot, self._start + row, _dense(self._X[row : row + 1])[0]) for lot, row in found]
+
+    def weight(self) -> float:
+        """Return the weight of all rows."""
+        return float(self._X.shape[0]) if self._weight is None else float(self._weight.sum(dtype=np.float64))
+
+    def row_at(self, weight: float) -> _Array:
+        """Return the row, shape (1, features), at which the weight of the rows so far is above this one."""
+        if self._weight is None:
+            row = int(weight)
+        else:
+            row = int(np.searchsorted(np.cumsum(self._weight, dtype=np.float64), weight, side="right"))
+        row = min(row, self._X.shape[0] - 1)
+        return _dense(self._X[row : row + 1])
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def step(self, centers: _Array, first: bool = False) -> tuple[_Array, _Array, float, float]:
+        """Assign the rows to their nearest centres.
+
+        Parameters
+        ----------
+        centers
+            Shape (clusters, features).
+        first
+            Whether this is the first step of a run, which gathers what `spread` returns.
+
+        Returns
+        -------
+        sums : ndarray of shape (clusters, features)
+            Of the rows of each cluster, with their weights.
+        counts : ndarray of shape (clusters,)
+            Weight of the rows of each cluster.
+        scores : float
+            What is to be taken from the weighted sum of all squared norms for the inertia.
+        moved : float
+            How many rows are in another cluster than before.
+        """
+        if first:
+            self._labels = None
+        before = self._labels
+        labels, scores = self._nearest(centers)
+        if first and not np.isfinite(scores):
+            self.refuse_non_finite()
+        changed = None if before is None else labels != before
+        moved = len(labels) if changed is None else int(np.count_nonzero(changed))
+        if changed is None or moved > len(labels) // 4 or self._steps % _ANEW == 0:
+            self._sums, self._counts, self._members = self._totals(labels, None, len(centers), gather=first)
+        elif moved:
+            sums, counts, members = self._totals(labels, np.flatnonzero(changed), len(centers), before)
+            self._sums += sums
+            self._counts += counts
+            self._members += members
+            # Weights that come and go leave a rest by rounding where no row is left.
+            empty = self._members == 0
+            self._sums[empty] = self._counts[empty] = 0
+        self._labels = labels
+        self._steps += 1
+        return self._sums, self._counts, scores, float(moved)
+
+    def assign(self, centers: _Array) -> tuple[_Array, float]:
+        """Assign the rows to their nearest centres after the last step; return the rows of each, and the scores."""
+        self._labels = None
+        self._labels, scores = self._nearest(centers)
+        return self._counted(len(centers), None), scores
+
+    def keep(self) -> float:
+        """Keep the labels while other runs are made."""
+        self._kept = self._labels
+        return 0.0
+
+    def kept(self) -> tuple[_Array, ...]:
+        """See `Keeps.kept`: the labels that were kept, else the last ones."""
+        return (self._label(slice(0, self._X.shape[0])) if self._kept is None else self._kept,)
+
+    def labels(self, centers: _Array) -> NDArray[np.int32]:
+        """Return the nearest centre of each row, shape (rows,)."""
+        self.center(centers.mean(axis=0, dtype=np.float64))
+        return self._nearest(centers)[0]
+
+    def farthest(self, number: int, centers: _Array) -> list[tuple[float, int, float, int, _Array]]:
+        """Return the rows that are farthest from their centres, so many at most, sorted.
+
+        Of each: the distance less than 0, as the farthest is first, its number, weight, cluster, and the row. Rows that
+        are at their centre, but for rounding, or weigh nothing are none of these: they make no other cluster.
+        """
+        found: list[tuple[float, int]] = []
+        for here, distances in self._squared_distances(centers):
+            X = self._X[here]
+            apart = distances > _squared_norms(X) * (_AT_CENTRE_SPARSE if sparse.issparse(X) else _AT_CENTRE)
+            rows = np.flatnonzero(apart if self._weight is None else apart & (self._weight[here] > 0))
+            first = rows[np.argsort(-distances[rows], kind="stable")[:number]]
+            found += [(-float(distances[row]), here.start + int(row)) for row in first]
+            found = heapq.nsmallest(number, found)
+        return [
+            (
+                below,
+                self._start + row,
+                1.0 if self._weight is None else float(self._weight[row]),
+                int(self._label(slice(row, row + 1))[0]),
+                _dense(self._X[row : row + 1])[0],
+            )
+            for below, row in found
+        ]
+
+    def inertia(self, centers: _Array) -> float:
+        """Return the sum of the squared distances of the rows to the centres they are assigned to, weighted."""
+        return sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
+
+    def distances(self, centers: _Array) -> _Array:
+        """Return the squared distance of each row to its nearest centre, shape (rows,)."""
+        self._labels = self.labels(centers)
+        return np.concatenate([distances for _, distances in self._squared_distances(centers)])
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def near(self, candidates: _Array, before: int) -> float:
+        """Take more candidates into account; return the squared distances to the nearest ones, weighted, summed.
+
+        Parameters
+        ----------
+        candidates
+            Shape (candidates, features).
+        before
+            Number of candidates before these.
+        """
+        if not before:
+            self._distances = np.full(self._X.shape[0], np.inf)
+            self._labels = np.zeros(self._X.shape[0], dtype=np.int32)
+        cost = 0.0
+        for here, labels, best, rows, centers in self._scored(candidates):
+            if sparse.issparse(rows):
+                distances = np.maximum(_squared_norms(rows) - best, 0)
+            else:
+                distances = _squared_norms(rows - centers.take(labels, axis=0))
+            nearest = self._distances[here]
+            nearer = distances < nearest
+            np.copyto(nearest, distances, where=nearer)
+            np.copyto(self._label(here), labels + before, where=nearer, casting="same_kind")
+            cost += self._weighed(here, nearest)
+        if not np.isfinite(cost):
+            self.refuse_non_finite()
+        return cost
+
+    def draw(self, factor: float, seed: Sequence[int]) -> _Array:
+        """Return rows, drawn each by itself with a chance of `factor` times its distance, weighted.
+
+        Notes
+        -----
+        The random number of a row depends on the seed and on the number of the row, not on the block that it lies in.
+        """
+        drawn = []
+        for here, _ in self._slices():
+            chances = self._distances[here] * factor
+            if self._weight is not None:
+                chances *= self._weight[here]
+            numbers = _uniform(seed, self._start + here.start, len(chances))
+            drawn.append(here.start + np.flatnonzero(numbers < chances))
+        return _dense(self._X[np.concatenate(drawn)])
+
+    def weigh(self, candidates: int) -> _Array:
+        """Return the weight of the rows nearest to each candidate, shape (candidates,); forget the distances."""
+        weights = self._counted(candidates, self._weight)
+        self._distances, self._labels = np.empty(0), None
+        return weights
+
+    def _counted(self, clusters: int, weight: _Array | None) -> _Array:
+        """Return the rows of each cluster, or their weight."""
+        counts = np.zeros(clusters)
+        for start in range(0, self._X.shape[0], _SLICE):
+            here = slice(start, min(start + _SLICE, self._X.shape[0]))
+            counts += np.bincount(self._label(here), None if weight is None else weight[here], minlength=clusters)
+        return counts
+
+    def _slices(self, clusters: int = 1) -> Iterator[tuple[slice, Any]]:
+        """Yield slices of rows, small enough for their distances to so many centres, too."""
+        for start in range(0, self._X.shape[0], rows := self._at_once(clusters)):
+            here = slice(start, min(start + rows, self._X.shape[0]))
+            yield here, self._X[here]
+
+    def _at_once(self, clusters: int) -> int:
+        rows, features = self._X.shape
+        numbers = clusters if sparse.issparse(self._X) else max(clusters, features)
+        return int(min(rows, _SLICE, max(_LEAST, _NUMBERS // numbers)))
+
+    def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
+        """Return the nearest centre of each row, and the weighted sum of their scores."""
+        labels, total = np.empty(self._X.shape[0], dtype=np.int32), 0.0
+        for here, of, best, _, _ in self._scored(centers):
+            labels[here] = of
+            total += self._weighed(here, best)
+        return labels, total
+
+    def _scored(self, centers: _Array) -> Iterator[tuple[slice, _Array, _Array, Any, _Array]]:
+        """Yield where some rows are, their nearest centres and scores, and rows and centres as seen from the middle.
+
+        Notes
+        -----
+        The score of a row x and a centre c is ``2 x.c - c.c``, the largest is the nearest. The number of the centre
+        takes the place of the last bits of the score, so that one pass finds both: scores that agree in all bits but
+        these, 48 with 16 centres, count as equal.
+        """
+        middle = self._middle
+        if middle is not None:
+            centers, middle = centers - middle, middle.astype(self._X.dtype)
+        factors, norms = (2 * centers).astype(self._X.dtype), np.square(centers).sum(axis=1)[:, None]
+        low = (1 << (len(centers) - 1).bit_length()) - 1
+        numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
+        products = np.empty((len(centers), self._at_once(len(centers))), dtype=factors.dtype)
+        scores = products if factors.dtype == np.float64 else np.empty(products.shape)
+        for here, rows in self._slices(len(centers)):
+            X = rows if middle is None else rows - middle
+            product, score = products[:, : X.shape[0]], scores[:, : X.shape[0]]
+            _multiply(factors, X, out=product)
+            np.subtract(product, norms, out=score)
+            bits = score.view(np.int64)
+            bits &= mask
+            bits |= numbers
+            best = score.max(axis=0)
+            yield here, best.view(np.int64) & low, best, X, centers
+
+    def _totals(
+        self,
+        labels: _Array,
+        which: _Array | None,
+        clusters: int,
+        before: _Array | None = None,
+        *,
+        gather: bool = False,
+    ) -> tuple[_Array, _Array, _Array]:
+        """Return sums, weights and number of the rows of each cluster: of all, or of some; less those it had before.
+
+        Rows that weigh nothing are not counted.
+        """
+        sums, counts = np.zeros((clusters, self._X.shape[1])), np.zeros(clusters)
+        members = np.zeros(clusters)
+        if gather:
+            self._sum, self._squares, self._weighted = np.zeros(self._X.shape[1]), 0.0, 0.0
+        # Each slice takes room for a sum of its own: with many clusters more rows share it.
+        rows, at_once = len(labels) if which is None else len(which), max(self._at_once(1), clusters)
+        for start in range(0, rows, at_once):
+            here: Any = slice(start, min(start + at_once, rows))
+            here = here if which is None else which[here]
+            X, of = self._X[here], labels[here]
+            if gather:
+                self._gather(here, X)
+            weight = np.ones(len(of)) if self._weight is None else self._weight[here].astype(np.float64)
+            if before is not None:
+                # What goes to one cluster and comes from another, for each row.
+                of, weight = np.ravel((of, before[here]), "F"), np.ravel((weight, -weight), "F")
+            ends = np.arange(0, len(of) + 1, len(of) // X.shape[0])
+            sums += _dense(sparse.csc_array((weight, of, ends), shape=(clusters, X.shape[0])) @ X)
+            counts += np.bincount(of, weight, minlength=clusters)
+            if self._weight is not None:
+                members += np.bincount(of, np.sign(weight), minlength=clusters)
+        return sums, counts, counts.copy() if self._weight is None else members
+
+    def _gather(self, here: slice, X: Any) -> None:
+        """Take rows into account of which `spread` tells."""
+        if sparse.issparse(X):
+            self._sum += np.ravel(X.sum(axis=0))
+            self._squares += float(_squared_norms(X).sum())
+            return
+        apart = (X if self._middle is None else X - self._middle).astype(np.float64, copy=False)
+        self._sum += np.ones(len(apart)) @ apart
+        squares = float(np.vdot(apart, apart))
+        self._squares += squares
+        self._weighted += squares if self._weight is None else self._weighed(here, _squared_norms(apart))
+
+    def _squared_distances(self, centers: _Array) -> Iterator[tuple[slice, _Array]]:
+        """Yield the squared distances of slices of rows to the centres of their clusters; of their differences."""
+        for here, X in self._slices():
+            labels = self._label(here)
+            if sparse.issparse(X):
+                # Of their products: the differences are not sparse.
+                products = (X @ centers.T)[np.arange(len(labels)), labels]
+                norms = _squared_norms(X) + np.square(centers).sum(axis=1)[labels]
+                yield here, np.maximum(norms - 2 * products, 0)
+            else:
+                yield here, _squared_norms(X - centers[labels])
+
+    def _label(self, here: slice) -> _Array:
+        """Return the clusters of some rows: the first one before there has been a step."""
+        return np.zeros(here.stop - here.start, dtype=np.int32) if self._labels is None else self._labels[here]
+
+    def _weighed(self, here: slice, values: _Array) -> float:
+        """Return the sum of a value of each of some rows, with their weights."""
+        return float(values.sum() if self._weight is None else values @ self._weight[here])
+
+
+def join_least(upper: list[Ranked], lower: list[Ranked], number: int) -> list[Ranked]:
+    """Return the first of two sorted lists of rows, so many, by the value of each row and then by its number."""
+    return list(itertools.islice(heapq.merge(upper, lower, key=lambda row: row[:2]), number))
+
+
+def _multiply(factors: _Array, X: Any, out: _Array) -> None:
+    """Multiply factors and rows, into an array of shape (centres, rows)."""
+    if sparse.issparse(X):
+        out[...] = _dense(X @ factors.T).T
+    else:
+        np.matmul(factors, X.T, out=out)
+
+
+def _uniform(seed: Sequence[int], start: int, number: int) -> _Array:
+    """Return the random numbers of some rows, in [0, 1)."""
+    # Its numbers come in fours, and so does it skip them.
+    generator = np.random.Philox(np.random.SeedSequence(seed)).advance(start // 4)
+    return np.random.Generator(generator).random(start % 4 + number)[start % 4 :]
+
+
+def _squared_norms(X: Any) -> _Array:
+    """Return the squared norms of rows."""
+    if sparse.issparse(X):
+        X = X.astype(np.float64)
+        norms: _Array = np.ravel(X.multiply(X).sum(axis=1))
+    else:
+        norms = np.einsum("ij,ij->i", X, X)
+    return norms
+
+
+def _dense(rows: Any) -> _Array:
+    dense: _Array = rows.toarray() if sparse.issparse(rows) else rows
+    return dense

@@ -1,0 +1,322 @@
+"""Linear regression in the manner of scikit-learn, on ranks."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from scipy.linalg import LinAlgWarning
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from workbench.ml import memory_guard
+from workbench.ml.checks import Checks
+from workbench.ml.data import training
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.verbose import Callback
+from workbench.ml.estimator import Estimator
+from workbench.ml.linear import fit as linear_fit
+from workbench.ml.linear.part import LinearPart
+from workbench.text import count
+
+# Names of columns in a warning.
+_NAMED = 10
+_INSTEAD = (
+    "Make fewer of them (TruncatedSVD with solver='randomized', or sklearn.feature_extraction.FeatureHasher), or use "
+    "ranks with more memory; for labels LogisticRegression needs no matrix"
+)
+
+
+class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc]
+    """What the linear models have in common."""
+
+    _sparse = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "fit_intercept": ["boolean"],
+        "copy_X": ["boolean"],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "positive": ((False,), "coefficients may have either sign"),
+    }
+
+    fit_intercept: bool
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : array-like, or Dask array or series of shape (rows,) or (rows, targets)
+            The targets.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows; None: all 1.
+
+        Returns
+        -------
+        LinearRegression or Ridge
+            This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows, targets or weights are not valid.
+        InvalidRequest
+            If the matrices of features x features have no room in the memory of a rank: before the fit, or where
+            the columns nearly depend on each other, so that a QR decomposition is needed, in the fit.
+        """
+        checks = Checks(type(self).__name__, target="numbers", sparse=self._sparse, several=True)
+        data = training(self, checks, X, y, sample_weight)
+        settings = self._settings(*data.X.shape[:1], *data.y.shape[1:])
+        later = 0 if np.all(settings.alpha) else settings.for_triangles(data.X.shape[1])
+        limit = memory_guard.check(type(self).__name__, data, self.engine, linear_fit.needs, _INSTEAD, later=later)
+        task = Task(linear_fit.fit, replace(settings, limit=limit), LinearPart, checks)
+        found = self._fit(task, data)
+        self.coef_, self.intercept_ = found.coef.astype(data.dtype), found.intercept.astype(data.dtype)
+        if data.y.ndim == 1:
+            self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
+        if not self.fit_intercept:
+            self.intercept_ = data.dtype.type(0)
+        self._take(found, data.dtype)
+        return self
+
+    def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
+        raise NotImplementedError
+
+    def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+        """Take what else was found."""
+
+    def predict(self, X: Any) -> Any:
+        """Return what the model expects the targets to be.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,) or (rows, targets), dtype of the coefficients
+            In the unit of the targets. Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            columns = None if self.coef_.ndim == 1 else len(self.coef_)
+            return self._map("predict", X, columns, self.coef_.dtype)
+        X = self._checked(X)
+        return X @ self.coef_.T + self.intercept_
+
+
+class LinearRegression(_Linear):
+    """Least squares.
+
+    Parameters
+    ----------
+    fit_intercept : bool, default=True
+        Whether the model has a constant beside the features.
+    copy_X : bool, default=True
+        Is not used: rows are never changed.
+    tol : float, default=1e-6
+        Singular values of the rows, once each column has length 1, below this times the largest one count as 0;
+        1e-15 times the number of features at least.
+    n_jobs : int, default=None
+        Is not used: each rank computes on its rows.
+    positive : bool, default=False
+        Only the default is valid.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.engine.fitting.fit`.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each pass over the rows.
+    callback : callable, default=None
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (features,) or (targets, features)
+        The slopes.
+    intercept_ : float or ndarray of shape (targets,)
+        The constant; 0 without one.
+    rank_ : int
+        How many singular values of the rows count, once each column has length 1.
+    singular_ : ndarray of shape (min(rows, features),)
+        Singular values of the rows, weighted, and less their mean where there is an intercept. Most fits find them by
+        squares: those below 1e-8 of the largest are rounding.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    Minimises what scikit-learn's estimator of this name minimises, in units in which each column has length 1, so that
+    features in units that differ much all count; scikit-learn drops those that are below `tol` times the largest. Where
+    more than one model fits best, a warning names the columns that depend on each other, and the model is as in
+    scikit-learn the one of the shortest coefficients, to about 1e-8 of the largest. The rows are reduced to the sums of
+    their products, of which each rank has half a matrix of features x features, float64 whatever the rows are. Where a
+    singular value is below 1e-5 of the largest and may count, a pass of QR decompositions finds what squares do not
+    know. The coefficients agree with those of scikit-learn, for float64 rows, to about 1e-10 of the largest.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_Linear._parameter_constraints,
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "n_jobs": [Integral, None],
+    }
+
+    def __init__(
+        self,
+        *,
+        fit_intercept: bool = True,
+        copy_X: bool = True,  # noqa: N803  (scikit-learn's name)
+        tol: float = 1e-6,
+        n_jobs: int | None = None,
+        positive: bool = False,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
+        self.tol = tol
+        self.n_jobs = n_jobs
+        self.positive = positive
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
+        return linear_fit.Settings(
+            alpha=0.0, fit_intercept=self.fit_intercept, tol=self.tol, rows=rows, targets=targets
+        )
+
+    def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+        self.rank_, self.singular_ = found.rank, found.singular.astype(dtype)
+        if len(found.dependent):
+            warnings.warn(self._of_rank(found), LinAlgWarning, stacklevel=3)
+
+    def _of_rank(self, found: linear_fit.Fitted) -> str:
+        """Return why more than one model fits best."""
+        names = getattr(self, "feature_names_in_", range(self.n_features_in_))
+        named = [repr(names[column]) for column in found.dependent[:_NAMED]]
+        more = len(found.dependent) - len(named)
+        return (
+            f"LinearRegression: the rows have rank {found.rank} of {count(self.n_features_in_, 'feature')}, so that "
+            "more than one model fits best, and the one of the shortest coefficients was taken. Columns that are "
+            f"constant or depend on each other: {', '.join(named)}{f' and {more} more' if more else ''}. Leave out "
+            "those that the others replace, or use Ridge"
+        )
+
+
+class Ridge(_Linear):
+    """Least squares with an L2 penalty.
+
+    Parameters
+    ----------
+    alpha : float or array-like of shape (targets,), default=1.0
+        The strength of the penalty, ``alpha * |coef|^2`` beside the sum of squares: a number, or one for each target.
+        The intercept is not penalised.
+    fit_intercept : bool, default=True
+        Whether the model has a constant beside the features.
+    copy_X : bool, default=True
+        Is not used: rows are never changed.
+    max_iter : int, default=None
+        Only the default is valid, as nothing is iterated.
+    tol : float, default=1e-4
+        Is not used, for the same reason.
+    solver : {"auto", "cholesky"}, default="auto"
+        Both are the Cholesky decomposition.
+    positive : bool, default=False
+        Only the default is valid.
+    random_state : int, RandomState instance or None, default=None
+        Is not used: nothing is random.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.engine.fitting.fit`.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each pass over the rows.
+    callback : callable, default=None
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (features,) or (targets, features)
+        The slopes.
+    intercept_ : float or ndarray of shape (targets,)
+        The constant; 0 without one.
+    n_iter_ : ndarray of shape (targets,), int32
+        1 for each: the equations are solved once.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    The rows are reduced to the sums of their products, as by `LinearRegression`, and the equations are solved by a
+    Cholesky decomposition for each different `alpha`; a pass corrects the coefficients, which agree with those of
+    scikit-learn to about 1e-10 of the largest where the rows with the penalty have a condition below 1e5.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_Linear._parameter_constraints,
+        "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        **_Linear._only,
+        "solver": (("auto", "cholesky"), "the equations are solved as they are, without iterations"),
+        "max_iter": ((None,), "nothing is iterated"),
+    }
+
+    def __init__(
+        self,
+        alpha: Any = 1.0,
+        *,
+        fit_intercept: bool = True,
+        copy_X: bool = True,  # noqa: N803  (scikit-learn's name)
+        max_iter: int | None = None,
+        tol: float = 1e-4,
+        solver: str = "auto",
+        positive: bool = False,
+        random_state: Any = None,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.copy_X = copy_X
+        self.max_iter = max_iter
+        self.tol = tol
+        self.solver = solver
+        self.positive = positive
+        self.random_state = random_state
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+        self.n_iter_ = np.ones(len(found.coef), dtype=np.int32)
+        if len(found.coef) == 1:
+            # Also of a column of targets, as in scikit-learn.
+            self.coef_ = np.ravel(self.coef_)
+
+    def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
+        alpha = np.asarray(self.alpha, dtype=np.float64)
+        if alpha.shape not in {(), (1,), (targets,)}:
+            raise ValueError(
+                f"Number of targets and number of penalties do not correspond: alpha has shape {alpha.shape}, and y "
+                f"{targets} of them: pass a number, or one for each target"
+            )
+        if not (alpha >= 0).all():
+            raise ValueError(
+                f"The 'alpha' parameter of Ridge must be numbers of at least 0. Got {self.alpha!r} instead."
+            )
+        return linear_fit.Settings(alpha=alpha, fit_intercept=self.fit_intercept, tol=0.0, rows=rows, targets=targets)

@@ -1,0 +1,286 @@
+"""Logistic regression in the manner of scikit-learn, on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from workbench.ml import memory_guard
+from workbench.ml.checks import Checks
+from workbench.ml.data import training
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.verbose import Callback
+from workbench.ml.estimator import Estimator
+from workbench.ml.logistic import fit as logistic_fit
+from workbench.ml.logistic.part import LogisticPart
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
+    """Logistic regression with an L2 penalty.
+
+    Parameters
+    ----------
+    penalty : {"l2", None}, default="l2"
+        None: as ``C=np.inf``.
+    C : float, default=1.0
+        Inverse of the strength of the penalty.
+    l1_ratio : float, default=0.0
+        Only 0 is valid: there is no L1 penalty.
+    dual : bool, default=False
+        Only the default is valid.
+    tol : float, default=1e-4
+        It has converged where no component of the gradient of the loss per row is larger.
+    max_iter : int, default=100
+        Iterations at most.
+    fit_intercept : bool, default=True
+        Whether the model has a constant beside the features. It is not penalised.
+    intercept_scaling : float, default=1
+        Is not used, as in scikit-learn with these solvers.
+    class_weight : dict or "balanced", default=None
+        Weights by label, or ``"balanced"`` for such that all classes weigh the same. Default: all 1.
+    random_state : int, RandomState instance or None, default=None
+        Is not used: nothing is random.
+    solver : {"lbfgs", "newton-cholesky", "newton-cg"}, default="lbfgs"
+        ``"newton-cholesky"`` is Newton's method: five to ten passes over the rows where ``"lbfgs"`` has some dozens or,
+        with features of different units, hundreds; each multiplies rows by rows, and the number of features times
+        classes, 2 counting as 1, is to be some thousand at most. ``"newton-cg"`` is another name of it.
+    warm_start : bool, default=False
+        Whether a fit starts from what the one before has found.
+    n_jobs : int, default=None
+        Is not used: each rank computes on its rows.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.engine.fitting.fit`.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each iteration.
+    callback : callable, default=None
+        Is called after each iteration with its numbers: ``iteration``, ``loss``, ``gradient``.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (classes,)
+        The labels, sorted.
+    coef_ : ndarray of shape (1, features) or (classes, features)
+        The weights of the features.
+    intercept_ : ndarray of shape (1,) or (classes,)
+        The constants.
+    n_iter_ : ndarray of shape (1,)
+        Iterations of the fit.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    Minimises what scikit-learn's estimator of this name minimises, with the same scale and, but for ``"newton-cg"``,
+    the same solver, so that coefficients agree to about `tol`, and to rounding where `tol` is small. Where more than
+    one model fits best, Newton's method finds one of them.
+    """
+
+    _sparse = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "C": [Interval(Real, 0, None, closed="right")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "intercept_scaling": [Interval(Real, 0, None, closed="neither")],
+        "random_state": ["random_state"],
+        "solver": [StrOptions({"lbfgs", "newton-cg", "newton-cholesky"})],
+        "warm_start": ["boolean"],
+        "n_jobs": [Integral, None],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "penalty": (("l2", None), "there is no L1 penalty"),
+        "l1_ratio": ((0.0, 0, None), "there is no L1 penalty"),
+        "dual": ((False,), "the weights themselves are varied"),
+    }
+
+    def __init__(
+        self,
+        penalty: str | None = "l2",
+        *,
+        C: float = 1.0,
+        l1_ratio: float | None = 0.0,
+        dual: bool = False,
+        tol: float = 1e-4,
+        max_iter: int = 100,
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1,
+        class_weight: Mapping[Any, float] | str | None = None,
+        random_state: Any = None,
+        solver: str = "lbfgs",
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.penalty = penalty
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.dual = dual
+        self.tol = tol
+        self.max_iter = max_iter
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.solver = solver
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : array-like, or Dask array or series of shape (rows,)
+            The labels.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows; None: all 1.
+
+        Returns
+        -------
+        LogisticRegression
+            This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows, labels or weights are not valid.
+        InvalidRequest
+            If the matrices of ``"newton-cholesky"`` have no room in the memory of a rank.
+        """
+        checks = Checks(type(self).__name__, target="labels", sparse=self._sparse)
+        data = training(self, checks, X, y, sample_weight)
+        settings = self._settings(data.dtype)
+        if self.solver != "lbfgs":
+            name = type(self).__name__
+            # How many classes there are, the ranks have to tell.
+            limit = memory_guard.check(name, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'", later=np.inf)
+            settings = replace(settings, limit=limit)
+        found = self._fit(Task(logistic_fit.fit, settings, LogisticPart, checks), data)
+        weights = np.atleast_2d(found.weights).astype(data.dtype)
+        self.classes_ = found.classes
+        self.coef_, self.intercept_ = np.ascontiguousarray(weights[:, :-1]), weights[:, -1].copy()
+        self.n_iter_ = np.array([found.iterations], dtype=np.int32)
+        if found.message:
+            self._warn(found.message, found.iterations)
+        return self
+
+    def _settings(self, dtype: np.dtype[Any]) -> logistic_fit.Settings:
+        if isinstance(self.class_weight, Mapping) and not all(weight >= 0 for weight in self.class_weight.values()):
+            raise ValueError(
+                f"The 'class_weight' parameter of {type(self).__name__} must be weights of at least 0. Got "
+                f"{self.class_weight!r} instead."
+            )
+        start = None
+        if self.warm_start and hasattr(self, "coef_"):
+            start = np.column_stack([self.coef_, self.intercept_])
+            start = start[0] if len(start) == 1 else start
+        return logistic_fit.Settings(
+            C=self.C if self.penalty else np.inf,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            features=self.n_features_in_,
+            fit_intercept=self.fit_intercept,
+            class_weight=self.class_weight,
+            solver=self.solver,
+            eps=float(np.finfo(dtype).eps),
+            start=start,
+        )
+
+    def decision_function(self, X: Any) -> Any:
+        """Return the linear scores.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,) for two classes, else (rows, classes), dtype of the coefficients
+            For two classes the logarithm of the odds of the second. Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            columns = None if len(self.classes_) == 2 else len(self.classes_)
+            return self._map("decision_function", X, columns, self.coef_.dtype)
+        X = self._checked(X)
+        scores: NDArray[Any] = np.asarray(X @ self.coef_.T) + self.intercept_
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, classes), dtype of the coefficients
+            In the order of ``classes_``. Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("predict_proba", X, len(self.classes_), self.coef_.dtype)
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.column_stack([expit(-scores), expit(scores)])
+        return softmax(scores, axis=1)
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows, classes), dtype of the coefficients
+            The natural logarithms of what `predict_proba` returns.
+        """
+        return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any) -> Any:
+        """Return the most probable label of each row.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array of shape (rows,), dtype of the labels
+            Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._map("predict", X, None, self.classes_.dtype)
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]

@@ -1,0 +1,224 @@
+"""Logistic regression fitted on parts: what all ranks are asked, and the steps in between."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.errors import InvalidRequest
+from workbench.ml.algebra.equations import solver
+from workbench.ml.algebra.memory_limits import UNASKED, Limit
+from workbench.ml.algebra.newton import newton
+from workbench.ml.algebra.row_slices import upper
+from workbench.ml.engine.parts import Parts, weighed
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+
+_Vector = NDArray[np.float64]
+
+# As scikit-learn has them: steps of a line search, and the relative decrease of the loss that is none.
+_LINE_SEARCH, _NO_DECREASE = 50, 64 * np.finfo(float).eps
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit has found."""
+
+    classes: NDArray[Any]
+    weights: _Vector
+    """Shape (features + 1,) for two classes, else (classes, features + 1): slopes, then the intercept."""
+    iterations: int
+    message: str
+    """Why it ended before it converged; empty if it did converge."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a fit is made; the names are those of the estimator."""
+
+    C: float
+    tol: float
+    max_iter: int
+    features: int
+    fit_intercept: bool
+    class_weight: Mapping[Any, float] | str | None
+    solver: str
+    eps: float
+    """Of the dtype of the rows, in which scores are computed."""
+    start: _Vector | None
+    """Weights to start from, shaped as those of `Fitted`."""
+    limit: Limit = UNASKED
+
+
+def needs(features: int, classes: int = 2) -> int:
+    """Return the bytes of the matrices of rank 0 in Newton's method, at most."""
+    return 40 * ((features + 1) * (1 if classes == 2 else classes)) ** 2
+
+
+def fit(parts: Parts, settings: Settings) -> Fitted:
+    """Fit a model.
+
+    Parameters
+    ----------
+    parts
+        `LogisticPart` objects.
+    settings
+        How.
+
+    Raises
+    ------
+    ValueError
+        If the labels are of one class only, or if a class without weight is to be balanced.
+    InvalidRequest
+        If the matrices of Newton's method have no room with so many classes.
+
+    Notes
+    -----
+    Minimises the loss per row plus ``|w|^2 / (2 C n)``, n being all weight; the intercept is not penalised. The scale
+    is that of scikit-learn, so that its tolerances mean the same. L-BFGS: Liu and Nocedal, Mathematical Programming 45
+    (1989), in SciPy's version. Newton's method solves its equations as `workbench.ml.algebra.equations.solver`.
+    """
+    classes = parts.fold(np.union1d, "classes")
+    if len(classes) < 2:
+        raise ValueError(
+            "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+            f"{classes[0]!r}"
+        )
+    if settings.solver != "lbfgs" and (over := settings.limit.over(needs(settings.features, len(classes)))):
+        raise InvalidRequest(
+            f"LogisticRegression of {settings.features} features and {len(classes)} classes needs with "
+            f"solver={settings.solver!r} {over}: pass solver='lbfgs', which needs no matrices"
+        )
+    total = weighed(parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight)))
+    problem = _Problem(parts, len(classes), total, settings)
+    found = problem.minimise()
+    message = "" if found.success else found.message
+    return Fitted(classes, problem.weights(found.x), min(found.nit, settings.max_iter), message)
+
+
+def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, float] | str | None) -> _Vector | None:
+    if wanted is None:
+        return None
+    if wanted == "balanced":
+        counts = parts.sum("count", classes)
+        if not counts.all():
+            raise ValueError(
+                f"class_weight='balanced': all rows of class {classes[counts == 0].tolist()[0]!r} have the weight 0, "
+                "and no weight of the class balances them: leave them out, or pass a weight for each class"
+            )
+        balanced: _Vector = counts.sum() / (len(classes) * counts)
+        return balanced
+    from sklearn.utils.class_weight import compute_class_weight
+
+    weights: _Vector = compute_class_weight(wanted, classes=classes, y=classes)
+    return weights
+
+
+class _Problem:
+    """The function to be minimised, of one vector."""
+
+    def __init__(self, parts: Parts, classes: int, total: float, settings: Settings) -> None:
+        self._parts, self._settings, self._total = parts, settings, total
+        width = settings.features + 1
+        self.shape = (width,) if classes == 2 else (classes, width)
+        if settings.start is not None and settings.start.shape != self.shape:
+            raise ValueError(
+                f"warm_start=True: the last fit has weights of shape {settings.start.shape}, and these rows and labels "
+                f"need {self.shape}: fit a new estimator (sklearn.base.clone)"
+            )
+        self._penalty = 1 / (settings.C * total)
+        self._steps = 0
+        self._gradient = np.empty(0)
+
+    def minimise(self) -> OptimizeResult:
+        """Return where the minimum is, or how far one has come."""
+        # Of all ranks only one comes here.
+        from scipy.optimize import minimize
+
+        settings = self._settings
+        start = np.zeros(self.shape) if settings.start is None else settings.start.astype(np.float64)
+        if settings.solver != "lbfgs":
+            return newton(
+                self._with_curvature,
+                start.ravel(),
+                tol=settings.tol,
+                eps=settings.eps,
+                max_iter=settings.max_iter,
+                tell=self._tell,
+            )
+        options = {"maxiter": settings.max_iter, "maxls": _LINE_SEARCH, "gtol": settings.tol, "ftol": _NO_DECREASE}
+        return minimize(
+            self._loss_and_gradient,
+            start.ravel(),
+            method="L-BFGS-B",
+            jac=True,
+            callback=self._tell,
+            options=options,
+        )
+
+    def weights(self, x: _Vector) -> _Vector:
+        """Return the weights in their shape, of the vector that is varied; without an intercept that is 0."""
+        weights = x.reshape(self.shape).copy()
+        if not self._settings.fit_intercept:
+            weights[..., -1] = 0
+        return weights
+
+    def _loss_and_gradient(self, x: _Vector) -> tuple[float, _Vector]:
+        weights = self.weights(x)
+        return self._with_penalty(weights, *self._parts.sum("loss_and_gradient", weights))
+
+    def _with_curvature(self, x: _Vector) -> tuple[float, _Vector, Callable[[], _Vector]]:
+        weights = self.weights(x)
+        *found, packed = self._parts.sum("curvature", weights)
+        loss, gradient = self._with_penalty(weights, *found)
+
+        def step() -> _Vector:
+            solution: _Vector = solver(self._hessian(packed))(-gradient[:, None])[:, 0]
+            return solution
+
+        return loss, gradient, step
+
+    def _with_penalty(self, weights: _Vector, loss: float, gradient: _Vector) -> tuple[float, _Vector]:
+        """Return the loss per row and its gradient, of those of all rows."""
+        gradient = gradient / self._total + self._penalty * self._penalised(weights)
+        if not self._settings.fit_intercept:
+            gradient[..., -1] = 0
+        self._gradient = gradient.ravel()
+        penalty = self._penalty / 2 * float(np.square(self._penalised(weights)).sum())
+        return loss / self._total + penalty, self._gradient
+
+    def _hessian(self, packed: _Vector) -> _Vector:
+        """Return the second derivatives of the loss per row by the vector that is varied."""
+        width = self.shape[-1]
+        classes = 1 if len(self.shape) == 1 else self.shape[0]
+        hessian = np.empty((classes, width, classes, width))
+        pairs = itertools.combinations_with_replacement(range(classes), 2)
+        for (one, other), half in zip(pairs, packed / self._total, strict=True):
+            block = upper(half, width)
+            block += np.triu(block, 1).T
+            if one != other:
+                block *= -1
+            if not self._settings.fit_intercept:
+                block[-1], block[:, -1] = 0, 0
+            block[np.arange(width - 1), np.arange(width - 1)] += self._penalty if one == other else 0
+            hessian[one, :, other] = hessian[other, :, one] = block
+        # As LAPACK wants it: what is symmetric is its own transpose.
+        found: _Vector = hessian.reshape(classes * width, -1).T
+        return found
+
+    def _penalised(self, weights: _Vector) -> _Vector:
+        slopes = weights.copy()
+        slopes[..., -1] = 0
+        return slopes
+
+    def _tell(self, intermediate_result: OptimizeResult) -> None:
+        """Report an iteration."""
+        self._steps += 1
+        largest = float(np.abs(intermediate_result.get("jac", self._gradient)).max())
+        self._parts.report({"iteration": self._steps, "loss": float(intermediate_result.fun), "gradient": largest})

@@ -1,0 +1,113 @@
+"""Matrices of features x features, held against the memory of what computes with them before there is one."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from dask.utils import format_bytes
+from distributed import system
+
+from workbench.errors import InvalidRequest
+from workbench.ml.algebra.gram import COUNTED
+from workbench.ml.algebra.memory_limits import UNASKED, Limit
+from workbench.ml.engine.select import chosen, serves_calls
+from workbench.placement import pinning, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workbench.ml.data import Data
+    from workbench.placement.pinning import Rank
+
+_Needs = Callable[[int], int]
+
+# A matrix that is smaller has room anywhere, and nobody is asked.
+_SMALL = 256 << 20
+
+
+def half(features: int) -> int:
+    """Return the bytes of half a matrix of features x features."""
+    return 4 * features**2
+
+
+def check(
+    estimator: str,
+    data: Data,
+    engine: str,
+    needs: _Needs,
+    instead: str,
+    *,
+    most: int = COUNTED,
+    sent: _Needs = half,
+    later: float = 0,
+) -> Limit:
+    """Refuse a fit whose matrices have no room.
+
+    Parameters
+    ----------
+    estimator
+        Name of the class, for the message.
+    data, engine
+        What is fitted, and on which engine.
+    needs
+        Returns the bytes of the matrices, at most, for a number of features.
+    instead
+        What else can be done.
+    most
+        Not more features than these, whatever the memory.
+    sent
+        Returns the bytes of what a part sends, for a number of features: by Dask this process has those of all parts.
+    later
+        Bytes that the algorithm may hold against the limit by itself.
+
+    Returns
+    -------
+    Limit
+        For the algorithm.
+
+    Raises
+    ------
+    InvalidRequest
+        If the matrices are over the memory limit of a rank, or of this process where it has them.
+    """
+    features = data.X.shape[1]
+    if max(needs(features), later) < _SMALL:
+        return UNASKED
+    limits = []
+    for limit, required in _limits(data, engine, needs, sent):
+        allowed = bisect.bisect_right(range(most + 1), limit.nbytes, key=required) - 1
+        if features > allowed:
+            nbytes = required(features)
+            over = (
+                limit.over(nbytes) or f"{format_bytes(nbytes)} for matrices, which have more numbers than are counted"
+            )
+            raise InvalidRequest(
+                f"{estimator} of {features} features needs {over}: at most {allowed} features have room there. "
+                f"{instead}"
+            )
+        limits.append(limit)
+    return min(limits, key=lambda limit: limit.nbytes)
+
+
+def _limits(data: Data, engine: str, needs: _Needs, sent: _Needs) -> Iterator[tuple[Limit, _Needs]]:
+    """Yield the memory limits of what takes part in a fit, and what needs how much of each."""
+    engine = chosen(engine, distributed=data.distributed)
+    here = Limit(system.MEMORY_LIMIT, "this process")
+    if engine == "local":
+        yield here, needs
+        return
+    ranks = pinning.targets(pinning.connected(None), "rank")
+    known = (rank.memory_limit for rank in ranks if rank.memory_limit)
+    yield Limit(min(known, default=system.MEMORY_LIMIT), "a rank"), needs
+    if _by_dask(engine, data, ranks):
+        yield here, lambda features: needs(features) + len(ranks) * sent(features)
+
+
+def _by_dask(engine: str, data: Data, ranks: Sequence[Rank]) -> bool:
+    """Return whether a fit runs by Dask, for all that is known before anything is placed."""
+    if engine != "auto":
+        return engine == "dask"
+    several = len({pinning.world_of(rank.name) for rank in ranks}) > 1 and sources.placed_per(data.X) is None
+    return several or not serves_calls(pinning.connected(None))

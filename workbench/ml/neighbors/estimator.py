@@ -1,0 +1,359 @@
+"""The search for nearest neighbours in the manner of scikit-learn, on ranks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from scipy import sparse
+from sklearn.neighbors import VALID_METRICS
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from workbench.ml.checks import Checks
+from workbench.ml.data import Data, know_features, training
+from workbench.ml.engine import fitting
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.select import chosen
+from workbench.ml.engine.verbose import Callback, reporting
+from workbench.ml.estimator import Estimator, rows_together
+from workbench.ml.neighbors.graph import graph
+from workbench.ml.neighbors.part import (
+    Found,
+    NeighborsPart,
+    QueriesPart,
+    QueryChecks,
+    Search,
+    count,
+    find,
+    find_each,
+    others,
+)
+from workbench.ml.placed import as_array, beside, counted, in_blocks, placed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from workbench.placement.layout import Beside
+
+# Bytes of queries and of what is found that one call of all ranks carries.
+_CALL = 1 << 26
+# Metrics that have to be told of all rows, and what.
+_OF_ALL = {"seuclidean": "V", "mahalanobis": "VI"}
+
+
+class NearestNeighbors(Estimator):
+    """The rows that are nearest to others, found by looking at all of them.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=5
+        How many neighbours are searched for.
+    radius : float, default=1.0
+        Is not used, as there is no search by radius; only the default is valid.
+    algorithm : {"auto", "brute"}, default="auto"
+        All rows are compared, in both cases.
+    leaf_size : int, default=30
+        Is not used, as in scikit-learn's ``algorithm="brute"``.
+    metric : str or callable, default="minkowski"
+        One that scikit-learn's estimator of this name takes with ``algorithm="brute"``, but for ``"precomputed"``; or a
+        function of two rows, which is slow.
+    p : float, default=2
+        Of ``"minkowski"``: 2 is the Euclidean metric.
+    metric_params : dict, default=None
+        More arguments of the metric, by name. ``"seuclidean"`` needs ``V``, ``"mahalanobis"`` needs ``VI``.
+    n_jobs : int, default=None
+        Is not used: each rank searches in its rows.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.engine.fitting.fit`.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each pass over the rows.
+    callback : callable, default=None
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``. A fit is one, and a search
+        one for each call of all ranks.
+
+    Attributes
+    ----------
+    n_samples_fit_ : int
+        Number of the rows.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the last fit or search ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    A fit keeps the rows where they lie: a Dask collection is placed, one block per rank (`workbench.place`), and each
+    search is one call of all ranks: each finds the nearest of its own rows, and what they have found is merged. An
+    array stays in this process; with ``engine="dask"`` or ``"mpi"`` it is placed as well.
+
+    Euclidean distances are computed from the differences of rows, in double precision: they have 15 digits, those of
+    scikit-learn some less where the rows are far from 0. Where distances agree, rows of lower numbers come first. So
+    the result does not depend on the number of ranks. Other metrics are those of `sklearn.metrics.pairwise_distances`.
+
+    A search needs up to 20 MiB of work space on each rank, more where rows have more than some ten thousand features,
+    beside the queries and what is found for them; of many queries some 64 MiB are sent at a time.
+
+    A model that was fitted on an array can be pickled, with its rows. One whose rows lie on ranks cannot, as it only
+    refers to them: pickling it raises TypeError.
+    """
+
+    _sparse = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "metric": [StrOptions(set(VALID_METRICS["brute"]) - {"precomputed"}), callable],
+        "leaf_size": [Interval(Integral, 1, None, closed="left")],
+        "n_jobs": [Integral, None],
+        "p": [Interval(Real, 0, None, closed="right")],
+        "metric_params": [dict, None],
+    }
+    _only: ClassVar[dict[str, tuple[tuple[Any, ...], str]]] = {
+        "algorithm": (("auto", "brute"), "all rows are compared, which finds the same neighbours"),
+        "radius": ((1.0,), "there is no search by radius"),
+    }
+
+    def __init__(
+        self,
+        n_neighbors: int = 5,
+        *,
+        radius: float = 1.0,
+        algorithm: str = "auto",
+        leaf_size: int = 30,
+        metric: Any = "minkowski",
+        p: float = 2,
+        metric_params: Mapping[str, Any] | None = None,
+        n_jobs: int | None = None,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.radius = radius
+        self.algorithm = algorithm
+        self.leaf_size = leaf_size
+        self.metric = metric
+        self.p = p
+        self.metric_params = metric_params
+        self.n_jobs = n_jobs
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def __getstate__(self) -> Any:
+        if "_rows" in vars(self) and self._rows.distributed:
+            raise TypeError(
+                "a NearestNeighbors whose rows lie on ranks cannot be pickled or copied, since it only refers to them: "
+                "save the rows and fit again, or fit on an array with engine='auto'"
+            )
+        return super().__getstate__()
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Keep rows to search in.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
+            Is not used.
+
+        Returns
+        -------
+        NearestNeighbors
+            This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if the rows are not valid, or the metric needs more `metric_params`.
+        """
+        data = training(self, self._checks(), X)
+        self._metric()
+        engine = chosen(self.engine, distributed=data.distributed)
+        if engine != "local":
+            data = Data(in_blocks(placed([data.X], engine)[0]), None, None, distributed=True)
+        self._rows = data
+        # Blocks are checked now, not when the first is searched in.
+        self.n_samples_fit_ = self._run(count, None)
+        return self
+
+    def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
+        """Return the nearest rows.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (queries, features), default=None
+            The queries; None: the rows of the fit, none of which is a neighbour of its own.
+        n_neighbors : int, default=None
+            How many; None: as the estimator was told.
+        return_distance : bool, default=True
+            Whether distances are wanted.
+
+        Returns
+        -------
+        distances : array of shape (queries, n_neighbors), float64
+            In the unit of the metric, the smallest first; only if `return_distance`.
+        indices : array of shape (queries, n_neighbors), int64
+            The numbers of the rows, among all that the model was fitted on.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If there are not so many neighbours, or as scikit-learn words it, if the queries are not valid.
+        PlacementError
+            If the ranks of the rows are gone.
+
+        Notes
+        -----
+        For an array these are arrays. For a Dask collection, and for rows of the fit that lie on ranks, they are Dask
+        arrays. If the rows of the fit lie on ranks, X is placed on these, one block of queries per rank, unless the
+        blocks lie there already, and what is found stays with the queries: those of each rank go to the others in
+        turn, with ``"mpi"`` without passing through this process. That is computed here already, since a task cannot
+        call all ranks; fewer queries than ranks are answered from this process. If the model was fitted on an array,
+        nothing is computed yet: the chunks are those of X, and the array travels with the graph (compute both
+        together).
+        """
+        check_is_fitted(self)
+        own = X is None
+        number = self._number(n_neighbors, own)
+        if own:
+            X = self._rows.X
+        elif is_dask_collection(X):
+            know_features(self, X, reset=False)
+            X = rows_together(as_array(in_blocks(X)))
+        else:
+            X = self._checked(X, order="C")
+        if not is_dask_collection(X):
+            found = self._found(X, number, 0 if own else None)
+        elif own:
+            found = self._on_ranks(number, None)
+        elif self._rows.distributed:
+            found = self._of_collection(X, number)
+        else:
+            found = self._lazily(X, number)
+        return found if return_distance else found[1]
+
+    def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> Any:
+        """Return the graph of the nearest rows.
+
+        Parameters
+        ----------
+        X, n_neighbors
+            As of `kneighbors`.
+        mode : {"connectivity", "distance"}, default="connectivity"
+            ``"connectivity"`` for ones at the neighbours, ``"distance"`` for their distances.
+
+        Returns
+        -------
+        scipy.sparse.csr_array of shape (queries, rows of the fit), float64
+            For Dask collections a Dask array whose chunks are such, computed when `kneighbors` computes them.
+
+        Raises
+        ------
+        ValueError
+            If the mode is another, or as of `kneighbors`.
+        """
+        check_is_fitted(self)
+        if mode not in {"connectivity", "distance"}:
+            raise ValueError(f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" instead')
+        distances, indices = self.kneighbors(X, n_neighbors)
+        rows = self.n_samples_fit_
+        if not is_dask_collection(indices):
+            return graph(distances, indices, rows, mode)
+        options = {"chunks": (indices.chunks[0], (rows,)), "meta": sparse.csr_array((0, rows))}
+        return distances.map_blocks(graph, indices, columns=rows, mode=mode, **options)
+
+    def _number(self, number: Any, own: bool) -> int:
+        number = self.n_neighbors if number is None else number
+        if not isinstance(number, Integral):
+            raise TypeError(f"n_neighbors does not take {type(number)} value, enter integer value")
+        if number < 1:
+            raise ValueError(f"Expected n_neighbors > 0. Got {number}")
+        if number > self.n_samples_fit_ - own:
+            allowed = "n_neighbors < n_samples_fit, where rows are no neighbours of their own" if own else ""
+            raise ValueError(
+                f"Expected {allowed or 'n_neighbors <= n_samples_fit'}, but n_neighbors = {number}, "
+                f"n_samples_fit = {self.n_samples_fit_}"
+            )
+        return int(number)
+
+    def _found(self, queries: Any, number: int, first: int | None) -> Found:
+        """Return the nearest rows; without the queries themselves if these are rows, from number `first` on."""
+        search = self._search(queries, number if first is None else number + 1)
+        found = [
+            self._run(find, replace(search, queries=queries[start : start + search.step]))
+            for start in range(0, queries.shape[0], search.step)
+        ]
+        distances, rows = (np.concatenate(each) for each in zip(*found, strict=True))
+        return (distances, rows) if first is None else others(distances, rows, first)
+
+    def _on_ranks(self, number: int, queries: Beside | None) -> tuple[Any, Any]:
+        """Return the nearest rows for queries on the ranks, or for all rows, where these lie."""
+        kept = np.empty((0, number)), np.empty((0, number), np.int64)
+        if queries is None:
+            task = Task(find_each, self._search(None, number + 1), NeighborsPart, self._checks(), kept)
+        else:
+            checks = QueryChecks(type(self).__name__, sparse=True)
+            task = Task(find_each, self._search(None, number), QueriesPart, checks, kept)
+        rows = replace(self._rows, y=queries)
+        with reporting(type(self).__name__, None, self.verbose, self.callback) as report:
+            (_, (distances, indices)), self.engine_ = fitting.fit(task, rows, self.engine, None)
+            if report is not None:
+                report({"pass": 1, "name": "nearest"})
+        return distances, indices
+
+    def _search(self, queries: Any, wanted: int) -> Search:
+        metric, keywords = self._metric()
+        step = max(_CALL // (8 * self.n_features_in_ + 16 * wanted), 1)
+        return Search(queries, wanted, metric, keywords, step)
+
+    def _of_collection(self, X: Any, number: int) -> tuple[Any, Any]:
+        """Return the nearest rows, which lie on ranks, for the queries of a Dask array."""
+        [X] = counted([X])
+        if X.shape[0] >= self._rows.X.numblocks[0]:
+            return self._on_ranks(number, beside(self._rows.X, X))
+        import dask.array as da
+
+        chunks = X.chunks[0], (number,)
+        distances, rows = (da.from_array(found, chunks=chunks) for found in self._of_block(X.compute(), number))
+        return distances, rows
+
+    def _lazily(self, X: Any, number: int) -> tuple[Any, Any]:
+        model = copy.copy(self)
+        model.n_neighbors = number
+        # In one array, so that both come of one search; numbers of rows are exact in it up to 2**53.
+        both = model._map("_both", X, 2 * number, np.float64)
+        return both[:, :number], both[:, number:].astype(np.int64)
+
+    def _both(self, block: Any) -> NDArray[np.float64]:
+        return np.hstack(self._of_block(block, self.n_neighbors))
+
+    def _of_block(self, block: Any, number: int) -> Found:
+        """Return the nearest rows for a block of queries, which may have none."""
+        if not block.shape[0]:
+            return np.empty((0, number)), np.empty((0, number), np.int64)
+        return self._found(self._checks().apply(block, None, None)[0], number, None)
+
+    def _checks(self) -> Checks:
+        return Checks(type(self).__name__, sparse=True)
+
+    def _metric(self) -> tuple[Any, Mapping[str, Any]]:
+        """Return the metric as the parts know it, and what it is told besides."""
+        keywords = dict(self.metric_params or {})
+        needed = _OF_ALL.get(self.metric) if isinstance(self.metric, str) else None
+        if needed and needed not in keywords:
+            raise ValueError(f'metric="{self.metric}" needs {needed}, which is of all rows: pass metric_params')
+        if self.metric == "minkowski":
+            keywords = {"p": self.p} | keywords
+            if keywords == {"p": 2}:
+                return "euclidean", {}
+        return "euclidean" if self.metric == "l2" else self.metric, keywords
+
+    def _run(self, algorithm: Any, settings: Any) -> Any:
+        return self._fit(Task(algorithm, settings, NeighborsPart, self._checks()), self._rows)

@@ -1,0 +1,61 @@
+"""Tables that a recipe is given: in this process, or lazy, or on ranks."""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any
+
+from dask.base import is_dask_collection
+from sklearn.utils import check_array, check_consistent_length
+
+from workbench.ml.checks import Checks
+from workbench.ml.data import Data
+from workbench.ml.engine.select import chosen
+from workbench.ml.placed import has_lengths, in_blocks, placed
+from workbench.placement import sources
+
+
+def local(X: Any) -> Any:
+    """Return a table of this process: a frame as it is, anything else as an array.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As scikit-learn words it.
+    """
+    if hasattr(X, "iloc") and X.ndim == 2:
+        return X
+    return check_array(X, dtype=None, ensure_all_finite=False, ensure_min_samples=0, input_name="X")
+
+
+def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
+    """Return what a recipe is fitted on: as it is for this process, else placed and of known lengths.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If these do not fit together.
+    """
+    for name, value in (("y", y), ("sample_weight", weight)):
+        if value is None or isinstance(value, Number):
+            continue
+        if is_dask_collection(X) != is_dask_collection(value):
+            raise TypeError(
+                f"X is {sources.describe(X)} and {name} is {sources.describe(value)}: "
+                "pass Dask collections only, or none"
+            )
+        # Dask dataframes are counted when they are placed.
+        if not is_dask_collection(X) or (has_lengths(X) and has_lengths(value)):
+            check_consistent_length(X, value)
+    if not is_dask_collection(X):
+        if not len(X):
+            raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+        X, y, weight = checks.apply(X, y, weight)
+        if chosen(engine, distributed=False) == "local":
+            return Data(X, y, weight, distributed=False)
+    elif X.ndim != 2:
+        raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")
+    elif y is not None:
+        checks.shape(y)
+    X, y, weight = placed((X, y, weight), chosen(engine, distributed=True))
+    return Data(in_blocks(X, object), in_blocks(y), in_blocks(weight), distributed=True)

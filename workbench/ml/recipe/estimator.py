@@ -1,0 +1,285 @@
+"""Feature engineering in the manner of scikit-learn's ``ColumnTransformer``, on ranks and in one pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from numpy.typing import NDArray
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
+
+from workbench.ml.data import Data, know_features
+from workbench.ml.engine.apply import Applied
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.verbose import Callback
+from workbench.ml.estimator import Estimator, rows_together
+from workbench.ml.placed import in_blocks
+from workbench.ml.recipe.apply import Training
+from workbench.ml.recipe.data import local, training
+from workbench.ml.recipe.fitted import Columns, FittedColumn, fitted
+from workbench.ml.recipe.part import RecipeChecks, RecipePart, of_weighed, statistics
+from workbench.ml.recipe.steps import Chain, TargetMean, chain
+from workbench.ml.transformer import Transformer
+
+_Array = NDArray[Any]
+
+
+class Recipe(Transformer, Estimator):
+    """What is done with the columns of a table before a model is trained on it.
+
+    Parameters
+    ----------
+    steps : list
+        List of pairs ``(steps, columns)``. Steps are `Scale`, `OneHot`, `Bucketise`, `TargetMean` or `Keep`, or a list
+        of `Impute` and one of these. Columns are a name, a number (of a column of an array), a list or slice of these,
+        or a function that is given the frame and returns them, as ``sklearn.compose.make_column_selector``. Each column
+        comes to its own result; those that are not named are left out.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.engine.fitting.fit`.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each pass over the rows.
+    callback : callable, default=None
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
+
+    Attributes
+    ----------
+    columns_ : list
+        What was found of each column, in the order of the steps.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of str
+        Their names, if they are text.
+    engine_ : str
+        What the last fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    The result is that of scikit-learn's ``SimpleImputer``, ``StandardScaler``,
+    ``OneHotEncoder(handle_unknown="ignore")``, ``KBinsDiscretizer(strategy="quantile")`` and ``TargetEncoder``, but for
+    rounding, on any number of ranks; quantiles
+    are exact where each block has at most 8192 different numbers. What differs: all that is missing is one category
+    (None, NaN, NaT); the folds of `TargetMean` are drawn by the number of the row; its target is always a number, so
+    whole numbers are not labels of many classes.
+
+    Fitted on ranks, no rank needs more beside its block than eight columns of numbers, and the statistics: 128 KiB for
+    each column whose quantiles are needed, from each rank, and some numbers for each category.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from workbench.ml.recipe.estimator import Recipe
+    >>> from workbench.ml.recipe.steps import Impute, OneHot, Scale
+    >>> flights = pd.DataFrame({"distance": [100.0, None, 300.0], "carrier": ["AA", "UA", "AA"]})
+    >>> recipe = Recipe([([Impute("median"), Scale()], "distance"), (OneHot(), "carrier")])
+    >>> recipe.fit_transform(flights).round(2)
+    array([[-1.22,  1.  ,  0.  ],
+           [ 0.  ,  0.  ,  1.  ],
+           [ 1.22,  1.  ,  0.  ]])
+    >>> recipe.get_feature_names_out()
+    array(['distance', 'carrier_AA', 'carrier_UA'], dtype=object)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "steps": [list, tuple],
+    }
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[Any, Any]],
+        *,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.steps = steps
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find what the steps need to know of the columns.
+
+        Parameters
+        ----------
+        X : dataframe, array, or Dask dataframe or array of shape (rows, columns)
+            The table.
+        y : array-like, or Dask array or series of shape (rows,), default=None
+            The target, numbers or booleans; only `TargetMean` needs it.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows. A row of weight 2 counts as two, in means, quantiles and all else; one of weight 0 is
+            not there. None: all 1.
+
+        Returns
+        -------
+        Recipe
+            This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If steps cannot follow each other, a column does not exist or is not of numbers where a step needs these, or
+            the target is missing.
+        """
+        self._learn(X, y, sample_weight)
+        return self
+
+    def fit_transform(  # type: ignore[override]  # as that of `fit`
+        self, X: Any, y: Any = None, sample_weight: Any = None
+    ) -> Any:
+        """Fit, and return the rows as a model is to be trained on them: with means of the target of other folds.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`.
+
+        Returns
+        -------
+        ndarray, scipy.sparse.csr_array or dask.array.Array
+            As of `transform`. A Dask array is placed, one block on each rank, and computed once: the next step of a
+            pipeline fits on these blocks.
+        """
+        return super().fit_transform(X, y, sample_weight=sample_weight)
+
+    def _fit_transform(self, X: Any, y: Any, **params: Any) -> Any:
+        data = self._learn(X, y, params["sample_weight"])
+        columns = Columns(tuple(self.columns_))
+        if not is_dask_collection(X):
+            X = local(X)
+            return columns.transform(X, np.arange(len(X)))
+        return data.X.map_blocks(Training(columns, "transform"), **_lazily(data.X.chunks[0], columns))
+
+    def transform(self, X: Any) -> Any:
+        """Return rows in numbers.
+
+        Parameters
+        ----------
+        X
+            As of `fit`.
+
+        Returns
+        -------
+        ndarray, scipy.sparse.csr_array or dask.array.Array of shape (rows, names), float64
+            In CSR format if a step is `OneHot(sparse_output=True)`, of Dask's each chunk. Lazily if X is Dask's: the
+            lengths of the chunks are unknown where X is a dataframe that is not placed.
+        """
+        import dask.array as da
+
+        check_is_fitted(self)
+        columns = Columns(tuple(self.columns_))
+        if not is_dask_collection(X):
+            X = local(X)
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return columns.transform(X)
+        know_features(self, X, reset=False)
+        call, blocks = Applied(columns, "transform"), in_blocks(X, object)
+        if not hasattr(blocks, "divisions"):
+            blocks = rows_together(blocks)
+            return blocks.map_blocks(call, **_lazily(blocks.chunks[0], columns))
+        options = _lazily([np.nan] * blocks.npartitions, columns)
+        found = blocks.map_partitions(call, meta=options["meta"], enforce_metadata=False)
+        return da.Array(found.dask, found.name, **options)
+
+    def get_feature_names_out(self, input_features: Any = None) -> _Array:
+        """Return the names of the columns that `transform` returns.
+
+        Those that several steps would give have that of their step before them, as in ``bucketise__distance``.
+
+        Parameters
+        ----------
+        input_features : array-like of str of shape (columns,), default=None
+            Names of the columns, if the recipe was fitted on an array; None: ``x0``, ``x1``, ...
+
+        Returns
+        -------
+        ndarray of shape (names,), object
+            Text, in the order of the columns of the result.
+        """
+        check_is_fitted(self)
+        names = _check_feature_names_in(self, input_features)
+        return np.array(self._names(names), dtype=object)
+
+    def _learn(self, X: Any, y: Any, weight: Any) -> Data:
+        self._validate_params()
+        X = X if is_dask_collection(X) else local(X)
+        if is_dask_collection(X):
+            know_features(self, X, reset=True)
+        else:
+            validate_data(self, X, skip_check_array=True)
+        chains = self._chains(X)
+        targeted = any(isinstance(chain.encoding, TargetMean) for chain in chains)
+        if targeted and y is None:
+            raise ValueError(
+                "This Recipe requires y to be passed, but the target y is None: TargetMean() is one of it."
+            )
+        checks = RecipeChecks(type(self).__name__)
+        data = training(checks, X, y if targeted else None, weight, self.engine)
+        algorithm = statistics if weight is None else of_weighed
+        found = self._fit(Task(algorithm, chains, RecipePart, checks), data)
+        self.columns_: list[FittedColumn] = list(map(fitted, chains, found))
+        return data
+
+    def _chains(self, X: Any) -> tuple[Chain, ...]:
+        frame = getattr(X, "_meta", X)
+        labels = list(frame.columns) if hasattr(frame, "columns") else list(range(self.n_features_in_))
+        chains = [
+            chain(position, labels[position], steps)
+            for steps, columns in map(_pair, self.steps)
+            for position in _positions(columns(frame) if callable(columns) else columns, labels)
+        ]
+        if not chains:
+            raise ValueError("a Recipe needs columns: pass steps such as [(Scale(), ['distance'])]")
+        return tuple(chains)
+
+    def _names(self, names: _Array) -> list[str]:
+        found = [
+            (name, type(column.chain.encoding).__name__.lower())
+            for column in self.columns_
+            for name in column.encoder.names(str(names[column.chain.position]))
+        ]
+        often = Counter(name for name, _ in found)
+        unique = [f"{step}__{name}" if often[name] > 1 else name for name, step in found]
+        if len(set(unique)) < len(unique):
+            raise ValueError(f"columns that come of a Recipe need names of their own: a step twice gives {unique}")
+        return unique
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+
+def _pair(entry: Any) -> tuple[Any, Any]:
+    """Return steps and columns of an entry of `Recipe.steps`."""
+    if not isinstance(entry, tuple | list) or len(entry) != 2:
+        raise TypeError(f"{entry!r} is no pair of steps and columns: pass e.g. (Scale(), ['distance'])")
+    return entry[0], entry[1]
+
+
+def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
+    """Return the numbers of columns that are named, or numbered where no name is that number."""
+    if isinstance(columns, slice):
+        return list(range(len(labels))[columns])
+    known = {label: number for number, label in enumerate(labels)}
+    found = []
+    for column in [columns] if isinstance(columns, str | int) else columns:
+        number = known.get(column, column)
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int | np.integer)
+            or not -len(labels) <= number < len(labels)
+        ):
+            raise ValueError(f"there is no column {column!r} in X: it has {', '.join(map(repr, labels[:20]))}")
+        found.append(int(number) % len(labels))
+    return found
+
+
+def _lazily(lengths: Sequence[float], columns: Columns) -> dict[str, Any]:
+    """Return what Dask is told of the result."""
+    empty = columns.empty
+    return {"chunks": (tuple(lengths), (empty.shape[1],)), "dtype": np.float64, "meta": empty}

@@ -1,0 +1,1 @@
+"""Standardisation of features."""

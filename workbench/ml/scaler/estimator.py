@@ -1,0 +1,258 @@
+"""Standardisation in the manner of scikit-learn, on ranks."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from dask.base import is_dask_collection
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import OneToOneFeatureMixin
+from sklearn.utils import check_array
+from sklearn.utils.sparsefuncs import inplace_column_scale
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from workbench.ml.algebra.moments import Moments
+from workbench.ml.checks import FLOATS, checked
+from workbench.ml.data import know_features, training
+from workbench.ml.engine.parts import weighed
+from workbench.ml.engine.rank_task import Task
+from workbench.ml.engine.verbose import Callback
+from workbench.ml.estimator import Estimator
+from workbench.ml.scaler.part import ScalerChecks, ScalerPart, moments, refuse_to_centre
+from workbench.ml.transformer import Transformer
+
+_Array = NDArray[Any]
+
+# What is scaled; blocks may be without rows.
+_APPLIED: dict[str, Any] = {
+    "accept_sparse": "csr",
+    "dtype": FLOATS,
+    "force_writeable": True,
+    "ensure_all_finite": "allow-nan",
+    "ensure_min_samples": 0,
+}
+
+
+class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ignore[misc]
+    """Scaling of features to mean 0 and variance 1.
+
+    Parameters
+    ----------
+    copy : bool, default=True
+        Whether `transform` leaves an array as it is and returns another. If not, an array of floats in this process is
+        scaled in place. Blocks of Dask collections are never changed.
+    with_mean : bool, default=True
+        Whether the mean is taken away. Sparse rows cannot be centred.
+    with_std : bool, default=True
+        Whether features are divided by their standard deviation.
+    engine : {"auto", "mpi", "dask", "local"}, default="auto"
+        See `workbench.ml.engine.fitting.fit`.
+    verbose : int, default=0
+        1 for a bar, 2 for a line each pass over the rows.
+    callback : callable, default=None
+        Is called after each pass over the rows with its number and name: ``pass``, ``name``.
+
+    Attributes
+    ----------
+    mean_ : ndarray of shape (features,), float64
+        The means; None where neither `with_mean` nor `with_std` is asked for.
+    var_ : ndarray of shape (features,), float64
+        The variances; None without `with_std`.
+    scale_ : ndarray of shape (features,), float64
+        What features are divided by: the standard deviation, or 1 where all numbers agree; None without `with_std`.
+    n_samples_seen_ : float or ndarray of shape (features,)
+        Number (or weight) of the rows, by feature where numbers are missing.
+    n_features_in_ : int
+        Number of features.
+    engine_ : str
+        What the last fit ran on: ``"mpi"``, ``"dask"``, or ``"local"``, this process.
+
+    Notes
+    -----
+    The result is scikit-learn's, but for rounding: to about 14 digits, also where the mean is large beside the
+    deviations. Missing numbers (NaN) do not count, and stay missing. Weights may not be negative.
+
+    No rank needs more than some MiB beside its block.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **Estimator._parameter_constraints,
+        "copy": ["boolean"],
+        "with_mean": ["boolean"],
+        "with_std": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        *,
+        copy: bool = True,
+        with_mean: bool = True,
+        with_std: bool = True,
+        engine: str = "auto",
+        verbose: int = 0,
+        callback: Callback | None = None,
+    ) -> None:
+        self.copy = copy
+        self.with_mean = with_mean
+        self.with_std = with_std
+        self.engine = engine
+        self.verbose = verbose
+        self.callback = callback
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find means and variances.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+        y : None
+            Is not used.
+        sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
+            Weights of the rows, at least 0; None: all 1.
+
+        Returns
+        -------
+        StandardScaler
+            This one.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As scikit-learn words it, if rows or weights are not valid.
+        """
+        return self._learn(X, sample_weight, None)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Take more rows into account, as if they had been there in `fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As of `fit`.
+
+        Returns
+        -------
+        StandardScaler
+            This one.
+        """
+        if not hasattr(self, "n_samples_seen_"):
+            return self.fit(X, y, sample_weight)
+        if is_dask_collection(X):
+            know_features(self, X, reset=False)
+        else:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        return self._learn(X, sample_weight, self._seen())
+
+    def _learn(self, X: Any, weight: Any, seen: Moments | None) -> Self:
+        checks = ScalerChecks(type(self).__name__, with_mean=self.with_mean)
+        data = training(self, checks, X, None, weight)
+        found = self._fit(Task(moments, seen, ScalerPart, checks), data)
+        if weight is not None:
+            weighed(float(np.max(found[0])))
+        self._keep(*found)
+        return self
+
+    def _seen(self) -> Moments:
+        rows = np.broadcast_to(self.n_samples_seen_, self.n_features_in_)
+        mean, variance = (
+            np.zeros(len(rows)) if value is None else np.nan_to_num(value) for value in (self.mean_, self.var_)
+        )
+        return rows, mean, variance * rows
+
+    def _keep(self, rows: _Array, mean: _Array, deviations: _Array) -> None:
+        unknown = np.full(len(rows), np.nan)
+        mean = np.where(rows > 0, mean, unknown)
+        variance = np.divide(deviations, rows, out=unknown, where=rows > 0)
+        self.n_samples_seen_ = rows[0] if (rows == rows[0]).all() else rows
+        self.mean_ = mean if self.with_mean or self.with_std else None
+        self.var_ = variance if self.with_std else None
+        self.scale_ = np.where(_is_constant(rows, mean, variance), 1.0, np.sqrt(variance)) if self.with_std else None
+
+    def transform(self, X: Any) -> Any:
+        """Return rows scaled.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            The rows.
+
+        Returns
+        -------
+        array, CSR matrix or Dask array of shape (rows, features), float32 if X is, else float64
+            Lazily if X is a Dask collection.
+
+        Raises
+        ------
+        ValueError
+            If sparse rows would be centred.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._lazily("transform", X)
+        X = validate_data(self, X, reset=False, copy=self.copy, **_APPLIED)
+        refuse_to_centre(X, self.with_mean)
+        if sparse.issparse(X):
+            if self.scale_ is not None:
+                inplace_column_scale(X, 1 / self.scale_)
+            return X
+        if self.with_mean and self.mean_ is not None:
+            X -= self.mean_.astype(X.dtype)
+        if self.scale_ is not None:
+            X /= self.scale_.astype(X.dtype)
+        return X
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return rows as they were before they were scaled.
+
+        Parameters
+        ----------
+        X : array, CSR matrix, dataframe, or Dask array or dataframe of shape (rows, features)
+            Scaled rows.
+
+        Returns
+        -------
+        array, CSR matrix or Dask array of shape (rows, features), float32 if X is, else float64
+            In the units of the features. Lazily if X is a Dask collection.
+        """
+        check_is_fitted(self)
+        if is_dask_collection(X):
+            return self._lazily("inverse_transform", X)
+        X = check_array(X, estimator=self, input_name="X", copy=self.copy, **_APPLIED)
+        refuse_to_centre(X, self.with_mean)
+        if sparse.issparse(X):
+            if self.scale_ is not None:
+                inplace_column_scale(X, self.scale_)
+            return X
+        if self.scale_ is not None:
+            X *= self.scale_.astype(X.dtype)
+        if self.with_mean and self.mean_ is not None:
+            X += self.mean_.astype(X.dtype)
+        return X
+
+    def _lazily(self, method: str, X: Any) -> Any:
+        model = copy.copy(self)
+        # A block may be of use to others.
+        model.copy = True
+        return model._map(method, X, self.n_features_in_, _dtype(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = not self.with_mean
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _is_constant(rows: _Array, mean: _Array, variance: _Array) -> _Array:
+    """Return which variances are nothing but rounding: the bound is that of Chan, Golub and LeVeque for two passes."""
+    rounding = rows * np.finfo(np.float64).eps
+    constant: _Array = variance <= rounding * variance + np.square(rounding * mean)
+    return constant
+
+
+def _dtype(collection: Any) -> Any:
+    return checked((collection.to_dask_array() if hasattr(collection, "to_dask_array") else collection).dtype)

@@ -1,0 +1,123 @@
+"""What scaling needs of one block: the moments of its features."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from workbench.ml.algebra.moments import Moments, join
+from workbench.ml.checks import FLOATS, Checks, FindsNonFinite, weights
+from workbench.ml.engine.parts import Parts
+from workbench.ml.engine.pass_counter import Passes
+
+_Array = NDArray[Any]
+
+# Numbers that are looked at together, half a MiB: they stay in the cache of a core.
+_SLICE = 1 << 16
+# Rows of a slice at least, also where there are many features: so many share the work of joining.
+_ROWS = 16
+
+
+@dataclass(frozen=True)
+class ScalerChecks(Checks):
+    """What rows have to be that are scaled: numbers may be missing (NaN), and sparse ones cannot be centred."""
+
+    with_mean: bool = True
+
+    def apply(self, X: Any, y: Any, weight: Any) -> tuple[Any, Any, Any]:
+        """See `Checks.apply`."""
+        if self._is_plain(X, None, weight):
+            return X, None, weight
+        from sklearn.utils import check_array
+
+        X = check_array(
+            X,
+            accept_sparse="csr",
+            dtype=FLOATS,
+            order="C",
+            ensure_all_finite="allow-nan",
+            estimator=self.estimator,
+            input_name="X",
+        )
+        refuse_to_centre(X, self.with_mean)
+        return X, None, weights(weight, X)
+
+
+def refuse_to_centre(X: Any, with_mean: bool) -> None:
+    """Raise ValueError if sparse rows would be centred."""
+    if with_mean and sparse.issparse(X):
+        raise ValueError("Cannot center sparse matrices: they would be dense. Pass with_mean=False.")
+
+
+def moments(parts: Parts, seen: Moments | None) -> Moments:
+    """Return the moments of all rows together with those that were seen before."""
+    found: Moments = Passes(parts).fold(join, "moments")
+    return found if seen is None else join(seen, found)
+
+
+class ScalerPart(FindsNonFinite):
+    """A block.
+
+    Parameters
+    ----------
+    X
+        Shape (rows, features): an array, or a matrix in CSR format; NaN where a number is missing.
+    y
+        Is not used.
+    weight
+        Shape (rows,): weights of the rows; None: all 1.
+    start
+        Is not used.
+
+    Notes
+    -----
+    Work space: four slices of half a MiB, or of 16 rows where these are larger; for CSR some numbers per feature.
+    """
+
+    def __init__(self, X: Any, y: None, weight: _Array | None, start: int) -> None:
+        self._X, self._weight = X, weight
+
+    def moments(self) -> Moments:
+        """Return the moments of the block in one pass, with the weight of the rows by feature: NaNs do not count."""
+        if not sparse.issparse(self._X):
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = functools.reduce(join, self._slices())
+            if not np.isfinite(found[1]).all():
+                self.refuse_non_finite()
+            return found
+        from sklearn.utils.sparsefuncs import mean_variance_axis
+
+        mean, variance, rows = (
+            np.nan_to_num(found.astype(np.float64))
+            for found in mean_variance_axis(self._X, axis=0, weights=self._weight, return_sum_weights=True)
+        )
+        return rows, mean, variance * rows
+
+    def _slices(self) -> Iterator[Moments]:
+        rows = max(_SLICE // self._X.shape[1], _ROWS)
+        for start in range(0, self._X.shape[0], rows):
+            here = slice(start, start + rows)
+            X = self._X[here].astype(np.float64, copy=False)
+            weight = np.ones(len(X)) if self._weight is None else self._weight[here].astype(np.float64)
+            yield _moments(X, weight)
+
+
+def _moments(X: _Array, weight: _Array) -> Moments:
+    missing = np.isnan(X)
+    some = bool(missing.any())
+    rows = weight @ ~missing if some else np.full(X.shape[1], weight.sum())
+    safe = np.where(rows > 0, rows, 1.0)
+    mean = weight @ (np.where(missing, 0.0, X) if some else X) / safe
+    deviations = X - mean
+    if some:
+        deviations[missing] = 0.0
+    # What the mean lacks by rounding: far from 0 it counts beside the deviations.
+    lack = weight @ deviations / safe
+    squares = weight @ np.square(deviations, out=deviations)
+    return rows, mean + lack, np.maximum(squares - np.square(lack) * rows, 0.0)

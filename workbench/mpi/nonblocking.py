@@ -1,0 +1,108 @@
+"""Non-blocking operations: they return requests whose waiting can be ended from outside."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from workbench.metrics.schema import COLLECTIVE, NEIGHBOURS
+from workbench.mpi.collectives import lengths
+from workbench.mpi.operation import Watched, named, posting
+from workbench.mpi.point_to_point import pickled
+from workbench.mpi.request import Prequest, watched
+from workbench.mpi.sending import destination, is_message, rule, source_of
+
+
+class Posting(Watched):
+    """Non-blocking and persistent operations of all communicators."""
+
+
+class PostingNeighbours(Watched, MPI.Topocomm):
+    """Non-blocking and persistent operations of the neighbours in a topology."""
+
+
+# Operations of which mpi4py's requests hold no buffers.
+_NOT_HELD = ("allgatherv", "reduce", "allreduce", "reduce_scatter_block", "reduce_scatter", "scan", "exscan")
+
+
+def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+    # What is sent whenever it is started is not counted.
+    doubtful = method.__name__.endswith(("end_init", "ecv_init"))
+    holds = method.__name__.lower().removeprefix("i").removesuffix("_init") not in _NOT_HELD
+    receives = method.__name__.lower() in {"irecv", "recv_init"}
+    gives, sends, source = is_message(method.__name__), rule(method.__name__), source_of(method.__name__)
+
+    @posting
+    @functools.wraps(method)
+    def post(self: Watched, *args: Any, **options: Any) -> MPI.Request:
+        if gives:
+            self.watch.messages += self.gives[destination(args, options)]
+        self.watch.doubtful |= doubtful
+        posted = watched(method(self, *args, **options), self.watch, None if holds else (args, options))
+        if isinstance(posted, Prequest):
+            posted.starting = lambda name: start(self, name, args, options)
+            posted.receives = receives
+        elif source is not None:
+            posted.receives = receives
+            posted.take(self.takes, rank := source(*args, **options))
+            self._taken(rank)
+        return posted
+
+    def start(self: Watched, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if sends is not None:
+            self._sent(name, lambda its: sends(its, *args, **options))
+        if source is not None:
+            self._taken(source(*args, **options))
+
+    return post
+
+
+def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+    """Return the operation as one that posts that of a buffer with the pickled object."""
+    name = method.__name__
+
+    @posting
+    @functools.wraps(method)
+    def post(self: Watched, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+        data = pickled(obj, dest)
+        self.watch.messages += self.gives[dest]
+        request = watched(twin(self, [data, MPI.BYTE], dest, tag), self.watch)
+        self._sent(name, lambda _: (dest, len(data)))
+        return request
+
+    return post
+
+
+def _asking(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
+    """Return the operation as one that asks the ranks how much they want, where it is not told."""
+
+    @functools.wraps(method)
+    def post(
+        self: Watched, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, *args: Any, **options: Any
+    ) -> MPI.Request:
+        self.watch.check()
+        if recvcounts is None:
+            recvcounts = lengths(self, sendbuf, recvbuf)
+        return method(self, sendbuf, recvbuf, recvcounts, *args, **options)
+
+    named(post, method.__name__)
+    return post
+
+
+for _name in (
+    *(f"I{name.lower()}" for name in COLLECTIVE),
+    *(f"{name}_init" for name in COLLECTIVE),
+    "Isend", "Ibsend", "Issend", "Irsend", "Irecv", "Isendrecv", "Isendrecv_replace", "Iflush_buffer", "Iagree",
+    "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
+    "irecv",
+):  # fmt: skip
+    setattr(Posting, _name, _posting(getattr(MPI.Intracomm, _name)))
+for _name in ("isend", "ibsend", "issend"):
+    setattr(Posting, _name, _pickling(getattr(MPI.Comm, _name), getattr(MPI.Comm, _name.capitalize())))
+for _name in ("Ireduce_scatter", "Reduce_scatter_init"):
+    setattr(Posting, _name, _asking(getattr(Posting, _name)))
+for _name in (*(f"I{name.lower()}" for name in NEIGHBOURS), *(f"{name}_init" for name in NEIGHBOURS)):
+    setattr(PostingNeighbours, _name, _posting(getattr(MPI.Topocomm, _name)))

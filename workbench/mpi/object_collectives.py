@@ -1,0 +1,135 @@
+"""Operations of all ranks on pickled objects, that can be ended from outside."""
+# ruff: noqa: D102  (names and documentation are mpi4py's)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from workbench.mpi.collectives import Neighbours
+from workbench.mpi.operation import Watched, operation
+from workbench.mpi.sending import NOTHING, to_each_other, to_neighbours
+
+_Counts = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Pickled(Watched):
+    """Blocking collective operations on pickled objects: first the bytes of each are told, then they are sent."""
+
+    @operation
+    def barrier(self) -> None:
+        self._run(MPI.Comm.Ibarrier)
+
+    @operation
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        data = MPI.pickle.dumps(obj) if self.rank == root else b""
+        received = self._bcast(data, root)
+        self._sent("bcast", lambda its: len(data) if its.rank == root else NOTHING)
+        return obj if self.rank == root else MPI.pickle.loads(received)
+
+    def _bcast(self, data: bytes, root: int) -> bytes | bytearray:
+        size = _counts(1, len(data))
+        self._run(MPI.Comm.Ibcast, size, root)
+        buffer = data if self.rank == root else bytearray(int(size[0]))
+        self._run(MPI.Comm.Ibcast, [buffer, MPI.BYTE], root)
+        return buffer
+
+    @operation
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        data = MPI.pickle.dumps(sendobj)
+        counts = _counts(self.size) if self.rank == root else None
+        self._run(MPI.Comm.Igather, _counts(1, len(data)), counts, root)
+        if counts is None:
+            self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], None, root)
+            self._sent("gather", lambda _: [(root, len(data))])
+            return None
+        parts = _Parts(counts)
+        self._run(MPI.Comm.Igatherv, [data, MPI.BYTE], parts.message, root)
+        return parts.objects()
+
+    @operation
+    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        size, outgoing, counts = _counts(1), None, None
+        if self.rank == root:
+            data = _pickled(sendobj, self.size)
+            counts = np.array([len(each) for each in data], dtype=np.int64)
+            outgoing = _Parts(counts, b"".join(data)).message
+        self._run(MPI.Comm.Iscatter, counts, size, root)
+        buffer = bytearray(int(size[0]))
+        self._run(MPI.Comm.Iscatterv, outgoing, [buffer, MPI.BYTE], root)
+        self._sent("scatter", lambda its: NOTHING if counts is None else to_each_other(its, counts.tolist()))
+        return MPI.pickle.loads(buffer)
+
+    @operation
+    def allgather(self, sendobj: Any) -> list[Any]:
+        data = MPI.pickle.dumps(sendobj)
+        counts = _counts(self.size)
+        self._run(MPI.Comm.Iallgather, _counts(1, len(data)), counts)
+        parts = _Parts(counts)
+        self._run(MPI.Comm.Iallgatherv, [data, MPI.BYTE], parts.message)
+        self._sent("allgather", lambda _: len(data))
+        return parts.objects()
+
+    @operation
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        data = _pickled(sendobj, self.size)
+        sizes, counts = np.array([len(each) for each in data], dtype=np.int64), _counts(self.size)
+        self._run(MPI.Comm.Ialltoall, sizes, counts)
+        parts = _Parts(counts)
+        self._run(MPI.Comm.Ialltoallv, _Parts(sizes, b"".join(data)).message, parts.message)
+        self._sent("alltoall", lambda its: to_each_other(its, sizes.tolist()))
+        return parts.objects()
+
+
+class PickledNeighbours(Neighbours):
+    """Blocking collective operations of the neighbours in a topology, on pickled objects."""
+
+    @operation
+    def neighbor_allgather(self, sendobj: Any) -> list[Any]:
+        data = MPI.pickle.dumps(sendobj)
+        counts = _counts(self.indegree)
+        self._run(MPI.Topocomm.Ineighbor_allgather, _counts(1, len(data)), counts)
+        parts = _Parts(counts)
+        self._run(MPI.Topocomm.Ineighbor_allgatherv, [data, MPI.BYTE], parts.message)
+        self._sent("neighbor_allgather", lambda its: to_neighbours(its, [len(data)] * len(its.neighbours)))
+        return parts.objects()
+
+    @operation
+    def neighbor_alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        data = _pickled(sendobj, self.outdegree)
+        sizes, counts = np.array([len(each) for each in data], dtype=np.int64), _counts(self.indegree)
+        self._exchange("Neighbor_alltoall", sizes, counts)
+        parts = _Parts(counts)
+        self._exchange("Neighbor_alltoallv", _Parts(sizes, b"".join(data)).message, parts.message)
+        self._sent("neighbor_alltoall", lambda its: to_neighbours(its, sizes.tolist()))
+        return parts.objects()
+
+
+class _Parts:
+    """Pickled objects one after the other in one buffer."""
+
+    def __init__(self, counts: _Counts, buffer: bytes | None = None) -> None:
+        self._ends = list(accumulate(counts.tolist(), initial=0))
+        self._buffer = bytearray(self._ends[-1]) if buffer is None else buffer
+        self.message = [self._buffer, (counts, self._ends[:-1]), MPI.BYTE]
+
+    def objects(self) -> list[Any]:
+        whole = memoryview(self._buffer)
+        bounds = zip(self._ends, self._ends[1:], strict=False)
+        # nothing: there is no neighbour
+        return [MPI.pickle.loads(whole[begin:end]) if end > begin else None for begin, end in bounds]
+
+
+def _counts(number: int, value: int = 0) -> _Counts:
+    return np.full(number, value, dtype=np.int64)
+
+
+def _pickled(objects: Sequence[Any] | None, number: int) -> list[bytes]:
+    items = [None] * number if objects is None else list(objects)
+    if len(items) != number:
+        raise ValueError(f"expecting {number} items, got {len(items)}")
+    return [MPI.pickle.dumps(item) for item in items]

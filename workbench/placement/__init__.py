@@ -1,0 +1,1 @@
+"""How blocks get to their ranks and stay there: one block per rank."""

@@ -1,0 +1,93 @@
+"""Results of all ranks made into one, always in the same order."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import InvalidRequest, did_you_mean
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_ON = ("client", "workers")
+
+
+def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", client: Client | None = None) -> Any:
+    """Join results, two at a time, into one value.
+
+    Parameters
+    ----------
+    op
+        Joins two neighbours, the one of the lower rank first. It need not be commutative.
+    parts
+        Futures in rank order, as `map_blocks` returns them, or a placed collection, for its blocks.
+    on
+        ``"client"``: all parts come here, and `functools.reduce` joins them. ``"workers"``: a binary tree of
+        tasks on the ranks; only the last value comes here. The better of the two where parts are large.
+    client
+        Default: the client that the futures belong to.
+
+    Returns
+    -------
+    Any
+        The value. The order never depends on timing, so it is the same each time; ``"client"`` and
+        ``"workers"`` bracket differently, and their sums of floats differ by rounding.
+
+    Raises
+    ------
+    TypeError
+        If there are no parts, or on the workers: if one of them is not a future.
+    InvalidRequest
+        If ``on`` is something else.
+    PlacementError
+        If a collection was not placed, or there is no client to work with.
+
+    Examples
+    --------
+    >>> gradients = map_blocks(gradient, X, y, weights)  # doctest: +SKIP
+    >>> reduce(operator.add, gradients)                  # doctest: +SKIP
+    array([0.25, 1.5 ])
+    """
+    from dask.base import is_dask_collection
+    from distributed import Future
+
+    from workbench.placement.pinning import connected
+    from workbench.placement.place import blocks
+
+    if on not in _ON:
+        raise InvalidRequest(f"on={on!r} cannot be: {did_you_mean(str(on), _ON)}")
+    if not isinstance(parts, Iterable):
+        raise TypeError(f"reduce() got {parts!r} for parts: pass a list of futures, as map_blocks returns it")
+    parts = blocks(parts) if is_dask_collection(parts) else list(parts)
+    if not parts:
+        raise TypeError("reduce() got no parts, at least one is needed: pass the list that map_blocks returned")
+    futures = [part for part in parts if isinstance(part, Future)]
+    if on == "workers":
+        if len(futures) < len(parts):
+            raise TypeError('reduce(..., on="workers") needs futures only, got values too: use on="client" for these')
+        return _tree(connected(client or futures[0].client), op, futures)
+    values = connected(client or futures[0].client).gather(parts) if futures else parts
+    return functools.reduce(op, values)
+
+
+def _tree(client: Client, op: Callable[[Any, Any], Any], parts: Sequence[Future[Any]]) -> Any:
+    from workbench.placement.pinning import Call, located, submit
+
+    if len(parts) == 1:
+        return parts[0].result()
+    name = f"reduce-{uuid.uuid4().hex}"
+    level: list[tuple[Any, Any]] = list(zip(parts, located(client, parts), strict=True))
+    calls: list[Call] = []
+    while len(level) > 1:
+        above = []
+        for (left, pin), (right, _) in zip(level[::2], level[1::2], strict=False):
+            call = Call((name, len(calls)), op, (left, right), pin=pin)
+            calls.append(call)
+            above.append((call.reference, pin))
+        # the last one without a neighbour goes up as it is
+        level = above + level[len(above) * 2 :]
+    (value,) = submit(client, calls, [calls[-1].key])
+    return value.result()

@@ -1,0 +1,111 @@
+"""What one rank does with rows: cut them, put them together, keep them contiguous and aligned.
+
+Pure functions on numpy arrays and pandas frames. They run on the ranks and know nothing of clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workbench.placement.alignment import Array, aligned, alignment_of, join_arrays, ready
+
+
+class Cut(NamedTuple):
+    """The rows ``start:stop`` of chunk number ``chunk``."""
+
+    chunk: int
+    start: int
+    stop: int
+
+
+def split(rows: int, parts: int) -> list[int]:
+    """Return how many rows each part gets: sizes differ by one at most, the larger ones first.
+
+    Examples
+    --------
+    >>> split(10, 4)
+    [3, 3, 2, 2]
+    """
+    size, larger = divmod(rows, parts)
+    return [size + (part < larger) for part in range(parts)]
+
+
+def cuts(chunks: Sequence[int], sizes: Sequence[int]) -> list[list[Cut]]:
+    """Return, for each block, the cuts of the chunks that make it up, in order.
+
+    Parameters
+    ----------
+    chunks
+        Rows of each chunk that there is.
+    sizes
+        Rows of each block wanted; the sums of the two are equal.
+
+    Examples
+    --------
+    >>> cuts([4, 2], [3, 3])
+    [[Cut(chunk=0, start=0, stop=3)], [Cut(chunk=0, start=3, stop=4), Cut(chunk=1, start=0, stop=2)]]
+    """
+    blocks: list[list[Cut]] = []
+    chunk = start = 0
+    for size in sizes:
+        block: list[Cut] = []
+        wanted = size
+        while wanted:
+            stop = min(start + wanted, chunks[chunk])
+            if stop > start:
+                block.append(Cut(chunk, start, stop))
+            wanted -= stop - start
+            chunk, start = (chunk + 1, 0) if stop == chunks[chunk] else (chunk, stop)
+        blocks.append(block)
+    return blocks
+
+
+def own_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
+    """Return the pieces as one aligned array with memory of its own; copied only where that is needed, or asked for.
+
+    A view is copied where it would keep a larger array alive, and so is an array in a buffer that is not
+    numpy's: that is a message as it arrived, with whatever else came in it.
+    """
+    if len(pieces) > 1 or copy:
+        return join_arrays(pieces)
+    array = np.asarray(pieces[0])
+    base = array.base
+    if base is not None and not (
+        isinstance(base, np.ndarray) and base.nbytes <= array.nbytes + alignment_of(array.nbytes)
+    ):
+        return join_arrays([array])
+    return aligned(array)
+
+
+def own_frame(pieces: Sequence[Any], *, copy: bool = False) -> Any:
+    """Return the pandas frames or series one below the other, categories united; a single one copied if asked for."""
+    from dask.dataframe.dispatch import concat
+
+    if len(pieces) > 1:
+        return concat(list(pieces))
+    return pieces[0].copy() if copy else pieces[0]
+
+
+def cut_array(chunk: Array, start: int, stop: int) -> Array:
+    """Return some rows of a chunk, as a view."""
+    return chunk[start:stop]
+
+
+def cut_frame(chunk: Any, start: int, stop: int) -> Any:
+    """Return some rows of a pandas frame or series, as a copy that does not keep the others alive."""
+    return chunk.iloc[start:stop].copy()
+
+
+def measure(chunk: Any) -> tuple[int, int]:
+    """Return rows and bytes of a pandas frame or series."""
+    from dask.sizeof import sizeof
+
+    return len(chunk), sizeof(chunk)
+
+
+def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call ``function`` with every array aligned: a block that came back from disk, or a message, may not be."""
+    return function(*map(ready, args), **{name: ready(value) for name, value in kwargs.items()})

@@ -1,0 +1,298 @@
+"""Collections on their way to the ranks.
+
+A source is looked at (`examine`), computed (`persist`), and put together block by block (`assemble`).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.errors import PlacementError
+from workbench.placement import rows, sparse
+from workbench.placement.pinning import Call, Pin, Rank, submit
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_PREFIX = "placed"
+_BLOCK = re.compile(rf"{_PREFIX}-(\w+)-[0-9a-f]{{32}}")
+_KINDS = "Dask and numpy arrays, sparse matrices of SciPy, Dask and pandas dataframes and series can"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A collection that is to be placed, and how far it is."""
+
+    name: str
+    """What messages call it."""
+    collection: Any
+    meta: Any
+    """An array or frame of its type without rows."""
+    rows: int | None = None
+    """None where they are not counted yet."""
+    nbytes: int = 0
+    """Of all rows; 0 where they are not counted yet."""
+    chunks: Sequence[int] = ()
+    """Rows of the chunks that are computed."""
+    futures: Sequence[Future[Any]] = ()
+    """The chunks that are computed."""
+    shared: bool = False
+    """Whether others may hold the chunks, or what they were made of, so that no block may share memory with them."""
+
+
+def describe(thing: Any) -> str:
+    """Return the type of a thing, in words."""
+    name = f"{type(thing).__module__.partition('.')[0]}.{type(thing).__qualname__}".replace("builtins.", "")
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def futures_in(collection: Any) -> list[Future[Any]]:
+    """Return what stands for the chunks of a persisted collection in its graph, in order."""
+    from dask.core import flatten
+    from dask.task_spec import Alias
+
+    graph = collection.dask
+    values = [graph[key] for key in flatten(collection.__dask_keys__())]
+    return [graph[value.target] if isinstance(value, Alias) else value for value in values]
+
+
+def placed_per(collection: Any) -> str | None:
+    """Return what a placed collection has its blocks for, ``"rank"`` or ``"node"``; None if it is not placed."""
+    from dask.base import is_dask_collection
+
+    # the name of a dataframe that is not placed costs nothing, its graph does
+    if not is_dask_collection(collection) or not str(getattr(collection, "_name", "")).startswith(_PREFIX):
+        return None
+    key = getattr(futures_in(collection)[0], "key", None)
+    match = _BLOCK.fullmatch(key[0]) if isinstance(key, tuple) else None
+    return match[1] if match else None
+
+
+def placed_name(per: str, number: int, which: int) -> str:
+    """Return a name for a placed collection.
+
+    Parameters
+    ----------
+    per
+        What it has its blocks for.
+    number
+        One that no other has, of 128 bits.
+    which
+        Of the collections with this number.
+    """
+    return f"{_PREFIX}-{per}-{(number + which) % 2**128:032x}"
+
+
+def examine(name: str, collection: Any) -> Source:
+    """Look at a collection without computing anything.
+
+    Raises
+    ------
+    PlacementError
+        If it is of a kind, shape or state that cannot be placed.
+    """
+    import dask.array as da
+    import dask.dataframe as dd
+
+    if isinstance(collection, dd.DataFrame | dd.Series) and not isinstance(collection, dd.Index):
+        return Source(name, collection, collection._meta)  # noqa: SLF001, there is no public name for it
+    if isinstance(collection, pd.DataFrame | pd.Series):
+        nbytes = int(np.sum(collection.memory_usage(deep=True)))
+        return Source(name, collection, collection.iloc[:0], len(collection), nbytes)
+    meta = collection._meta if isinstance(collection, da.Array) else collection  # noqa: SLF001, as above
+    if sparse.is_matrix(meta) and meta.ndim == 2:
+        return _examine_matrix(name, collection, meta)
+    if not isinstance(meta, np.ndarray) or isinstance(meta, np.ma.MaskedArray):
+        inner = "" if meta is collection else f" of {describe(meta)}"
+        raise PlacementError(f"{name} is {describe(collection)}{inner}: only {_KINDS} be placed, turn it into one")
+    if collection.ndim == 0:
+        raise PlacementError(f"{name} is one number, not rows: pass it to map_blocks as it is")
+    _refuse_unknown(name, collection)
+    return Source(
+        name, collection, np.empty((0, *collection.shape[1:]), meta.dtype), len(collection), collection.nbytes
+    )
+
+
+def _examine_matrix(name: str, collection: Any, meta: Any) -> Source:
+    _refuse_unknown(name, collection)
+    # A chunk tells its bytes only when it is computed.
+    nbytes = sparse.nbytes(collection) if collection is meta else 0
+    empty = sparse.empty_matrix(meta)
+    empty.resize((0, collection.shape[1]))
+    return Source(name, collection, empty, collection.shape[0], nbytes)
+
+
+def _refuse_unknown(name: str, collection: Any) -> None:
+    if np.isnan(collection.shape).any():
+        raise PlacementError(
+            f"{name} has chunks of unknown lengths, its shape is {collection.shape}: only known ones can be placed, "
+            "call X.compute_chunk_sizes() on it before"
+        )
+
+
+def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
+    """Refuse what cannot be placed, as far as the rows are counted.
+
+    Raises
+    ------
+    PlacementError
+        If a source is empty, has fewer rows than there are ranks or not as many as the first, or if a block
+        is over the memory limit of its rank.
+    """
+    from dask.utils import format_bytes
+
+    counted = [(source, source.rows) for source in sources if source.rows is not None]
+    for source, length in counted:
+        first, expected = counted[0]
+        if length == 0 or 0 in source.meta.shape[1:]:
+            shape = (length, *source.meta.shape[1:])
+            raise PlacementError(f"{source.name} is empty, its shape is {shape}: place what has rows and columns")
+        if length != expected:
+            raise PlacementError(
+                f"{source.name} has {length} rows and {first.name} has {expected}: what is placed together needs as "
+                "many rows, cut or join it before"
+            )
+        if length < len(ranks):
+            raise PlacementError(
+                f"{source.name} has {length} rows for {len(ranks)} blocks, each needs one at least: use fewer ranks "
+                "(or per='node'), or compute without placing"
+            )
+    for number, rank in enumerate(ranks):
+        nbytes = sum(source.nbytes * rows.split(length, len(ranks))[number] // length for source, length in counted)
+        if rank.memory_limit and nbytes > rank.memory_limit:
+            raise PlacementError(
+                f"the block of rank {rank.name} would have {format_bytes(nbytes)}, its memory limit is "
+                f"{format_bytes(rank.memory_limit)}: use more ranks, a higher memory limit or fewer columns"
+            )
+
+
+def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
+    """Start to compute the Dask collections, and count the rows of dataframes.
+
+    Collections of a kind are computed together: what they share is computed once.
+    """
+    import dask.array as da
+    import dask.dataframe as dd
+
+    shared = _shared(client, sources)
+    futures: dict[int, list[Future[Any]]] = {}
+    for kind in (da.Array, dd.DataFrame | dd.Series):
+        numbers = [number for number, source in enumerate(sources) if isinstance(source.collection, kind)]
+        if numbers:
+            persisted = client.persist([_columns_together(sources[number].collection) for number in numbers])
+            futures |= dict(zip(numbers, map(futures_in, persisted), strict=True))
+    return [
+        _counted(client, replace(source, futures=futures[number], shared=shared[number]))
+        if number in futures
+        else source
+        for number, source in enumerate(sources)
+    ]
+
+
+def _shared(client: Client, sources: Sequence[Source]) -> list[bool]:
+    """Return of which sources a chunk may be the very object that something else has, or a view of it."""
+    from dask.base import is_dask_collection
+
+    # A task may return what it was given, so it matters what is anywhere in the graph.
+    held, shared = set(client.futures), []
+    for source in sources:
+        keys = set(source.collection.dask) if is_dask_collection(source.collection) else set()
+        shared.append(not held.isdisjoint(keys))
+        held |= keys
+    return shared
+
+
+def _columns_together(collection: Any) -> Any:
+    import dask.array as da
+
+    if not isinstance(collection, da.Array):
+        return collection
+    return collection.rechunk(dict.fromkeys(range(1, collection.ndim), -1))
+
+
+def _counted(client: Client, source: Source) -> Source:
+    if source.rows is not None:
+        return replace(source, chunks=source.collection.chunks[0])
+    measured = client.gather(client.map(rows.measure, source.futures, pure=False))
+    lengths, nbytes = zip(*measured, strict=True)
+    return replace(source, chunks=lengths, rows=sum(lengths), nbytes=sum(nbytes))
+
+
+def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> Any:
+    """Put the rows of a source together on the ranks; return the placed collection."""
+    sizes = [pin.rows or 0 for pin in pins]
+    if not source.futures:
+        source = replace(source, chunks=sizes, futures=_scatter(client, source.collection, pins))
+    own, cut_out = _tools(source.meta)
+    name = placed_name(per, uuid.uuid4().int, 0)
+    other_axes = source.meta.ndim - 1 if _is_array(source.meta) else 0
+    keys = [(name, number, *(0,) * other_axes) for number in range(len(pins))]
+
+    calls: list[Call] = []
+    for key, pin, cuts in zip(keys, pins, rows.cuts(source.chunks, sizes), strict=True):
+        pieces: list[Any] = []
+        for cut in cuts:
+            piece: Any = source.futures[cut.chunk]
+            if cut.stop - cut.start < source.chunks[cut.chunk]:
+                call = Call((f"{name}-cut", key[1], cut.chunk), cut_out, (piece, cut.start, cut.stop))
+                calls.append(call)
+                piece = call.reference
+            pieces.append(piece)
+        calls.append(Call(key, own, (pieces,), {"copy": source.shared}, pin=pin))
+    # Urgent: what has come together makes room before more is read.
+    futures = submit(client, calls, keys, priority=1)
+    return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
+
+
+def _is_array(meta: Any) -> bool:
+    return isinstance(meta, np.ndarray) or sparse.is_matrix(meta)
+
+
+def _tools(meta: Any) -> tuple[Callable[..., Any], Callable[[Any, int, int], Any]]:
+    """Return what puts rows together, and what cuts some out, of collections of this kind."""
+    if isinstance(meta, np.ndarray):
+        return rows.own_array, rows.cut_array
+    if sparse.is_matrix(meta):
+        return sparse.own_matrix, sparse.cut_matrix
+    return rows.own_frame, rows.cut_frame
+
+
+def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]]:
+    """Send each rank its rows of something that lies in this process."""
+    take = data.tocsr() if sparse.is_matrix(data) else data.iloc if hasattr(data, "iloc") else np.asarray(data)
+    futures = []
+    start = 0
+    for pin in pins:
+        stop = start + (pin.rows or 0)
+        futures.append(client.scatter(take[start:stop], workers=[pin.address], hash=False))
+        start = stop
+    return futures
+
+
+def collection(meta: Any, name: str, graph: dict[Any, Future[Any]], sizes: Sequence[int]) -> Any:
+    """Return the collection of blocks that lie on ranks already.
+
+    Parameters
+    ----------
+    meta
+        An array or frame of its type without rows.
+    name
+        As `placed_name` returned it.
+    graph
+        The futures of the blocks by their keys, in the order of the blocks.
+    sizes
+        Rows of each block.
+    """
+    import dask.array as da
+    from dask.dataframe import from_graph
+
+    if _is_array(meta):
+        return da.Array(graph, name, (tuple(sizes), *((length,) for length in meta.shape[1:])), meta=meta)
+    return from_graph(graph, meta, (None,) * (len(sizes) + 1), list(graph), _PREFIX)

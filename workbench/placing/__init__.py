@@ -1,1 +1,0 @@
-"""How blocks get to their ranks and stay there: the parts of `workbench.placement`."""

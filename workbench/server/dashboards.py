@@ -1,0 +1,273 @@
+"""The processes of the dashboards: one for each cluster, started when somebody looks, ended when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from workbench.dashboard import PREFIX
+from workbench.deploy import node_dirs, registry
+from workbench.deploy.permissions import opener
+from workbench.deploy.record import Record
+from workbench.errors import LaunchError, StartError, StartTimeout
+from workbench.log import debug_log
+from workbench.log.printable import printable
+from workbench.server.blocking_files import Files, records
+from workbench.server.process import by_env
+
+MODULE = "workbench.dashboard"
+"""What is run: ``python -m MODULE NAME --socket PATH``; it ends at the end of its standard input."""
+IDLE = 300.0
+"""Seconds without a viewer after which a dashboard ends."""
+# Seconds: between two looks, for a start, between two tries to connect, for an orderly end.
+_LOOK, _START, _TRY, _END = 5.0, 60.0, 0.05, 5.0
+# Seconds for a look at a file, which may be on a file server.
+_GLANCE = 5.0
+# Seconds for which a start that failed is told again instead of tried again, and lines of its log that are told.
+_REMEMBERED, _TAIL = 10.0, 15
+# Where Python has its packages.
+_packages = Files(lambda: sys.prefix)
+
+
+@dataclass
+class _Panel:
+    record: Record
+    socket: Path
+    process: subprocess.Popen[bytes]
+    viewers: int = 0
+    used: float = field(default_factory=time.monotonic)
+
+
+class Panels:
+    """The dashboards that this server has started.
+
+    Parameters
+    ----------
+    idle
+        Seconds without a viewer after which a dashboard ends, and for which it outlives its cluster if somebody
+        looks at it.
+
+    Notes
+    -----
+    Everything is called on one event loop. Each dashboard ends at the end of its standard input, which this process
+    holds: none outlives it, not even when it is killed.
+    """
+
+    def __init__(self, idle: float = IDLE) -> None:
+        self._idle = idle
+        self._panels: dict[str, asyncio.Task[_Panel]] = {}
+        # By the cluster, when its dashboard failed to start last, and why.
+        self._failed: dict[str, tuple[float, str]] = {}
+        self._numbers = itertools.count()
+        self._closing = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+
+    async def socket(self, record: Record, prefix: str) -> Path:
+        """Return the socket of a cluster's dashboard, which is started if it does not run.
+
+        Parameters
+        ----------
+        record
+            The cluster.
+        prefix
+            Path of its pages in the browser.
+
+        Raises
+        ------
+        LaunchError
+            If Panel is not installed.
+        StartError
+            If it ends at once, or does not answer in time; or did so a few seconds ago, when it was tried last. Or if
+            all are being ended.
+        """
+        if self._closing.is_set():
+            raise StartError("this server is stopping; reload this page when it is there again.")
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        starting = before = self._panels.get(record.id)
+        if starting is None or _has_ended(starting):
+            failed, why = self._failed.get(record.id, (-math.inf, ""))
+            if time.monotonic() - failed < _REMEMBERED:
+                raise StartError(why)
+            starting = self._panels[record.id] = asyncio.create_task(self._start(record, prefix))
+            await _clear(before)
+        # A browser that goes away while it starts takes it away from nobody else.
+        panel = await asyncio.shield(starting)
+        panel.used = time.monotonic()
+        return panel.socket
+
+    @contextmanager
+    def viewing(self, record: Record) -> Iterator[None]:
+        """Give a context in which somebody looks at the dashboard whose socket was asked for."""
+        task = self._panels.get(record.id)
+        if task is None or _has_ended(task):
+            yield  # it has ended since
+            return
+        panel = task.result()
+        panel.viewers += 1
+        try:
+            yield
+        finally:
+            panel.viewers -= 1
+            panel.used = time.monotonic()
+
+    async def close(self) -> None:
+        """End all dashboards."""
+        self._closing.set()
+        if self._watching is not None:
+            await self._watching
+        tasks = list(self._panels.values())
+        self._panels.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # what is the matter with one does not keep the others
+        await asyncio.gather(*map(_clear, tasks), return_exceptions=True)
+
+    async def _start(self, record: Record, prefix: str) -> _Panel:
+        if await _packages.look(importlib.util.find_spec, "panel") is None:
+            raise LaunchError("the dashboard needs Panel, which is not installed here: pip install 'panel>=1.9,<1.10'")
+        socket = node_dirs.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
+        log = record.logs / "dashboard.log"
+        output = await records.look(_opened, log)
+        with output:
+            begin = output.tell()
+            panel = _Panel(record, socket, _run(record, socket, prefix, output))
+        debug_log.started(panel.process.pid, "the dashboard of cluster %r", record.name)
+        try:
+            async with asyncio.timeout(_START):
+                if await _ready(panel):
+                    return panel
+            kind, how = StartError, "has ended at once"
+        except TimeoutError:
+            kind, how = StartTimeout, f"was not ready after {_START:.0f} s"
+        except BaseException:
+            await _end(panel)
+            raise
+        await _end(panel)
+        why = f"the dashboard of cluster {record.name!r} {how}: {await records.look(_told, log, begin)}"
+        self._failed[record.id] = time.monotonic(), why
+        raise kind(why)
+
+    async def _watch(self) -> None:
+        while not await self._is_closing(min(_LOOK, self._idle)):
+            for key, task in list(self._panels.items()):
+                # a file server that does not answer now may do so at the next look
+                with contextlib.suppress(OSError):
+                    if not task.done() or (not _has_ended(task) and await self._is_wanted(task.result())):
+                        continue
+                    if self._panels.get(key) is task:
+                        del self._panels[key]
+                    await _clear(task)
+
+    async def _is_closing(self, within: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), within)
+        return self._closing.is_set()
+
+    async def _is_wanted(self, panel: _Panel) -> bool:
+        there = await _is_there(panel.record)
+        if there and panel.viewers:
+            panel.used = time.monotonic()
+        # Who looks when the cluster ends may look back for a while.
+        return (there or panel.viewers > 0) and time.monotonic() - panel.used < self._idle
+
+
+def _has_ended(task: asyncio.Task[_Panel]) -> bool:
+    return task.done() and (
+        task.cancelled() or task.exception() is not None or task.result().process.poll() is not None
+    )
+
+
+async def _clear(task: asyncio.Task[_Panel] | None) -> None:
+    """End what has been started; a start that failed has cleared up itself."""
+    if task is not None and not task.cancelled() and task.exception() is None:
+        await _end(task.result())
+
+
+def dask_socket(socket: Path) -> Path:
+    """Return the socket that leads to Dask's own pages, beside that of a dashboard."""
+    return socket.with_suffix(".dask")
+
+
+def _opened(log: Path) -> BinaryIO:
+    return open(log, "ab", opener=opener)
+
+
+def _run(record: Record, socket: Path, prefix: str, output: BinaryIO) -> subprocess.Popen[bytes]:
+    # -P: no file in the server's folder takes the place of a module
+    command = [sys.executable, "-P", "-m", MODULE, record.name, "--socket", str(socket)]
+    command += ["--dask", f"../../dask/{record.name}/status", "--dask-socket", str(dask_socket(socket))]
+    # In threads, which this would bring, Panel would change pages without their locks.
+    environment = {name: value for name, value in os.environ.items() if name != "PANEL_NUM_THREADS"} | {PREFIX: prefix}
+    return subprocess.Popen(
+        by_env(command),
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        env=environment,
+        start_new_session=True,  # Ctrl-C in the terminal of the server asks whether it shall end
+    )
+
+
+async def _ready(panel: _Panel) -> bool:
+    """Wait until a dashboard answers, or has ended; return whether it answers."""
+    while not await _answers(panel.socket):
+        if panel.process.poll() is not None:
+            return False
+        await asyncio.sleep(_TRY)
+    return True
+
+
+async def _answers(socket: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(str(socket))
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _end(panel: _Panel) -> None:
+    process = panel.process
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        await asyncio.to_thread(process.wait, _END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+    debug_log.ended(process.pid, process.returncode, "the dashboard of cluster %r", panel.record.name)
+    for socket in (panel.socket, dask_socket(panel.socket)):
+        socket.unlink(missing_ok=True)
+    if not await _is_there(panel.record):
+        with contextlib.suppress(OSError):  # somebody else's sockets are in it
+            panel.socket.parent.rmdir()
+
+
+async def _is_there(record: Record) -> bool:
+    try:
+        async with asyncio.timeout(_GLANCE):
+            return await records.look(registry.owns_lease, record)
+    except OSError:
+        return True  # the file server does not answer, in time or at all, which says nothing
+
+
+def _told(log: Path, begin: int) -> str:
+    """Return the last line of a log from there on, what to do, and the end of the log."""
+    text = printable(log.read_bytes()[begin:].decode(errors="replace"))
+    lines = [line.rstrip() for line in text.split("\n") if line.strip()][-_TAIL:] or ["it said nothing"]
+    what = f"{lines[-1].strip()}. Its log is {log}. Reload this page in {_REMEMBERED:.0f} s: then it is tried again."
+    return "\n".join([what, "", *lines]) if len(lines) > 1 else what

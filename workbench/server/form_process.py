@@ -1,0 +1,53 @@
+"""``python -m workbench.server.form_process``: print what a form for a start has to know, as JSON.
+
+A process of its own: it loads dask-jobqueue, and asks schedulers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from typing import Any
+
+from workbench import config
+from workbench.commands.table import Argument
+from workbench.deploy.record import SCHEDULERS
+from workbench.errors import WorkbenchError
+from workbench.launch.allocation import enclosing
+from workbench.launch.launchers import COMMANDS, answers, launcher
+from workbench.launch.mpiexec import available_cores
+from workbench.log import debug_log
+from workbench.server.form_fields import Field, arguments
+
+
+def form() -> dict[str, Any]:
+    """Return schedulers, fields and the cores of this host."""
+    there = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
+    wanted = config.get("scheduler")
+    default = next((name for name in COMMANDS if there[name]), "local") if wanted == "auto" else wanted
+    fields = [Field.of(argument).told() | {"choices": _choices(argument)} for argument in arguments()]
+    return {
+        "schedulers": [{"name": name, "there": there[name], "batch": launcher(name).batch} for name in SCHEDULERS],
+        "default_scheduler": default,
+        "fields": fields,
+        "cores": available_cores(),
+    }
+
+
+def _is_inside_of_a_job() -> bool:
+    with suppress(WorkbenchError):
+        return enclosing() is not None
+    return False
+
+
+def _choices(argument: Argument) -> list[str]:
+    # a preset that cannot be read is told by the check of what is filled in
+    with suppress(WorkbenchError):
+        return list(argument.values())
+    return []
+
+
+if __name__ == "__main__":
+    debug_log.set_up()
+    json.dump(form(), sys.stdout)
