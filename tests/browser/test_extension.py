@@ -285,6 +285,9 @@ def test_pulses_are_asked_for_of_the_clusters_that_are_seen_and_no_others(worker
 
 
 def test_a_cluster_that_is_stopped_is_asked_about_first_and_then_gone(worker, cluster):
+    # A dashboard that still loads would complain that its cluster is gone.
+    worker.page.get_by_role("tab", name=f"{cluster} · Cores", exact=True).click()
+    worker.dashboard(cluster)
     worker.show_clusters()
     worker.press(cluster, "stop")
     worker.dialog().get_by_text("what they hold is lost").wait_for()

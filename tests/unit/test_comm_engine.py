@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from support.patience import DEADLINE
@@ -142,3 +143,34 @@ async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monk
     assert posting.told == [None]
     assert its.outstanding == []
     assert its._next is None
+
+
+async def test_calls_of_mpi_that_take_long_leave_the_loop_to_others_in_between(monkeypatch):
+    monkeypatch.setattr(engine, "_SLICE", 0.0)
+    its, calls, seen = engine.Engine(asyncio.get_running_loop()), [], [0]
+    its.settle(lambda: calls.append(1))
+
+    async with asyncio.timeout(DEADLINE):
+        while len(calls) < 20:
+            await asyncio.sleep(0)
+            seen.append(len(calls))
+    its._settling.cancel()
+
+    assert max(after - before for before, after in itertools.pairwise(seen)) == 1
+
+
+async def test_calls_of_mpi_that_fail_are_not_made_again_at_once():
+    its, calls = engine.Engine(asyncio.get_running_loop()), []
+    again = asyncio.Event()
+
+    def fail():
+        calls.append(its._pause)
+        if len(calls) == 2:
+            again.set()
+        raise RuntimeError("MPI_ERR_PROC_FAILED")
+
+    its.settle(fail)
+    await asyncio.wait_for(again.wait(), DEADLINE)
+    its._settling.cancel()
+
+    assert calls == [0.001, 0.002]

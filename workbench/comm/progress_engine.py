@@ -41,6 +41,9 @@ _SOON, _SELDOM = 0.001, 0.02
 # Seconds between two looks, growing from _SOON, at which what waits in MPI to be sent is taken for sent.
 # Calls of MPI for each second between two looks, and at most at one look.
 _SETTLED, _CALLS, _MOST_CALLS = 4.0, 20_000, 1000
+# Seconds of these calls at a time: where processes share cores, Open MPI yields at each call, and a thousand calls
+# beside programs that compute took five seconds, in which the event loop served nobody.
+_SLICE = 0.002
 # Seconds until a send to a peer whose socket has ended is given up, and between two tests of it from then on: a peer
 # that was only slow receives it yet.
 _ABANDON, _RARELY = 30.0, 1.0
@@ -245,12 +248,20 @@ class Engine:
         if self._settling is None:
             self._settling = self._loop.call_later(self._pause, self._settle, progress)
 
-    def _settle(self, progress: Callable[[], object]) -> None:
-        from mpi4py import MPI
-
-        with contextlib.suppress(MPI.Exception):
-            for _ in range(min(int(self._pause * _CALLS), _MOST_CALLS)):
+    def _settle(self, progress: Callable[[], object], left: int = 0) -> None:
+        left = left or min(int(self._pause * _CALLS), _MOST_CALLS)
+        until = time.monotonic() + _SLICE
+        try:
+            while left:
+                left -= 1
                 progress()
+                if time.monotonic() >= until:
+                    break
+        except RuntimeError:  # mpi4py's exception is one
+            left = 0
+        if left:
+            self._settling = self._loop.call_later(_SOON, self._settle, progress, left)
+            return
         self._pause *= 2
         if self._pause < _SETTLED:
             self._settling = self._loop.call_later(self._pause, self._settle, progress)
