@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.collective.api import run_on_ranks, spmd
     from workbench.collective.broadcast import broadcast
+    from workbench.config import __version__
     from workbench.metrics.report import report
     from workbench.placement.place import blocks, map_blocks, place
     from workbench.placement.reduce import reduce
 
-__version__ = "0.1.0"
-
 _HOME = {
     "MPICluster": "workbench.cluster",
+    "__version__": "workbench.config",
     "blocks": "workbench.placement.place",
     "broadcast": "workbench.collective.broadcast",
     "map_blocks": "workbench.placement.place",

@@ -12,12 +12,13 @@ from socket import gethostname
 from typing import Any
 from urllib.parse import urlsplit
 
-from workbench import __version__, hints
+from workbench import hints
 from workbench.commands import actions
 from workbench.commands import format as commands_format
 from workbench.commands.html_report import report
 from workbench.commands.parse import parse
 from workbench.commands.profile import profile
+from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import TERMINAL
 from workbench.log import debug_log

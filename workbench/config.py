@@ -6,12 +6,16 @@ import.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import InvalidRequest
+
+__version__ = "0.1.0"
+"""Of the workbench."""
 
 # Seconds: not much longer can one wait for a lock.
 _LONGEST = 1e9
@@ -119,3 +123,31 @@ def above_zero(given: Any, parse: Callable[[Any], Any]) -> float | None:
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return None
     return number if 0 < number < float("inf") else None
+
+
+def data_folder() -> Path:
+    """Return Jupyter's data directory."""
+    # Every rank is told by this variable: asking Jupyter would cost each of them an import.
+    if given := os.environ.get("JUPYTER_DATA_DIR"):
+        return Path(given)
+    from jupyter_core.paths import jupyter_data_dir
+
+    return Path(jupyter_data_dir())
+
+
+# What Dask has where nobody has set it, and what a rank and the head have then. The profiler alone takes 3 % of a core
+# from a rank, computing or not, and of ranks that wait for each other the slowest tells how fast they are.
+_LESS_OFTEN = {
+    "distributed.worker.profile.interval": ("10ms", "100ms"),
+    "distributed.admin.tick.interval": ("20ms", "200ms"),
+}
+
+
+def quiet_dask() -> dict[str, str]:
+    """Return what to set in Dask's configuration, which `distributed` has filled: what is there by default only.
+
+    Dask does these many times a second for its own sake, and ranks need their cores.
+    """
+    import dask
+
+    return {key: less for key, (usual, less) in _LESS_OFTEN.items() if dask.config.get(key) == usual}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import time
+
+from workbench.errors import InvalidRequest
 
 # Seconds: further away, a time of day alone says too little.
 _NEAR = 20 * 3600.0
@@ -63,3 +66,17 @@ def exit_words(code: int) -> str:
         with contextlib.suppress(ValueError):
             return f"signal {-code} ({signal.Signals(-code).name})"
     return f"exit code {code}"
+
+
+def split(line: str) -> list[str]:
+    """Return the words of a line, as a shell would: without a comment at its end.
+
+    Raises
+    ------
+    InvalidRequest
+        If a quote is not closed.
+    """
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as error:
+        raise InvalidRequest(f"cannot read {line!r}: {str(error).lower()}. Close every quote.") from None

@@ -20,9 +20,10 @@ from jupyter_core.paths import jupyter_runtime_dir
 from support.processes import DEADLINE, until
 
 from browser.viewing import Viewer
-from workbench.deploy import node_dirs, registry
+from workbench.deploy import registry
 from workbench.deploy.record import Record, World
-from workbench.launch.process_id import ProcessId
+from workbench.files import node_dirs
+from workbench.processes.process_id import ProcessId
 
 BASE, TOKEN = "/user/somebody/", "the-token-of-jupyter"
 PANEL = "#mpi-workbench-clusters"

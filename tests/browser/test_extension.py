@@ -9,7 +9,7 @@ import pytest
 
 from browser.lab import BASE, Worker, end_clusters, forget, make
 from workbench.deploy import registry
-from workbench.launch.process_id import ProcessId
+from workbench.processes.process_id import ProcessId
 
 pytestmark = pytest.mark.in_order
 

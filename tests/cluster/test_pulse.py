@@ -14,7 +14,7 @@ from support.processes import until
 from workbench import MPICluster
 from workbench.deploy import certificates, registry
 from workbench.deploy.registry import Record
-from workbench.launch.process_id import ProcessId
+from workbench.processes.process_id import ProcessId
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from distributed import Client
 from support.processes import DEADLINE, processes_of
 
 from workbench import MPICluster
-from workbench.deploy import certificates, node_dirs
+from workbench.deploy import certificates
+from workbench.files import node_dirs
 
 
 def _look_around(dask_worker: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -94,6 +95,32 @@ def test_every_package_that_is_imported_is_a_declared_dependency(imported):
     ]
 
     assert undeclared == []
+
+
+def circles(imported_by: dict[str, set[str]]) -> list[list[str]]:
+    """Return the sets of modules that reach one another by their imports, sorted."""
+    reach = {module: {module} for module in imported_by}
+    changed = True
+    while changed:
+        changed = False
+        for module, before in reach.items():
+            more = set().union(*(reach[other] for other in imported_by[module])) - before
+            before.update(more)
+            changed |= bool(more)
+    rings = {frozenset(other for other in reach[module] if module in reach[other]) for module in reach}
+    return sorted(sorted(ring) for ring in rings if len(ring) > 1)
+
+
+def test_a_circle_of_imports_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
+
+
+def test_no_files_import_each_other_in_a_circle():
+    graph = grimp.build_graph("workbench", cache_dir=None)
+    # The root package leads to everything, and nobody imports it: a contract of import-linter.
+    modules = graph.modules - {"workbench"}
+
+    assert circles({module: graph.find_modules_directly_imported_by(module) & modules for module in modules}) == []
 
 
 def python(code: str) -> str:

@@ -35,7 +35,7 @@ async def left_behind(end: End, function: Callable[[Any], object]) -> tuple[bool
     from mpi4py import MPI
 
     from workbench.collective.rank_call import SpmdCall
-    from workbench.metrics.counters import KEYS
+    from workbench.mpi.counters import KEYS
 
     class Fresh:
         def get(self, *_: object) -> Any:

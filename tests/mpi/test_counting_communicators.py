@@ -12,7 +12,7 @@ from support.counting import LATER, ahead, behind, both, check, of, pickled, z
 from support.two_ways import communicators
 from support.world import on_ranks
 
-from workbench.metrics.counters import STEP, Counters
+from workbench.mpi.counters import STEP, Counters
 
 if TYPE_CHECKING:
     from support.ends import End

@@ -8,9 +8,10 @@ import threading
 import pytest
 from server.running import FAKE, end, log_in, start
 
-from workbench.deploy import node_dirs, registry
+from workbench.deploy import registry
 from workbench.deploy.registry import Record
-from workbench.launch.process_id import ProcessId
+from workbench.files import node_dirs
+from workbench.processes.process_id import ProcessId
 from workbench.server import actions, dashboards
 from workbench.server.process import Process
 

@@ -22,7 +22,7 @@ from workbench.commands.parse import parse
 from workbench.deploy import registry
 from workbench.errors import ClusterExists, InvalidRequest, from_fields
 from workbench.hints import PANEL, TERMINAL
-from workbench.launch.process_id import ProcessId
+from workbench.processes.process_id import ProcessId
 from workbench.server.form_fields import Field, arguments, field_of, words_of
 from workbench.server.handlers import _folder
 from workbench.server.kernels import interpreter

@@ -14,8 +14,9 @@ from server.running import panels_of
 from support.processes import DEADLINE, gone, kill, line_of, until
 
 from workbench import dashboard
-from workbench.deploy import node_dirs, registry
+from workbench.deploy import registry
 from workbench.errors import LaunchError, StartError, StartTimeout
+from workbench.files import node_dirs
 from workbench.server import dashboards
 from workbench.server.dashboards import Panels
 

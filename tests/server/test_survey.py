@@ -15,8 +15,8 @@ from workbench.deploy import ended, registry
 from workbench.deploy.record import World
 from workbench.errors import RecordError
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
-from workbench.launch.process_id import ProcessId
 from workbench.launch.resources import Resources
+from workbench.processes.process_id import ProcessId
 from workbench.server import survey as survey_module
 from workbench.server.survey import Survey
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from workbench.deploy.record import data_folder
+from workbench.config import data_folder
 
 
 @contextmanager

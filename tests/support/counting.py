@@ -12,8 +12,8 @@ import numpy as np
 
 from support.ends import End
 from support.two_ways import communicators
-from workbench.metrics.counters import Counters
-from workbench.metrics.schema import OPERATIONS
+from workbench.mpi.counters import Counters
+from workbench.mpi.operation_names import OPERATIONS
 
 Messages = dict[tuple[int, int], list[int]]
 Case = tuple[Callable[[Any], Any], Messages]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from workbench.deploy import node_dirs
 from workbench.deploy.record import Record
+from workbench.files import node_dirs
 
 
 def folders_of(record: Record) -> list[Path]:

@@ -32,6 +32,7 @@ from distributed.utils import offload
 from support.ends import DEADLINE, End
 from workbench import comm
 from workbench.comm import progress_engine
+from workbench.mpi.context import RankContext
 from workbench.mpi.spmd_thread import SpmdThread
 from workbench.rank import world
 
@@ -79,7 +80,7 @@ def _load(file: str) -> ModuleType:
 class Member:
     """This rank, and the connection to the test that tells it what to run."""
 
-    def __init__(self, context: world.RankContext, folder: Path | None, connection: Connection) -> None:
+    def __init__(self, context: RankContext, folder: Path | None, connection: Connection) -> None:
         self._connection = connection
         self._ears = ThreadPoolExecutor(1)
         self._end = functools.partial(End, context.rank, context.size, folder, self._gather)

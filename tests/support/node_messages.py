@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from workbench.metrics.node_message import VALUES, pack_rows
-from workbench.metrics.schema import NODE, OPERATIONS, SIZES
+from workbench.metrics.schema import NODE
+from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.size_bins import SIZES
 
 
 def joined(store, size=4, nodes=("a", "b"), world=0, start="first"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.head.world import WorldProcess
+from workbench.head.world_process import WorldProcess
 
 
 def ready_world(index: int = 0, ranks: int = 2) -> WorldProcess:

@@ -66,7 +66,7 @@ def test_the_full_form_has_four_times_the_starts_and_the_measurements(monkeypatc
     def of(*words):
         """Return the starts and the rounds of each."""
         seen = []
-        monkeypatch.setattr(overhead.mpi, "find", lambda: FOUND)
+        monkeypatch.setattr(overhead.mpi_library, "find", lambda: FOUND)
         monkeypatch.setattr(overhead, "machine", lambda _: {})
         monkeypatch.setattr(overhead, "bare_world", lambda *_: nullcontext())
         monkeypatch.setattr("workbench.MPICluster", lambda *_, **__: nullcontext())

@@ -60,7 +60,7 @@ def test_a_value_that_cannot_be_broadcast_soon_goes_with_the_cell_unless_it_is_t
         limits.append(timeout)
         raise RankLost("rank 3 is gone")
 
-    monkeypatch.setattr(cells_client.broadcasting, "broadcast", broadcast)
+    monkeypatch.setattr(cells_client.broadcast, "broadcast", broadcast)
 
     (how, parcel), *_ = cells_client._how(None, "table", np.ones(200_000), []).items()
     assert (how, len(parcel) > 1_600_000) == ("parcel", True)

@@ -13,7 +13,7 @@ from support.patience import DEADLINE
 
 from workbench.comm import guard, listener
 from workbench.deploy import certificates
-from workbench.launch import open_files
+from workbench.processes import open_files
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from workbench.deploy import connection
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.record import Record
 from workbench.errors import HeadUnreachable
-from workbench.launch.process_id import ProcessId
+from workbench.processes.process_id import ProcessId
 
 
 @pytest.fixture

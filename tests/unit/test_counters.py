@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from workbench.metrics.counters import STEP, Counters, Meter
-from workbench.metrics.schema import OPERATIONS, SIZES, size_bin
 from workbench.mpi.call_state import Watch
+from workbench.mpi.counters import STEP, Counters, Meter
+from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.size_bins import SIZES, size_bin
 
 
 def counted(counters: Counters, nbytes: int) -> None:

@@ -12,8 +12,8 @@ from support.patience import DEADLINE
 from workbench.bench import simulated_dashboard
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.server import serving
-from workbench.deploy import node_dirs
 from workbench.errors import InvalidRequest
+from workbench.files import node_dirs
 
 
 @pytest.fixture

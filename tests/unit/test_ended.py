@@ -20,7 +20,7 @@ from workbench.deploy.registry import Record
 from workbench.deploy.start import Job
 from workbench.errors import ClusterNotFound, LaunchError, RecordError
 from workbench.launch.interface import JobState, JobStatus
-from workbench.launch.process_id import ProcessId
+from workbench.processes.process_id import ProcessId
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)

@@ -17,9 +17,9 @@ import psutil
 import pytest
 from support.processes import DEADLINE, gone, until
 
-from workbench.deploy import node_dirs
+from workbench.files import node_dirs
 from workbench.fork import stub
-from workbench.launch import parent_death
+from workbench.processes import parent_death
 
 MODULES = "support.forked"
 

@@ -19,7 +19,7 @@ from support.patience import DEADLINE
 from support.processes import until
 from support.users import NOBODY, connected
 
-from workbench.launch import guard, parent_death, process_id
+from workbench.processes import guard, parent_death, process_id
 
 # A launcher: it listens, prints its port, and sends each peer the address that `accept` has returned for it.
 LISTENS = """

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench.launch import process_id
-from workbench.launch.process_id import ProcessId, start_time
+from workbench.processes import process_id
+from workbench.processes.process_id import ProcessId, start_time
 
 HERE = ProcessId.here()
 

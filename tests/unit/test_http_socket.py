@@ -10,7 +10,7 @@ import pytest
 from distributed import Scheduler, Worker
 
 from workbench.comm.unix_http import UnixHTTP
-from workbench.deploy import node_dirs
+from workbench.files import node_dirs
 
 
 class SocketScheduler(UnixHTTP, Scheduler):

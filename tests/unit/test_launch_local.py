@@ -19,7 +19,7 @@ from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch.interface import JobSpec, JobState
 from workbench.launch.launchers import launcher
 from workbench.launch.local import LocalLauncher
-from workbench.launch.process_id import start_time
+from workbench.processes.process_id import start_time
 
 SLEEP = "import signal; print('ready', flush=True); signal.pause()"
 OBSTINATE = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"

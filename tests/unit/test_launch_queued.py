@@ -10,8 +10,8 @@ from workbench.deploy.stop import stop
 from workbench.errors import LaunchError, SchedulerSilent
 from workbench.launch import slurm
 from workbench.launch.interface import JobState
-from workbench.launch.process_id import ProcessId
 from workbench.launch.slurm_parse import SEPARATOR
+from workbench.processes.process_id import ProcessId
 
 ELSEWHERE = ProcessId(host="n17", machine="0" * 32, boot="x", namespace="pid:[1]", pid=4242, started=1.0)
 UNKNOWN_JOB = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"

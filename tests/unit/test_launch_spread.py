@@ -11,12 +11,13 @@ import dask
 import pytest
 
 from workbench.errors import InvalidRequest, LaunchError
-from workbench.launch import parent_death, process_manager
+from workbench.launch import process_manager
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import thread_variables
 from workbench.launch.multinode import Spread, filled, interface_of, mpiexec_command, shares, srun_command
 from workbench.launch.process_manager import interfaces, spread_command
+from workbench.processes import parent_death
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "", "/mpi/bin/mpiexec")
 OPENMPI4 = MPI("openmpi", (4, 1, 6), "", "/mpi/bin/mpiexec")

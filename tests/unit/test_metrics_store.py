@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from support.node_messages import joined, message
 
-from workbench.metrics.schema import KINDS, NODE, OPERATIONS, RANK, TICK
+from workbench.metrics.schema import KINDS, NODE, RANK, TICK
 from workbench.metrics.store import Store
 from workbench.metrics.update import Update
+from workbench.mpi.operation_names import OPERATIONS
 
 CPU, SENT, RECEIVED = (RANK.index(name) for name in ("cpu", "sent", "received"))
 MPI = KINDS.index("mpi")

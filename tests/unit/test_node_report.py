@@ -16,8 +16,8 @@ from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
 from workbench.metrics.node_message import SENT, VALUES, WHEN, WHO, rows
 from workbench.metrics.node_reporter import NodeReport
 from workbench.metrics.rank_sample import Ended, Told
-from workbench.metrics.schema import OPERATIONS
 from workbench.metrics.shared_slots import Board
+from workbench.mpi.operation_names import OPERATIONS
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.head import __main__ as head
 from workbench.head.worlds import Worlds
-from workbench.launch import open_files
+from workbench.processes import open_files
 
 # Each process of a cluster looks for its record before it starts anything.
 PROGRAM = """
@@ -27,7 +27,7 @@ def look(*_):
     sys.exit()
 
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-head.mpi.loaded_library = head._import = lambda *_: None
+head.mpi_library.loaded_library = head._import = lambda *_: None
 rank_words = ["--world", "0", "--ranks", "1", "--timeout", "1"]
 for main, words in ((head.main, []), (keeper.main, ["1", "1"]), (lambda: rank.main(os.getpid()), rank_words)):
     sys.argv = ["program", "name", "id", *words]
@@ -69,7 +69,7 @@ def test_a_head_refuses_ranks_that_are_too_many_before_it_starts_them(monkeypatc
     monkeypatch.setattr(open_files, "allow_many", lambda: None)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, limit[1]))
     monkeypatch.setattr(head, "await_record", lambda *_: Record(name="many", ranks=449, state="submitted"))
-    monkeypatch.setattr(head.mpi, "loaded_library", lambda: "")
+    monkeypatch.setattr(head.mpi_library, "loaded_library", lambda: "")
     monkeypatch.setattr(head, "_import", lambda _: None)
     monkeypatch.setattr(head.stub, "ONE_THREAD", {})
     monkeypatch.setattr(head.signal, "signal", lambda *_: None)

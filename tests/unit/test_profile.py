@@ -14,9 +14,9 @@ from workbench.errors import InvalidRequest
 from workbench.metrics import profile_rank
 from workbench.metrics.activity import Activity
 from workbench.metrics.busy_time import Busy
-from workbench.metrics.counters import Counters, Meter
 from workbench.metrics.profile_frame import ProfileFrame
 from workbench.mpi.call_state import Watch
+from workbench.mpi.counters import Counters, Meter
 
 
 def told(rank, world=0, **given):

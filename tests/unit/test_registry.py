@@ -29,7 +29,7 @@ from workbench.deploy import ended as ended_because
 from workbench.deploy.late_record import await_record
 from workbench.deploy.registry import Record, World
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
-from workbench.launch.process_id import ProcessId
+from workbench.processes.process_id import ProcessId
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)
@@ -288,7 +288,7 @@ def test_who_finds_a_stale_record_does_not_remove_what_came_in_its_place(monkeyp
 
     def interfere(cluster_id):
         """Another process creates the cluster between the look and the removal."""
-        monkeypatch.setattr(registry.scratch, "remove", lambda _: None)
+        monkeypatch.setattr(registry.node_dirs, "remove", lambda _: None)
         try:
             registry.create(successor)
         except ClusterExists:
@@ -296,7 +296,7 @@ def test_who_finds_a_stale_record_does_not_remove_what_came_in_its_place(monkeyp
         else:
             outcomes.append("created")
 
-    monkeypatch.setattr(registry.scratch, "remove", interfere)
+    monkeypatch.setattr(registry.node_dirs, "remove", interfere)
     try:
         cluster()
     except ClusterExists:
@@ -328,7 +328,7 @@ def test_without_locks_the_successor_of_a_stale_cluster_stays(monkeypatch, late)
         return owns
 
     monkeypatch.setattr(registry, "owns_lease", look)
-    monkeypatch.setattr(registry.scratch, "remove", lambda _: None if late else replace())
+    monkeypatch.setattr(registry.node_dirs, "remove", lambda _: None if late else replace())
     assert registry.clean() == []
     assert registry.read("a") == successor
     assert [path.name for path in registry.clusters_folder().iterdir()] == ["a"]
@@ -467,7 +467,7 @@ def test_a_record_with_any_value_in_any_place_can_be_shown_or_is_corrupt(field, 
     text = json.dumps(json.loads(WHOLE) | {field: value}).encode()
     try:
         record = registry._parse(text, "a")
-    except registry._DAMAGED:
+    except registry.DAMAGED:
         return
     shown = display.html(record, [], "running") + display.text(record, 1, "running")
     assert shown.encode()

@@ -15,10 +15,10 @@ from pathlib import Path
 import dask
 import pytest
 
-from workbench.deploy import node_dirs
 from workbench.deploy.job_spec import identity
 from workbench.deploy.record import Record
 from workbench.errors import RecordError
+from workbench.files import node_dirs
 from workbench.fork import stub
 
 KINDS = [node_dirs.sockets, node_dirs.spill, node_dirs.shared_memory]
@@ -226,7 +226,7 @@ def test_segments_of_ranks_that_are_about_to_end_are_waited_for():
 
 HOLD = """
 import sys
-from workbench.deploy import node_dirs
+from workbench.files import node_dirs
 node_dirs.occupy(sys.argv[1], "world-0")
 print("held", flush=True)
 sys.stdin.read()

@@ -10,26 +10,26 @@ import sys
 import pytest
 from support.processes import DEADLINE, until
 
-from workbench.launch import parent_death, process_id
+from workbench.processes import parent_death, process_id
 
 # Each prints its pid, then waits for ever.
 TIED = """
 import os, signal, sys
-from workbench.launch import parent_death
+from workbench.processes import parent_death
 parent_death.tie(int(sys.argv[1]), signal.SIGTERM)
 print(os.getpid(), flush=True)
 signal.pause()
 """
 STUCK = """
 import ctypes, os, signal, sys
-from workbench.launch import parent_death
+from workbench.processes import parent_death
 parent_death.tie(int(sys.argv[1]), signal.SIGKILL)
 print(os.getpid(), flush=True)
 ctypes.PyDLL(None).sleep(600)  # holds the GIL
 """
 WATCHED = """
 import os, signal, sys
-from workbench.launch import parent_death
+from workbench.processes import parent_death
 parent_death.watch(int(sys.argv[1]), interval=0.01)
 print(os.getpid(), flush=True)
 signal.pause()

@@ -18,8 +18,8 @@ from workbench.errors import ClusterNotFound, InvalidRequest
 from workbench.hints import TERMINAL
 from workbench.launch import pbs
 from workbench.launch.pbs_script import Flavour
-from workbench.launch.process_id import ProcessId
 from workbench.launch.resources import Resources
+from workbench.processes.process_id import ProcessId
 
 HERE = ProcessId.here()
 GONE = dataclasses.replace(HERE, started=HERE.started - 1)

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from workbench.commands import actions, atomic_file
+from workbench.commands import actions
 from workbench.deploy.registry import Record
 from workbench.errors import InvalidRequest
+from workbench.files import atomic_file
 
 RECORD = Record(name="mine", ranks=2)
 

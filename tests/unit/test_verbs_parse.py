@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.commands.parse import complete, parse, split
+from workbench.commands.parse import complete, parse
 from workbench.commands.table import NOTEBOOK, TERMINAL, VERBS, verbs
 from workbench.deploy import registry
 from workbench.errors import InvalidRequest
+from workbench.text import split
 
 
 def test_what_is_typed_becomes_a_verb_and_its_options():

@@ -13,7 +13,7 @@ from workbench.commands.html_report import report
 from workbench.deploy import registry
 from workbench.deploy.registry import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout
-from workbench.launch.process_id import ProcessId
+from workbench.processes.process_id import ProcessId
 
 
 @pytest.fixture(autouse=True)

@@ -92,8 +92,8 @@ class Arms:
     """
 
     def __init__(self, client: Client, bare: Turns, order: Order, expected: Any = None) -> None:
-        from workbench import run_on_ranks
         from workbench.bench import training
+        from workbench.collective.api import run_on_ranks
 
         self._client, self._bare, self._order = client, bare, order
         self.expected = expected

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> Report:
     import numpy as np
     from distributed import Client
 
-    from workbench import MPICluster
+    from workbench.cluster import MPICluster
 
     nbytes = options.size[-1]
     rows = []
@@ -76,10 +76,10 @@ def _seconds(rows: list[dict[str, Any]], arm: str) -> list[float]:
 
 
 def _measure(client: Client, arm: str, array: np.ndarray, ranks: int) -> float:
-    import workbench
+    from workbench.collective.broadcast import broadcast
 
     begin = time.perf_counter()
-    future = workbench.broadcast(client, array) if arm == "broadcast" else client.scatter(array, broadcast=True)
+    future = broadcast(client, array) if arm == "broadcast" else client.scatter(array, broadcast=True)
     _until(f"an array on {ranks} workers by {arm}", partial(_is_on, client, future, ranks))
     seconds = time.perf_counter() - begin
     key = future.key

@@ -16,7 +16,7 @@ ARMS = ("mpi", "tcp")
 @contextmanager
 def both(ranks: int) -> Iterator[dict[str, MPICluster]]:
     """Start a cluster of each protocol, by its name, and end them."""
-    from workbench import MPICluster
+    from workbench.cluster import MPICluster
 
     with ExitStack() as stack:
         yield {arm: stack.enter_context(MPICluster(ranks, protocol=arm, quiet=True)) for arm in ARMS}

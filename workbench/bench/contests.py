@@ -75,7 +75,7 @@ def kmeans(X: Array, by_daal: Callable[[], Timed] | None) -> Contest:
         return _clusters(KMeans(len(first), **most), X)
 
     def by_heat() -> Timed:
-        from workbench import run_on_ranks
+        from workbench.collective.api import run_on_ranks
 
         found: list[Any] = []
         seconds = _seconds(lambda: found.extend(run_on_ranks(_by_heat, first, X, result="root")))

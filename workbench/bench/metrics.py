@@ -54,8 +54,9 @@ def run(options: Namespace) -> Report:
     """
     from distributed import Client
 
-    from workbench import MPICluster, run_on_ranks
     from workbench.bench import watching
+    from workbench.cluster import MPICluster
+    from workbench.collective.api import run_on_ranks
 
     watching.require_browser()
     rows: list[dict[str, Any]] = []
@@ -80,7 +81,7 @@ def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:
     """Return what an Allreduce takes with counters and without, in microseconds: medians of bursts that alternate."""
     import numpy as np
 
-    from workbench.metrics.counters import Counters
+    from workbench.mpi.counters import Counters
 
     counters = {"on": comm.watch.counters or Counters(), "off": None}
     told = []
@@ -101,8 +102,8 @@ def calls(comm: Any, bursts: int) -> list[dict[str, Any]]:
 
 
 def _fits(client: Client, rows: int, rounds: int) -> Iterator[dict[str, Any]]:
-    from workbench import run_on_ranks
     from workbench.bench import training
+    from workbench.collective.api import run_on_ranks
     from workbench.ml import KMeans
 
     X, _ = run_on_ranks(training.block, rows, 1, client=client, result="blocks")

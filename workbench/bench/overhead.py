@@ -56,8 +56,8 @@ def run(options: Namespace) -> Report:
     """
     from distributed import Client
 
-    from workbench import MPICluster
     from workbench.bench.training import Order
+    from workbench.cluster import MPICluster
 
     found, ranks = mpi_library.find(), options.ranks
     rows = {model: options.rows for model in MODELS if options.rows}
@@ -93,8 +93,8 @@ class _Nothing:
 
 def _round_trips(client: Client, ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Time calls of a method that does nothing of all parts of the Dask engine."""
-    from workbench import run_on_ranks
     from workbench.bench import training
+    from workbench.collective.api import run_on_ranks
     from workbench.ml.checks import Checks
     from workbench.ml.data import Data
     from workbench.ml.engine.fitting import fit

@@ -67,7 +67,7 @@ def run(options: Namespace) -> Report:
     """
     from distributed import Client
 
-    from workbench import MPICluster
+    from workbench.cluster import MPICluster
 
     found, ranks = mpi_library.find(), options.ranks
     absent = missing(found)
@@ -117,7 +117,7 @@ def how_to_get(absent: dict[str, str]) -> str | None:
 @contextmanager
 def _contest(client: Client, found: mpi_library.MPI, what: str, rows: int, *, takes_daal: bool) -> Iterator[Contest]:
     """Make the data of a contest, and start what it needs."""
-    from workbench import run_on_ranks
+    from workbench.collective.api import run_on_ranks
 
     data = run_on_ranks(DATA[what].block, rows, client=client, result="blocks")
     if what == "logistic":
@@ -135,8 +135,8 @@ class _Daal:
     """Fits of K-means in the bare world."""
 
     def __init__(self, client: Client, bare: Turns, X: Array, rows: int) -> None:
-        from workbench import run_on_ranks
         from workbench.bench.training import setting
+        from workbench.collective.api import run_on_ranks
 
         self._bare, self._order = bare, daal.Order(rows, ITERATIONS)
         self._pids = list(client.run(os.getpid).values())

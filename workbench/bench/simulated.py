@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
+from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
 from workbench.metrics.update import Layout, Now, Place, Traffic, Update
+from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.size_bins import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

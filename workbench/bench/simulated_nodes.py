@@ -11,7 +11,9 @@ import numpy as np
 
 from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
 from workbench.metrics.node_message import SENT, SIZED, VALUES
-from workbench.metrics.schema import KINDS, NODE, OPERATIONS, SIZES
+from workbench.metrics.schema import KINDS, NODE
+from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.size_bins import SIZES
 
 # Operations that each rank has made, and meetings that it tells of at a tick: as many as the ranks of one that trains.
 _USED, _MET = ("Allreduce", "Bcast", "Sendrecv", "bcast", "Barrier", "Wait"), 8

@@ -94,7 +94,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _workbench(found: mpi_library.MPI, ranks: int, *, template: bool = True) -> Iterator[tuple[Client, int]]:
     from distributed import Client
 
-    from workbench import MPICluster
+    from workbench.cluster import MPICluster
 
     options: Any = {"mpi": found.flavour, "timeout": _DEADLINE, "quiet": True, "template": template}
     with MPICluster(ranks, **options) as cluster, Client(cluster) as client:

@@ -10,11 +10,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from workbench.collective.rank_rpc import Asking, all_of
-from workbench.deploy import node_dirs
 from workbench.errors import CollectiveFailed
+from workbench.files import node_dirs
 from workbench.hints import Command
-from workbench.launch import parent_death
 from workbench.log import debug_log
+from workbench.processes import parent_death
 
 if TYPE_CHECKING:
     from workbench.deploy.registry import Record

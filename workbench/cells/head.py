@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from distributed import Scheduler
 
     from workbench.deploy.registry import Record
-    from workbench.head.world import MPIWorld
-    from workbench.head.worlds import Worlds
+    from workbench.deploy.world import MPIWorld, Worlds
 
 # Seconds that ranks have to end a cell; theirs are fewer.
 _PATIENCE = 11.0

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.cells.run_cell import Done, matching, run_in_shell, take_place
 from workbench.collective.answering import answering
 from workbench.collective.serialize import unpack
-from workbench.deploy import node_dirs
 from workbench.errors import CollectiveFailed, RankLost
+from workbench.files import node_dirs
 from workbench.hints import Command
 from workbench.mpi.call_state import CallEnded, Watch
 from workbench.mpi.main_thread import MainThread
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distributed import Worker
 
     from workbench.metrics.activity import Activity
-    from workbench.rank.world import RankContext
+    from workbench.mpi.context import RankContext
 
 # Seconds between two SIGINTs for a cell that goes on: the code of a user may catch one.
 _AGAIN = 0.2

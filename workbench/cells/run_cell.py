@@ -5,7 +5,6 @@ Imports nothing heavy: notebooks make these objects.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -44,11 +43,6 @@ _runners: list[Runner] = []
 def take_place(runner: Runner) -> None:
     """Have `runner` run the cells of this process."""
     _runners[:] = [runner]
-
-
-def is_in_cell() -> bool:
-    """Tell whether this is the code of a cell: only ranks have a runner, and only cells run on their main threads."""
-    return bool(_runners) and threading.current_thread() is threading.main_thread()
 
 
 @dataclass(frozen=True)

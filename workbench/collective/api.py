@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from types import MethodType
 from typing import TYPE_CHECKING, Any, overload
 
-from workbench.cells import run_cell
 from workbench.collective.client import Call
 from workbench.collective.request import request
 from workbench.errors import InvalidRequest
+from workbench.mpi import context
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -195,7 +195,7 @@ def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Cal
             "a call on all ranks was made within another, for which it would wait for ever: call the function itself, "
             "fn(comm, ...)"
         )
-    if options["client"] is None and run_cell.is_in_cell():
+    if options["client"] is None and context.is_in_cell():
         raise InvalidRequest(
             "a call on all ranks was made in a cell that runs on them already: call the function itself, fn(comm, ...)"
         )

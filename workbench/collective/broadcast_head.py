@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Scheduler
 
-    from workbench.head.world import MPIWorld
-    from workbench.head.worlds import Worlds
+    from workbench.deploy.world import MPIWorld, Worlds
 
 # Seconds for the ranks to say why they gave up.
 _GRACE = 2.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distributed import Worker
 
     from workbench.mpi.communicator_cache import Communicators
-    from workbench.rank.world import RankContext
+    from workbench.mpi.context import RankContext
 
 
 @dataclass

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Scheduler
 
-    from workbench.head.world import MPIWorld
-    from workbench.head.worlds import Worlds
+    from workbench.deploy.world import MPIWorld, Worlds
 
 # Seconds that a client has to take back the blocks of a call that ended as it was cancelled.
 _TAKE_BACK = 60.0

@@ -14,14 +14,14 @@ from workbench.collective import rank_locations
 from workbench.collective.queue import Collectives
 from workbench.collective.rank_rpc import Asking, all_of, most_telling, room
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
-from workbench.metrics.counters import KEYS
+from workbench.mpi.counters import KEYS
 from workbench.placement.head import drop_copies
 
 if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Scheduler
 
-    from workbench.head.world import MPIWorld
+    from workbench.deploy.world import MPIWorld
 
 _Going = dict[int, asyncio.Task[dict[str, Any]]]
 

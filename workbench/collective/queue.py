@@ -22,7 +22,7 @@ from workbench.hints import AGAIN
 if TYPE_CHECKING:
     from distributed import Scheduler
 
-    from workbench.head.world import MPIWorld
+    from workbench.deploy.world import MPIWorld
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workbench.metrics.activity import Activity
     from workbench.mpi.communicator import Communicator
     from workbench.mpi.communicator_cache import Communicators
-    from workbench.rank.world import RankContext
+    from workbench.mpi.context import RankContext
 
 
 # Bytes of a value from which it does not travel within the message, but beside it.

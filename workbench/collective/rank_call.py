@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.collective import serialize
-from workbench.metrics.counters import KEYS
 from workbench.mpi.call_state import CallEnded, Watch
+from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import abandon, is_over
 
 if TYPE_CHECKING:

@@ -103,7 +103,7 @@ def sizes() -> list[int]:
     Returns
     -------
     list of int
-        Bins as of `workbench.metrics.schema.size_bin`; what went by MPI and its header on the socket are two.
+        Bins as of `workbench.mpi.size_bins.size_bin`; what went by MPI and its header on the socket are two.
     """
     from workbench.comm import peer_traffic
 

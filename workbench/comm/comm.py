@@ -44,6 +44,7 @@ class MPIComm(TCP):
 
     def __init__(self, stream: Any, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
         self._incoming = Incoming(stream)
+        self._link: Link | None = None
         self._flow = peer_traffic.flow("outside", "socket")
         self._threshold = _UNCUT
         super().__init__(stream, local_addr, peer_addr, deserialize)
@@ -73,7 +74,7 @@ class MPIComm(TCP):
         self._handshake_options = options
         us, peer = member.current(), options.get(_KEY)
         if us is not None and isinstance(peer, int) and us.rank != peer in range(us.size) and self.stream is not None:
-            Link(self.stream, self._incoming, us, peer)
+            self._link = Link(self.stream, self._incoming, us, peer)
             self._flow = peer_traffic.flow(peer, "socket")
             self._threshold = config.size("comm.threshold")
 
@@ -117,7 +118,7 @@ class MPIComm(TCP):
             raise CommClosedError
         began = time.perf_counter()
         lengths = [nbytes(frame) for frame in frames]
-        link = self._incoming.link
+        link = self._link
         tags = _tags(link, lengths, self._threshold) if link is not None else {}
         try:
             pieces = framing.pack(frames, lengths, tags)
@@ -143,7 +144,7 @@ class MPIComm(TCP):
 
     def close(self) -> Any:
         """Close the connection, once what is on its way has arrived."""
-        link = self._incoming.link
+        link = self._link
         if link is None or self.stream is None:
             return super().close()
         self._part(link)
@@ -151,7 +152,7 @@ class MPIComm(TCP):
 
     def abort(self) -> None:
         """Close the connection at once."""
-        link = self._incoming.link
+        link = self._link
         if link is None or self.stream is None:
             super().abort()
         else:
@@ -163,12 +164,12 @@ class MPIComm(TCP):
         link.part()
 
     def _get_finalizer(self) -> Callable[[], None]:
-        close_stream, incoming = super()._get_finalizer(), self._incoming
+        close_stream, incoming, stream = super()._get_finalizer(), self._incoming, self.stream
         loop = asyncio.get_running_loop()
 
         def finalize() -> None:
             # In any thread, inside the garbage collector.
-            if incoming.link is not None and not incoming.link.stream.closed():
+            if incoming.link is not None and not stream.closed():
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(incoming.link.part)
                     logger.warning("closing a connection to rank %d that nobody has closed", incoming.link.peer)

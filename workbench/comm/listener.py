@@ -19,7 +19,7 @@ from distributed.comm.tcp import TLSBackend, TLSListener
 from tornado.ioloop import IOLoop
 from tornado.netutil import add_accept_handler
 
-from workbench.launch import open_files
+from workbench.processes import open_files
 
 if TYPE_CHECKING:
     from tornado.iostream import IOStream

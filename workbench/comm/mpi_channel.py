@@ -17,7 +17,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -32,14 +32,12 @@ if TYPE_CHECKING:
 
     from workbench.comm.member import Membership
     from workbench.comm.progress_engine import Transfer
-    from workbench.comm.reader import Incoming
+    from workbench.comm.reader import Frames, Incoming
 
 logger = logging.getLogger(__name__)
 
 # Not every system can tell that the peer has ended its half while something of it is unread.
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-
-Frames = Sequence[tuple[memoryview, int]]
 
 
 class Link:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Literal
 
-from workbench.metrics.schema import SIZES, size_bin
+from workbench.mpi.size_bins import SIZES, size_bin
 
 Way = Literal["mpi", "socket"]
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from distributed.comm.core import CommClosedError
 from distributed.protocol.utils import host_array
@@ -24,7 +24,6 @@ from workbench.comm.buffer_pool import aligned, whole_lines
 if TYPE_CHECKING:
     from tornado.iostream import IOStream
 
-    from workbench.comm.mpi_channel import Frames, Link
     from workbench.comm.progress_engine import Transfer
 
 # Bytes. Frames below it are read together, as many as come to so much.
@@ -32,9 +31,27 @@ _SMALL, _RUN = 1 << 16, 1 << 20
 # Seconds between two looks at a read that somebody has left in the middle: at first, and in the end.
 _PAUSE, _LONG_PAUSE = 0.002, 0.5
 
+Frames = Sequence[tuple[memoryview, int]]
+"""Memory of frames, and their tags."""
 Step = Callable[[], Any]
 # Memory for frames that lie one after the other, and their indices.
 _Run = tuple[memoryview, Sequence[int]]
+
+
+class FramesByMPI(Protocol):
+    """How frames come beside the socket."""
+
+    peer: int
+    """Rank of the sender."""
+
+    def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
+        """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
+
+    def attend(self) -> None:
+        """Have the peer's receives find this side at work: it has asked for that."""
+
+    def part(self) -> None:
+        """End the connection: this side has closed it, and reads and writes no more."""
 
 
 class Incoming:
@@ -57,14 +74,14 @@ class Incoming:
         self._waiter: asyncio.Future[Any] | None = None
         self._turn = 0
         self._flow = peer_traffic.flow("outside", "socket")
-        self.link: Link | None = None
+        self.link: FramesByMPI | None = None
         """How frames come by MPI; None unless the peer has turned out to be of the same world."""
         self.discard = False
         """Whether nobody wants the frames any more: they are received into scratch memory then."""
         self._words = memoryview(bytearray(framing.HEAD))
         self._begin()
 
-    def connect(self, link: Link) -> None:
+    def connect(self, link: FramesByMPI) -> None:
         """Receive frames by MPI as well."""
         self.link, self._flow = link, peer_traffic.flow(link.peer, "socket")
 

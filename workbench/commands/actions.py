@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench import config, session
-from workbench.commands import atomic_file
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
 from workbench.deploy.registry import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
+from workbench.files import atomic_file
 from workbench.hints import Command
 from workbench.launch import command
 from workbench.launch.interface import JobState, JobStatus

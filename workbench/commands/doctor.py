@@ -17,16 +17,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import __version__, config
+from workbench import config
 from workbench.commands import doctor_schedulers
 from workbench.commands.finding import Finding, failure, skipped
-from workbench.deploy import node_dirs, registry
-from workbench.deploy.permissions import check_closed
+from workbench.config import __version__
+from workbench.deploy import registry
 from workbench.errors import InvalidRequest, RecordError, WorkbenchError
-from workbench.launch import guard, network
+from workbench.files import node_dirs
+from workbench.files.private import check_closed
+from workbench.launch import network
 from workbench.launch.mpi_library import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
 from workbench.launch.probe import Hello, say_hello
+from workbench.processes import guard
 
 if TYPE_CHECKING:
     from distributed import Client

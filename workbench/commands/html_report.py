@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 
-from workbench.commands import actions, atomic_file
+from workbench.commands import actions
 from workbench.deploy.registry import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, StartError, StartTimeout, from_fields
+from workbench.files import atomic_file
 
 # Draws it, apart: the notebook is not to load Panel. With this exit code it has printed the fields of an error.
 _MODULE = "workbench.dashboard.report"

@@ -24,7 +24,7 @@ from workbench.cells import magics as cells_magics
 from workbench.commands import actions
 from workbench.commands import format as commands_format
 from workbench.commands.html_report import report
-from workbench.commands.parse import complete, parse, split
+from workbench.commands.parse import complete, parse
 from workbench.commands.profile import profile
 from workbench.commands.table import overview
 from workbench.deploy import registry
@@ -33,6 +33,7 @@ from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.hints import NOTEBOOK
 from workbench.log import debug_log
 from workbench.metrics import magics as metrics_magics
+from workbench.text import split
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,20 +27,6 @@ class Call:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InvalidRequest(f"{self.prog}: {message}. {self.format_usage().strip()}")
-
-
-def split(line: str) -> list[str]:
-    """Return the words of a line, as a shell would: without a comment at its end.
-
-    Raises
-    ------
-    InvalidRequest
-        If a quote is not closed.
-    """
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError as error:
-        raise InvalidRequest(f"cannot read {line!r}: {str(error).lower()}. Close every quote.") from None
 
 
 def parse(words: Sequence[str], place: str) -> Call:

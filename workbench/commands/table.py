@@ -9,7 +9,7 @@ from workbench.deploy import registry
 from workbench.deploy.request import PROTOCOLS
 from workbench.hints import NOTEBOOK, TERMINAL
 from workbench.launch.jobqueue import presets
-from workbench.launch.launchers import SCHEDULERS
+from workbench.launch.launchers import CHOICES
 from workbench.launch.mpi_library import FLAVOURS
 
 
@@ -98,7 +98,7 @@ VERBS = (
         (
             _RANKS,
             Argument("--name", "name of the cluster; default: mpi, mpi-2, ...", "NAME"),
-            Argument("--scheduler", "what starts the job; default: auto", "SCHEDULER", lambda: SCHEDULERS),
+            Argument("--scheduler", "what starts the job; default: auto", "SCHEDULER", lambda: CHOICES),
             Argument("--nodes", "nodes of the job", "K"),
             Argument("--ranks-per-node", "most ranks of a node", "R"),
             Argument("--walltime", "time until the scheduler ends the job, as 02:00:00 or 2h", "TIME"),

@@ -14,7 +14,9 @@ from workbench.dashboard import cards, charts
 from workbench.dashboard.colour_scale import Coding
 from workbench.dashboard.format import percent, short, size, span
 from workbench.dashboard.page import Page
-from workbench.metrics.schema import KINDS, OPERATION, OPERATIONS, SIZE_BEGINS
+from workbench.metrics.schema import KINDS, OPERATION
+from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.size_bins import SIZE_BEGINS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

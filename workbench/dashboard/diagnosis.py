@@ -12,8 +12,9 @@ import numpy as np
 
 from workbench.collective.rank_locations import ranges
 from workbench.dashboard.format import percent, size
-from workbench.metrics.schema import NODE, OPERATIONS
+from workbench.metrics.schema import NODE
 from workbench.metrics.update import Layout, Now
+from workbench.mpi.operation_names import OPERATIONS
 from workbench.text import count, duration
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _now(moment: Moment) -> Iterator[_Mark]:
             yield rank, math.inf, f"was lost {ago(its, moment.told)}; results on it are gone"
         elif its.silent > 0:
             yield rank, 1000 + its.silent, f"nothing was heard of it for {duration(its.silent)}"
-    for wait in moment.waits:
+    for wait in waits(moment.layout, moment.update.now, moment.told):
         # Whom many wait for is late; where many are awaited, those who wait are just early.
         if 0 < len(wait.awaited) <= len(wait.waiting):
             waiting = count(len(wait.waiting), "rank")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, NumeralTickFormatter
 
-from workbench.dashboard import cards, charts
+from workbench.dashboard import cards, charts, diagnosis
 from workbench.dashboard.colour_scale import Coding
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
@@ -58,7 +58,9 @@ class Overview(Page):
         """Show the moment."""
         moment = self.moment
         self._tiles.object = self._cluster()
-        told = [[f"<b>Rank {escape(moment.names[worst.rank])}</b>", escape(worst.why)] for worst in moment.worst]
+        told = [
+            [f"<b>Rank {escape(moment.names[worst.rank])}</b>", escape(worst.why)] for worst in diagnosis.worst(moment)
+        ]
         self._worst.object = (
             cards.rows(("Rank", "Why"), told, wide=1) if told else "<p class=note>No rank stands out.</p>"
         )

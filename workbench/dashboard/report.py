@@ -20,7 +20,7 @@ from bokeh.models import ImportedStyleSheet, InlineStyleSheet
 from bokeh.resources import Resources
 from panel.io.resources import CDN_DIST, DIST_DIR, parse_template, set_resource_mode
 
-from workbench import __version__
+from workbench.config import __version__
 from workbench.dashboard import cards
 from workbench.dashboard.cards import Cards
 from workbench.dashboard.head_source import HeadSource

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from workbench.dashboard import diagnosis
-from workbench.dashboard.diagnosis import Wait, Worst
 from workbench.metrics.frames import places
 from workbench.metrics.schema import KINDS, RANK, TICK
 from workbench.metrics.update import Layout, Update
@@ -107,16 +105,6 @@ class Moment:
     def nodes_lately(self) -> NDArray[np.float32]:
         """Means of the last five seconds, shape (nodes, len(NODE))."""
         return means(self.node[-_LATELY:])
-
-    @cached_property
-    def waits(self) -> list[Wait]:
-        """Who waits for whom for more than a moment."""
-        return diagnosis.waits(self.layout, self.update.now, self.told)
-
-    @cached_property
-    def worst(self) -> list[Worst]:
-        """Up to three ranks that hold the others up or are in trouble, the worst first."""
-        return diagnosis.worst(self)
 
     @cached_property
     def imbalance(self) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import workbench
+from workbench.config import __version__
 from workbench.dashboard.format import second
 from workbench.dashboard.ring_buffer import Ring
 from workbench.dashboard.snapshot import Moment, bare
@@ -119,7 +119,7 @@ class DataStore:
             return f"No answer from the head for {duration(silent)}{data}.{self._why}"
         if self._last is None:
             return "The head is being asked."
-        ours = workbench.__version__
+        ours = __version__
         if (theirs := self._last.state.get("version", ours)) != ours:
             return f"The cluster is of version {theirs}, this dashboard of {ours}: numbers may be missing."
         return "" if self._moment and len(self._moment.times) else "The ranks have not told anything yet."

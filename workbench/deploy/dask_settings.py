@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.deploy.permissions import opener
 from workbench.deploy.record import Record
+from workbench.files.private import opener
 
 
 def dask_settings(record: Record) -> Path:

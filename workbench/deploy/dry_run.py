@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from workbench.deploy import logs, node_dirs
+from workbench.deploy import logs
 from workbench.deploy.job_spec import allocation_of, job_spec, world_line
 from workbench.deploy.record import Record
 from workbench.deploy.request import request
+from workbench.files import node_dirs
 from workbench.launch import mpi_library
 from workbench.launch.allocation import Allocation
 from workbench.launch.launchers import launcher

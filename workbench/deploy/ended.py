@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench import config
-from workbench.deploy.permissions import check_private, make_private, replace_file
-from workbench.deploy.record import Record, data_folder, logs_folder, typed
+from workbench.deploy.record import Record, logs_folder, typed
 from workbench.errors import InvalidRequest
+from workbench.files.private import check_private, make_private, replace_file
 from workbench.log.printable import printable
 
 STOPPED = "stopped"
@@ -60,7 +60,7 @@ class Ended:
 
 def folder() -> Path:
     """Return the folder of these files."""
-    return data_folder() / "workbench" / "ended"
+    return config.data_folder() / "workbench" / "ended"
 
 
 def note(record: Record, state: str, reason: str, when: float | None = None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from workbench import config
 from workbench.deploy.dask_settings import dask_settings
-from workbench.deploy.record import Record, data_folder
+from workbench.deploy.record import Record
 from workbench.fork import stub
 from workbench.launch.allocation import Allocation, enclosing
 from workbench.launch.interface import JobSpec
@@ -60,7 +60,7 @@ def _spec(record: Record, stem: str, log: str, ranks: int, command: tuple[str, .
         script=record.folder / f"{stem}.sh",
         environment=(
             # A batch job need not have the variables of this process: the registry must be the same one.
-            ("JUPYTER_DATA_DIR", str(data_folder())),
+            ("JUPYTER_DATA_DIR", str(config.data_folder())),
             ("DASK_CONFIG", str(dask_settings(record))),
             *debug_log.variables(),
         ),

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from workbench.deploy.job_spec import identity
+from workbench.deploy.lease import owns_lease
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError, SchedulerSilent
 from workbench.launch.command import settled
@@ -234,10 +235,8 @@ def _recover(record: Record, receipt: Path) -> None:
 
 def _receipts(record: Record) -> list[Path]:
     """Return the receipts of all jobs of the cluster; its folder may have become another cluster's."""
-    from workbench.deploy import registry
-
     with suppress(OSError):  # nobody else's is seen while the file server is away
-        if not registry.owns_lease(record):
+        if not owns_lease(record):
             return []
     return sorted(record.folder.glob("*.job"))
 

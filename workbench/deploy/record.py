@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from workbench.launch.process_id import ProcessId
+from workbench import config
+from workbench.launch.interface import SCHEDULERS
 from workbench.launch.resources import Resources
+from workbench.processes.process_id import ProcessId
 
 SCHEMA = 3
-SCHEDULERS = ("local", "here", "slurm", "pbs")
-"""What starts jobs."""
+RECORD = "record.json"
+"""Name of its file."""
+DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
+"""What a record that was damaged is read with."""
 _ID = re.compile(r"[0-9a-f]{32}")
 # Of times, in seconds: of the year 5138. And of other numbers.
 _LATEST, _LARGEST = 1e11, 2**63
@@ -152,24 +156,14 @@ class Record:
         return dataclasses.replace(self, **changes)
 
 
-def data_folder() -> Path:
-    """Return Jupyter's data directory."""
-    # Every rank is told by this variable: asking Jupyter would cost each of them an import.
-    if given := os.environ.get("JUPYTER_DATA_DIR"):
-        return Path(given)
-    from jupyter_core.paths import jupyter_data_dir
-
-    return Path(jupyter_data_dir())
-
-
 def clusters_folder() -> Path:
     """Return the folder of all cluster records of this user."""
-    return data_folder() / "workbench" / "clusters"
+    return config.data_folder() / "workbench" / "clusters"
 
 
 def logs_folder() -> Path:
     """Return the folder of all logs of this user's clusters."""
-    return data_folder() / "workbench" / "logs"
+    return config.data_folder() / "workbench" / "logs"
 
 
 def from_dict(values: dict[str, Any]) -> Record:

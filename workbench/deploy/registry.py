@@ -29,10 +29,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workbench import config
-from workbench.deploy import ended, node_dirs
-from workbench.deploy.permissions import check_closed, check_private, make_private, replace_file
-from workbench.deploy.record import SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
+from workbench.deploy import ended
+from workbench.deploy.lease import is_of, owns_lease
+from workbench.deploy.record import DAMAGED, RECORD, SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, LaunchError, RecordError, did_you_mean
+from workbench.files import node_dirs
+from workbench.files.private import check_closed, check_private, make_private, replace_file
 from workbench.hints import Command, Hint, Option
 from workbench.log.printable import printable
 
@@ -64,11 +66,8 @@ __all__ = [
     "write",
 ]
 
-RECORD = "record.json"
 _ALLOWED = "1 to 40 letters, digits, '.', '_' and '-', the first a letter or digit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-# What a record that was damaged is read with.
-_DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
 # What a system says of a folder that cannot be moved to a name since there is something.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
@@ -243,7 +242,7 @@ def read(name: str) -> Record:
         ) from error
     try:
         return _parse(content, name)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise RecordError(
             f"the record of cluster {name!r} cannot be read ({error}): {path}.",
             hint="It was written by another version, or damaged: remove its folder if the cluster is gone "
@@ -393,31 +392,6 @@ def _is_ours_to_remove(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def owns_lease(record: Record) -> bool:
-    """Tell whether the folder of the cluster is still there and still this cluster's.
-
-    Raises
-    ------
-    OSError
-        If that cannot be told now, as when a file server does not answer.
-    """
-    try:
-        if record.folder.lstat().st_uid != os.geteuid():
-            return False
-        return _is_of(record.folder, record)
-    except FileNotFoundError:
-        return False
-
-
-def _is_of(folder: Path, record: Record) -> bool:
-    content = (folder / RECORD).read_bytes()
-    try:
-        return bool(json.loads(content)["id"] == record.id)
-    except _DAMAGED:
-        # Damaged, but nobody else's: the head writes it anew with its next change.
-        return True
-
-
 def remove(record: Record) -> None:
     """Remove the cluster's folder, key included, if it is still this cluster's; its logs stay."""
     _remove_folder(record)
@@ -435,7 +409,7 @@ def _remove_folder(record: Record) -> bool:
     except FileNotFoundError:
         return False
     with suppress(FileNotFoundError):
-        if not _is_of(doomed, record):
+        if not is_of(doomed, record):
             # Without locks another process has removed it since the look, and a new cluster has its name.
             doomed.rename(record.folder)
             return False

@@ -8,9 +8,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from workbench import config
-from workbench.deploy import certificates, ended, jobs, node_dirs, registry
+from workbench.deploy import certificates, ended, jobs, registry
 from workbench.deploy.registry import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerSilent
+from workbench.files import node_dirs
 from workbench.hints import Command
 from workbench.launch.interface import JobState
 

@@ -64,7 +64,7 @@ _PASSED_ON = (
 _READ_AT_START = (b"PYTHON", b"LD_", b"LC_", b"LANG", b"MALLOC_", b"GLIBC_", b"TZ", b"DASK_", b"MPI4PY_")
 _LIBRARIES = b"LD_LIBRARY_PATH"
 _CAPABILITIES = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:")
-# The variable of a guarded process (workbench/launch/guard.py), and what the guard makes of its privileges.
+# The variable of a guarded process (workbench/processes/guard.py), and what the guard makes of its privileges.
 _GUARD, _GUARDED = "WORKBENCH_GUARD", {"NoNewPrivs": "1", "Seccomp": "2"}
 
 

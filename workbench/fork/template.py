@@ -23,8 +23,8 @@ from typing import Any
 
 from workbench.fork import stub
 from workbench.fork.become import TEMPLATE, become, rename
-from workbench.launch import parent_death
 from workbench.log import debug_log
+from workbench.processes import parent_death
 
 # Seconds for a stub to send its order, and for the first stub to connect to a template without a head.
 _ORDER, _FIRST = 10.0, 10.0

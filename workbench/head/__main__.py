@@ -15,20 +15,22 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from workbench.deploy import certificates, ended, node_dirs, registry
+from workbench import config
+from workbench.deploy import certificates, ended, registry
 from workbench.deploy.job_spec import template_modules
 from workbench.deploy.late_record import await_record
 from workbench.deploy.registry import Record
 from workbench.errors import StartError, WorkbenchError
+from workbench.files import node_dirs
 from workbench.fork import stub
 from workbench.fork.template import fork_template
-from workbench.head import quiet_dask
-from workbench.head.world import WorldProcess
-from workbench.launch import mpi_library, network, open_files
+from workbench.head.world_process import WorldProcess
+from workbench.launch import mpi_library, network
 from workbench.launch.allocation import enclosing, peers
 from workbench.launch.launchers import launcher
-from workbench.launch.process_id import ProcessId
 from workbench.log import debug_log
+from workbench.processes import open_files
+from workbench.processes.process_id import ProcessId
 
 
 def main() -> int:
@@ -97,7 +99,7 @@ async def _serve(record: Record, world: WorldProcess, address: str, times: dict[
     from workbench.head.head import Head
     from workbench.head.scheduler import SETTINGS
 
-    dask.config.set(SETTINGS | quiet_dask.settings())
+    dask.config.set(SETTINGS | config.quiet_dask())
     return await Head(record, world, address, times=times).run()
 
 

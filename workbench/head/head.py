@@ -14,19 +14,21 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from workbench import __version__, config
+from workbench import config
 from workbench.cells.head import Cells
 from workbench.collective.broadcast_head import Broadcasts
 from workbench.collective.head import SpmdCalls
 from workbench.collective.queue import Collectives
-from workbench.deploy import certificates, ended, jobs, node_dirs, registry
+from workbench.config import __version__
+from workbench.deploy import certificates, ended, jobs, lease, registry
 from workbench.deploy.registry import Record, World
 from workbench.errors import LaunchError, StartError, WorkbenchError
-from workbench.head import lease, request_log, start_times
+from workbench.files import node_dirs
+from workbench.head import request_log, start_times
 from workbench.head.dask_dashboard import DaskPages
 from workbench.head.scheduler import Attendance, HeadScheduler
 from workbench.head.walltime import Walltime, job_end
-from workbench.head.world import WorldProcess
+from workbench.head.world_process import WorldProcess
 from workbench.head.worlds import Worlds
 from workbench.hints import Option
 from workbench.metrics.head import Metrics
@@ -94,7 +96,7 @@ class Head:
             is_ending=self._end.done,
         )
         self.collectives = Collectives()
-        self.metrics = Metrics(self._state, self.worlds)
+        self.metrics = Metrics(self._state, lambda: {world.index for world in self.worlds})
         store = self.metrics.store
         began = store.calls.began
         self.cells = Cells(self.scheduler, self.worlds, record, self._start, began)

@@ -13,8 +13,8 @@ from workbench import config
 from workbench.deploy.job_spec import world_job_spec
 from workbench.deploy.jobs import words
 from workbench.deploy.registry import Record
+from workbench.deploy.world import MPIWorld
 from workbench.errors import LaunchError, StartError
-from workbench.head.world import MPIWorld
 from workbench.launch.interface import JobState, JobStatus
 from workbench.launch.launchers import launcher
 from workbench.launch.mpi_library import MPI

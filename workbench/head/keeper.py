@@ -8,14 +8,15 @@ import logging
 import signal
 import sys
 
-from workbench.deploy import node_dirs
+from workbench.deploy import lease
 from workbench.deploy.late_record import await_record
 from workbench.deploy.registry import Record
 from workbench.errors import WorkbenchError
-from workbench.head import lease
-from workbench.head.world import WorldProcess
-from workbench.launch import mpi_library, open_files
+from workbench.files import node_dirs
+from workbench.head.world_process import WorldProcess
+from workbench.launch import mpi_library
 from workbench.log import debug_log
+from workbench.processes import open_files
 
 logger = logging.getLogger("workbench.keeper")
 

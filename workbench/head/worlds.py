@@ -10,14 +10,15 @@ from typing import Any
 from workbench import config
 from workbench.deploy.job_spec import goes_on_without_a_rank
 from workbench.deploy.registry import Record
+from workbench.deploy.world import MPIWorld
 from workbench.errors import InvalidRequest, StartError, StartTimeout
 from workbench.head.job_world import JobWorld
 from workbench.head.scheduler import HeadScheduler
-from workbench.head.world import MPIWorld, WorldProcess
+from workbench.head.world_process import WorldProcess
 from workbench.hints import Option
-from workbench.launch import open_files
 from workbench.launch.launchers import launcher
 from workbench.log import debug_log
+from workbench.processes import open_files
 from workbench.text import count
 
 # Seconds past the deadline of a world's start, which tells more itself.

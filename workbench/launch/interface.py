@@ -10,6 +10,9 @@ from pathlib import Path
 
 from workbench.launch.resources import Resources
 
+SCHEDULERS = ("local", "here", "slurm", "pbs")
+"""What starts jobs, by name."""
+
 
 @dataclass(frozen=True)
 class JobSpec:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 
 from workbench import config
-from workbench.deploy import record
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.hints import Option
-from workbench.launch.interface import Launcher
+from workbench.launch.interface import SCHEDULERS, Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
 
-SCHEDULERS = ("auto", *record.SCHEDULERS)
+CHOICES = ("auto", *SCHEDULERS)
+"""What a start may name: ``auto`` takes the first that answers."""
 COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
 """The command by which each batch scheduler is known, in the order in which ``auto`` asks them."""
 
@@ -37,7 +37,7 @@ def launcher(scheduler: str) -> Launcher:
             from workbench.launch.pbs import PBSLauncher
 
             return PBSLauncher()
-    raise InvalidRequest(option="scheduler", given=scheduler, allowed=SCHEDULERS)
+    raise InvalidRequest(option="scheduler", given=scheduler, allowed=CHOICES)
 
 
 def choose(scheduler: str | None = None) -> str:
@@ -57,8 +57,8 @@ def choose(scheduler: str | None = None) -> str:
         If it is not there.
     """
     wanted = config.get("scheduler") if scheduler is None else scheduler
-    if wanted not in SCHEDULERS:
-        raise InvalidRequest(option="scheduler", given=wanted, allowed=SCHEDULERS)
+    if wanted not in CHOICES:
+        raise InvalidRequest(option="scheduler", given=wanted, allowed=CHOICES)
     if wanted == "auto":
         return next((name for name in COMMANDS if answers(name)), "local")
     if wanted in COMMANDS and shutil.which(COMMANDS[wanted]) is None:

@@ -16,10 +16,10 @@ from workbench.hints import Option
 from workbench.launch.allocation import enclosing
 from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
-from workbench.launch.process_id import start_time
 from workbench.launch.resources import Resources, option_of
 from workbench.launch.script import write_script
 from workbench.log import debug_log
+from workbench.processes.process_id import start_time
 from workbench.text import count
 
 # Seconds for a shell to start the job in the background.

@@ -59,7 +59,7 @@ class Command:
     defaults: dict[str, str]
     """Variables to set unless the user has set them."""
     guard: str | None = None
-    """What guards the program against other users, as `hosts` of `workbench.launch.guard.Guard`; None: nothing does."""
+    """What guards the program against other users: `hosts` of `workbench.processes.guard.Guard`; None: nothing does."""
 
     def variables(self, environment: dict[str, str]) -> dict[str, str]:
         """Return `environment` with the variables of the command added."""

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from workbench.errors import LaunchError
-from workbench.launch import parent_death
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import OPENMPI_AS_ROOT, Command, has_ulfm, thread_variables, ulfm
+from workbench.processes import parent_death
 
 # The interface by which ranks of an MPI find each other, as srun calls it.
 _INTERFACES = {"openmpi": "pmix", "mpich": "pmi2", "intelmpi": "pmi2"}

@@ -10,9 +10,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from workbench.deploy.permissions import make_private
-from workbench.deploy.record import data_folder
+from workbench import config
 from workbench.errors import LaunchError
+from workbench.files.private import make_private
 
 
 def agent_text(tmrsh: str) -> str:
@@ -55,7 +55,7 @@ def agent_path() -> str:
     tmrsh = shutil.which("pbs_tmrsh")
     if tmrsh is None:
         raise LaunchError("there is no pbs_tmrsh on PATH: it is in the folder bin of PBS.", hint="Put that on PATH.")
-    path = data_folder() / "workbench" / "pbs-agent"
+    path = config.data_folder() / "workbench" / "pbs-agent"
     if any(map(str.isspace, str(path))):
         raise LaunchError(
             f"{path}: MPI cannot run an agent whose path has blanks.", hint="Set JUPYTER_DATA_DIR to another folder."

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench import config
-from workbench.deploy import node_dirs
+from workbench.files import node_dirs
 from workbench.fork import stub
-from workbench.launch import parent_death
 from workbench.launch.environment import scrub
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Geometry, world_command
 from workbench.log import debug_log
+from workbench.processes import parent_death
 
 _MODULES = "mpi4py.MPI,workbench.fork.hello"
 

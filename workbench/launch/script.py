@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from workbench.deploy.permissions import opener
 from workbench.errors import LaunchError
+from workbench.files.private import opener
 from workbench.launch.interface import JobSpec
 
 

@@ -6,15 +6,11 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from workbench.metrics.busy_time import Busy
-from workbench.metrics.counters import Counters, Meter
-from workbench.metrics.rank_sample import Ended
+from workbench.metrics.rank_sample import Counted, Ended
 from workbench.mpi.call_state import Watch
-
-if TYPE_CHECKING:
-    from workbench.metrics.profile_rank import Counted
+from workbench.mpi.counters import Counters, Meter
 
 # Calls that are told of at a tick, if so many end within it.
 _ENDED = 16
@@ -61,6 +57,14 @@ class Activity:
             for _, watch, _ in self._doing
             if (operation := watch.operation) is not None and watch.counters is not None
         }
+
+    def counted(self) -> Counted:
+        """Return what there is now."""
+        inside, sums = self.inside, self.meter.sum()
+        for name, seconds in inside.items():
+            sums.operations[name][2] += seconds
+        messages = sum(messages for _, messages in sums.sent.values())
+        return Counted(time.monotonic(), self.busy.seconds, messages, sums.operations, sums.sites)
 
     @contextmanager
     def running(self, call: str, what: str, watch: Watch) -> Iterator[None]:

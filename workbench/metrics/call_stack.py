@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import workbench
 from workbench.mpi.call_state import Watch
 
 
@@ -87,7 +86,7 @@ def _within(frame: FrameType, folders: tuple[str, ...]) -> bool:
 
 @functools.cache
 def _ours() -> tuple[str, ...]:
-    return (f"{Path(workbench.__file__).parent}/",)
+    return (f"{Path(__file__).parents[1]}/",)
 
 
 @functools.cache

@@ -10,7 +10,9 @@ import numpy as np
 
 from workbench.errors import InvalidRequest
 from workbench.metrics.call_costs import Call
-from workbench.metrics.schema import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZE_BEGINS, SIZES
+from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
+from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.size_bins import SIZE_BEGINS, SIZES
 
 if TYPE_CHECKING:
     import pandas as pd

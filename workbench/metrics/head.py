@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -14,10 +14,6 @@ from workbench.metrics.schema import TICK
 from workbench.metrics.store import Store
 from workbench.metrics.training import TOPIC, records
 from workbench.metrics.wait_times import LATE
-
-if TYPE_CHECKING:
-    from workbench.head.worlds import Worlds
-
 
 logger = logging.getLogger("workbench.head")
 
@@ -29,9 +25,8 @@ class Metrics(SchedulerPlugin):
     ----------
     state
         Returns what `workbench.metrics.update.Update.state` has.
-
     worlds
-        Those of the cluster.
+        Returns the indices of the worlds of the cluster.
 
     Attributes
     ----------
@@ -41,7 +36,7 @@ class Metrics(SchedulerPlugin):
 
     name = "workbench-metrics"
 
-    def __init__(self, state: Callable[[], Mapping[str, Any]], worlds: Worlds) -> None:
+    def __init__(self, state: Callable[[], Mapping[str, Any]], worlds: Callable[[], set[int]]) -> None:
         self.store, self._worlds = Store(state), worlds
         self._complaints: set[str] = set()
         self.handlers: dict[str, Callable[..., Any]] = {
@@ -58,7 +53,7 @@ class Metrics(SchedulerPlugin):
         while True:
             await asyncio.sleep(TICK - (time.time() - TICK / 2) % TICK)
             try:
-                self.store.keep({world.index for world in self._worlds})
+                self.store.keep(self._worlds())
                 self.store.tick()
             except Exception as error:  # noqa: BLE001  (the cluster is worth more than what is told of it)
                 self._complain("metrics were not collected", error)

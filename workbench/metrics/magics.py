@@ -10,9 +10,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from workbench.commands.parse import split
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.metrics.profile import Profile
+from workbench.text import split
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.schema import SIZES
+from workbench.mpi.size_bins import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +22,7 @@ OPERATIONS = ("rank", "operation", "calls", "bytes", "seconds")
 SIZED = ("rank", "kind", *range(SIZES))
 """Of ``sizes``: totals that have changed."""
 WHO = ("rank", "key", "number", "operation")
-"""Of ``who``: meetings, see `workbench.metrics.counters.Counters`."""
+"""Of ``who``: meetings, see `workbench.mpi.counters.Counters`."""
 WHEN = ("entered", "left")
 """Of ``when``: the same meetings, in seconds since the epoch by the clock of the head."""
 

@@ -14,11 +14,12 @@ import psutil
 from workbench.metrics import system
 from workbench.metrics.node_message import VALUES, pack_rows
 from workbench.metrics.rank_sample import Told
-from workbench.metrics.schema import OPERATIONS, TICK
+from workbench.metrics.schema import TICK
 from workbench.metrics.shared_slots import Board
+from workbench.mpi.operation_names import OPERATIONS
 
 if TYPE_CHECKING:
-    from workbench.rank.world import RankContext
+    from workbench.mpi.context import RankContext
 
 # Seconds without a word after which a rank is held to be stuck: code that holds the interpreter, or a dead process.
 _SILENT = 3 * TICK

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workbench.metrics.frames import places
-from workbench.metrics.schema import KINDS, NODE, OPERATION, OPERATIONS, RANK
+from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
+from workbench.mpi.operation_names import OPERATIONS
 
 if TYPE_CHECKING:
     from workbench.metrics.update import Update

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pandas as pd
 from dask.utils import format_bytes
 
-from workbench.metrics.schema import OPERATIONS, WAITS
+from workbench.mpi.operation_names import OPERATIONS, WAITS
 from workbench.text import count
 
 Met = Mapping[tuple[int, int, str], Sequence[float]]

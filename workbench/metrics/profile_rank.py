@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from workbench import rank
 from workbench.errors import InvalidRequest
-from workbench.metrics import counters
 from workbench.metrics.call_stack import is_users
 from workbench.metrics.call_stack import place as place_of
+from workbench.metrics.rank_sample import Counted
+from workbench.mpi.context import current
 
 if TYPE_CHECKING:
+    from distributed import Worker
+
     from workbench.metrics.activity import Activity
-    from workbench.rank.worker import RankWorker
+
 
 # Seconds after which a profile is forgotten: whoever has begun it may be gone.
 _LONGEST = 24 * 3600.0
@@ -34,31 +34,7 @@ _BETWEEN = (
 )
 
 
-@dataclass(frozen=True)
-class Counted:
-    """What a rank has counted so far."""
-
-    time: float
-    """When that was, in seconds of `time.monotonic`."""
-    busy: float = 0.0
-    """Seconds in which code of users ran."""
-    messages: int = 0
-    """Sent by MPI."""
-    operations: Mapping[str, list[float]] = field(default_factory=dict)
-    """By name: calls, bytes, seconds; those that are not over with the seconds until now."""
-    sites: counters.Sites = field(default_factory=dict)
-
-    @classmethod
-    def now(cls, activity: Activity) -> Counted:
-        """Return what there is now."""
-        inside, sums = activity.inside, activity.meter.sum()
-        for name, seconds in inside.items():
-            sums.operations[name][2] += seconds
-        messages = sum(messages for _, messages in sums.sent.values())
-        return cls(time.monotonic(), activity.busy.seconds, messages, sums.operations, sums.sites)
-
-
-def begin(profile: str, dask_worker: RankWorker) -> str:
+def begin(profile: str, dask_worker: Worker) -> str:
     """Begin a profile on this rank, and return the name of its worker; for `distributed.Client.run`.
 
     Calls on all ranks and cells that begin from now on are told by their places in the code of the user, too.
@@ -75,12 +51,12 @@ def begin(profile: str, dask_worker: RankWorker) -> str:
     """
     activity = _counting(dask_worker)
     activity.meter.locate = locate
-    activity.profiles[profile] = Counted.now(activity)
+    activity.profiles[profile] = activity.counted()
     dask_worker.loop.call_later(_LONGEST, _end, activity, profile)
     return str(dask_worker.name)
 
 
-def end(profile: str, dask_worker: RankWorker) -> dict[str, Any] | None:
+def end(profile: str, dask_worker: Worker) -> dict[str, Any] | None:
     """End a profile on this rank, and return what has been counted since its begin; None if it knows of none.
 
     Returns
@@ -90,17 +66,17 @@ def end(profile: str, dask_worker: RankWorker) -> dict[str, Any] | None:
         of `Counted` ``operations`` and ``sites``.
     """
     activity = _counting(dask_worker)
-    now, before = Counted.now(activity), _end(activity, profile)
+    now, before = activity.counted(), _end(activity, profile)
     return None if before is None else _told(dask_worker, now, before)
 
 
-def since_start(dask_worker: RankWorker) -> dict[str, Any]:
+def since_start(dask_worker: Worker) -> dict[str, Any]:
     """Return what has been counted since this rank was started, as `end` does; but for profiles it has no sites."""
     activity = _counting(dask_worker)
-    return _told(dask_worker, Counted.now(activity), Counted(activity.began)) | {"sites": {}}
+    return _told(dask_worker, activity.counted(), Counted(activity.began)) | {"sites": {}}
 
 
-def _counting(worker: RankWorker) -> Activity:
+def _counting(worker: Worker) -> Activity:
     activity: Activity | None = getattr(worker, "activity", None)
     if activity is None:
         raise InvalidRequest(
@@ -122,8 +98,8 @@ def _end(activity: Activity, profile: str) -> Counted | None:
     return before
 
 
-def _told(worker: RankWorker, now: Counted, before: Counted) -> dict[str, Any]:
-    context = rank.current()
+def _told(worker: Worker, now: Counted, before: Counted) -> dict[str, Any]:
+    context = current()
     return {
         "name": str(worker.name),
         "world": context.world,

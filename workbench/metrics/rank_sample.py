@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from workbench.mpi.counters import Sites
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,18 @@ class Told:
     """As of `Counters.meetings`, of the last ticks."""
     ended: list[Ended] = field(default_factory=list)
     """What has ended of late; each is told more than once."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a rank has counted so far."""
+
+    time: float
+    """When that was, in seconds of `time.monotonic`."""
+    busy: float = 0.0
+    """Seconds in which code of users ran."""
+    messages: int = 0
+    """Sent by MPI."""
+    operations: Mapping[str, list[float]] = field(default_factory=dict)
+    """By name: calls, bytes, seconds; those that are not over with the seconds until now."""
+    sites: Sites = field(default_factory=dict)

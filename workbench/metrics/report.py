@@ -45,12 +45,12 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
         record = {"step": float(step), **{key: float(value) for key, value in values.items()}}
     except OverflowError as error:
         raise InvalidRequest(f"report() takes numbers that a float can hold, and one is larger: {error}") from error
-    from workbench import rank
+    from workbench.mpi import context
 
-    if rank.is_rank():
+    if context.is_rank():
         from workbench.metrics import events
 
-        place = rank.current()
+        place = context.current()
         who = f"{name}, rank {place.rank}"
         events.tell(TOPIC, {"fit": f"{who} of {place.world}", "name": who, "records": [record]})
         return

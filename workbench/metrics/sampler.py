@@ -16,21 +16,21 @@ import psutil
 from dask.utils import key_split
 
 from workbench import comm
-from workbench.deploy import node_dirs
+from workbench.files import node_dirs
 from workbench.metrics import system
 from workbench.metrics.activity import Activity, Doing
 from workbench.metrics.clock_offset import HeadClock
-from workbench.metrics.counters import Counters
 from workbench.metrics.node_reporter import NodeReport
 from workbench.metrics.rank_sample import Told
-from workbench.metrics.schema import BY_NODE, KINDS, TICK, WAITS
+from workbench.metrics.schema import BY_NODE, KINDS, TICK
 from workbench.metrics.shared_slots import Board
+from workbench.mpi.counters import Counters
+from workbench.mpi.operation_names import WAITS
 
 if TYPE_CHECKING:
     from distributed import Worker
 
-    from workbench.deploy.registry import Record
-    from workbench.rank.world import RankContext
+    from workbench.mpi.context import RankContext
 
 logger = logging.getLogger("workbench.metrics")
 
@@ -151,22 +151,28 @@ class Metering:
 
 
 @contextlib.contextmanager
-def metering(worker: Worker, context: RankContext, record: Record, start: str, activity: Activity) -> Iterator[None]:
+def metering(
+    worker: Worker, context: RankContext, cluster: str, start: str, activity: Activity, *, head_is_here: bool
+) -> Iterator[None]:
     """Tell the head what this rank does, to the end of the block. For the event loop of its worker.
 
     Parameters
     ----------
+    cluster
+        Identity of the cluster.
     start
         Name of this start of the world: what an earlier one has left on the board is not this one's.
+    head_is_here
+        Whether the head runs on this node, and so by the same clock.
     """
     try:
-        board = Board(node_dirs.shared_memory(record.id) / f"world-{context.world}" / f"metrics-{start[:8]}")
+        board = Board(node_dirs.shared_memory(cluster) / f"world-{context.world}" / f"metrics-{start[:8]}")
     except OSError:
         logger.exception("there are no metrics of this rank")
         yield
         return
-    clock, asking = HeadClock(worker, is_local=record.process.is_local), None
-    if not record.process.is_local:
+    clock, asking = HeadClock(worker, is_local=head_is_here), None
+    if not head_is_here:
         asking = asyncio.ensure_future(clock.watch())
 
     def send(message: dict[str, Any]) -> None:

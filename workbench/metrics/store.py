@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.call_costs import Calls
-from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES, TICK
+from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
 from workbench.metrics.traffic_history import Matrices
 from workbench.metrics.training import Fits
 from workbench.metrics.update import LOST, Layout, Now, Place, Traffic, Update
 from workbench.metrics.world_state import WorldState
+from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.size_bins import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

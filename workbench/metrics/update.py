@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.schema import KINDS, NODE, OPERATION, OPERATIONS, RANK, SIZES
+from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
+from workbench.mpi.operation_names import OPERATIONS
+from workbench.mpi.size_bins import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

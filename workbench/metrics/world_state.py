@@ -9,9 +9,11 @@ import numpy as np
 
 from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
 from workbench.metrics.node_message import SENT, SIZED, VALUES, WHEN, WHO, rows
-from workbench.metrics.schema import KINDS, OPERATIONS, RANK, SIZES, WAITS
+from workbench.metrics.schema import KINDS, RANK
 from workbench.metrics.update import Now
 from workbench.metrics.wait_times import LATE, Meetings
+from workbench.mpi.operation_names import OPERATIONS, WAITS
+from workbench.mpi.size_bins import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

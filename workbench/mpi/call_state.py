@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from workbench.metrics.counters import Counters
+from workbench.mpi.counters import Counters
 
 # Requests that are remembered before those that are done with are looked for among them.
 _MANY = 64

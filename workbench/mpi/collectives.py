@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from workbench.metrics.counters import STEP
+from workbench.mpi.counters import STEP
 from workbench.mpi.large_messages import LARGE, perform
 from workbench.mpi.message_size import items, nbytes
 from workbench.mpi.operation import Watched, operation, waiting
 from workbench.mpi.polling import complete
-from workbench.mpi.sending import reduce_scatter
+from workbench.mpi.traffic import reduce_scatter
 
 
 class Collective(Watched):

@@ -35,7 +35,7 @@ class Communicator(PointToPoint, Collective, Reducing, Posting, Family):
     (see `workbench.mpi.request.Request`); and what C code does with the handle.
 
     Where the watch has counters each operation is counted, and what it sends, by the convention of
-    `workbench.mpi.sending`; but for `Create_group` nothing of what cannot be ended is.
+    `workbench.mpi.traffic`; but for `Create_group` nothing of what cannot be ended is.
     """
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from mpi4py import MPI
 
-from workbench.metrics.schema import COLLECTIVE, NEIGHBOURS
 from workbench.mpi.collectives import lengths
 from workbench.mpi.operation import Watched, named, posting
+from workbench.mpi.operation_names import COLLECTIVE, NEIGHBOURS
 from workbench.mpi.point_to_point import pickled
 from workbench.mpi.request import Prequest, watched
-from workbench.mpi.sending import destination, is_message, rule, source_of
+from workbench.mpi.traffic import destination, is_message, rule, source_of
 
 
 class Posting(Watched):

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from workbench.mpi.collectives import Neighbours
 from workbench.mpi.operation import Watched, operation
-from workbench.mpi.sending import NOTHING, to_each_other, to_neighbours
+from workbench.mpi.traffic import NOTHING, to_each_other, to_neighbours
 
 _Counts = np.ndarray[Any, np.dtype[np.int64]]
 

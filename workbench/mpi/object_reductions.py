@@ -13,7 +13,7 @@ from workbench.mpi.object_collectives import Pickled
 from workbench.mpi.operation import operation
 from workbench.mpi.polling import abandon
 from workbench.mpi.request import unpickled
-from workbench.mpi.sending import NOTHING, to_later
+from workbench.mpi.traffic import NOTHING, to_later
 
 _Op = Callable[[Any, Any], Any]
 

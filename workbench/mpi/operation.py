@@ -11,12 +11,11 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from workbench.metrics.counters import STEP, Counters
 from workbench.mpi.call_state import Watch
+from workbench.mpi.counters import STEP, Counters
 from workbench.mpi.pairs import Pairs
 from workbench.mpi.polling import abandon, complete, meet, until
-from workbench.mpi.sending import Sent, is_collective, rule
-from workbench.mpi.traffic import Counting
+from workbench.mpi.traffic import Counting, Sent, is_collective, rule
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

@@ -25,14 +25,15 @@ from concurrent.futures import Future
 from typing import NoReturn
 
 from workbench import comm
-from workbench import rank as rank_room
-from workbench.deploy import logs, node_dirs
+from workbench.deploy import logs
 from workbench.deploy.late_record import await_record
 from workbench.deploy.registry import Record
-from workbench.launch import open_files, parent_death
-from workbench.launch.process_id import ProcessId
+from workbench.files import node_dirs
+from workbench.mpi.context import RankContext, current, enter
 from workbench.mpi.main_thread import MainThread
 from workbench.mpi.spmd_thread import SpmdThread
+from workbench.processes import open_files, parent_death
+from workbench.processes.process_id import ProcessId
 from workbench.rank import world
 
 # Seconds to finalise MPI together, when the whole world ends.
@@ -113,7 +114,7 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     # The template has imported these, if there is one. Some use MPI when they are imported.
     for module in record.preload:
         importlib.import_module(module)
-    rank_room.enter(context)
+    enter(context)
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     where = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(where, flush=True)  # noqa: T201  (this is the rank's log)
@@ -150,7 +151,7 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     return ended.result()
 
 
-def _meet(context: world.RankContext, registered: threading.Event, ended: Future[bool | None], deadline: float) -> None:
+def _meet(context: RankContext, registered: threading.Event, ended: Future[bool | None], deadline: float) -> None:
     """Meet the other ranks once this one is registered. On the SPMD thread."""
     registered.wait(_left(deadline) + 1)
     if not ended.done():
@@ -195,7 +196,7 @@ def _log_to(path: os.PathLike[str]) -> None:
 def _abort(error: BaseException, said: int, record: Record, index: int, daemon: int) -> NoReturn:
     """End the whole world, since it was not ready yet: loudly, with the reason in its log."""
     try:
-        who = f"rank {rank_room.current().rank}"
+        who = f"rank {current().rank}"
     except RuntimeError:
         who = "a rank that had not joined the MPI world yet"
     lines = "".join(traceback.format_exception(error))
@@ -247,7 +248,7 @@ def _exit(finalize: bool | None) -> NoReturn:
         from mpi4py import MPI
 
         try:
-            rank_room.current().spmd_thread.submit(MPI.Finalize).result(_FINALIZE)
+            current().spmd_thread.submit(MPI.Finalize).result(_FINALIZE)
         except BaseException:  # noqa: BLE001  (a dead peer; the process goes all the same)
             traceback.print_exc()
     sys.stdout.flush()

@@ -16,18 +16,19 @@ from workbench.collective.answering import answering
 from workbench.collective.broadcast_rank import Broadcasts
 from workbench.collective.rank import SpmdCalls
 from workbench.comm.unix_http import UnixHTTP
-from workbench.deploy import certificates, node_dirs
+from workbench.deploy import certificates
 from workbench.deploy.registry import Record
-from workbench.head import quiet_dask
+from workbench.files import node_dirs
 from workbench.launch import allocation, network
 from workbench.metrics import events
 from workbench.metrics.activity import Activity
 from workbench.metrics.busy_time import Busy
-from workbench.metrics.counters import MEETINGS, Meter
 from workbench.metrics.sampler import metering
 from workbench.metrics.schema import BY_NODE
+from workbench.mpi.context import RankContext
+from workbench.mpi.counters import MEETINGS, Meter
 from workbench.mpi.main_thread import MainThread
-from workbench.rank.world import RankContext, facts
+from workbench.rank.world import facts
 
 # Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
 _GRACE = 3.0
@@ -115,7 +116,7 @@ async def serve(
     memory = record.memory or allocation.memory_of_rank(record.threads) or of_node // context.node_ranks
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
-    dask.config.set(quiet_dask.settings())
+    dask.config.set(config.quiet_dask())
     comm.guard()
     worker = RankWorker(
         scheduler,
@@ -152,7 +153,7 @@ async def serve(
     times["serving"] = time.time()
     async with worker:
         ready.set()
-        with metering(worker, context, record, start, activity):
+        with metering(worker, context, record.id, start, activity, head_is_here=record.process.is_local):
             await worker.finished()
     return worker.finalize
 

@@ -9,55 +9,17 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import LaunchError
 from workbench.hints import Command
+from workbench.mpi.context import RankContext
 from workbench.mpi.spmd_thread import SpmdThread
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
-
-
-@dataclass(frozen=True)
-class RankContext:
-    """One rank's place in its MPI world and its communicators.
-
-    Notes
-    -----
-    The communicators are duplicates of ``COMM_WORLD``, one for each user, so that their messages cannot be
-    taken for one another's; nobody speaks on ``COMM_WORLD`` itself. Where `threads` is not ``multiple`` they
-    may be used on the SPMD thread alone.
-    """
-
-    rank: int
-    """Rank in the world, which is also the worker's."""
-    size: int
-    """Number of ranks of the world."""
-    world: int
-    """Index of the world in its cluster."""
-    nodes: tuple[int, ...]
-    """Of each rank: the first rank on its node."""
-    threads: str
-    """Thread level that MPI gives: ``single``, ``funneled``, ``serialized`` or ``multiple``."""
-    library: str
-    """Version string of the MPI library."""
-    transport: MPI.Intracomm
-    """For frames of the Dask transport."""
-    spmd: MPI.Intracomm
-    """For SPMD calls."""
-    cells: MPI.Intracomm
-    """For notebook cells that run on all ranks."""
-    spmd_thread: SpmdThread
-    """The thread that makes the rank's MPI calls."""
-
-    @property
-    def node_ranks(self) -> int:
-        """Ranks of the world on this node."""
-        return self.nodes.count(self.nodes[self.rank])
 
 
 def open_world(ranks: int, world: int, thread: SpmdThread) -> RankContext:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from workbench.dashboard import PREFIX
-from workbench.deploy import node_dirs, registry
-from workbench.deploy.permissions import opener
+from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import LaunchError, StartError, StartTimeout
+from workbench.files import node_dirs
+from workbench.files.private import opener
 from workbench.log import debug_log
 from workbench.log.printable import printable
 from workbench.server.blocking_files import Files, records

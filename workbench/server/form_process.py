@@ -12,9 +12,9 @@ from typing import Any
 
 from workbench import config
 from workbench.commands.table import Argument
-from workbench.deploy.record import SCHEDULERS
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import enclosing
+from workbench.launch.interface import SCHEDULERS
 from workbench.launch.launchers import COMMANDS, answers, launcher
 from workbench.launch.mpiexec import available_cores
 from workbench.log import debug_log

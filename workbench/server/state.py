@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workbench import __version__
+from workbench.config import __version__
 from workbench.errors import worded
 from workbench.hints import PANEL
 from workbench.server.actions import NOTHING, Changes

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import get_worker
 
-from workbench import config, rank
+from workbench import config
 from workbench.errors import InvalidRequest
+from workbench.mpi import context
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -57,7 +58,7 @@ def _refuse_on_workers() -> None:
     try:
         where = f"in a task, on {get_worker().address}"
     except ValueError:
-        if not rank.is_rank():
+        if not context.is_rank():
             return
         where = "on a rank, in a cell or in a call on all ranks"
     raise InvalidRequest(

@@ -62,7 +62,7 @@ def words(folder: str, guard: str | None = None) -> list[str]:
     Parameters
     ----------
     guard
-        Of a launcher of MPI whose ports are to answer this user only: `hosts` of `workbench.launch.guard.Guard`.
+        Of a launcher of MPI whose ports are to answer this user only: `hosts` of `workbench.processes.guard.Guard`.
         None: of any other command.
     """
     return [*_program(guard), str(os.getpid()), folder]
@@ -127,7 +127,7 @@ def _start_guarded(command: list[str], hosts: str) -> int:
     # This file runs as a program without the package; modules of the interpreter come first.
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120  (pathlib takes long to load)
     if TYPE_CHECKING:
-        from workbench.launch import guard
+        from workbench.processes import guard
     else:
         import guard
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
-from workbench.metrics.schema import SIZES
+from workbench.mpi.size_bins import SIZES
 
 MEETINGS = 32
 """That are remembered between two samples, at most."""
@@ -47,7 +47,7 @@ class Counters:
         What an operation has sent to several ranks of the world alike, by its name and these: bytes to each of them,
         and then messages to each by size. It is in none of the others until `spread` is called.
     sizes : list of int
-        Messages by size, see `workbench.metrics.schema.size_bin`.
+        Messages by size, see `workbench.mpi.size_bins.size_bin`.
     meetings : list of tuple
         ``(key, number, operation, entered, left)``: when this rank has entered and left an operation (seconds of
         `time.monotonic`) that others, who have the same key and number, take part in. A sample of them: those whose

@@ -1,0 +1,82 @@
+"""The place of this process in its MPI world, if it is a rank."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from workbench.mpi.spmd_thread import SpmdThread
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """One rank's place in its MPI world and its communicators.
+
+    Notes
+    -----
+    The communicators are duplicates of ``COMM_WORLD``, one for each user, so that their messages cannot be
+    taken for one another's; nobody speaks on ``COMM_WORLD`` itself. Where `threads` is not ``multiple`` they
+    may be used on the SPMD thread alone.
+    """
+
+    rank: int
+    """Rank in the world, which is also the worker's."""
+    size: int
+    """Number of ranks of the world."""
+    world: int
+    """Index of the world in its cluster."""
+    nodes: tuple[int, ...]
+    """Of each rank: the first rank on its node."""
+    threads: str
+    """Thread level that MPI gives: ``single``, ``funneled``, ``serialized`` or ``multiple``."""
+    library: str
+    """Version string of the MPI library."""
+    transport: MPI.Intracomm
+    """For frames of the Dask transport."""
+    spmd: MPI.Intracomm
+    """For SPMD calls."""
+    cells: MPI.Intracomm
+    """For notebook cells that run on all ranks."""
+    spmd_thread: SpmdThread
+    """The thread that makes the rank's MPI calls."""
+
+    @property
+    def node_ranks(self) -> int:
+        """Ranks of the world on this node."""
+        return self.nodes.count(self.nodes[self.rank])
+
+
+# At most one: the context of this process.
+_contexts: list[RankContext] = []
+
+
+def is_rank() -> bool:
+    """Return whether this process is a rank."""
+    return bool(_contexts)
+
+
+def is_in_cell() -> bool:
+    """Return whether this is the code of a ``%%mpi`` cell: on the main thread of a rank nothing else runs."""
+    return is_rank() and threading.current_thread() is threading.main_thread()
+
+
+def current() -> RankContext:
+    """Return the context of the rank that this code runs on.
+
+    Raises
+    ------
+    RuntimeError
+        Anywhere else, as in the notebook.
+    """
+    if not _contexts:
+        raise RuntimeError("this process is not a rank of a cluster: call it in a task, e.g. by client.run(...)")
+    return _contexts[0]
+
+
+def enter(context: RankContext) -> None:
+    """Make this process the rank of `context`; called once, at the start of a rank."""
+    _contexts[:] = [context]
