@@ -43,8 +43,8 @@ PAUSES = {
     "tests/support/spmd_left.py": "a call must not be ended while code after MPI runs",
     "tests/support/unpacked.py": "the objects of a cell take long",
     "tests/support/world.py": "tracebacks of a world that hangs are written, which nobody reports",
-    "tests/unit/test_node_report.py": "an answer takes time, and the clock of a node allows for it",
-    "tests/unit/test_scratch.py": "a rank must not have ended when its segments are to be removed",
+    "tests/unit/metrics/test_node_reporter.py": "an answer takes time, and the clock of a node allows for it",
+    "tests/unit/files/test_node_dirs.py": "a rank must not have ended when its segments are to be removed",
 }
 
 

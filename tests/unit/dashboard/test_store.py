@@ -305,9 +305,9 @@ async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
         3,
         "was lost 12 s ago; results on it are gone",
     )
-    assert diagnosis.words(moment.layout, moment.update.now, BEGAN, diagnosis.waits(moment.layout, moment.update.now, moment.told)[0]) == (
-        "Ranks 0-2 have been in Allreduce of f for 10 s and wait for rank 3, which is lost (12 s ago)."
-    )
+    assert diagnosis.words(
+        moment.layout, moment.update.now, BEGAN, diagnosis.waits(moment.layout, moment.update.now, moment.told)[0]
+    ) == ("Ranks 0-2 have been in Allreduce of f for 10 s and wait for rank 3, which is lost (12 s ago).")
 
 
 def test_who_waits_for_a_message_waits_for_nobody_that_is_known():
