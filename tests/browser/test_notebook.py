@@ -85,6 +85,7 @@ def test_the_form_for_a_new_cluster_is_below_the_notebook(worker, cluster, shot)
     worker.fill(scheduler="local", ranks="2")
 
     worker.script(": 2 ranks of")
+    worker.starter().click(trial=True)  # there is room for it
     shot(worker.page, "notebook-form")
     worker.close_form()
 
