@@ -3,7 +3,7 @@ import type { JSONObject } from '@lumino/coreutils';
 /** Commands; all but `newCluster` and `show` take `{name}`, and mean the chosen cluster without one. */
 export const Commands = {
   show: 'mpi-workbench:show',
-  /** Of the plugin of the dialog. */
+  /** Of the plugin of the form. */
   newCluster: 'mpi-workbench:new-cluster',
   /** Of the plugin of the logs viewer. */
   logs: 'mpi-workbench:logs',

@@ -2,7 +2,7 @@
 
 import { commandsPlugin } from './commands';
 import { dashboardsPlugin } from './dashboards';
-import { dialogPlugin } from './dialog/plugin';
+import { formPlugin } from './form/plugin';
 import { injectPlugin } from './inject';
 import { logsPlugin } from './logs/plugin';
 import { notificationsPlugin } from './notifications';
@@ -18,6 +18,6 @@ export default [
   injectPlugin,
   statusPlugin,
   notificationsPlugin,
-  dialogPlugin,
+  formPlugin,
   logsPlugin
 ];

@@ -29,9 +29,8 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
       // before the first word of the server nothing is known
       if (model.version !== '') {
         const { clusters, starts, ended } = model;
-        const news = reporter
-          .report(clusters, starts, model.now(), 60 * settings.warnMinutes, ended)
-          .filter(its => !(its.start && model.attended.has(its.start.id)));
+        const warn = 60 * settings.warnMinutes;
+        const news = reporter.report(clusters, starts, model.now(), warn, ended);
         if (settings.notifications && isLastSeen()) {
           tellAll(news, app, workbench);
         }

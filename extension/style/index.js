@@ -1,3 +1,3 @@
 import './base.css';
-import './dialog.css';
+import './form.css';
 import './logs.css';

@@ -86,6 +86,7 @@ test('a start is kept until it is a cluster', () => {
     model.starts.map(its => its.id),
     ['1', '3']
   );
+  assert.equal(model.startOf('2')?.state, 'ready');
 });
 
 test('pulses of two minutes are kept, and none of a cluster that had the name before', () => {

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { ApiError } from '../src/apiError';
-import type { IKernel } from '../src/dialog/contract';
-import { FormModel } from '../src/dialog/formModel';
+import type { IKernel } from '../src/form/contract';
+import { FormModel } from '../src/form/formModel';
 import { cluster } from './support/fakes';
 import { FakeClusters, FakeFormServer, start } from './support/forms';
 
@@ -36,15 +36,12 @@ async function checked(model: FormModel): Promise<void> {
   }
 }
 
-/** Start, and wait until it is followed. */
-async function started(model: FormModel, server: FakeFormServer) {
-  const before = server.started.length;
-  const end = model.start();
-  while (server.started.length === before) {
-    await turn();
-  }
-  await turn();
-  return { end };
+/** Return a form whose start the server has accepted. */
+async function started() {
+  const { server, clusters, model } = await filled();
+  await model.start();
+  assert.equal(model.startId, 's');
+  return { server, clusters, model };
 }
 
 test('a form is checked as soon as it is there, and its script shown', async () => {
@@ -64,8 +61,8 @@ test('what is wrong stands against a start until it is mended', async () => {
   assert.deepEqual(model.errors, { ranks: 'too many' });
   assert.deepEqual([model.script, model.lastScript], [null, 'exec it']);
   assert.ok(!model.canStart);
-  assert.equal(await model.start(), false);
-  assert.deepEqual(server.started, []);
+  await model.start();
+  assert.deepEqual([server.started, model.isStarting], [[], false]);
 
   server.verdict = { errors: {}, script: 'exec it' };
   model.set('ranks', '9');
@@ -79,105 +76,131 @@ test('a start that comes before the check waits for it', async () => {
   server.verdict = { errors: { ranks: 'none' }, script: null };
   model.set('ranks', '0');
 
-  assert.equal(await model.start(), false);
+  await model.start();
   assert.equal(server.checked.at(-1)?.ranks, 0);
   assert.deepEqual(server.started, []);
   assert.ok(!model.isStarting);
 });
 
-test('a start that gets ready is accepted', async () => {
-  const { server, clusters, model } = await filled();
+test('a form is locked while its start is under way, and done when its cluster is ready', async () => {
+  const { clusters, model } = await started();
+  const values = model.values;
 
-  const { end } = await started(model, server);
+  model.set('ranks', '3');
   clusters.tell({ starts: [start()] });
-  assert.ok(model.isStarting);
-  clusters.tell({ starts: [] });
+  assert.equal(model.values, values);
+  assert.deepEqual([model.isStarting, model.isDone], [true, false]);
+  clusters.tell({ starts: [start({ state: 'ready' })] });
 
-  assert.equal(await end, true);
+  assert.deepEqual([model.isStarting, model.isDone, model.startId], [false, true, '']);
   assert.equal(model.failure, null);
 });
 
-test('a start is attended until it has come to an end, or the form is closed', async () => {
-  const { server, clusters, model } = await filled();
-  const { end } = await started(model, server);
-  assert.deepEqual([...clusters.attended], ['s']);
-  clusters.tell({ starts: [start({ state: 'failed' })] });
-  await end;
-  assert.deepEqual([...clusters.attended], []);
+test('a start is under way although the news of it come later than the answer of the server', async () => {
+  const { clusters, model } = await started();
 
-  await started(model, server);
-  clusters.tell({ starts: [start()] });
-  model.dispose();
+  clusters.tell({ starts: [] });
 
-  assert.deepEqual([...clusters.attended], []);
+  assert.ok(model.isStarting);
 });
 
-test('a start whose job waits in a queue is accepted', async () => {
-  const { server, clusters, model } = await filled();
+test('a form shows the cluster of its start, and no older one of the same name', async () => {
+  const { clusters, model } = await started();
 
-  const { end } = await started(model, server);
   clusters.tell({
     starts: [start({ name: 'mpi' })],
-    clusters: [cluster('mpi', { jobs: ['17'], state: 'queued', created: 101 })]
+    clusters: [cluster('mpi', { created: 99 })]
   });
+  const seen = [model.cluster?.state];
+  clusters.tell({ clusters: [cluster('mpi', { jobs: ['17'], state: 'queued', created: 101 })] });
+  seen.push(model.cluster?.state);
 
-  assert.equal(await end, true);
-});
-
-test('an older cluster of the same name does not stand for a start', async () => {
-  const { server, clusters, model } = await filled();
-
-  const { end } = await started(model, server);
-  clusters.tell({
-    starts: [start({ name: 'mpi' })],
-    clusters: [cluster('mpi', { jobs: ['17'], created: 99 })]
-  });
-  clusters.tell({ starts: [start({ name: 'mpi', state: 'failed', message: 'there is one' })] });
-
-  assert.equal(await end, false);
-  assert.deepEqual(model.failure, { message: 'there is one', log: '' });
+  assert.deepEqual(seen, [undefined, 'queued']);
+  assert.ok(model.isStarting);
 });
 
 test('a start that fails leaves the form as it is, with the end of the log', async () => {
   const { server, clusters, model } = await filled();
   model.set('ranks', '3');
 
-  const { end } = await started(model, server);
+  await model.start();
   clusters.tell({ starts: [start({ state: 'failed', message: 'no', log: 'rank 1: no' })] });
 
-  assert.equal(await end, false);
   assert.deepEqual(model.failure, { message: 'no', log: 'rank 1: no' });
   assert.equal(model.values.ranks, '3');
+  assert.equal(server.started[0]?.ranks, 3);
   assert.ok(model.canStart);
 });
 
 test('a start after one that has failed dismisses that', async () => {
-  const { server, clusters, model } = await filled();
-  const first = await started(model, server);
+  const { server, clusters, model } = await started();
   clusters.tell({ starts: [start({ state: 'failed' })] });
-  await first.end;
 
   server.answer = start({ id: 'second' });
-  clusters.starts = [];
-  const second = await started(model, server);
-  clusters.tell({ starts: [start({ id: 'second' })] });
+  await model.start();
+
+  assert.deepEqual(server.dismissed, ['s']);
+  assert.deepEqual([model.startId, model.failure], ['second', null]);
+});
+
+test('a start that is cancelled leaves a form that can be changed', async () => {
+  const { server, clusters, model } = await started();
+  clusters.tell({ starts: [start()] });
+
+  await model.cancel();
+  assert.deepEqual(server.dismissed, ['s']);
   clusters.tell({ starts: [] });
 
-  assert.equal(await second.end, true);
-  assert.deepEqual(server.dismissed, ['s']);
+  assert.deepEqual([model.isStarting, model.isDone, model.failure], [false, false, null]);
+  assert.ok(model.canStart);
+});
+
+test('a start that cannot be cancelled goes on, and the form reports why', async () => {
+  const { server, model } = await started();
+  server.dismissal = new ApiError(504, 'no answer');
+
+  await model.cancel();
+
+  assert.equal(model.failure?.message, 'no answer');
+  assert.ok(model.isStarting);
+});
+
+test('a start of an earlier visit is followed as soon as the server reports it', async () => {
+  const { clusters, model } = await filled();
+  clusters.state = 'connecting';
+
+  model.follow('s', true);
+  assert.ok(model.isStarting);
+  clusters.tell({ state: 'live', starts: [start()] });
+  assert.ok(model.isStarting);
+  clusters.tell({ starts: [start({ state: 'ready' })] });
+
+  assert.ok(model.isDone);
+});
+
+test('a start of an earlier visit that the server does not know locks no form', async () => {
+  const { clusters, model } = await filled();
+  clusters.state = 'connecting';
+
+  model.follow('s', true);
+  clusters.tell({ state: 'live' });
+
+  assert.deepEqual([model.isStarting, model.isDone], [false, false]);
 });
 
 test('a start that the server refuses is told of with its log', async () => {
   const { server, model } = await filled();
   server.answer = new ApiError(400, 'not so', 'the log');
 
-  assert.equal(await model.start(), false);
+  await model.start();
+
+  assert.ok(!model.isStarting);
   assert.deepEqual(model.failure, { message: 'not so', log: 'the log' });
 });
 
 test('nothing can be started with a kernel that has no workbench', async () => {
-  const { model } = await filled(server => {
-    server.known = [BARE];
+  const { server, model } = await filled(its => {
+    its.known = [BARE];
   });
 
   model.set('kernel', 'bare');
@@ -185,7 +208,8 @@ test('nothing can be started with a kernel that has no workbench', async () => {
 
   assert.equal(model.badKernel, BARE);
   assert.ok(!model.canStart);
-  assert.equal(await model.start(), false);
+  await model.start();
+  assert.deepEqual(server.started, []);
 });
 
 test('a remembered kernel that was removed is forgotten', async () => {
@@ -224,19 +248,19 @@ test('a check that cannot be made does not stand against a start', async () => {
 });
 
 test('a form that does not come is told of', async () => {
-  const { model } = await filled(server => {
-    server.its = new ApiError(502, 'no form');
+  const { server, model } = await filled(its => {
+    its.its = new ApiError(502, 'no form');
   });
 
   assert.equal(model.form, null);
   assert.equal(model.failure?.message, 'no form');
-  assert.equal(await model.start(), false);
+  await model.start();
+  assert.deepEqual(server.started, []);
 });
 
 test('a form that is closed listens no longer', async () => {
-  const { server, clusters, model } = await filled();
+  const { clusters, model } = await started();
   let emitted = 0;
-  await started(model, server);
   model.changed.connect(() => {
     emitted += 1;
   });
@@ -246,4 +270,25 @@ test('a form that is closed listens no longer', async () => {
 
   assert.equal(emitted, 0);
   assert.equal(model.failure, null);
+});
+
+test('a start goes to the server although the form is closed before it was checked', async () => {
+  const { server, model } = await filled();
+  model.set('ranks', '3');
+
+  const asked = model.start();
+  model.dispose();
+  await asked;
+
+  assert.equal(server.started[0]?.ranks, 3);
+});
+
+test('who has closed the form is told of a start that the server refuses', async () => {
+  const { server, model } = await filled();
+  server.answer = new ApiError(400, 'not so');
+
+  const asked = model.start();
+  model.dispose();
+
+  await assert.rejects(asked, /not so/);
 });

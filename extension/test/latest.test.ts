@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { Latest } from '../src/dialog/latest';
+import { Latest } from '../src/form/latest';
 
 function asking(context: TestContext) {
   context.mock.timers.enable({ apis: ['setTimeout'] });

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { scriptOf } from '../src/dialog/script';
-import { fieldsOf, initial, optionsOf } from '../src/dialog/values';
+import { scriptOf } from '../src/form/script';
+import { fieldsOf, initial, optionsOf } from '../src/form/values';
 import { form } from './support/forms';
 
 test('a form is filled with the default scheduler and a rank for each core at first', () => {

@@ -212,26 +212,42 @@ class Worker(Viewer):
         """Return the dialog that is open."""
         return self.page.locator(".jp-Dialog")
 
+    def answer(self, label: str) -> None:
+        """Press a button at the foot of the dialog."""
+        self.dialog().locator(".jp-Dialog-footer").get_by_role("button", name=label).click()
+
+    def form(self) -> Any:
+        """Return the tab with the form for a new cluster."""
+        return self.page.locator(".wb-NewCluster")
+
+    def field(self, name: str) -> Any:
+        """Return what a value is filled in by."""
+        return self.form().locator(f"#wb-new-{name}")
+
     def fill(self, **values: str) -> None:
-        """Fill in fields of the dialog for a new cluster."""
-        dialog = self.dialog()
-        dialog.locator("#wb-new-ranks").wait_for()
+        """Fill in fields of the form for a new cluster."""
+        self.field("ranks").wait_for()
         for name, value in values.items():
-            control = dialog.locator(f"#wb-new-{name}")
+            control = self.field(name)
             if not control.is_visible():
-                dialog.get_by_text("More options").click()
+                self.form().get_by_text("More options").click()
             if control.evaluate("its => its.tagName") == "SELECT":
                 control.select_option(value)
             else:
                 control.fill(value)
 
     def script(self, text: str) -> None:
-        """Wait until the dialog shows the script of what is filled in, and this in it."""
-        self.dialog().locator(".wb-Script pre:not(.wb-mod-old)", has_text=text).wait_for()
+        """Wait until the form shows the script of what is filled in, and this in it."""
+        self.form().locator(".wb-Script pre:not(.wb-mod-old)", has_text=text).wait_for()
 
-    def answer(self, label: str) -> None:
-        """Press a button at the foot of the dialog."""
-        self.dialog().locator(".jp-Dialog-footer").get_by_role("button", name=label).click()
+    def starter(self) -> Any:
+        """Return the button that starts what is filled in."""
+        return self.form().get_by_role("button", name="Start", exact=True)
+
+    def close_form(self) -> None:
+        """Close the tab with the form for a new cluster."""
+        self.page.get_by_role("tab", name="New Cluster").locator(".lm-TabBar-tabCloseIcon").click()
+        self.form().wait_for(state="detached")
 
     def dashboard(self, name: str) -> Viewer:
         """Return who looks at the tab with the dashboard of a cluster, once it is drawn."""

@@ -1,4 +1,4 @@
-"""A cluster in JupyterLab from its start in the dialog to its end, by the buttons of its card."""
+"""A cluster in JupyterLab from its start in the form to its end, by the buttons of its card."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.processes.process_id import ProcessId
 
 pytestmark = pytest.mark.in_order
 
-NAME = "from-dialog"
+NAME = "from-form"
 # The ranks are not to take all cores from the browser.
 TRAIN = """
 from pathlib import Path
@@ -45,11 +45,11 @@ def worker(lab, chromium):
 
 @pytest.fixture(scope="module")
 def cluster(worker):
-    """Start a cluster in the dialog, and return its name when it is ready."""
+    """Start a cluster in the form, and return its name when it is ready."""
     worker.page.get_by_role("button", name="New cluster").first.click()
     worker.fill(ranks="2", name=NAME)
-    worker.answer("Start")
-    worker.page.locator(".wb-NewCluster").wait_for(state="detached")
+    worker.starter().click()
+    worker.form().wait_for(state="detached")
     worker.card(NAME).get_by_text("2 ranks").wait_for()
     return NAME
 
@@ -89,28 +89,26 @@ def test_the_panel_says_how_clusters_are_started_while_there_are_none(worker):
 
 def test_a_wrong_value_is_told_beside_its_field_and_nothing_starts(worker):
     worker.page.get_by_role("button", name="New cluster").first.click()
-    dialog = worker.dialog()
-    begin = dialog.get_by_role("button", name="Start")
+    error = worker.form().locator("#wb-new-ranks-error")
 
     worker.fill(scheduler="local", ranks="two", name=NAME)
 
-    dialog.locator("#wb-new-ranks-error").get_by_text("two").wait_for()
-    assert dialog.locator("#wb-new-ranks").get_attribute("aria-invalid") == "true"
-    assert frame_of(dialog, "ranks") != frame_of(dialog, "name")
-    assert begin.is_disabled()
+    error.get_by_text("two").wait_for()
+    assert worker.field("ranks").get_attribute("aria-invalid") == "true"
+    assert frame_of(worker, "ranks") != frame_of(worker, "name")
+    assert worker.starter().is_disabled()
 
     worker.fill(ranks="2")
 
     worker.script(f"workbench.head {NAME}")
-    assert dialog.locator("#wb-new-ranks-error").inner_text() == ""
-    assert frame_of(dialog, "ranks") == frame_of(dialog, "name")
-    assert begin.is_enabled()
-    worker.answer("Cancel")
-    dialog.wait_for(state="detached")
+    assert error.inner_text() == ""
+    assert frame_of(worker, "ranks") == frame_of(worker, "name")
+    assert worker.starter().is_enabled()
+    worker.close_form()
     assert worker.card(NAME).count() == 0
 
 
-def test_a_cluster_of_the_dialog_becomes_ready_and_is_that_of_the_status_bar(worker, cluster):
+def test_a_cluster_of_the_form_becomes_ready_and_is_that_of_the_status_bar(worker, cluster):
     card = worker.card(cluster)
     card.get_by_text("ready", exact=True).wait_for()
     assert card.get_by_role("meter").get_attribute("aria-valuetext") == "2 of 2 ranks"
@@ -211,13 +209,12 @@ def test_every_part_looks_as_jupyterlab_does(worker, cluster, shot):
     shot(page, "extension-logs")
     worker.do("mpi-workbench:new-cluster")
     worker.fill(scheduler="local", ranks="none")
-    worker.dialog().locator("#wb-new-ranks-error").get_by_text("none").wait_for()
-    shot(page, "extension-dialog-wrong")
+    worker.form().locator("#wb-new-ranks-error").get_by_text("none").wait_for()
+    shot(page, "extension-form-wrong")
     worker.fill(ranks="2")
     worker.script(": 2 ranks of")
-    shot(page, "extension-dialog")
-    worker.answer("Cancel")
-    worker.dialog().wait_for(state="detached")
+    shot(page, "extension-form")
+    worker.close_form()
 
     worker.do("apputils:change-theme", theme="JupyterLab Light")
     page.locator('iframe[src*="theme=light"]').wait_for(state="attached")
@@ -230,6 +227,7 @@ def test_what_was_open_and_chosen_comes_back_with_the_page(worker, cluster, anot
             '"file":"rank-1"',
             '"view":"page=cores',
             f'"mpi-workbench:chosen":"{cluster}"',
+            '"ranks":"7"',
         )
         return request.method == "PUT" and all(part in request.post_data for part in parts)
 
@@ -239,6 +237,8 @@ def test_what_was_open_and_chosen_comes_back_with_the_page(worker, cluster, anot
     inside.page.wait_for_url("**theme=light*")
     inside.painted()
     inside.sees("Every core now")
+    worker.do("mpi-workbench:new-cluster")
+    worker.fill(ranks="7")
     with worker.page.expect_response(lambda its: is_kept(its.request)):
         worker.do("mpi-workbench:logs", name=cluster)
         worker.page.get_by_label("Log file").select_option("rank-1")
@@ -253,6 +253,9 @@ def test_what_was_open_and_chosen_comes_back_with_the_page(worker, cluster, anot
     inside = worker.dashboard(cluster)
     inside.sees("Every core now")
     inside.moves()
+    worker.page.get_by_role("tab", name="New Cluster").click()
+    worker.script(": 7 ranks of")
+    worker.close_form()
 
 
 def test_jupyterlab_comes_back_with_its_tabs_while_the_server_does_not_answer_for_clusters(worker, cluster):
@@ -372,9 +375,9 @@ def ranks_of(name):
     return sum(world.ranks for world in registry.read(name).worlds)
 
 
-def frame_of(dialog, field):
+def frame_of(worker, field):
     """Return the colour of the border of a field."""
-    return dialog.locator(f"#wb-new-{field}").evaluate("its => getComputedStyle(its).borderTopColor")
+    return worker.field(field).evaluate("its => getComputedStyle(its).borderTopColor")
 
 
 def scale(worker, name, ranks):

@@ -11,7 +11,7 @@ from workbench.deploy import registry
 pytestmark = pytest.mark.in_order
 
 NAME = "by-keys"
-# More than there are places for the focus in the panel or the dialog.
+# More than there are places for the focus in the panel or the form.
 ENOUGH = 20
 # Shortcuts come after the page.
 _HAS_KEYS = "() => jupyterapp.commands.keyBindings.some(its => its.command === 'mpi-workbench:show')"
@@ -39,16 +39,15 @@ def panel(worker):
 @pytest.fixture(scope="module")
 def cluster(worker):
     """Start a cluster, and return its name."""
-    keyboard, dialog = worker.page.keyboard, worker.dialog()
+    keyboard = worker.page.keyboard
     keyboard.press("Control+Alt+n")
-    go(worker, dialog.locator("#wb-new-scheduler"))
+    focused(worker.field("scheduler")).wait_for()
     for field, value in (("name", NAME), ("ranks", "2")):
-        go(worker, dialog.locator(f"#wb-new-{field}"))
+        go(worker, worker.field(field))
         keyboard.type(value)
     worker.script(f"Cluster {NAME}: 2 ranks")
-    dialog.get_by_role("button", name="Start").and_(worker.page.locator(":enabled")).wait_for()
     keyboard.press("Enter")
-    dialog.wait_for(state="detached")
+    worker.form().wait_for(state="detached")
     return NAME
 
 
@@ -64,21 +63,24 @@ def test_the_command_palette_opens_the_panel(worker):
     worker.page.locator(PANEL).wait_for()
 
 
-def test_the_dialog_is_left_by_escape_and_nothing_starts(worker, panel):
-    worker.page.keyboard.press("Enter")
-    first = worker.dialog().locator("#wb-new-scheduler")
-    go(worker, first)
-    # as a panel does that is shown late
-    panel.get_by_role("button", name="New cluster", exact=True).evaluate("its => its.focus()")
-    focused(first).wait_for()
+def test_enter_leads_to_the_first_wrong_value_and_nothing_starts(worker, panel):
+    keyboard = worker.page.keyboard
+    keyboard.press("Enter")
+    focused(worker.field("scheduler")).wait_for()
+    go(worker, worker.field("ranks"))
+    keyboard.type("two")
+    go(worker, worker.starter())
 
-    worker.page.keyboard.press("Escape")
+    keyboard.press("Enter")
 
-    worker.dialog().wait_for(state="detached")
+    focused(worker.field("ranks")).wait_for()
+    assert worker.field("ranks").get_attribute("aria-invalid") == "true"
+    keyboard.press("Alt+w")
+    worker.form().wait_for(state="detached")
     worker.sees("No clusters.")
 
 
-def test_a_cluster_is_started_in_the_dialog(worker, cluster):
+def test_a_cluster_is_started_in_the_form(worker, cluster):
     worker.card(cluster).get_by_text("2 ranks", exact=True).wait_for()
 
 

@@ -110,21 +110,19 @@ def test_where_the_server_extension_is_not_enabled_the_panel_says_how_to_enable_
 
 
 @pytest.mark.usefixtures("failing_worlds")
-def test_a_start_that_fails_tells_why_in_the_dialog_and_once_more_in_the_panel(other, shot):
+def test_a_start_that_fails_tells_why_in_the_form_and_once_more_in_the_panel(other, shot):
     other.do("mpi-workbench:new-cluster")
     other.fill(scheduler="local", ranks="2", name="broken")
-    other.answer("Start")
+    other.starter().click()
 
-    trouble = other.dialog().get_by_role("alert")
+    trouble = other.form().get_by_role("alert")
     trouble.get_by_text("cluster 'broken' did not start").wait_for()
     assert "no-such-option" in trouble.locator("pre").inner_text()
-    other.dialog().locator(".jp-Dialog-footer").get_by_role("button", name="Start").and_(
-        other.page.locator(":enabled")
-    ).wait_for()
-    assert other.dialog().locator("#wb-new-ranks").input_value() == "2"
+    assert other.starter().is_enabled()
+    assert other.field("ranks").input_value() == "2"
     shot(other.page, "extension-failed")
 
-    other.answer("Cancel")
+    other.close_form()
     failed = other.page.locator(f"{PANEL} .wb-Start")
     failed.get_by_text("start failed").wait_for()
     failed.get_by_role("button", name="Dismiss").click()

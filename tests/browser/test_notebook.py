@@ -80,6 +80,16 @@ def test_a_dashboard_that_the_browser_blocks_is_reported(worker, cluster):
     worker.sees("The browser has blocked the dashboard: allow pop-ups")
 
 
+def test_the_form_for_a_new_cluster_is_below_the_notebook(worker, cluster, shot):
+    worker.do("mpi-workbench:new-cluster")
+    worker.fill(scheduler="local", ranks="2")
+
+    worker.script(": 2 ranks of")
+    worker.starter().click(trial=True)  # there is room for it
+    shot(worker.page, "notebook-form")
+    worker.close_form()
+
+
 def test_logs_are_below_the_notebook(worker, cluster, lab, shot):
     worker.press(cluster, "logs")
 

@@ -43,13 +43,12 @@ def before(slurm):
 
 @pytest.fixture(scope="module")
 def job(slurm, worker, before):
-    """Start a cluster in the dialog, and return its job."""
+    """Start a cluster in the form, and return its job."""
     worker.do("mpi-workbench:new-cluster")
     worker.fill(scheduler="slurm", ranks="2", nodes="2", walltime="20 minutes", name=NAME)
     worker.script("#SBATCH --nodes=2")
-    worker.dialog().locator(".wb-Verdict", has_text="slurm says: would").wait_for()
-    worker.answer("Start")
-    worker.dialog().wait_for(state="detached")
+    worker.form().locator(".wb-Verdict", has_text="slurm says: would").wait_for()
+    worker.starter().click()
     worker.card(NAME).get_by_text("queued", exact=True).wait_for()
     (job,) = set(slurm.jobs()) - {before}
     return job
@@ -64,12 +63,14 @@ def running(slurm, worker, before, job):
     return card
 
 
-def test_a_cluster_of_the_dialog_waits_in_the_queue_and_says_why(worker, job):
+def test_a_cluster_of_the_form_waits_in_the_queue_and_says_why(worker, job):
+    worker.form().get_by_text(f"Cluster {NAME}: queued · waits: ").wait_for()
     worker.card(NAME).get_by_text("waits: ").wait_for()
     worker.card(NAME).get_by_text(f"slurm · job {job} · 2 nodes").wait_for()
 
 
-def test_it_starts_as_soon_as_there_are_nodes_and_tells_what_is_left_of_its_walltime(running):
+def test_it_starts_as_soon_as_there_are_nodes_and_tells_what_is_left_of_its_walltime(worker, running):
+    worker.form().wait_for(state="detached")
     running.get_by_text("of walltime left").wait_for()
 
 

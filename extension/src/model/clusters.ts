@@ -65,13 +65,15 @@ export class ClustersModel implements IDisposable {
     return this._starts;
   }
 
+  /** Return a start, for some minutes also one that is a cluster by now. */
+  startOf(id: string): IStart | undefined {
+    return this.allStarts.find(its => its.id === id);
+  }
+
   /** Clusters that ended in the last days, the last one first. */
   get ended(): readonly IEnded[] {
     return this._ended;
   }
-
-  /** Starts by their ids that somebody follows where he asked for them: he needs no other news of those. */
-  readonly attended = new Set<string>();
 
   /** Whether all this is new. */
   get state(): LinkState {
@@ -220,6 +222,7 @@ export class ClustersModel implements IDisposable {
     );
     this._broken = broken;
     this._ended = ended ?? this._ended;
+    this.allStarts = starts;
     this._starts = starts.filter(its => its.state !== 'ready');
     this.history.keep(this.byName);
     this._changed.emit();
@@ -282,6 +285,7 @@ export class ClustersModel implements IDisposable {
   private ahead = 0;
   private _clusters: readonly ICluster[] = [];
   private _broken: readonly IBroken[] = [];
+  private allStarts: readonly IStart[] = [];
   private _starts: readonly IStart[] = [];
   private _ended: readonly IEnded[] = [];
   private _state: LinkState = 'connecting';

@@ -1,8 +1,9 @@
 import { Signal } from '@lumino/signaling';
 
 import type { ICluster, IStart, Options } from '../../src/contract';
-import type { ICheck, IField, IForm, IFormSource, IKernel } from '../../src/dialog/contract';
-import type { IClusters } from '../../src/dialog/following';
+import type { ICheck, IField, IForm, IFormSource, IKernel } from '../../src/form/contract';
+import type { IClusters } from '../../src/form/formModel';
+import type { LinkState } from '../../src/model/linkState';
 
 function field(
   name: string,
@@ -51,6 +52,7 @@ export class FakeFormServer implements IFormSource {
   known: IKernel[] | Error = [];
   verdict: ICheck | Error = { errors: {}, script: 'exec it' };
   answer: IStart | Error = start();
+  dismissal: undefined | Error = undefined;
 
   readonly form = () => told(this.its);
   readonly kernels = () => told(this.known);
@@ -67,7 +69,7 @@ export class FakeFormServer implements IFormSource {
 
   readonly dismiss = (id: string) => {
     this.dismissed.push(id);
-    return Promise.resolve();
+    return told(this.dismissal);
   };
 }
 
@@ -79,14 +81,14 @@ function told<T>(value: T | Error): Promise<T> {
 export class FakeClusters implements IClusters {
   starts: IStart[] = [];
   clusters: ICluster[] = [];
-  readonly attended = new Set<string>();
-  state = 'live';
+  state: LinkState = 'live';
   readonly changed = new Signal<this, void>(this);
 
+  readonly startOf = (id: string) => this.starts.find(its => its.id === id);
   readonly cluster = (name: string) => this.clusters.find(its => its.name === name);
   readonly hasEnded = (name: string) => this.state === 'live' && !this.cluster(name);
 
-  tell(facts: { starts?: IStart[]; clusters?: ICluster[]; state?: string }): void {
+  tell(facts: { starts?: IStart[]; clusters?: ICluster[]; state?: LinkState }): void {
     Object.assign(this, facts);
     this.changed.emit();
   }

@@ -2,9 +2,9 @@ import type { IDisposable } from '@lumino/disposable';
 import { Signal, type ISignal } from '@lumino/signaling';
 
 import { ApiError } from '../apiError';
-import type { Options } from '../contract';
+import type { ICluster, IStart, Options } from '../contract';
+import type { LinkState } from '../model/linkState';
 import type { ICheck, IForm, IFormSource, IKernel } from './contract';
-import { Following, type IClusters } from './following';
 import { Latest } from './latest';
 import { initial, KERNEL, optionsOf, type Values } from './values';
 
@@ -15,6 +15,14 @@ export const WAIT = 400;
 export interface IFailure {
   message: string;
   log: string;
+}
+
+/** What is known of clusters, as the model reports. */
+export interface IClusters {
+  readonly changed: ISignal<unknown, void>;
+  readonly state: LinkState;
+  startOf: (id: string) => IStart | undefined;
+  cluster: (name: string) => ICluster | undefined;
 }
 
 /** What is filled in for a start, what the server says of it, and the start. Knows nothing of pages. */
@@ -94,9 +102,21 @@ export class FormModel implements IDisposable {
     return this._isStarting;
   }
 
-  /** Whether the server has been asked for it: it goes on without this form. */
-  get isFollowing(): boolean {
-    return this._isStarting && !this.isChecking;
+  /** The start that the server has accepted, by its id: it goes on without this form. Empty: there is none. */
+  get startId(): string {
+    return this._startId;
+  }
+
+  /** The cluster of that start, once it has a record; an older one of the same name is another. */
+  get cluster(): ICluster | undefined {
+    const start = this.clusters.startOf(this._startId);
+    const its = this.clusters.cluster(start?.name ?? '');
+    return start && its && its.created >= start.since ? its : undefined;
+  }
+
+  /** Whether the cluster is ready, and the form of no more use. */
+  get isDone(): boolean {
+    return this._isDone;
   }
 
   /** Whether nothing is known that stands against a start. */
@@ -141,28 +161,56 @@ export class FormModel implements IDisposable {
   /**
    * Start what is filled in.
    *
-   * @returns Whether there is nothing more to do: the cluster is in a queue or ready. If not, the form tells why.
+   * Resolves when the server has accepted the start, or the form tells why there is none.
+   *
+   * @throws {@link ApiError} if the server refuses a start whose form was closed meanwhile.
    */
-  async start(): Promise<boolean> {
+  async start(): Promise<void> {
     const form = this._form;
     if (form === null || this._isStarting) {
-      return false;
+      return;
     }
     this._isStarting = true;
     this._failure = null;
     this.emit();
-    let isAccepted = false;
     try {
-      // somebody may press Enter sooner than it could be checked
+      // somebody may press Enter, and close the form, sooner than it could be checked
       await this.checks.settled();
-      const isGood = Object.keys(this.errors).length === 0 && !this.badKernel;
-      isAccepted = isGood && !this._isDisposed && (await this.ask(optionsOf(form, this._values)));
+      if (Object.keys(this.errors).length === 0 && !this.badKernel) {
+        await this.ask(optionsOf(form, this._values));
+        return;
+      }
     } catch (error) {
+      if (this._isDisposed) {
+        throw error;
+      }
       this._failure = failureOf(error);
     }
     this._isStarting = false;
     this.emit();
-    return isAccepted;
+  }
+
+  /**
+   * Follow a start that the server has accepted.
+   *
+   * @param isOld - Whether that was on an earlier visit: if the server does not know the start, it is over.
+   */
+  follow(id: string, isOld = false): void {
+    this._startId = id;
+    this._isStarting = true;
+    this.isSeen = isOld;
+    this.clusters.changed.connect(this.look);
+    this.look();
+  }
+
+  /** Cancel the start that the server has accepted. */
+  async cancel(): Promise<void> {
+    try {
+      await this.source.dismiss(this._startId);
+    } catch (error) {
+      this._failure = failureOf(error);
+      this.emit();
+    }
   }
 
   get isDisposed(): boolean {
@@ -172,29 +220,39 @@ export class FormModel implements IDisposable {
   dispose(): void {
     this._isDisposed = true;
     this.checks.dispose();
-    this.following?.stop();
+    this.clusters.changed.disconnect(this.look);
     Signal.clearData(this);
   }
 
-  private async ask(options: Options): Promise<boolean> {
+  private async ask(options: Options): Promise<void> {
     if (this.failed !== null) {
       // it is told of here, and somebody has done something about it
       this.source.dismiss(this.failed).catch(() => undefined);
       this.failed = null;
     }
-    const start = await this.source.start(options);
-    if (this._isDisposed) {
-      return true;
+    const { id } = await this.source.start(options);
+    if (!this._isDisposed) {
+      this.follow(id);
     }
-    this.following = new Following(this.clusters, start);
-    const end = await this.following.end;
-    if (end === null) {
-      return true;
-    }
-    this.failed = end.id;
-    this._failure = { message: end.message, log: end.log };
-    return false;
   }
+
+  private readonly look = (): void => {
+    const start = this.clusters.startOf(this._startId);
+    // the answer to the request may come before the news of the start
+    this.isSeen ||= start !== undefined;
+    const isGone = !start && this.isSeen && this.clusters.state === 'live';
+    if (isGone || (start && start.state !== 'starting')) {
+      this.clusters.changed.disconnect(this.look);
+      this._startId = '';
+      this._isStarting = false;
+      this._isDone = start?.state === 'ready';
+    }
+    if (start?.state === 'failed') {
+      this.failed = start.id;
+      this._failure = { message: start.message, log: start.log };
+    }
+    this.emit();
+  };
 
   private async loadKernels(): Promise<boolean> {
     let areRead = true;
@@ -223,7 +281,8 @@ export class FormModel implements IDisposable {
 
   private readonly checks: Latest<Options, ICheck>;
   private check: ICheck = { errors: {}, script: null };
-  private following: Following | undefined;
+  // whether the model knew the start
+  private isSeen = false;
   // the start that has failed in this form
   private failed: string | null = null;
   private _form: IForm | null = null;
@@ -231,6 +290,8 @@ export class FormModel implements IDisposable {
   private _values: Values = {};
   private _lastScript = '';
   private _isStarting = false;
+  private _startId = '';
+  private _isDone = false;
   private _isDisposed = false;
   private _failure: IFailure | null = null;
   private _checkFailure: IFailure | null = null;

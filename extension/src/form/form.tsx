@@ -1,11 +1,13 @@
 import * as React from 'react';
 
 import { useSignal } from '../sidebar/hooks';
+import { failed } from '../telling';
 import { Kernel, Scheduler } from './choices';
 import type { IForm } from './contract';
 import { Control } from './control';
 import { Field } from './field';
 import { Desk, useDesk, type IDesk } from './hooks';
+import { Progress } from './progress';
 import { ScriptPane } from './scriptPane';
 import { Failure, General } from './troubles';
 import { DIRECTORY, fieldsOf } from './values';
@@ -18,31 +20,64 @@ export function NewCluster({ desk }: { desk: IDesk }): React.JSX.Element {
   return (
     <Desk.Provider value={desk}>
       {form === null ? (
-        model.failure ? (
-          <Failure />
-        ) : (
-          <p role="status">{trans.__('Asking the server for the form…')}</p>
-        )
-      ) : (
-        <div className="wb-New">
-          <div className="wb-Form">
-            <General form={form} />
+        <div className="wb-Form">
+          {model.failure ? (
             <Failure />
-            <fieldset aria-disabled={model.isStarting}>
-              <Fields form={form} />
-            </fieldset>
-          </div>
-          <ScriptPane />
-        </div>
-      )}
-      <p className="wb-New-status" role="status">
-        {model.isFollowing &&
-          trans.__(
-            'Starting… You can close this dialog: the start goes on, and the panel shows how it ends.'
+          ) : (
+            <p role="status">{trans.__('Asking the server for the form…')}</p>
           )}
-      </p>
+        </div>
+      ) : (
+        <Form form={form} />
+      )}
     </Desk.Provider>
   );
+}
+
+function Form({ form }: { form: IForm }): React.JSX.Element {
+  const { model, trans } = useDesk();
+  const element = React.useRef<HTMLFormElement>(null);
+  const [tries, countTry] = React.useReducer((count: number) => count + 1, 0);
+  React.useEffect(() => {
+    showWrong(element.current);
+  }, [tries]);
+  return (
+    <form
+      ref={element}
+      noValidate
+      onSubmit={event => {
+        event.preventDefault();
+        // who has closed the tab meanwhile is told elsewhere
+        model.start().then(countTry, failed(trans.__('New cluster'), trans));
+      }}
+    >
+      <div className="wb-Form">
+        <General form={form} />
+        <Failure />
+        <fieldset aria-disabled={model.isStarting}>
+          <Fields form={form} />
+        </fieldset>
+      </div>
+      <ScriptPane />
+      <footer>
+        <button
+          type="submit"
+          className="wb-TextButton wb-mod-accept"
+          aria-disabled={!model.canStart}
+        >
+          {trans.__('Start')}
+        </button>
+        <Progress />
+      </footer>
+    </form>
+  );
+}
+
+/** Lead to the first field with a wrong value, which may be one behind a click. */
+function showWrong(form: HTMLFormElement | null): void {
+  const field = form?.querySelector<HTMLElement>('[aria-invalid="true"]');
+  field?.closest('details')?.setAttribute('open', '');
+  field?.focus();
 }
 
 function Fields({ form }: { form: IForm }): React.JSX.Element {

@@ -11,7 +11,10 @@ export function Scheduler({ form, field }: { form: IForm; field: IField }): Reac
   const { model, trans } = useDesk();
   const first = React.useRef<HTMLSelectElement>(null);
   React.useEffect(() => {
-    first.current?.focus();
+    // the tab was activated before there was anything in it
+    if (document.activeElement?.contains(first.current)) {
+      first.current?.focus();
+    }
   }, []);
   return (
     <Control name={field.name} label={field.label} help={trans.__('what starts the job')}>
