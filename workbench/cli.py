@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from workbench import hints
 from workbench.commands import actions
 from workbench.commands import format as commands_format
+from workbench.commands.actions import profile
 from workbench.commands.html_report import report
 from workbench.commands.parse import parse
-from workbench.commands.profile import profile
 from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import TERMINAL

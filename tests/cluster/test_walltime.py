@@ -21,7 +21,7 @@ from workbench.deploy.record import Record
 from workbench.deploy.start import Job
 from workbench.errors import WorkbenchError
 from workbench.head.walltime import LAST, WARNINGS
-from workbench.launch.resources import Resources
+from workbench.launch.interface import Resources
 
 SIGNALLED = r"takes no more work, for the scheduler asked it to end \(SIGUSR1\).*--walltime"
 

@@ -9,7 +9,7 @@ from support.world import run_program
 PROGRAM = """
 import os, time
 from workbench.rank import world
-from workbench.mpi.spmd_thread import SpmdThread
+from workbench.mpi.threads import SpmdThread
 
 thread = SpmdThread()
 

@@ -14,8 +14,7 @@ from support.processes import DEADLINE, until
 from workbench.deploy import ended, registry
 from workbench.deploy.record import World
 from workbench.errors import RecordError
-from workbench.launch.interface import UNKNOWN, JobState, JobStatus
-from workbench.launch.resources import Resources
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Resources
 from workbench.processes.process_id import ProcessId
 from workbench.server import survey as survey_module
 from workbench.server.survey import Survey

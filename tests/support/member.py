@@ -33,7 +33,7 @@ from support.ends import DEADLINE, End
 from workbench import comm
 from workbench.comm import progress_engine
 from workbench.mpi.context import RankContext
-from workbench.mpi.spmd_thread import SpmdThread
+from workbench.mpi.threads import SpmdThread
 from workbench.rank import world
 
 # Everything is large unless a check says otherwise.

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.cells.run_cell import Done, matching, run_in_shell, take_place
-from workbench.collective.answering import answering
+from workbench.collective.rank_rpc import answering
 from workbench.collective.serialize import unpack
 from workbench.errors import CollectiveFailed, RankLost
 from workbench.files import node_dirs
 from workbench.hints import Command
 from workbench.mpi.call_state import CallEnded, Watch
-from workbench.mpi.main_thread import MainThread
 from workbench.mpi.polling import abandon
+from workbench.mpi.threads import MainThread
 from workbench.placement.in_use import put_back, take
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.collective.answering import answering
 from workbench.collective.bcast import bcast, incoming, layout, outgoing
+from workbench.collective.rank_rpc import answering
 from workbench.errors import CollectiveFailed, CollectiveTimeout
 
 if TYPE_CHECKING:

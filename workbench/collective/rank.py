@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.collective import serialize
-from workbench.collective.answering import answering
 from workbench.collective.quiet import quiet
 from workbench.collective.rank_call import SpmdCall
+from workbench.collective.rank_rpc import answering
 from workbench.errors import CollectiveFailed
 from workbench.mpi.call_state import CallEnded
 from workbench.placement.in_use import put_back, take

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench import errors
-from workbench.errors import CollectiveFailed, RankLost
+from workbench.errors import CollectiveFailed, RankLost, WorkbenchError
 from workbench.hints import AGAIN, Command
 
 if TYPE_CHECKING:
@@ -113,3 +114,30 @@ def most_telling(results: Iterable[Any]) -> BaseException | None:
     """Return the first error of a rank that is gone, since others follow from it; else the first of any kind."""
     raised = [result for result in results if isinstance(result, BaseException)]
     return next((error for error in raised if isinstance(error, RankLost)), raised[0] if raised else None)
+
+
+Handler = Callable[..., Awaitable[Any]]
+
+
+def answering(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+    """Return handlers for what the head asks by `Asking.ask`, made of plain coroutine functions.
+
+    See `workbench.collective.rank_rpc.Asking`.
+
+    Each answers ``{"answer": result}``, or, if the function raised, ``{"raised": fields}``, as of
+    `WorkbenchError.fields`; of other errors than ours ``kind`` and ``message`` alone.
+    """
+    return {operation: _answering(handler) for operation, handler in handlers.items()}
+
+
+def _answering(handler: Handler) -> Handler:
+    @functools.wraps(handler)
+    async def answer(**told: Any) -> dict[str, Any]:
+        try:
+            return {"answer": await handler(**told)}
+        except WorkbenchError as error:
+            return {"raised": error.fields()}
+        except Exception as error:  # noqa: BLE001  (the head raises it)
+            return {"raised": {"kind": type(error).__name__, "message": str(error)}}
+
+    return answer

@@ -24,7 +24,8 @@ from workbench.text import clock
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.commands.doctor import Finding
-
+    from workbench.deploy.registry import Record
+    from workbench.metrics.profile_frame import ProfileFrame
 
 # Seconds that a list waits for schedulers, all its questions together.
 _PATIENCE = 5.0
@@ -452,3 +453,13 @@ def doctor(name: str | None, mpi: str | None) -> Iterator[Finding]:
     from workbench.commands.doctor import examine
 
     return examine(name, mpi=mpi or "auto")
+
+
+def profile(record: Record, bound: MPICluster | None = None) -> ProfileFrame:
+    """Return what each rank of a cluster did since it was started."""
+    from distributed import Client
+
+    from workbench.metrics.profile import since_start
+
+    with connected(record, bound) as cluster, Client(cluster, set_as_default=False) as client:
+        return since_start(client)

@@ -23,9 +23,9 @@ from IPython.display import display
 from workbench.cells import magics as cells_magics
 from workbench.commands import actions
 from workbench.commands import format as commands_format
+from workbench.commands.actions import profile
 from workbench.commands.html_report import report
 from workbench.commands.parse import complete, parse
-from workbench.commands.profile import profile
 from workbench.commands.table import overview
 from workbench.deploy import registry
 from workbench.deploy.registry import Record

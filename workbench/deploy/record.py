@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench import config
-from workbench.launch.interface import SCHEDULERS
-from workbench.launch.resources import Resources
+from workbench.launch.interface import SCHEDULERS, Resources
 from workbench.processes.process_id import ProcessId
 
 SCHEMA = 3

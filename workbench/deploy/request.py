@@ -16,10 +16,9 @@ from workbench.hints import Command, Option
 from workbench.launch import mpi_library as mpi_choice
 from workbench.launch import network, process_manager
 from workbench.launch.allocation import enclosing
-from workbench.launch.interface import Launcher
+from workbench.launch.interface import Launcher, Resources
 from workbench.launch.launchers import choose, launcher
 from workbench.launch.mpiexec import available_cores, has_ulfm
-from workbench.launch.resources import Resources
 from workbench.launch.walltime import walltime as seconds_of
 
 PROTOCOLS = ("mpi", "tcp")

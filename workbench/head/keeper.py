@@ -9,8 +9,7 @@ import signal
 import sys
 
 from workbench.deploy import lease
-from workbench.deploy.late_record import await_record
-from workbench.deploy.registry import Record
+from workbench.deploy.registry import Record, await_record
 from workbench.errors import WorkbenchError
 from workbench.files import node_dirs
 from workbench.head.world_process import WorldProcess

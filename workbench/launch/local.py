@@ -15,8 +15,7 @@ from workbench.errors import InvalidRequest, LaunchError, named
 from workbench.hints import Option
 from workbench.launch.allocation import enclosing
 from workbench.launch.environment import scrub, scrub_rank
-from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
-from workbench.launch.resources import Resources, option_of
+from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher, Resources, option_of
 from workbench.launch.script import write_script
 from workbench.log import debug_log
 from workbench.processes.process_id import start_time

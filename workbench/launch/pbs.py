@@ -13,12 +13,11 @@ from workbench.launch import pbs_parse, slurm
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources, silent
 from workbench.launch.jobqueue import site
 from workbench.launch.pbs_errors import refusal
 from workbench.launch.pbs_resources import settled
 from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text
-from workbench.launch.resources import Resources
 
 # How to ask for jobs, best way first: not every PBS knows JSON, or keeps those that have ended.
 _WAYS = {

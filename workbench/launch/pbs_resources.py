@@ -8,9 +8,9 @@ from typing import Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Option
+from workbench.launch.interface import Resources
 from workbench.launch.jobqueue import Site, fill
 from workbench.launch.pbs_script import GEOMETRY, OURS, Flavour, directives, skipped
-from workbench.launch.resources import Resources
 
 # Directives that have options of their own, by the field of `Resources`; the options are called as the fields.
 _FIELDS = {"queue": "-q", "account": "-A", "walltime": "-l walltime"}

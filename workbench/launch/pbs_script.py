@@ -11,7 +11,7 @@ from itertools import pairwise
 from workbench.errors import InvalidRequest
 from workbench.launch.interface import JobSpec
 from workbench.launch.jobqueue import Site, header
-from workbench.launch.pbs_words import CODE_NO_COMMAND, CODE_NO_OUTPUT
+from workbench.launch.pbs_parse import CODE_NO_COMMAND, CODE_NO_OUTPUT
 from workbench.launch.walltime import pbs_clock
 
 # On the command line too: SLURM's emulation does not read them in the script.

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.errors import InvalidRequest, named
+from workbench.launch.interface import Resources, option_of
 from workbench.launch.jobqueue import Site, fill
-from workbench.launch.resources import Resources, option_of
 from workbench.launch.slurm_script import MEMORY, OPTIONS, OURS, option, quoted, same
 
 # What a user may have set for sbatch, which takes it ahead of what a script says.

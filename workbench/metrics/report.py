@@ -1,10 +1,15 @@
-"""`workbench.report`: what a training of yours tells while it runs, for the dashboard's curves."""
+"""What code on a rank tells while it runs: numbers of a training, for the dashboard's curves, and events by topic."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Command
 from workbench.metrics.training import RESERVED, TOPIC, is_number
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 
 def report(step: float, *, name: str = "training", **values: float) -> None:
@@ -48,11 +53,9 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
     from workbench.mpi import context
 
     if context.is_rank():
-        from workbench.metrics import events
-
         place = context.current()
         who = f"{name}, rank {place.rank}"
-        events.tell(TOPIC, {"fit": f"{who} of {place.world}", "name": who, "records": [record]})
+        tell(TOPIC, {"fit": f"{who} of {place.world}", "name": who, "records": [record]})
         return
     from distributed import get_client
 
@@ -64,3 +67,26 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
             hint=("Call it after ", Command("start"), ", or with a Client of the cluster."),
         ) from error
     client.log_event(TOPIC, {"fit": name, "name": name, "records": [record]})
+
+
+# At most one: that of this process.
+_workers: list[Worker] = []
+
+
+def carry(worker: Worker) -> None:
+    """Have events of this process go by this worker."""
+    _workers[:] = [worker]
+
+
+def tell(topic: str, message: Any) -> None:
+    """Tell something to the clients that have subscribed to a topic; from any thread of a rank.
+
+    Parameters
+    ----------
+    topic
+        What they have called `distributed.Client.subscribe_topic` with.
+    message
+        Numbers, text, lists and dicts of these.
+    """
+    for worker in _workers:
+        worker.log_event(topic, message)

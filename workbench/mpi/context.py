@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from workbench.mpi.spmd_thread import SpmdThread
+    from workbench.mpi.threads import SpmdThread
 
 
 @dataclass(frozen=True)

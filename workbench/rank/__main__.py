@@ -26,12 +26,10 @@ from typing import NoReturn
 
 from workbench import comm
 from workbench.deploy import logs
-from workbench.deploy.late_record import await_record
-from workbench.deploy.registry import Record
+from workbench.deploy.registry import Record, await_record
 from workbench.files import node_dirs
 from workbench.mpi.context import RankContext, current, enter
-from workbench.mpi.main_thread import MainThread
-from workbench.mpi.spmd_thread import SpmdThread
+from workbench.mpi.threads import MainThread, SpmdThread
 from workbench.processes import open_files, parent_death
 from workbench.processes.process_id import ProcessId
 from workbench.rank import world

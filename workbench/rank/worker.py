@@ -12,22 +12,22 @@ from distributed import Worker
 
 from workbench import comm, config
 from workbench.cells.rank import Cells
-from workbench.collective.answering import answering
 from workbench.collective.broadcast_rank import Broadcasts
 from workbench.collective.rank import SpmdCalls
+from workbench.collective.rank_rpc import answering
 from workbench.comm.unix_http import UnixHTTP
 from workbench.deploy import certificates
 from workbench.deploy.registry import Record
 from workbench.files import node_dirs
 from workbench.launch import allocation, network
-from workbench.metrics import events
+from workbench.metrics import report
 from workbench.metrics.activity import Activity
 from workbench.metrics.busy_time import Busy
 from workbench.metrics.sampler import metering
 from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
 from workbench.mpi.counters import MEETINGS, Meter
-from workbench.mpi.main_thread import MainThread
+from workbench.mpi.threads import MainThread
 from workbench.rank.world import facts
 
 # Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
@@ -134,7 +134,7 @@ async def serve(
         metrics={"transport": lambda _: comm.summary()},
         plugins=(busy := Busy(),),
     )
-    events.carry(worker)
+    report.carry(worker)
     communicators = Communicators(context.spmd)
     Broadcasts(worker, context, communicators)
     worker.activity = activity = Activity(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import LaunchError
 from workbench.hints import Command
 from workbench.mpi.context import RankContext
-from workbench.mpi.spmd_thread import SpmdThread
+from workbench.mpi.threads import SpmdThread
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -16,8 +16,7 @@ from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, W
 from workbench.hints import PANEL
 from workbench.server.blocking_files import FilesSilent, records
 from workbench.server.dashboards import Panels, dask_socket
-from workbench.server.proxy import Proxy, without_token
-from workbench.server.upstream import Upstream
+from workbench.server.proxy import Proxy, Upstream, without_token
 
 ROUTE = r"workbench/(dashboard|dask)/([^/]+)(/.*)?"
 """What follows the base URL of a server: the kind of pages, the name of a cluster, the path of a page."""

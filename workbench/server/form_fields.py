@@ -11,7 +11,7 @@ from typing import Any
 from workbench.commands.table import Argument, verbs
 from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
 from workbench.hints import PANEL, TERMINAL, label
-from workbench.launch.resources import Resources, option_of
+from workbench.launch.interface import Resources, option_of
 
 # What stands for whole numbers in help.
 _NUMBERS = frozenset("NKRGT")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import AbstractContextManager
 from html import escape
 from http.client import responses
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote_plus, urlsplit
 
 from tornado.httpclient import HTTPClientError, HTTPRequest
@@ -29,7 +30,35 @@ from tornado.websocket import (
 from workbench.errors import HeadUnreachable
 from workbench.hints import Command
 from workbench.server.pings import Pinging
-from workbench.server.upstream import Upstream
+
+
+class Upstream(Protocol):
+    """An HTTP server that is reached by a Unix socket of this host, wherever it runs."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """The path, as its server has it, of what the browser finds under the prefix; with a slash at its end."""
+        ...
+
+    async def socket(self) -> Path:
+        """Return the socket that it answers on, and start it if need be.
+
+        Raises
+        ------
+        WorkbenchError
+            If it cannot be reached; the message is for the person who looks.
+        """
+        ...
+
+    def viewing(self) -> AbstractContextManager[None]:
+        """Give a context in which somebody looks at it."""
+        ...
+
 
 ASKED = (
     "Accept",

@@ -17,8 +17,8 @@ from workbench.deploy.registry import Record, World
 from workbench.errors import ClusterNotFound, InvalidRequest
 from workbench.hints import TERMINAL
 from workbench.launch import pbs
+from workbench.launch.interface import Resources
 from workbench.launch.pbs_script import Flavour
-from workbench.launch.resources import Resources
 from workbench.processes.process_id import ProcessId
 
 HERE = ProcessId.here()

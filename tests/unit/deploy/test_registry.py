@@ -24,10 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import until
 
-from workbench.deploy import display, late_record, registry
+from workbench.deploy import display, registry
 from workbench.deploy import ended as ended_because
-from workbench.deploy.late_record import await_record
-from workbench.deploy.registry import Record, World
+from workbench.deploy.registry import Record, World, await_record
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, RecordError
 from workbench.processes.process_id import ProcessId
 
@@ -668,7 +667,7 @@ def test_a_record_that_never_appears_is_told_with_path_host_and_time():
 def test_a_record_that_is_refused_is_not_awaited(monkeypatch):
     record = cluster()
     record.folder.chmod(0o755)
-    monkeypatch.setattr(late_record, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pytest.fail))
+    monkeypatch.setattr(registry, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pytest.fail))
     with pytest.raises(RecordError):
         await_record("a")
 

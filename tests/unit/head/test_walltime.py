@@ -11,9 +11,8 @@ import pytest
 from workbench.deploy.record import Record
 from workbench.head import walltime
 from workbench.head.walltime import LAST, Countdown, Walltime, job_end
-from workbench.launch.interface import UNKNOWN, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Resources
 from workbench.launch.local import LocalLauncher
-from workbench.launch.resources import Resources
 
 SOON = 10.0
 HOUR = 3600.0

@@ -11,8 +11,8 @@ import dask
 import pytest
 
 from workbench.errors import InvalidRequest
+from workbench.launch.interface import Resources
 from workbench.launch.jobqueue import fill, header, presets, site
-from workbench.launch.resources import Resources
 
 SLURM = {
     "queue": "batch",

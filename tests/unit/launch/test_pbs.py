@@ -20,10 +20,9 @@ from workbench.deploy.record import Record
 from workbench.deploy.start import Job
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent, StartError
 from workbench.launch import poller as room
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
 from workbench.launch.pbs import PBSLauncher, available
 from workbench.launch.pbs_script import SUBMIT_OPTIONS
-from workbench.launch.resources import Resources
 
 GONE = JobStatus(JobState.UNKNOWN, forgotten=True)
 JSON = "qstat -x -f -F json"

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from workbench.errors import InvalidRequest
-from workbench.launch.interface import JobSpec
+from workbench.launch.interface import JobSpec, Resources
 from workbench.launch.jobqueue import site
+from workbench.launch.pbs_parse import CODE_NO_COMMAND, CODE_NO_OUTPUT
 from workbench.launch.pbs_script import Flavour, directives, job_name, requests, script_text
-from workbench.launch.pbs_words import CODE_NO_COMMAND, CODE_NO_OUTPUT
-from workbench.launch.resources import Resources
 
 NASTY = 'it\'s $HOME "quoted" `date` \\n; exit 3'
 MIB = 2**20

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus
-from workbench.launch.resources import Resources
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
 from workbench.launch.slurm import SlurmLauncher, available
 from workbench.launch.slurm_parse import (
     ACCOUNT_FORMAT,

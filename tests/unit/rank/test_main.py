@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import pytest
 from support.patience import DEADLINE
 
-from workbench.mpi.spmd_thread import SpmdThread
+from workbench.mpi.threads import SpmdThread
 from workbench.processes.process_id import ProcessId
 from workbench.rank import worker, world
 from workbench.rank.__main__ import _is_of_the_world, _meet

@@ -36,7 +36,7 @@ class Sender:
     fit, name
         Identity of the fit, and what it is called.
     tell
-        Sends an event: `workbench.metrics.events.tell`, or `distributed.Client.log_event`.
+        Sends an event: `workbench.metrics.report.tell`, or `distributed.Client.log_event`.
     awaited
         Whether a `Listener` waits for the records.
     """

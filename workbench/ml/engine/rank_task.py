@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.metrics import events
+from workbench.metrics import report
 from workbench.ml.checks import Checks, make
 from workbench.ml.engine.mpi_parts import RankParts, serve
 from workbench.ml.engine.parts import Parts
@@ -51,7 +51,7 @@ def on_rank(
     if comm.rank:
         serve(comm, part)
         return None
-    sender = Sender(fit, task.checks.estimator, events.tell, awaited=wanted)
+    sender = Sender(fit, task.checks.estimator, report.tell, awaited=wanted)
     parts = RankParts(comm, part, sender)
     found = task.algorithm(parts, task.settings)
     if task.kept:

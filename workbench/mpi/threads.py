@@ -1,8 +1,9 @@
-"""The thread of a rank that makes its MPI calls.
+"""The two threads of a rank that run what concerns MPI and cells.
 
-It initialises MPI, so it may call MPI at any thread level; with MPI_THREAD_FUNNELED or SERIALIZED it is the
-only one that may. Being a thread of its own, a collective call does not wait for a free task slot of the
-Dask worker, and cannot deadlock with the tasks that hold them.
+The *SPMD thread* makes the MPI calls of calls on all ranks. It initialises MPI, so it may call MPI at any thread level;
+with MPI_THREAD_FUNNELED or SERIALIZED it is the only one that may. Being a thread of its own, a collective call does
+not wait for a free task slot of the Dask worker, and cannot deadlock with the tasks that hold them. The *main thread*
+waits for the end of the worker, and becomes the IPython engine when it is asked to.
 """
 
 from __future__ import annotations
@@ -12,6 +13,31 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
+
+
+class MainThread:
+    """Runs functions on the main thread, one after another, until the rank ends.
+
+    Attributes
+    ----------
+    ended : concurrent.futures.Future
+        Done when the worker has ended: what the rank lives for.
+    """
+
+    def __init__(self, ended: Future[Any]) -> None:
+        self.ended = ended
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def submit(self, function: Callable[[], None]) -> None:
+        """Have the main thread call `function`, which handles its errors itself. Thread-safe."""
+        self._queue.put(function)
+
+    def run(self) -> None:
+        """Call what is submitted until the worker has ended. On the main thread."""
+        self.ended.add_done_callback(lambda _: self._queue.put(None))
+        while (function := self._queue.get()) is not None:
+            function()
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
