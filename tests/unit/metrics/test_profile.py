@@ -186,9 +186,9 @@ def test_an_operation_that_is_not_over_counts_with_its_seconds_until_now(worker)
     with worker.activity.running("1", "f", watch):
         watch.enter("Barrier")
         watch.since -= 100
-        before = profile_rank.Counted.now(worker.activity)
+        before = worker.activity.counted()
         watch.leave()
-        after = profile_rank.Counted.now(worker.activity)
+        after = worker.activity.counted()
 
     assert 100 < before.operations["Barrier"][2] <= after.operations["Barrier"][2] < 110
     assert [its.operations["Barrier"][0] for its in (before, after)] == [0, 1]
