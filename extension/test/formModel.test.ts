@@ -155,6 +155,45 @@ test('a start that is cancelled leaves a form that can be changed', async () => 
   assert.ok(model.canStart);
 });
 
+test('a start that is cancelled before anything was heard of it locks no form', async () => {
+  const { model } = await started();
+
+  await model.cancel();
+
+  assert.deepEqual([model.isStarting, model.startId], [false, '']);
+});
+
+test('a start that is cancelled locks no form where news come by requests alone', async () => {
+  const { clusters, model } = await started();
+  clusters.tell({ starts: [start()], state: 'reconnecting' });
+
+  await model.cancel();
+  assert.ok(model.isStarting);
+  clusters.tell({ starts: [] });
+
+  assert.ok(!model.isStarting);
+});
+
+test('a start that the server has forgotten can be cancelled', async () => {
+  const { server, model } = await started();
+  server.dismissal = new ApiError(404, 'there is no such start');
+
+  await model.cancel();
+
+  assert.deepEqual([model.isStarting, model.failure], [false, null]);
+});
+
+test('what a start could not be cancelled for is forgotten with the next try', async () => {
+  const { server, model } = await started();
+  server.dismissal = new ApiError(504, 'no answer');
+  await model.cancel();
+  server.dismissal = undefined;
+
+  await model.cancel();
+
+  assert.deepEqual([model.isStarting, model.failure], [false, null]);
+});
+
 test('a start that cannot be cancelled goes on, and the form reports why', async () => {
   const { server, model } = await started();
   server.dismissal = new ApiError(504, 'no answer');

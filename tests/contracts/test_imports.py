@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -121,6 +123,50 @@ def test_no_files_import_each_other_in_a_circle():
     modules = graph.modules - {"workbench"}
 
     assert circles({module: graph.find_modules_directly_imported_by(module) & modules for module in modules}) == []
+
+
+BASE = {"config", "errors", "hints", "session", "text"}
+
+
+def packages_that_import(modules: frozenset[str]) -> dict[str, set[str]]:
+    """Return which packages and modules at the top import which others; those at the bottom as one, ``base``."""
+
+    def package(module: str) -> str:
+        name = module.split(".")[1]
+        return "base" if name in BASE else name
+
+    graph, found = grimp.build_graph("workbench", cache_dir=None), defaultdict(set)
+    for module in modules:
+        for other in graph.find_modules_directly_imported_by(module) & modules:
+            found[package(module)].add(package(other))
+    return {one: others - {one} for one, others in found.items()}
+
+
+def drawn() -> dict[str, set[str]]:
+    """Return which package has arrows to which others in the drawing of docs/architecture.md."""
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    arrows = defaultdict(set)
+    for line in text.partition("graph TD\n")[2].partition("```")[0].splitlines():
+        steps = [[name.partition("[")[0].strip() for name in step.split("&")] for step in line.split("-->")]
+        for ones, others in itertools.pairwise(steps):
+            for one in ones:
+                arrows[one].update(others)
+    return arrows
+
+
+def reached(arrows: dict[str, set[str]], one: str) -> set[str]:
+    """Return all that arrows lead to."""
+    others = arrows.get(one, set())
+    return others.union(*(reached(arrows, other) for other in others))
+
+
+def test_the_drawing_of_the_packages_shows_their_imports():
+    modules = frozenset(grimp.build_graph("workbench", cache_dir=None).modules - {"workbench", "workbench.__main__"})
+    imports, arrows = packages_that_import(modules), drawn()
+
+    assert {one: others - imports[one] for one, others in arrows.items() if others - imports[one]} == {}, "not imported"
+    hidden = {one: others - reached(arrows, one) for one, others in imports.items()}
+    assert {one: others for one, others in hidden.items() if others} == {}, "not drawn, and not implied"
 
 
 def python(code: str) -> str:

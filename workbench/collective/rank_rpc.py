@@ -1,4 +1,4 @@
-"""Asks one rank for its part in a call on all ranks, and says who it was if that fails."""
+"""How the head asks one rank for its part in a call on all ranks, and how the rank answers."""
 
 from __future__ import annotations
 
@@ -121,8 +121,6 @@ Handler = Callable[..., Awaitable[Any]]
 
 def answering(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Return handlers for what the head asks by `Asking.ask`, made of plain coroutine functions.
-
-    See `workbench.collective.rank_rpc.Asking`.
 
     Each answers ``{"answer": result}``, or, if the function raised, ``{"raised": fields}``, as of
     `WorkbenchError.fields`; of other errors than ours ``kind`` and ``message`` alone.

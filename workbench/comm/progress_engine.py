@@ -1,6 +1,6 @@
 """Frames on their way by MPI: what the event loops of this process have outstanding, and who moves it on.
 
-The event loop itself tests the requests, while there are some, and calls MPI a few times in the four seconds after:
+The event loop itself tests the requests, while there are some, and calls MPI a few times in the seconds after:
 no thread, and no polling of an idle process. This was chosen by measurement against a thread that is handed the request
 and hands the news back, two ranks on one host. Once the sender has posted, the first test of a receive copies the
 whole frame: on Open MPI 5 and MPICH 5, from 64 KiB to 64 MiB, however seldom the sender looks after its side. The

@@ -13,8 +13,7 @@ from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest, named
 from workbench.hints import Command, Option
-from workbench.launch import mpi_library as mpi_choice
-from workbench.launch import network, process_manager
+from workbench.launch import mpi_library, network, process_manager
 from workbench.launch.allocation import enclosing
 from workbench.launch.interface import Launcher, Resources
 from workbench.launch.launchers import choose, launcher
@@ -123,7 +122,7 @@ def request(
     of_each = _count("threads", threads)
     limit = None if memory is None else _bytes(memory, here=not starts.batch)
     settled = starts.settle(asked, ranks=size, threads=of_each, memory=limit)
-    choice = mpi_choice.check_choice(mpi)
+    choice = mpi_library.check_choice(mpi)
     if fault_tolerant:
         _check_fault_tolerance(choice)
     its_nodes = starts.on_nodes(settled)
@@ -209,7 +208,7 @@ def _directory() -> str:
 
 
 def _check_fault_tolerance(choice: str) -> None:
-    found = mpi_choice.find(choice)
+    found = mpi_library.find(choice)
     if not has_ulfm(found):
         raise InvalidRequest(
             f"--fault-tolerant: ranks of {found} cannot go on when one of them dies; Open MPI from version 5 can.",

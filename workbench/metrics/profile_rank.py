@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 # Seconds after which a profile is forgotten: whoever has begun it may be gone.
 _LONGEST = 24 * 3600.0
-# Between an operation of MPI and who calls it: what counts, the communicator, mpi4py, the blocks that these open.
-_ROOMS = ("cells", "collective", "metrics", "mpi", "placement", "rank")
+# Between an operation of MPI and who calls it: what counts, the communicator, mpi4py, the blocks that these open. What
+# hands blocks to Heat is not: MPI is called there for a user's library.
+_HEAT = str(Path(__file__).parents[1] / "mpi" / "heat.py")
+_OURS = ("cells", "collective", "metrics", "mpi", "placement", "rank")
 _BETWEEN = (
-    *(f"{Path(__file__).parents[1] / room}/" for room in _ROOMS),
+    *(f"{Path(__file__).parents[1] / package}/" for package in _OURS),
     "src/mpi4py/",
     str(contextlib.__file__),
     "<",
@@ -145,7 +147,7 @@ def locate() -> str:
         file = frame.f_code.co_filename
         whose = _whose.get(file)
         if whose is None:
-            passed = _PASSED if file.startswith(_BETWEEN) else _LIBRARY
+            passed = _PASSED if file.startswith(_BETWEEN) and file != _HEAT else _LIBRARY
             whose = _whose[file] = _USER if is_users(frame) else passed
         if whose == _USER:
             return _named(frame)

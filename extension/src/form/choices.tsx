@@ -12,7 +12,7 @@ export function Scheduler({ form, field }: { form: IForm; field: IField }): Reac
   const first = React.useRef<HTMLSelectElement>(null);
   React.useEffect(() => {
     // the tab was activated before there was anything in it
-    if (document.activeElement?.contains(first.current)) {
+    if (document.activeElement?.closest('.wb-New')?.contains(first.current)) {
       first.current?.focus();
     }
   }, []);

@@ -199,18 +199,25 @@ export class FormModel implements IDisposable {
     this._startId = id;
     this._isStarting = true;
     this.isSeen = isOld;
+    this.isCancelled = false;
     this.clusters.changed.connect(this.look);
     this.look();
   }
 
   /** Cancel the start that the server has accepted. */
   async cancel(): Promise<void> {
+    this._failure = null;
     try {
       await this.source.dismiss(this._startId);
     } catch (error) {
-      this._failure = failureOf(error);
-      this.emit();
+      if (!(error instanceof ApiError && error.status === 404)) {
+        this._failure = failureOf(error);
+        this.emit();
+        return;
+      } // it is over already
     }
+    this.isCancelled = true;
+    this.look();
   }
 
   get isDisposed(): boolean {
@@ -240,7 +247,8 @@ export class FormModel implements IDisposable {
     const start = this.clusters.startOf(this._startId);
     // the answer to the request may come before the news of the start
     this.isSeen ||= start !== undefined;
-    const isGone = !start && this.isSeen && this.clusters.state === 'live';
+    const isLeft = this.isCancelled || (this.isSeen && this.clusters.state === 'live');
+    const isGone = !start && isLeft;
     if (isGone || (start && start.state !== 'starting')) {
       this.clusters.changed.disconnect(this.look);
       this._startId = '';
@@ -283,6 +291,8 @@ export class FormModel implements IDisposable {
   private check: ICheck = { errors: {}, script: null };
   // whether the model knew the start
   private isSeen = false;
+  // whether the server has cancelled the start: whatever is heard of it later, the form waits for nothing
+  private isCancelled = false;
   // the start that has failed in this form
   private failed: string | null = null;
   private _form: IForm | null = null;

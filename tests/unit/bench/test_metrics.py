@@ -55,7 +55,7 @@ async def without_chromium():
 def test_without_a_browser_the_bench_says_so_before_anything_is_started(monkeypatch, playwright, words):
     monkeypatch.setitem(sys.modules, "playwright.async_api", playwright)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("workbench.MPICluster", lambda *_, **__: pytest.fail("a cluster was started"))
+    monkeypatch.setattr("workbench.cluster.MPICluster", lambda *_, **__: pytest.fail("a cluster was started"))
     parser = argparse.ArgumentParser()
     metrics.add_options(parser)
 

@@ -69,7 +69,7 @@ def test_the_full_form_has_four_times_the_starts_and_the_measurements(monkeypatc
         monkeypatch.setattr(overhead.mpi_library, "find", lambda: FOUND)
         monkeypatch.setattr(overhead, "machine", lambda _: {})
         monkeypatch.setattr(overhead, "bare_world", lambda *_: nullcontext())
-        monkeypatch.setattr("workbench.MPICluster", lambda *_, **__: nullcontext())
+        monkeypatch.setattr("workbench.cluster.MPICluster", lambda *_, **__: nullcontext())
         monkeypatch.setattr("distributed.Client", lambda *_: nullcontext())
         monkeypatch.setattr(
             overhead, "Arms", lambda *_: SimpleNamespace(pairs=lambda rounds: seen.append(rounds) or ())

@@ -70,8 +70,7 @@ class Recipe(Transformer, Estimator):
     Examples
     --------
     >>> import pandas as pd
-    >>> from workbench.ml.recipe.estimator import Recipe
-    >>> from workbench.ml.recipe.steps import Impute, OneHot, Scale
+    >>> from workbench.ml import Impute, OneHot, Recipe, Scale
     >>> flights = pd.DataFrame({"distance": [100.0, None, 300.0], "carrier": ["AA", "UA", "AA"]})
     >>> recipe = Recipe([([Impute("median"), Scale()], "distance"), (OneHot(), "carrier")])
     >>> recipe.fit_transform(flights).round(2)
