@@ -1,4 +1,4 @@
-"""Small words of messages."""
+"""Words of messages, and those of a line that a user types."""
 
 from __future__ import annotations
 

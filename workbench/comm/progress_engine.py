@@ -42,7 +42,7 @@ _SOON, _SELDOM = 0.001, 0.02
 # Calls of MPI for each second between two looks, and at most at one look.
 _SETTLED, _CALLS, _MOST_CALLS = 4.0, 20_000, 1000
 # Seconds of these calls at a time: where processes share cores, Open MPI yields at each call, and a thousand calls
-# beside programs that compute took five seconds, in which the event loop served nobody.
+# beside programs that compute took up to seven seconds, in which the event loop served nobody.
 _SLICE = 0.002
 # Seconds until a send to a peer whose socket has ended is given up, and between two tests of it from then on: a peer
 # that was only slow receives it yet.

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from bokeh.models import ColumnDataSource, NumeralTickFormatter
 
-from workbench.dashboard import cards, charts, diagnosis
+from workbench.dashboard import cards, charts, worst_ranks
 from workbench.dashboard.colour_scale import Coding
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
@@ -59,7 +59,8 @@ class Overview(Page):
         moment = self.moment
         self._tiles.object = self._cluster()
         told = [
-            [f"<b>Rank {escape(moment.names[worst.rank])}</b>", escape(worst.why)] for worst in diagnosis.worst(moment)
+            [f"<b>Rank {escape(moment.names[worst.rank])}</b>", escape(worst.why)]
+            for worst in worst_ranks.worst(moment)
         ]
         self._worst.object = (
             cards.rows(("Rank", "Why"), told, wide=1) if told else "<p class=note>No rank stands out.</p>"

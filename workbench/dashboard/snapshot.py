@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from workbench.dashboard import diagnosis
+from workbench.dashboard.diagnosis import Wait
 from workbench.metrics.frames import places
 from workbench.metrics.schema import KINDS, RANK, TICK
 from workbench.metrics.update import Layout, Update
@@ -105,6 +107,11 @@ class Moment:
     def nodes_lately(self) -> NDArray[np.float32]:
         """Means of the last five seconds, shape (nodes, len(NODE))."""
         return means(self.node[-_LATELY:])
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        """Who waits for whom for more than a moment."""
+        return diagnosis.waits(self.layout, self.update.now, self.told)
 
     @cached_property
     def imbalance(self) -> float:

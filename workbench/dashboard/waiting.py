@@ -79,7 +79,7 @@ class Waiting(Page):
     def _diagnosis(self) -> str:
         moment = self.moment
         layout, now = moment.layout, moment.update.now
-        told = [diagnosis.words(layout, now, moment.told, wait) for wait in diagnosis.waits(layout, now, moment.told)]
+        told = [diagnosis.words(layout, now, moment.told, wait) for wait in moment.waits]
         silent = [rank for rank, its in enumerate(now) if its.silent > 0 and not its.is_lost]
         if silent:
             told.insert(0, f"Nothing is heard of {diagnosis.named(layout, silent)}.")

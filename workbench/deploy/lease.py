@@ -38,7 +38,7 @@ def is_of(folder: Path, record: Record) -> bool:
 
 async def lost(record: Record) -> None:
     """Return when the lease is lost."""
-    # The command needs no lease for long, and starts faster without.
+    # It loads logging: the command, which loads this module, starts faster without.
     import asyncio
 
     missed = 0

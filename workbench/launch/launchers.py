@@ -11,7 +11,7 @@ from workbench.launch.interface import SCHEDULERS, Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
 
 CHOICES = ("auto", *SCHEDULERS)
-"""What a start may name: ``auto`` takes the first that answers."""
+"""What a start may name; ``auto``: the first batch scheduler that answers, else this host."""
 COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
 """The command by which each batch scheduler is known, in the order in which ``auto`` asks them."""
 

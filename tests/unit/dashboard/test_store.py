@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard import diagnosis, head_source
+from workbench.dashboard import diagnosis, head_source, worst_ranks
 from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP, Coding
 from workbench.dashboard.head_source import HeadSource
 from workbench.dashboard.ring_buffer import Ring
@@ -273,10 +273,10 @@ async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
     await store.refresh()
 
     moment = store.at(None)
-    (wait,) = diagnosis.waits(moment.layout, moment.update.now, moment.told)
+    (wait,) = moment.waits
     assert wait.awaited == (source.source.straggler,)
-    assert diagnosis.worst(moment)[0].rank == source.source.straggler
-    assert "7 ranks wait for it in Allreduce" in diagnosis.worst(moment)[0].why
+    assert worst_ranks.worst(moment)[0].rank == source.source.straggler
+    assert "7 ranks wait for it in Allreduce" in worst_ranks.worst(moment)[0].why
     words = diagnosis.words(moment.layout, moment.update.now, moment.told, wait)
     assert words == (
         "Ranks 0-4, 6-7 have been in Allreduce of KMeans.fit for 5 s and wait for rank 5, "
@@ -290,7 +290,7 @@ async def test_a_rank_that_is_not_heard_of_is_worse_than_one_that_is_late():
 
     await store.refresh()
 
-    worst = diagnosis.worst(store.at(None))
+    worst = worst_ranks.worst(store.at(None))
     assert (worst[0].rank, worst[0].why) == (1, "nothing was heard of it for 30 s")
 
 
@@ -301,13 +301,13 @@ async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
     await store.refresh()
 
     moment = store.at(None)
-    assert (diagnosis.worst(moment)[0].rank, diagnosis.worst(moment)[0].why) == (
+    assert (worst_ranks.worst(moment)[0].rank, worst_ranks.worst(moment)[0].why) == (
         3,
         "was lost 12 s ago; results on it are gone",
     )
-    assert diagnosis.words(
-        moment.layout, moment.update.now, BEGAN, diagnosis.waits(moment.layout, moment.update.now, moment.told)[0]
-    ) == ("Ranks 0-2 have been in Allreduce of f for 10 s and wait for rank 3, which is lost (12 s ago).")
+    assert diagnosis.words(moment.layout, moment.update.now, BEGAN, moment.waits[0]) == (
+        "Ranks 0-2 have been in Allreduce of f for 10 s and wait for rank 3, which is lost (12 s ago)."
+    )
 
 
 def test_who_waits_for_a_message_waits_for_nobody_that_is_known():
