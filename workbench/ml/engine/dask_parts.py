@@ -181,6 +181,10 @@ class ActorParts:
             found: dict[str, Any] = asking.result()
         except (OSError, asyncio.InvalidStateError) as error:
             raise await self._reason() from error
+        except RuntimeError as error:  # of the client, which is closing, or of a part
+            if client.status == "running":
+                raise
+            raise await self._reason() from error
         else:
             return found
         finally:
@@ -191,7 +195,7 @@ class ActorParts:
         scheduler: Any = self._client.scheduler
         try:
             workers = (await asyncio.wait_for(scheduler.identity(n_workers=-1), _LOOK))["workers"]
-        except (OSError, AttributeError):  # no answer, no answer in time, a client that is closed
+        except (OSError, AttributeError, RuntimeError):  # no answer, or not in time; the client is closed
             return HeadUnreachable(_BEHEADED, hint=(Command("list"), " tells which clusters there are."))
         gone = (address for address in self._addresses if address not in workers)
         return RankLost(_lost(next(gone, self._addresses[0])))
