@@ -1,4 +1,4 @@
-"""What a run of tests came to, for the line at the end of `make test`: outcomes, and the time of each test."""
+"""What a run of tests came to, for the end of `make test`: outcomes and times. Shows each failure at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest  # noqa: TC002  (registered by name)
 
 _FILE = "WORKBENCH_TEST_TIMES"
+# Characters of a failure that are shown at once; the end of the run shows all.
+_SHOWN = 4000
 
 
 class Times:
     """Adds up what the parts of a test take, and writes a file at the end of the run."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, config: pytest.Config) -> None:
         self._file = file
+        self._config = config
         self._outcomes: Counter[str] = Counter()
         self._seconds: Counter[str] = Counter()
 
@@ -25,6 +28,9 @@ class Times:
         self._seconds[report.nodeid] += report.duration
         if report.when == "call" or report.outcome != "passed":
             self._outcomes[report.outcome] += 1
+        if report.failed and (terminal := self._config.pluginmanager.get_plugin("terminalreporter")):
+            # A run that takes an hour, or is interrupted, shows its failures before its end.
+            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})\n{report.longreprtext[-_SHOWN:]}", red=True)
 
     def pytest_sessionfinish(self) -> None:
         """Write what this run came to."""
@@ -34,4 +40,4 @@ class Times:
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the run, unless this is one of the processes of ``pytest -n``."""
     if (file := os.environ.get(_FILE)) and "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(Times(Path(file)), "times")
+        config.pluginmanager.register(Times(Path(file), config), "times")
