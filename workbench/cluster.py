@@ -21,7 +21,7 @@ from workbench.deploy.start import LOOK, Job, submitted_script
 from workbench.log import debug_log
 from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
-from workbench.session import dashboard_path
+from workbench.session.notebook import dashboard_path
 
 # Milliseconds between two looks whether the cluster is still there.
 _WATCH = 3000
@@ -243,12 +243,6 @@ class MPICluster(Cluster):
             progress.show(self._job.words(), record.up, record.total)
             await asyncio.sleep(self._job.pause)
 
-    @property
-    def _head(self) -> Any:
-        if self.status in (Status.closing, Status.closed):
-            raise self._connection.lost()
-        return self._connection.head
-
     async def _await_ready(self, progress: Progress) -> None:
         while True:
             record = self._job.record
@@ -324,7 +318,7 @@ class MPICluster(Cluster):
         wanted = rank_count(n, here=not self._job.record.spread)
 
         async def scale() -> None:
-            await self._change(self._head.workbench_scale(n=wanted), f"scaling to {wanted}")
+            await self._change("scale", f"scaling to {wanted}", n=wanted)
 
         return self.sync(scale)
 
@@ -332,7 +326,7 @@ class MPICluster(Cluster):
         """End all ranks and start them again in the same job; results that lie on them are lost."""
 
         async def restart() -> None:
-            await self._change(self._head.workbench_restart(), "restarting")
+            await self._change("restart", "restarting")
 
         return self.sync(restart)
 
@@ -340,11 +334,11 @@ class MPICluster(Cluster):
         """Send one large object to all ranks, as `workbench.broadcast` does with the client of ``get_client()``."""
         return broadcast(self.get_client(), obj, timeout=timeout)
 
-    async def _change(self, asked: Awaitable[None], what: str) -> None:
+    async def _change(self, operation: str, what: str, **message: Any) -> None:
         from distributed.objects import SchedulerInfo
 
-        await self._connection.change(asked, what, quiet=self.quiet)
-        self.scheduler_info = SchedulerInfo(await self._head.identity())
+        await self._connection.change(operation, what, quiet=self.quiet, **message)
+        self.scheduler_info = SchedulerInfo(await self._connection.head.identity())
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:
         """Not possible: the size of an MPI world is fixed when it starts."""

@@ -67,6 +67,8 @@ Hint: TypeAlias = Part | Sequence[Part]
 
 AGAIN = "Start the ranks again: cluster.restart() or ", Command("restart"), "; results that lie on them are lost by it."
 """What to do when nothing else helps."""
+LISTED = Command("list"), " shows which clusters exist."
+"""What to do when a cluster does not answer."""
 
 
 def label(option: str) -> str:

@@ -54,6 +54,17 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def rank_name(world: int, rank: int) -> str:
+    """Return the name of a rank among those of all worlds, which is that of its worker.
+
+    Examples
+    --------
+    >>> rank_name(0, 3), rank_name(1, 3)
+    ('3', 'w1.3')
+    """
+    return f"w{world}.{rank}" if world else str(rank)
+
+
 def exit_words(code: int) -> str:
     """Word how a process has ended.
 

@@ -17,7 +17,7 @@ from concurrent.futures import CancelledError, wait
 from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any
 
-from workbench import config, session
+from workbench import config
 from workbench.cells.engine_client import EngineLink, Item
 from workbench.cells.result import CellResult
 from workbench.cells.run_cell import RunCell
@@ -25,9 +25,11 @@ from workbench.collective import broadcast
 from workbench.collective.serialize import pack
 from workbench.collective.watchdog import Hang
 from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
-from workbench.hints import Command
 from workbench.placement import pinning
 from workbench.placement.ready import computed
+from workbench.session import notebook
+from workbench.session.current_client import current_client
+from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -42,6 +44,9 @@ _END = 12.0
 _VALUE, _AT_MOST = 1 << 20, 64 << 20
 # Seconds for the broadcast of one that can be sent with the cell: broadcasts wait for calls on all ranks, cells do not.
 _BROADCAST = 2.0
+
+# What errors of the head are about.
+_PURPOSE = "a cell"
 
 # By client and world.
 _links: weakref.WeakKeyDictionary[Client, dict[int, EngineLink]] = weakref.WeakKeyDictionary()
@@ -101,7 +106,7 @@ def run(
     check_syntax(code)
     seconds = None if timeout is None else config.time_span("timeout", timeout)
     patience = config.seconds("spmd.watchdog")
-    client = pinning.connected(client)
+    client = current_client(client)
     sent: list[Future[Any]] = []
     how = {name: _how(client, name, value, sent) for name, value in (names or {}).items()}
     cell = uuid.uuid4().hex
@@ -135,15 +140,10 @@ def evaluate(
 
 def complete(text: str, client: Client | None = None, world: int = 0) -> list[str]:
     """Return the names on rank 0 that continue `text`; at once and nothing if they cannot be had."""
-
-    async def ask() -> list[str]:
-        async with asyncio.timeout(0.5):
-            return await pinned.scheduler.workbench_cells_complete(world=world, text=text) or []
-
     try:
-        pinned: Any = pinning.connected(client)
-        return list(pinned.sync(ask))
-    except (WorkbenchError, OSError, TimeoutError):
+        head = ClientHead(current_client(client), "a completion")
+        return list(head.wait("cells_complete", 0.5, world=world, text=text) or [])
+    except WorkbenchError:
         return []
 
 
@@ -232,44 +232,30 @@ def _granted(client: Client, begin: Coroutine[Any, Any, dict[str, Any]], patienc
         while not wait([promise], timeout=patience).done:
             print("the cell waits for its turn, for the end of another one", flush=True)  # noqa: T201
         return promise.result()
-    except (OSError, CancelledError) as error:
-        if isinstance(error, WorkbenchError):
-            raise
-        raise _unreachable(client, error) from error
+    except CancelledError as error:
+        raise ClientHead(client, _PURPOSE).unreachable(error) from error
     except KeyboardInterrupt:
         promise.cancel()
         raise
 
 
-def _unreachable(client: Client, error: BaseException) -> HeadUnreachable:
-    """Return the error that says that the cluster is gone."""
-    if client.status != "running":
-        return HeadUnreachable("the client was closed while a cell was under way")
-    return HeadUnreachable(
-        f"the cluster does not answer any more ({type(error).__name__}): has it ended?", hint=("See ", Command("list"))
-    )
-
-
 async def _begin(
     client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    head: Any = client.scheduler
-    timeout = config.seconds("cells.queue-timeout")
     # Its import takes as long as engines need to start.
     importing = asyncio.ensure_future(asyncio.to_thread(EngineLink.prepare))
-    granted: dict[str, Any] | None = await head.workbench_cells_begin(
+    granted: dict[str, Any] = await ClientHead(client, _PURPOSE).begin(
+        "cells_begin",
         cell=cell,
         client=client.id,
-        origin=session.cell_number(),
+        origin=notebook.cell_number(),
         world=world,
         ranks=None if ranks is None else list(ranks),
         names=names,
         limit=config.size("cells.output-limit"),
-        timeout=timeout,
+        timeout=config.seconds("cells.queue-timeout"),
     )
     await importing
-    if granted is None:  # so Dask answers what it does not know
-        raise InvalidRequest(f"the client is of the cluster at {head.address}, which is no MPICluster: cells need one")
     return granted
 
 
@@ -296,16 +282,8 @@ def _close_unused() -> None:
 
 def _call_off(client: Client, cell: str, reason: str) -> None:
     """Have the head end a cell; it need not answer."""
-    head: Any = client.scheduler
-    if client.status != "running" or head is None:
-        return
-
-    async def interrupt() -> None:
-        async with asyncio.timeout(_ASK):
-            await head.workbench_cells_interrupt(cell=cell, reason=reason)
-
-    with contextlib.suppress(OSError, TimeoutError, RuntimeError, CancelledError):
-        client.sync(interrupt)
+    with contextlib.suppress(HeadUnreachable):
+        ClientHead(client, _PURPOSE).wait("cells_interrupt", _ASK, cell=cell, reason=reason)
 
 
 # -- a cell that runs ------------------------------------------------------------------------------------------
@@ -326,11 +304,10 @@ class _Course:
         self, client: Client, link: EngineLink, result: CellResult, idents: Mapping[int, str], what: RunCell
     ) -> None:
         self._client, self._result, self._cell = client, result, what.cell
+        self._head = ClientHead(client, _PURPOSE)
         self._said: queue.SimpleQueue[tuple[int, Item] | None] = queue.SimpleQueue()
         self._sent = {rank: link.send(idents[rank], what, self._taker(rank)) for rank in result.ranks}
-        head, loop = client.scheduler, client.loop
-        waiting = head.workbench_cells_wait(cell=what.cell)  # type: ignore[union-attr]
-        self._over: Promise[dict[str, Any]] = asyncio.run_coroutine_threadsafe(waiting, loop.asyncio_loop)  # type: ignore[union-attr]
+        self._over: Promise[dict[str, Any]] = self._head.submit("cells_wait", cell=what.cell)
         for promise in (self._over, *itertools.chain(*self._sent.values())):
             promise.add_done_callback(lambda _: self._said.put(None))
         self._patience = float("inf")
@@ -359,16 +336,9 @@ class _Course:
 
     def _where(self) -> dict[int, dict[str, Any]]:
         """Return where the ranks of the cell are; nothing if the head does not tell."""
-        head: Any = self._client.scheduler
-
-        async def ask() -> dict[int, dict[int, Any]]:
-            async with asyncio.timeout(_ASK):
-                worlds: dict[int, dict[int, Any]] = await head.workbench_where(world=self._result.world)
-                return worlds
-
         try:
-            worlds = self._client.sync(ask)
-        except (OSError, TimeoutError):
+            worlds: dict[int, dict[int, Any]] = self._head.wait("where", _ASK, world=self._result.world)
+        except HeadUnreachable:
             return {}
         places = worlds.get(self._result.world, {})
         its = {rank: told for rank, told in places.items() if told and rank in self._result.ranks}
@@ -390,8 +360,8 @@ class _Course:
         if self._over.done():
             try:
                 self._result.lost = self._over.result()["lost"]
-            except (OSError, CancelledError) as error:
-                raise _unreachable(self._client, error) from error
+            except CancelledError as error:
+                raise self._head.unreachable(error) from error
             self._patience = min(self._patience, time.monotonic() + _GRACE)
         missing = set(self._result.ranks) - set(self._result.lost)
         all_came = all(each.done() for rank in missing for each in self._sent[rank])

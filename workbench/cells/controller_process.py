@@ -15,6 +15,7 @@ from workbench.files import node_dirs
 from workbench.hints import Command
 from workbench.log import debug_log
 from workbench.processes import parent_death
+from workbench.processes.ending import end
 
 if TYPE_CHECKING:
     from workbench.deploy.registry import Record
@@ -133,14 +134,4 @@ class Engines:
         process = self._process
         if process is None:
             return
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                async with asyncio.timeout(_END):
-                    await process.wait()
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        debug_log.ended(process.pid, process.returncode, "the controller of the cells of world %s", self._name)
+        await end(process, _END, f"the controller of the cells of world {self._name}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.errors import CollectiveTimeout, InvalidRequest, RankLost
+from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -97,16 +98,17 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
 
     await client  # an asynchronous one may not have been started yet
     deadline = asyncio.get_running_loop().time() + timeout
-    head: Any = client.scheduler
+    head = ClientHead(client, "a broadcast")
     key = f"broadcast-{type(obj).__name__}-{uuid.uuid4().hex}"
     in_memory: Any = "memory"
     # Nobody sees it before it is what it says; if this fails, it takes what there is along.
     future: Future[Any] = Future(key, client, state=in_memory)
     try:
         async with asyncio.timeout_at(deadline + _GRACE):
-            await _upload(client, head, await _begin(client, head, key), key, obj)
+            root = await head.begin("broadcast_begin", key=key, client=client.id)
+            await _upload(client, head, root, key, obj)
             left = deadline - asyncio.get_running_loop().time()
-            await head.workbench_broadcast(key=key, client=client.id, timeout=left)
+            await head.call("broadcast", key=key, client=client.id, timeout=left)
     except TimeoutError as error:
         future.release()
         if isinstance(error, CollectiveTimeout):
@@ -120,18 +122,7 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
     return future
 
 
-async def _begin(client: Client, head: Any, key: str) -> str:
-    """Return the address of the rank to upload to."""
-    root: str | None = await head.workbench_broadcast_begin(key=key, client=client.id)
-    if root is None:  # so Dask answers what it does not know
-        raise InvalidRequest(
-            f"the client is of the cluster at {head.address}, which is no MPICluster: broadcast() needs one. "
-            "Use client.scatter(obj, broadcast=True) there."
-        )
-    return root
-
-
-async def _upload(client: Client, head: Any, root: str, key: str, obj: Any) -> None:
+async def _upload(client: Client, head: ClientHead, root: str, key: str, obj: Any) -> None:
     from distributed.comm.core import CommClosedError
     from distributed.protocol.serialize import to_serialize
 
@@ -139,7 +130,7 @@ async def _upload(client: Client, head: Any, root: str, key: str, obj: Any) -> N
     try:
         comm = await client.rpc.connect(root, timeout=_REACH)
     except OSError:
-        await head.workbench_broadcast_upload(key=key, value=value, root=root)
+        await head.call("broadcast_upload", key=key, value=value, root=root)
     else:
         # Not through the head, which would have to take it in and send it out again.
         client.rpc.reuse(root, comm)

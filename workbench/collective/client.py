@@ -12,14 +12,14 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench import session
 from workbench.collective import broadcast, serialize
 from workbench.collective import result as collective_result
 from workbench.collective.request import Request
 from workbench.collective.watchdog import Hang
-from workbench.errors import CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
-from workbench.hints import Command
+from workbench.errors import CollectiveTimeout, HeadUnreachable, WorkbenchError
 from workbench.placement.ready import computed
+from workbench.session import notebook
+from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -45,6 +45,7 @@ class Call:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._head = ClientHead(request.client, request.name)
         self._loop: asyncio.AbstractEventLoop = request.client.loop.asyncio_loop  # type: ignore[union-attr]
         self._sent = False
         self._news: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -84,10 +85,10 @@ class Call:
         while True:
             try:
                 return self._news.get(timeout=_LOOK)
-            except queue.Empty:
+            except queue.Empty as error:
                 # With its loop the client has ended, and nobody else would say so.
                 if self._loop.is_closed() or not self._loop.is_running():
-                    raise HeadUnreachable(f"the client was closed while {self._request.name} was under way") from None
+                    raise self._head.unreachable(error) from None
 
     def _interrupt(self) -> str | None:
         """End the call, and return what is to be told of it."""
@@ -152,11 +153,12 @@ class Call:
         request = self._request
         self._sent = True
         try:
-            told: dict[str, Any] | None = await self._head.workbench_spmd(
+            told: dict[str, Any] = await self._head.begin(
+                "spmd",
                 call=request.call,
                 client=request.client.id,
                 name=request.name,
-                origin=session.cell_number(),
+                origin=notebook.cell_number(),
                 contents=request.contents,
                 keys=request.keys,
                 addresses=request.addresses,
@@ -167,19 +169,6 @@ class Call:
             )
         except WorkbenchError as error:
             raise error.with_traceback(None) from None  # its sentence says it all
-        except (OSError, RuntimeError) as error:
-            if request.client.status != "running":
-                raise HeadUnreachable(f"the client was closed while {request.name} was under way") from None
-            raise HeadUnreachable(
-                f"the head of the cluster was lost during {request.name}: the cluster has ended, or is cut off from "
-                "here.",
-                hint=(Command("list"), " tells which clusters there are."),
-            ) from error
-        if told is None:  # so Dask answers what it does not know
-            raise InvalidRequest(
-                f"the client is of the cluster at {self._head.address}, which is no MPICluster: calls on all ranks "
-                "need one"
-            )
         return told
 
     async def _tell(self) -> None:
@@ -189,7 +178,7 @@ class Call:
         while True:
             await asyncio.sleep(hang.interval)
             with contextlib.suppress(OSError):
-                running = await self._head.workbench_spmd_running(call=self._request.call, patience=patience)
+                running = await self._head.call("spmd_running", call=self._request.call, patience=patience)
                 if self._request.call in running:
                     told = now()
                     name, places = running[self._request.call]
@@ -203,9 +192,3 @@ class Call:
     def _print(self, line: str) -> None:
         # By the thread that waits, so that it stands below its cell.
         self._news.put(functools.partial(print, line, flush=True))
-
-    @property
-    def _head(self) -> Any:
-        if self._request.client.scheduler is None:
-            raise HeadUnreachable(f"the client was closed while {self._request.name} was under way")
-        return self._request.client.scheduler

@@ -15,6 +15,7 @@ from workbench.collective.globals import taken_along
 from workbench.collective.serialize import Slot
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placement import from_results, layout, pinning, rows, sources
+from workbench.session.current_client import current_client
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -95,7 +96,7 @@ def request(
     for argument in arguments:
         _look_inside(argument)
     collections = [argument for argument in arguments if is_dask_collection(argument)]
-    client = pinning.connected(client or (layout.blocks(collections[0])[0].client if collections else None))
+    client = current_client(client or (layout.blocks(collections[0])[0].client if collections else None))
     pins = layout.pins(client, collections[0], layout.blocks(collections[0])) if collections else None
     if world is None and not collections:
         world = 0

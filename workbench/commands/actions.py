@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench import config, session
+from workbench import config
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
 from workbench.deploy.registry import Record
@@ -19,6 +19,7 @@ from workbench.files import atomic_file
 from workbench.hints import Command
 from workbench.launch import command
 from workbench.launch.interface import JobState, JobStatus
+from workbench.session import notebook
 from workbench.text import clock
 
 if TYPE_CHECKING:
@@ -402,7 +403,7 @@ def dashboard_url(record: Record) -> str:
     InvalidRequest
         If the server of this notebook does not show dashboards, or there is none.
     """
-    if not (path := session.dashboard_path(record.name)):
+    if not (path := notebook.dashboard_path(record.name)):
         raise InvalidRequest(
             "the Jupyter server of this notebook does not show dashboards.",
             hint="In its environment run `jupyter server extension enable workbench.server` and start it again; or run "

@@ -55,21 +55,20 @@ class HeadSource:
 
     async def ask(self, since: int) -> Update:
         """As `Source.ask`."""
-        return await self._answer(Update.unpack, "workbench_metrics", _PATIENCE if since else _FIRST, since=since)
+        return await self._answer(Update.unpack, "metrics", _PATIENCE if since else _FIRST, since=since)
 
     async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As `Source.pair`."""
-        return await self._answer(_unpack_pair, "workbench_metrics_pair", _PATIENCE, source=source, target=target)
+        return await self._answer(_unpack_pair, "metrics_pair", _PATIENCE, source=source, target=target)
 
     async def _answer(self, unpack: Callable[[Any], _Told], operation: str, patience: float, **asked: int) -> _Told:
         try:
-            head = self.connection.head
-            async with asyncio.timeout(patience):
-                return unpack(await getattr(head, operation)(**asked))
-        except OSError as error:
+            return unpack(await self.connection.call(operation, patience, **asked))
+        except HeadUnreachable as error:
             if not await asyncio.to_thread(self._job.runs):
                 raise await asyncio.to_thread(self._ended) from error
-            raise
+            # The page has words of its own for a connection that is lost.
+            raise (error.__cause__ or error) from None
         except (ValueError, KeyError, TypeError) as error:
             # A ValueError is Dask's answer of a head that does not know the question, too.
             raise HeadUnreachable(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from distributed.core import rpc
 
@@ -17,12 +17,11 @@ from workbench.deploy.progress import Progress
 from workbench.deploy.ssh_tunnel import Tunnel
 from workbench.deploy.start import Job
 from workbench.errors import HeadUnreachable, StartError
+from workbench.session.head_client import HeadClient
 
 if TYPE_CHECKING:
     from workbench.deploy.record import Record
     from workbench.metrics.update import Update
-
-T = TypeVar("T")
 
 # Seconds between two looks at what has become of the job while the head is asked.
 _LOOK = 0.2
@@ -32,7 +31,7 @@ _NEWS = 1.0
 _ANSWER = 3.0
 
 
-class HeadConnection:
+class HeadConnection(HeadClient):
     """The connection to the head of a job's cluster.
 
     Parameters
@@ -83,7 +82,8 @@ class HeadConnection:
             except OSError as error:
                 left = self._job.record.deadline - time.time()
                 if patience != timeout or left <= 0 or not await self._is_starting(timeout):
-                    raise self._silent(patience, error) from error
+                    cause = error.__cause__ if isinstance(error, HeadUnreachable) else error
+                    raise self._silent(patience, cause or error) from error
                 # Its first seconds are those in which it has the most to do, and its start has time for them.
                 patience = self.rpc.timeout = left
         self.rpc.timeout = timeout
@@ -101,7 +101,7 @@ class HeadConnection:
         writer.close()
         return True
 
-    def _silent(self, patience: float, error: OSError) -> HeadUnreachable:
+    def _silent(self, patience: float, error: BaseException) -> HeadUnreachable:
         record = self._job.record
         host, _, port = str(record.address).partition("://")[2].rpartition(":")
         way = f"through {self._tunnel.host}" if self._tunnel is not None else "from here"
@@ -119,20 +119,17 @@ class HeadConnection:
 
     async def close(self) -> None:
         """Disconnect, as far as Dask's cluster has not done so already."""
-        if self.rpc is not None:
-            await self.rpc.close_rpc()
+        closing, self.rpc = self.rpc, None
+        if closing is not None:
+            await closing.close_rpc()
         if self._tunnel is not None:
             await self._tunnel.close()
 
     @property
     def head(self) -> Any:
-        """The head, to call its handlers.
-
-        Raises
-        ------
-        HeadUnreachable
-            If it has ended, as far as that can be seen from here, or was never connected to.
-        """
+        """As `HeadClient.head`: also if the head has ended, as far as that can be seen from here."""
+        if self.rpc is None:
+            raise self.lost()
         process = self._job.record.process
         if process.alive() is False:
             # Without a look at it Dask would try to connect for as long as it may.
@@ -140,8 +137,6 @@ class HeadConnection:
                 f"the head of cluster {self._job.record.name!r}, process {process.pid} on {process.host}, has ended. "
                 f"Its logs are in {self._job.record.logs}."
             )
-        if self.rpc is None:
-            raise self.lost()
         return self.rpc
 
     def lost(self) -> HeadUnreachable:
@@ -152,9 +147,9 @@ class HeadConnection:
             hint=f"MPICluster.attach({name!r}) connects to it if it still runs.",
         )
 
-    async def ask(self) -> None:
-        """Have the head tell how the cluster is."""
-        self._job.record = registry.from_dict(await self.head.workbench_status())
+    async def ask(self, timeout: float | None = None) -> None:
+        """Ask the head for the state of the cluster; raises as `call`."""
+        self._job.record = registry.from_dict(await self.call("status", timeout))
 
     async def ask_while_looking(self) -> None:
         """Ask the head, but do not insist: if it has failed meanwhile its record tells why."""
@@ -168,13 +163,13 @@ class HeadConnection:
         finally:
             asking.cancel()
 
-    async def change(self, asked: Awaitable[None], what: str, *, quiet: bool) -> None:
+    async def change(self, operation: str, what: str, *, quiet: bool, **message: Any) -> None:
         """Wait until the head has changed its worlds, and show how it goes where that may take long.
 
         Parameters
         ----------
-        asked
-            The call to the head.
+        operation, **message
+            As of `call`.
         what
             What it does, in words.
         quiet
@@ -190,7 +185,7 @@ class HeadConnection:
         patience = 2 * record.ready_within + config.seconds("close-timeout")
         if batch:
             patience += config.seconds("queue-timeout")  # ... and more ranks are another job's
-        asking = asyncio.ensure_future(asked)
+        asking = asyncio.ensure_future(self.call(operation, **message))
         try:
             async with asyncio.timeout(patience):
                 with Progress(record.total, quiet=quiet or not batch) as progress:
@@ -210,63 +205,46 @@ class HeadConnection:
             asking.cancel()
         await self.ask()
 
-    async def ask_if_it_runs(self) -> None:
-        """Have the head tell how the cluster is, unless it is gone.
-
-        Raises
-        ------
-        HeadUnreachable
-            If it is.
-        """
-        if not await self._done_while_it_runs(self.ask()):
-            raise self.lost()
-
     async def refresh(self) -> Record:
         """Have the head tell how the cluster is, and return its record.
 
         Raises
         ------
         HeadUnreachable
-            If it does not answer.
+            If it does not answer, or has ended.
         """
-        await self._answered(self.ask_if_it_runs())
+        if not await self._done_while_it_runs(self.ask(config.seconds("connect-timeout"))):
+            raise self.lost()
         return self._job.record
 
     async def metrics(self) -> Update:
         """Return everything that the head has measured and kept; raises as `refresh`."""
         from workbench.metrics.update import Update
 
-        return Update.unpack(await self._answered(self.head.workbench_metrics(since=0)))
+        return Update.unpack(await self.call("metrics", config.seconds("connect-timeout"), since=0))
 
-    async def _answered(self, asked: Awaitable[T]) -> T:
-        try:
-            # A head that is stopped or stuck keeps its connections.
-            async with asyncio.timeout(config.seconds("connect-timeout")):
-                return await asked
-        except HeadUnreachable:
-            raise
-        except OSError as error:
-            record = self._job.record
-            raise HeadUnreachable(
-                f"the head of cluster {record.name!r} at {record.address} does not answer any more.",
-                hint=f"It has ended, is stuck or is cut off; see its logs in {record.logs}.",
-            ) from error
+    def unreachable(self, error: BaseException) -> HeadUnreachable:
+        """As `HeadClient.unreachable`."""
+        record = self._job.record
+        return HeadUnreachable(
+            f"the head of cluster {record.name!r} at {record.address} does not answer any more "
+            f"({type(error).__name__}).",
+            hint=f"It has ended, is stuck or is cut off; see its logs in {record.logs}.",
+        )
 
     async def gone(self) -> bool:
         """Tell whether the cluster has ended, whoever has ended it."""
         if await asyncio.to_thread(self._job.runs):
             return False
         with contextlib.suppress(OSError):
-            async with asyncio.timeout(_ANSWER):
-                await self.ask()
+            await self.ask(_ANSWER)
             return False  # its folder is out of sight, but it is there
         return True
 
     async def ask_to_end(self) -> None:
         """Ask the head to end the cluster; return when it has said yes, or is gone."""
-        # A head that is stopped or stuck keeps its connections.
-        async with asyncio.timeout(config.seconds("connect-timeout")):
-            await self._done_while_it_runs(self.head.workbench_close(reason="the user has closed it"))
+        closing = self.call("close", config.seconds("connect-timeout"), reason="the user has closed it")
+        await self._done_while_it_runs(closing)
 
     async def _done_while_it_runs(self, call: Awaitable[None]) -> bool:
         """Await a call, but no longer than the cluster is there: Dask would try to connect for as long as it may."""

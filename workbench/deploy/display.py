@@ -9,7 +9,7 @@ from typing import Any
 from tornado.ioloop import PeriodicCallback
 
 from workbench.deploy.registry import Record
-from workbench.session import dashboard_path
+from workbench.session.notebook import dashboard_path
 from workbench.text import count, countdown
 
 _SHOWN = 16

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from workbench import session
+from workbench.session import notebook
 
 # Seconds after which the time in the line is brought up to date.
 _TICK = 0.5
@@ -88,7 +88,7 @@ class _Cell(_Nowhere):
 
 
 def _screen() -> _Screen:
-    if session.is_kernel():
+    if notebook.is_kernel():
         return _Cell()
     return _Terminal() if sys.stderr.isatty() else _File()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
 
 from workbench.errors import HeadUnreachable, InvalidRequest
 from workbench.log import debug_log
+from workbench.processes.ending import end
 
 _LOOPBACK = "127.0.0.1"
 # Seconds for ssh to end once it is asked.
@@ -77,16 +77,7 @@ class Tunnel:
         process, self._process = self._process, None
         if process is None:
             return
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                async with asyncio.timeout(_END):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-        debug_log.ended(process.pid, process.returncode, "ssh to %s", self.host)
+        await end(process, _END, f"ssh to {self.host}")
 
 
 def _free_port() -> int:

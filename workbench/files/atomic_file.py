@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
 
 from workbench.errors import InvalidRequest
@@ -61,7 +62,7 @@ def write(what: str, path: Path, content: bytes) -> None:
         if _is_device(path):
             path.write_bytes(content)
         else:
-            _replace(path.resolve(), content)
+            replace(path.resolve(), content, 0o666)
     except OSError as error:
         raise InvalidRequest(f"{what} {path}: it cannot be written ({error.strerror}); name another file") from error
 
@@ -71,10 +72,27 @@ def _is_device(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+def replace(path: Path, content: bytes, mode: int) -> None:
+    """Write a file in one step: a reader sees the old one or the new one, never a part.
+
+    Parameters
+    ----------
+    path, content
+        As of `write`, but a link is replaced.
+    mode
+        Of a new file, less the umask.
+
+    Raises
+    ------
+    FileNotFoundError
+        If its folder is gone; it is never made.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        part.write_bytes(content)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

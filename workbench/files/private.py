@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-import uuid
 from pathlib import Path
 
 from workbench.errors import RecordError
+from workbench.files import atomic_file
 
 
 def make_private(folder: Path) -> None:
@@ -30,16 +30,7 @@ def replace_file(path: Path, text: str) -> None:
     FileNotFoundError
         If its folder is gone; it is never made.
     """
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    atomic_file.replace(path, text.encode(), 0o600)
 
 
 def check_closed(folder: Path) -> None:

@@ -10,15 +10,18 @@ from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any, Self
 
 from workbench import config
-from workbench.errors import CollectiveTimeout, HeadUnreachable, InvalidRequest, WorkbenchError
+from workbench.errors import CollectiveTimeout, InvalidRequest, WorkbenchError
 from workbench.hints import Command
 from workbench.metrics import profile_rank
-from workbench.placement import pinning
+from workbench.session.current_client import current_client
+from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from workbench.metrics.profile_frame import Met, ProfileFrame
+
+_PURPOSE = "a profile"
 
 
 class Profile:
@@ -77,7 +80,7 @@ class Profile:
         HeadUnreachable
             If the head does not.
         """
-        self._client = pinning.connected(self._given)
+        self._client = current_client(self._given)
         try:
             self._begun = _ask(self._client, profile_rank.begin, self._name)
             self._met = _ask_head(self._client)
@@ -134,7 +137,7 @@ def _ask(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, 
             hint=(Command("where"), " tells where ranks are in a call on all of them."),
         ) from error
     except OSError as error:
-        raise _lost(error) from error
+        raise ClientHead(client, _PURPOSE).unreachable(error) from error
     for answer in answers.values():
         # but for ranks that are just dying
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
@@ -142,30 +145,11 @@ def _ask(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, 
     return {address: answer for address, answer in answers.items() if not isinstance(answer, Exception)}
 
 
-def _ask_head(client: Client) -> Promise[Met]:
+def _ask_head(client: Client) -> Promise[Any]:
     """Begin to ask how long ranks have waited for others until now: the head tells it when it has heard of it."""
-    scheduler: Any = client.scheduler
-
-    async def ask() -> Met:
-        told = await scheduler.workbench_metrics_met(until=now)
-        return {(world, rank, operation): seconds for world, rank, operation, *seconds in told}
-
-    try:
-        now = client.sync(scheduler.workbench_time, callback_timeout=config.seconds("connect-timeout"))
-    except OSError as error:
-        raise _lost(error) from error
-    return asyncio.run_coroutine_threadsafe(ask(), client.loop.asyncio_loop)  # type: ignore[union-attr]
+    head, timeout = ClientHead(client, _PURPOSE), config.seconds("connect-timeout")
+    return head.submit("metrics_met", timeout, until=head.wait("time", timeout))
 
 
-def _told(met: Promise[Met]) -> Met:
-    try:
-        return met.result(config.seconds("connect-timeout"))
-    except OSError as error:
-        raise _lost(error) from error
-
-
-def _lost(error: OSError) -> HeadUnreachable:
-    return HeadUnreachable(
-        f"a profile asks all ranks, and the connection to the head was lost ({error!r}).",
-        hint=(Command("list"), " tells whether the cluster goes on."),
-    )
+def _told(answer: Promise[Any]) -> Met:
+    return {(world, rank, operation): seconds for world, rank, operation, *seconds in answer.result()}

@@ -12,7 +12,7 @@ import pandas as pd
 from dask.utils import format_bytes
 
 from workbench.mpi.operation_names import OPERATIONS, WAITS
-from workbench.text import count
+from workbench.text import count, rank_name
 
 Met = Mapping[tuple[int, int, str], Sequence[float]]
 """By world, rank and operation: seconds waited for other ranks, and in the operation, in a sample of them."""
@@ -121,10 +121,7 @@ class ProfileFrame(pd.DataFrame):
         sums = plain[["seconds", "compute", "mpi", "waiting", "messages", "bytes"]].sum()
         top = next(iter(self.operations["operation"]), "")
         total = {**sums, "mpi_percent": _percent(sums["mpi"], sums["seconds"]), "top_operation": top}
-        names = [
-            f"w{world}.{rank}" if world else f"{rank}"
-            for world, rank in zip(longest["world"], longest["rank"], strict=True)
-        ]
+        names = list(map(rank_name, longest["world"], longest["rank"]))
         rows = longest.drop(columns="world").assign(rank=names).to_dict("records")
         return pd.DataFrame([*rows, {"rank": "all", "host": "", **total}])
 

@@ -11,6 +11,7 @@ import numpy as np
 from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
+from workbench.text import rank_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,8 +27,8 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Return ``"3"`` for rank 3 of world 0, ``"w1.3"`` for that of world 1, as its worker is called."""
-        return str(self.rank) if self.world == 0 else f"w{self.world}.{self.rank}"
+        """As `workbench.text.rank_name`."""
+        return rank_name(self.world, self.rank)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from workbench.ml.algebra.gram import COUNTED
 from workbench.ml.algebra.memory_limits import UNASKED, Limit
 from workbench.ml.engine.select import chosen, serves_calls
 from workbench.placement import pinning, sources
+from workbench.session.current_client import current_client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +99,7 @@ def _limits(data: Data, engine: str, needs: _Needs, sent: _Needs) -> Iterator[tu
     if engine == "local":
         yield here, needs
         return
-    ranks = pinning.targets(pinning.connected(None), "rank")
+    ranks = pinning.targets(current_client(), "rank")
     known = (rank.memory_limit for rank in ranks if rank.memory_limit)
     yield Limit(min(known, default=system.MEMORY_LIMIT), "a rank"), needs
     if _by_dask(engine, data, ranks):
@@ -110,4 +111,4 @@ def _by_dask(engine: str, data: Data, ranks: Sequence[Rank]) -> bool:
     if engine != "auto":
         return engine == "dask"
     several = len({pinning.world_of(rank.name) for rank in ranks}) > 1 and sources.placed_per(data.X) is None
-    return several or not serves_calls(pinning.connected(None))
+    return several or not serves_calls(current_client())

@@ -12,6 +12,7 @@ from dask.base import is_dask_collection, persist
 from workbench.errors import PlacementError
 from workbench.ml.frames import array_of, plain
 from workbench.placement import layout, pinning, rows, sources
+from workbench.session.current_client import current_client
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -126,7 +127,7 @@ def _lies(client: Client, collection: Any, pins: Sequence[pinning.Pin]) -> bool:
 def whereabouts(X: Any) -> tuple[Client, Sequence[pinning.Pin]]:
     """Return where the blocks of a placed collection lie, and the client that has placed them."""
     blocks = layout.blocks(X)
-    client = pinning.connected(blocks[0].client)
+    client = current_client(blocks[0].client)
     return client, layout.pins(client, X, blocks)
 
 

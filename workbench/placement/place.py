@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.placement import layout, pinning, rows, sources
 from workbench.placement.layout import blocks
 from workbench.placement.pinning import Call, Pin
+from workbench.session.current_client import current_client
 
 __all__ = ["blocks", "map_blocks", "place"]
 
@@ -64,7 +65,7 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     >>> int(da.sum(y > 0).compute())  # doctest: +SKIP
     81234
     """
-    client = pinning.connected(client)
+    client = current_client(client)
     per = pinning.of_world(per, world)
     ranks = pinning.targets(client, per)
     names = ["X", *(f"others[{number}]" for number in range(len(others)))]
@@ -112,7 +113,7 @@ def map_blocks(
     from dask.utils import funcname
 
     futures = blocks(X)
-    client = pinning.connected(client or futures[0].client)
+    client = current_client(client or futures[0].client)
     pins = layout.pins(client, X, futures)
     columns = [futures, *(layout.per_block(client, value, pins) for value in others_or_values)]
     named = {name: layout.per_block(client, value, pins) for name, value in kwargs.items()}

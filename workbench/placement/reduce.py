@@ -54,8 +54,8 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     from dask.base import is_dask_collection
     from distributed import Future
 
-    from workbench.placement.pinning import connected
     from workbench.placement.place import blocks
+    from workbench.session.current_client import current_client
 
     if on not in _ON:
         raise InvalidRequest(f"on={on!r} cannot be: {did_you_mean(str(on), _ON)}")
@@ -68,8 +68,8 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     if on == "workers":
         if len(futures) < len(parts):
             raise TypeError('reduce(..., on="workers") needs futures only, got values too: use on="client" for these')
-        return _tree(connected(client or futures[0].client), op, futures)
-    values = connected(client or futures[0].client).gather(parts) if futures else parts
+        return _tree(current_client(client or futures[0].client), op, futures)
+    values = current_client(client or futures[0].client).gather(parts) if futures else parts
     return functools.reduce(op, values)
 
 

@@ -29,6 +29,7 @@ from workbench.mpi.context import RankContext
 from workbench.mpi.counters import MEETINGS, Meter
 from workbench.mpi.threads import MainThread
 from workbench.rank.world import facts
+from workbench.text import rank_name
 
 # Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
 _GRACE = 3.0
@@ -36,8 +37,8 @@ _timers: list[threading.Timer] = []
 
 
 def worker_name(world: int, rank: int) -> int | str:
-    """Return the name of a rank's worker: ``3`` in world 0, ``"w1.3"`` in world 1."""
-    return rank if world == 0 else f"w{world}.{rank}"
+    """Return the name of a rank's worker: ``3`` in world 0, as in other clusters of Dask, ``"w1.3"`` in world 1."""
+    return rank_name(world, rank) if world else rank
 
 
 class RankWorker(UnixHTTP, Worker):

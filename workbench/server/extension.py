@@ -20,7 +20,7 @@ from workbench.server.dashboards import IDLE, Panels
 from workbench.server.handlers import ROUTES
 from workbench.server.kernels import Kernels
 from workbench.server.state import LOOK, SELDOM, Board
-from workbench.session import SERVER
+from workbench.session.notebook import SERVER
 
 
 class ClusterHandler(ClusterPages, JupyterHandler):

@@ -55,8 +55,7 @@ async def _ask(name: str, heard: dict[str, Any]) -> None:
             try:
                 await connection.open()
                 while True:
-                    async with asyncio.timeout(_ANSWER):
-                        heard[name] = await connection.head.workbench_pulse()
+                    heard[name] = await connection.call("pulse", _ANSWER)
                     pause = _EVERY
                     await asyncio.sleep(_EVERY)
             finally:

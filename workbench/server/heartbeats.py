@@ -8,11 +8,11 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Any
 
 from workbench.log import debug_log
+from workbench.processes.ending import end
 from workbench.server.log import logger
 from workbench.server.process import by_env
 
@@ -126,20 +126,10 @@ class Pulses:
                 return None
             finally:
                 self._process = None
-                await _end(process)
+                stdin = process.stdin
+                await end(process, _END, "what asks heads", stdin.close if stdin is not None else None)
 
     def _show(self, pulses: dict[str, Any]) -> None:
         message = {"type": "pulse", "pulses": pulses, "time": time.time()}
         for viewer in tuple(self._viewers):
             viewer(message)
-
-
-async def _end(process: Process) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _END)
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
-    debug_log.ended(process.pid, process.returncode, "what asks heads")

@@ -19,6 +19,7 @@ from workbench.dashboard.store import DataStore
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.metrics.schema import KEPT, RANK, TICK
 from workbench.metrics.update import LOST, Layout, Now, Place, Update
+from workbench.session.head_client import HeadClient
 
 BEGAN = 1_800_000_000.0
 
@@ -192,13 +193,27 @@ async def test_an_answer_that_cannot_be_read_is_told_and_the_next_one_is_taken()
     assert len(store.at(None).times) >= ticks
 
 
+class Connected(HeadClient):
+    """A connection to a head that has these handlers."""
+
+    def __init__(self, **handlers):
+        self.handlers = SimpleNamespace(**handlers)
+
+    @property
+    def head(self):
+        return self.handlers
+
+    def unreachable(self, error):
+        return HeadUnreachable(f"no answer: {error!r}")
+
+
 @pytest.mark.parametrize("told", [{}, {"layout": 3}, {"layout": {"number": 1}}])
 async def test_a_head_of_another_version_whose_answer_cannot_be_unpacked_is_unreachable(told):
     async def workbench_metrics(since):
         return told
 
     source = HeadSource.__new__(HeadSource)
-    source._name, source.connection = "a", SimpleNamespace(head=SimpleNamespace(workbench_metrics=workbench_metrics))
+    source._name, source.connection = "a", Connected(workbench_metrics=workbench_metrics)
 
     with pytest.raises(HeadUnreachable, match="another version of workbench"):
         await source.ask(0)
@@ -214,7 +229,7 @@ async def test_the_first_answer_which_is_the_largest_may_take_longer_than_the_ot
     monkeypatch.setattr(head_source, "_PATIENCE", 0.0)
     source = HeadSource.__new__(HeadSource)
     source._job = SimpleNamespace(runs=lambda: True)
-    source.connection = SimpleNamespace(head=SimpleNamespace(workbench_metrics=workbench_metrics))
+    source.connection = Connected(workbench_metrics=workbench_metrics)
 
     assert (await source.ask(0)).layout.nodes == ("node001",)
     with pytest.raises(TimeoutError):

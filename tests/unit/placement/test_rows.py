@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
-import pytest
-from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import workbench
-from workbench.errors import HeadUnreachable, PlacementError
-from workbench.placement import pinning, rows
+from workbench.placement import rows
 from workbench.placement.alignment import empty_aligned, is_aligned
 from workbench.placement.pinning import Rank, select
 
@@ -109,33 +103,3 @@ def test_a_node_is_stood_for_by_its_lowest_rank():
         ("b", "w1.9"),
         ("d", "other"),
     ]
-
-
-def test_without_a_client_it_is_said_how_to_get_one(monkeypatch):
-    monkeypatch.setattr(pinning, "_last", "")
-    with pytest.raises(PlacementError, match=r"no client is connected.*%mpicluster start.*or pass client=\.$"):
-        workbench.place(np.ones(4))
-
-
-class Lost(Client):
-    """A client whose scheduler has ended: first it tries to connect again, then it closes itself."""
-
-    asynchronous = False
-
-    def __init__(self):
-        self.status, self.scheduler = "running", SimpleNamespace(address="tls://10.0.0.1:40000")
-
-    def __del__(self):
-        pass
-
-
-def test_a_client_that_has_lost_its_head_says_so_until_another_one_is_connected(monkeypatch):
-    monkeypatch.setattr(pinning, "_last", "")
-    client = Lost()
-    assert pinning.connected(client) is client
-    client.status = "connecting"
-    with pytest.raises(HeadUnreachable, match=r"lost the head.*tls://10\.0\.0\.1:40000.*has ended.*%mpicluster list"):
-        pinning.connected(client)
-    closed = r"cluster at tls://10\.0\.0\.1:40000, is closed.*has ended.*Start one.*%mpicluster list"
-    with pytest.raises(PlacementError, match=closed):
-        pinning.connected(None)

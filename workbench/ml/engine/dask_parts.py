@@ -22,12 +22,12 @@ from distributed import get_worker, wait
 from workbench.collective import serialize
 from workbench.collective.quiet import quiet
 from workbench.errors import HeadUnreachable, RankLost
-from workbench.hints import Command
 from workbench.ml.checks import Checks, make
 from workbench.ml.engine.parts import add
 from workbench.ml.engine.progress import Report
 from workbench.placement import pinning
 from workbench.placement.pinning import Call
+from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
     from distributed import Client, Worker
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 # Seconds between two looks whether the head is still there.
 _LOOK = 2.0
-
-_BEHEADED = "the head of the cluster was lost during a fit: the cluster has ended, or is cut off from here."
 
 # The actors of this process, by fit and address: a process may have several workers. Dask keeps an actor for as long as
 # its future exists.
@@ -195,7 +193,7 @@ class ActorParts:
         scheduler: Any = self._client.scheduler
         try:
             workers = (await asyncio.wait_for(scheduler.identity(n_workers=-1), _LOOK))["workers"]
-        except (OSError, AttributeError, RuntimeError):  # no answer, or not in time; the client is closed
-            return HeadUnreachable(_BEHEADED, hint=(Command("list"), " tells which clusters there are."))
+        except (OSError, AttributeError, RuntimeError) as error:  # no answer, or not in time; the client is closed
+            return ClientHead(self._client, "a fit").unreachable(error)
         gone = (address for address in self._addresses if address not in workers)
         return RankLost(_lost(next(gone, self._addresses[0])))
