@@ -20,9 +20,10 @@ from support.last_word import end_of
 from support.patience import FACTOR
 from support.processes import DEADLINE, GONE_WITHIN, gone, processes_of, until
 
-from workbench import MPICluster, session
+from workbench import MPICluster
 from workbench.deploy import ended, registry
 from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, StartError
+from workbench.session import notebook
 
 ATTACH = """
 import sys
@@ -244,9 +245,9 @@ def test_a_cluster_shows_itself(cluster4: MPICluster) -> None:
 
 
 def test_dask_s_links_lead_to_the_dashboard_on_the_jupyter_server(cluster4, client4, monkeypatch) -> None:
-    monkeypatch.delenv(session.SERVER, raising=False)
+    monkeypatch.delenv(notebook.SERVER, raising=False)
     assert cluster4.dashboard_link == client4.dashboard_link == ""
-    monkeypatch.setenv(session.SERVER, "4711 /user/me/")
+    monkeypatch.setenv(notebook.SERVER, "4711 /user/me/")
     monkeypatch.setenv("JPY_PARENT_PID", "4711")
 
     assert cluster4.dashboard_link == client4.dashboard_link == "/user/me/workbench/dashboard/shared/"

@@ -98,7 +98,7 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
 
     await client  # an asynchronous one may not have been started yet
     deadline = asyncio.get_running_loop().time() + timeout
-    head = ClientHead(client, "a broadcast")
+    head = ClientHead(client, "a broadcast", "Use client.scatter(obj, broadcast=True) there.")
     key = f"broadcast-{type(obj).__name__}-{uuid.uuid4().hex}"
     in_memory: Any = "memory"
     # Nobody sees it before it is what it says; if this fails, it takes what there is along.

@@ -73,10 +73,12 @@ class ClientHead(HeadClient):
         The client.
     purpose
         What is asked for, as ``"the call fit"``: errors name it.
+    instead
+        What to do with a cluster that is no MPICluster.
     """
 
-    def __init__(self, client: Client, purpose: str) -> None:
-        self._client, self._purpose = client, purpose
+    def __init__(self, client: Client, purpose: str, instead: str = "") -> None:
+        self._client, self._purpose, self._instead = client, purpose, instead
 
     @property
     def head(self) -> Any:
@@ -106,6 +108,7 @@ class ClientHead(HeadClient):
             raise InvalidRequest(
                 f"the client is of the cluster at {self.head.address}, which is no MPICluster: {self._purpose} needs "
                 "one.",
+                hint=self._instead,
             )
         return answer
 
