@@ -1,9 +1,8 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import { ApiError } from './apiError';
-import type { ICluster, IStart, IState, Options } from './contract';
-import type { IEvents, ISocket } from './model/link';
+import type { ICluster, IFile, IPart, IStart, IState, Options } from './contract';
+import type { IEvents, ISocket } from './model/reconnectingSocket';
 
 const ROOT = 'workbench';
 
@@ -122,4 +121,51 @@ function refusal(response: Response, text: string): ApiError {
   } catch {
     return new ApiError(response.status, otherwise);
   }
+}
+
+/** An answer of the server that says why not. */
+export class ApiError extends Error {
+  /**
+   * @param status - The HTTP status; 0: there was no answer.
+   * @param message - Why not, in words.
+   * @param log - The last lines of a log that tell more.
+   */
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly log: string | null = null
+  ) {
+    super(message);
+    this.name = 'ApiError';
+  }
+
+  /** Whether the server has no extension of the workbench. */
+  get isMissing(): boolean {
+    return this.status === 404;
+  }
+}
+
+/** Where logs come from. */
+export interface ILogSource {
+  files: () => Promise<IFile[]>;
+  /** A part of at most 256 KiB, as it can be shown; `from` below zero: so many bytes before the end. */
+  part: (file: string, from: number) => Promise<IPart>;
+  /** Where the browser finds all of a file, as it is. */
+  address: (file: string) => string;
+}
+
+/**
+ * Return where the logs of a cluster come from.
+ *
+ * @param id - Its identity, where its name may be another cluster's; empty: the cluster that has the name, or had it last.
+ */
+export function logsOf(api: Api, cluster: string, id = ''): ILogSource {
+  const path = ['clusters', cluster, 'logs'];
+  const which: Record<string, string> = id === '' ? {} : { id };
+  return {
+    files: async () => (await api.request<{ files: IFile[] }>('GET', path, undefined, which)).files,
+    part: (file, from) =>
+      api.request<IPart>('GET', [...path, file], undefined, { from: String(from), ...which }),
+    address: file => api.address([...path, file, 'download'], which)
+  };
 }

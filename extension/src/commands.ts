@@ -2,13 +2,11 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { Dialog, ICommandPalette, InputDialog, showDialog } from '@jupyterlab/apputils';
 import { refreshIcon, stopIcon } from '@jupyterlab/ui-components';
 
+import { scaleIcon } from './components';
 import type { ICluster } from './contract';
-import { CLUSTER, Commands, taking } from './ids';
-import { isChangeable, isStoppable } from './model/allowed';
-import { meant } from './model/meant';
-import { scaleIcon } from './sidebar/icons';
-import { failed, hint } from './telling';
-import { IWorkbench } from './tokens';
+import { isChangeable, isStoppable, meant } from './model/permissions';
+import { failed, hint } from './notify';
+import { CLUSTER, Commands, IWorkbench, taking } from './tokens';
 
 /** What changes clusters. */
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {

@@ -99,3 +99,65 @@ export type Message =
 
 /** Options of a start by their names; null or an empty text stands for the default. */
 export type Options = Record<string, string | number | boolean | string[] | null>;
+
+/** An option of `workbench start`. */
+export interface IField {
+  name: string;
+  label: string;
+  help: string;
+  kind: 'number' | 'text' | 'flag' | 'list' | 'choice';
+  choices: string[];
+  /** Whether only batch schedulers can be asked for it. */
+  batch_only: boolean;
+}
+
+/** What can start a cluster. */
+export interface IScheduler {
+  name: string;
+  there: boolean;
+  batch: boolean;
+}
+
+/** What a form has to know. */
+export interface IForm {
+  schedulers: IScheduler[];
+  default_scheduler: string;
+  fields: IField[];
+  /** Of the server's host. */
+  cores: number;
+  /** Where the server's files are. */
+  directory: string;
+}
+
+/** A kernel that runs Python. */
+export interface IKernel {
+  name: string;
+  display_name: string;
+  /** Of the workbench there; null: it has none. */
+  version: string | null;
+  /** How it is installed there. */
+  hint: string | null;
+}
+
+/** What would come of options. */
+export interface ICheck {
+  /** By the names of fields; nameless: of no field. */
+  errors: Record<string, string>;
+  script: string | null;
+}
+
+/** A log file. */
+export interface IFile {
+  /** As `head`, `job`, `world-0`, `rank-3` or `rank-w1.3`. */
+  name: string;
+  /** In bytes. */
+  size: number;
+}
+
+/** A part of a log file; all numbers are bytes. */
+export interface IPart {
+  text: string;
+  /** Where what follows begins. */
+  next: number;
+  size: number;
+}

@@ -1,5 +1,5 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { Token } from '@lumino/coreutils';
+import { type JSONObject, Token } from '@lumino/coreutils';
 
 import type { Api } from './api';
 import type { ClustersModel } from './model/clusters';
@@ -17,3 +17,34 @@ export const IWorkbench = new Token<IWorkbench>(
   'mpi-workbench:IWorkbench',
   'The clusters of this user, and requests to the server about them.'
 );
+
+/** Commands; all but `newCluster` and `show` take `{name}`, and mean the chosen cluster without one. */
+export const Commands = {
+  show: 'mpi-workbench:show',
+  /** Of the plugin of the form. */
+  newCluster: 'mpi-workbench:new-cluster',
+  /** Of the plugin of the logs viewer. */
+  logs: 'mpi-workbench:logs',
+  dashboard: 'mpi-workbench:dashboard',
+  insertCode: 'mpi-workbench:insert-code',
+  scale: 'mpi-workbench:scale',
+  restart: 'mpi-workbench:restart',
+  stop: 'mpi-workbench:stop'
+} as const;
+
+/** Describe the arguments of a command. */
+export function taking(properties: JSONObject): { args: JSONObject } {
+  return { args: { type: 'object', properties } };
+}
+
+/** What commands about a cluster take. */
+export const CLUSTER = {
+  name: { type: 'string', description: 'The name of a cluster; default: the chosen cluster.' },
+  isCard: { type: 'boolean', description: 'Whether the command stands in the menu of a card.' }
+};
+
+/** The folder of plugins and settings. */
+export const PLUGIN = 'mpi-workbench:plugin';
+
+/** Names in the page. */
+export const PANEL = 'mpi-workbench-clusters';

@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ClustersModel } from '../src/model/clusters';
-import { KEPT } from '../src/model/history';
+import { ClustersModel, KEPT } from '../src/model/clusters';
 import { cluster, FakeServer, gone, live, names, state } from './support/fakes';
 
 const NOTHING = { gone: [], broken: [], starts: [], time: 0 };

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ApiError } from '../src/apiError';
+import { ApiError } from '../src/api';
 import { ClustersModel } from '../src/model/clusters';
 import { cluster, FakeServer, live, names, settled, state } from './support/fakes';
 

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ApiError } from '../src/apiError';
-import type { IKernel } from '../src/form/contract';
-import { FormModel } from '../src/form/formModel';
+import { ApiError } from '../src/api';
+import { FormModel } from '../src/cluster-form/formModel';
+import type { IKernel } from '../src/contract';
 import { cluster } from './support/fakes';
 import { FakeClusters, FakeFormServer, start } from './support/forms';
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { matching, namesOf } from '../src/logs/files';
+import { matching, namesOf } from '../src/logs/logFiles';
 
 const NAMES = [
   'rank-10',

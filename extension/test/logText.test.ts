@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { KEPT, TextEnd } from '../src/logs/text';
+import { KEPT, LogTail, PLAIN, plain, runsOf, TextEnd } from '../src/logs/logText';
+import { FakeLogs } from './support/logs';
 
 const line = (number: number) => `line ${number}: ${'.'.repeat(90)}\n`;
 
@@ -100,4 +101,124 @@ test('a colour goes on from piece to piece', () => {
   assert.equal(first, '');
   assert.ok(others.length > 1);
   assert.ok(others.every(its => its === 'red'));
+});
+
+function tailed(text = '') {
+  const logs = new FakeLogs();
+  logs.write('head', text);
+  const tail = new LogTail();
+  return { logs, tail, read: () => tail.read(from => logs.part('head', from)) };
+}
+
+test('a log is read to its end, and on from there', async () => {
+  const { logs, tail, read } = tailed('one\n');
+
+  assert.ok(await read());
+  logs.write('head', 'two\n');
+  assert.ok(await read());
+
+  assert.equal(tail.text.toString(), 'one\ntwo\n');
+  assert.deepEqual(logs.asked.at(-1), ['head', 4]);
+});
+
+test('a log to which nothing was added has nothing new', async () => {
+  const { tail, read } = tailed('one\n');
+  await read();
+
+  assert.equal(await read(), false);
+  assert.equal(tail.text.toString(), 'one\n');
+});
+
+test('a log of several parts is read with one call', async () => {
+  const text = 'a line\n'.repeat(100_000);
+  const { logs, tail, read } = tailed(text);
+
+  await read();
+
+  assert.equal(tail.text.toString(), text);
+  assert.equal(tail.size, text.length);
+  assert.equal(logs.asked.length, 3);
+});
+
+test('of a long log only the end is asked for, and shown from the begin of a line', async () => {
+  const text = 'what is a line\n'.repeat(200_000);
+  const { logs, tail, read } = tailed(text);
+
+  await read();
+
+  assert.deepEqual(logs.asked[0], ['head', -KEPT]);
+  assert.equal(logs.asked.length, 4);
+  assert.ok(tail.text.isCut);
+  assert.ok(tail.text.toString().startsWith('what is'));
+  assert.ok(text.endsWith(tail.text.toString()));
+});
+
+test('a log that was begun anew is read from its begin', async () => {
+  const { logs, tail, read } = tailed('the first life of the cluster\n');
+  await read();
+
+  logs.texts.set('head', 'the second\n');
+  assert.ok(await read());
+
+  assert.equal(tail.text.toString(), 'the second\n');
+  assert.ok(!tail.text.isCut);
+});
+
+test('what has grown by more than is kept is read at its end only, without what came before the gap', async () => {
+  const { logs, tail, read } = tailed('long ago\n');
+  await read();
+
+  logs.write('head', 'noise of a line\n'.repeat(300_000));
+  await read();
+
+  assert.ok(tail.text.isCut);
+  assert.ok(tail.text.toString().startsWith('noise'));
+  assert.ok(logs.asked.length < 8);
+});
+
+test('a part that fails leaves what was read, and the next read goes on there', async () => {
+  const { logs, tail, read } = tailed('one\n');
+  await read();
+  logs.write('head', 'two\n');
+
+  logs.trouble = new Error('the network is down');
+  await assert.rejects(read);
+  logs.trouble = null;
+  await read();
+
+  assert.equal(tail.text.toString(), 'one\ntwo\n');
+});
+
+/** Return what is drawn of a text: characters, with their colour and weight before them. */
+function drawn(text: string, begin = PLAIN): string[] {
+  return runsOf(text, begin).runs.map(
+    ({ text: its, look }) => `${look.colour}${look.isBold ? '*' : ''}:${its}`
+  );
+}
+
+const TEXTS: [string, string[]][] = [
+  ['plain', [':plain']],
+  ['', []],
+  ['\x1b[31mred\x1b[0m plain', ['red:red', ': plain']],
+  ['\x1b[1;32mboth\x1b[22mgreen\x1b[39mnone', ['green*:both', 'green:green', ':none']],
+  ['\x1b[91mbright\x1b[mover', ['red:bright', ':over']],
+  ['\x1b[01;31m\x1b[Kgcc\x1b[m\x1b[K', ['red*:gcc']],
+  ['\x1b[38;5;1;1mof 256\x1b[m\x1b[48;2;31;31;31mof all', ['*:of 256', ':of all']],
+  ['\x1b[30;40mblack\x1b[8mhidden', [':black', ':hidden']],
+  ['mpi://here <b>&amp;', [':mpi://here <b>&amp;']]
+];
+for (const [text, runs] of TEXTS) {
+  test(`${JSON.stringify(text)} is drawn in its colours, and all of it can be read`, () => {
+    assert.deepEqual(drawn(text), runs);
+  });
+}
+
+test('a colour goes on in the text that follows', () => {
+  const { end } = runsOf('\x1b[1;34mbegun\n', PLAIN);
+
+  assert.deepEqual(drawn('on\x1b[m', end), ['blue*:on']);
+});
+
+test('a text that is copied has no colours', () => {
+  assert.equal(plain('\x1b[31mred\x1b[K\x1b[m plain'), 'red plain');
 });

@@ -4,8 +4,7 @@ import { test } from 'node:test';
 import { LogsModel, withoutIt } from '../src/logs/logsModel';
 import { cluster } from './support/fakes';
 import { FakeClusters } from './support/forms';
-import { FakeLogs } from './support/logs';
-import { opened, shown, turn, until } from './support/opened';
+import { FakeLogs, opened, shown, turn, until } from './support/logs';
 
 test('a cluster that has ended is said to have, and its logs are read to their end', async () => {
   const { logs, clusters, model } = opened();

@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ApiError } from '../src/apiError';
-import { LogsModel } from '../src/logs/logsModel';
+import { ApiError } from '../src/api';
+import { LogTail } from '../src/logs/logText';
+import { LogsModel, noteOf } from '../src/logs/logsModel';
 import { cluster } from './support/fakes';
-import { FakeLogs } from './support/logs';
-import { opened, shown, turn, until } from './support/opened';
+import { FakeLogs, opened, shown, turn, until } from './support/logs';
+import { trans } from './support/trans';
 
 test('nothing is asked for before somebody sees it', () => {
   const { logs, model } = opened();
@@ -147,4 +148,25 @@ test('a cluster that is there and has no logs yet is asked on', async () => {
 
   assert.ok(!model.isGone);
   model.dispose();
+});
+
+async function note(text: string, its: { isGone?: boolean; isOver?: boolean }): Promise<string> {
+  const tail = new LogTail();
+  await tail.read(() => Promise.resolve({ text, next: text.length, size: text.length }));
+  return noteOf({ tail, isGone: false, isOver: false, ...its }, trans);
+}
+
+test('a log of a cluster that is there speaks for itself, unless it is empty', async () => {
+  assert.equal(await note('a line', {}), '');
+  assert.match(await note('', {}), /nothing in it yet/);
+});
+
+test('of a cluster that has ended nothing more is expected', async () => {
+  assert.match(await note('a line', { isOver: true }), /what it left/);
+  assert.match(await note('', { isOver: true }), /has left nothing/);
+});
+
+test('logs that were removed are said to be, and what was read of them stays', async () => {
+  assert.match(await note('a line', { isOver: true, isGone: true }), /removed; this was read/);
+  assert.match(await note('', { isOver: true, isGone: true }), /have been removed\.$/);
 });

@@ -1,9 +1,55 @@
+import { Signal } from '@lumino/signaling';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Signal } from '@lumino/signaling';
+import { keepChoice, Settings } from '../src/model/settings';
+import { cluster, live } from './support/fakes';
 
-import { Settings } from '../src/model/settings';
+/** What is remembered. */
+class Memory {
+  constructor(public kept?: unknown) {}
+
+  readonly fetch = () => Promise.resolve(this.kept);
+  readonly save = (_: string, value: string) => {
+    this.kept = value;
+    return Promise.resolve();
+  };
+}
+
+test('the cluster that was chosen is the chosen one at the next visit', async () => {
+  const memory = new Memory();
+  const clusters = [cluster('old'), cluster('new', { created: 200 })];
+  const before = live(...clusters).model;
+  await keepChoice(before, memory);
+  assert.deepEqual([before.chosen?.name, memory.kept], ['new', undefined]);
+  before.choose('old');
+
+  const { model } = live(...clusters);
+  await keepChoice(model, memory);
+
+  assert.equal(model.chosen?.name, 'old');
+});
+
+test('what is chosen before the last choice is known counts', async () => {
+  const { model } = live(cluster('old'), cluster('new'));
+  const memory = new Memory('old');
+  const recalled = keepChoice(model, memory);
+  model.choose('new');
+
+  await recalled;
+
+  assert.deepEqual([model.choice, memory.kept], ['new', 'new']);
+});
+
+test('one can choose where nothing is remembered', async () => {
+  const { model } = live(cluster('a'));
+  const fails = () => Promise.reject(new Error('no'));
+
+  await keepChoice(model, { fetch: fails, save: fails });
+  model.choose('a');
+
+  assert.equal(model.choice, 'a');
+});
 
 test('what a user chooses is known at once, and who listens hears of it', () => {
   const stored = {

@@ -1,12 +1,12 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
-import { Signal, type ISignal } from '@lumino/signaling';
+import { type ISignal, Signal } from '@lumino/signaling';
 
-import { ApiError } from '../apiError';
-import type { ICluster } from '../contract';
-import { Shown } from '../model/shown';
-import type { IFile, ILogSource } from './contract';
-import { namesOf, type INames } from './files';
-import { LogTail } from './tail';
+import { ApiError, type ILogSource } from '../api';
+import type { ICluster, IFile } from '../contract';
+import { Shown } from '../model/clusterIdentity';
+import { type INames, namesOf } from './logFiles';
+import { LogTail } from './logText';
 import { Turns } from './turns';
 
 /** What is known of clusters, as their model tells. */
@@ -207,4 +207,23 @@ export class LogsModel implements IDisposable {
   private _isGone = false;
   private _isFollowing = true;
   private readonly _changed = new Signal<this, void>(this);
+}
+
+/** Return what is said above a log; empty: it speaks for itself. */
+export function noteOf(
+  { tail, isGone, isOver }: Pick<LogsModel, 'tail' | 'isGone' | 'isOver'>,
+  trans: TranslationBundle
+): string {
+  const isEmpty = tail.size === 0;
+  if (isGone) {
+    return isEmpty
+      ? trans.__('The cluster has ended, and its logs have been removed.')
+      : trans.__('The cluster has ended, and its logs have been removed; this was read before.');
+  }
+  if (isOver) {
+    return isEmpty
+      ? trans.__('The cluster has ended, and has left nothing in it.')
+      : trans.__('The cluster has ended; this is what it left.');
+  }
+  return isEmpty ? trans.__('There is nothing in it yet.') : '';
 }

@@ -1,6 +1,7 @@
-import { Signal, type ISignal } from '@lumino/signaling';
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
+import { type ISignal, Signal } from '@lumino/signaling';
 
+import { ApiError } from '../api';
 import type {
   IBroken,
   IChange,
@@ -11,10 +12,7 @@ import type {
   IState,
   Message
 } from '../contract';
-import { History } from './history';
-import { kept } from './kept';
-import { Link, type IEvents, type ISocket } from './link';
-import { stateAfter, type LinkState } from './linkState';
+import { type IEvents, type ISocket, Link } from './reconnectingSocket';
 
 /** Where the news come from. */
 export interface ISource {
@@ -297,4 +295,64 @@ export class ClustersModel implements IDisposable {
   private _isDisposed = false;
   private readonly _changed = new Signal<this, void>(this);
   private readonly _pulsed = new Signal<this, void>(this);
+}
+
+/** Moments that are kept of each cluster: two minutes. */
+export const KEPT = 60;
+
+/** The last pulses of clusters. */
+export class History {
+  /** Return the pulses of a cluster, the last one at the end; the same array until there is another pulse. */
+  of(cluster: Pick<ICluster, 'name' | 'id'>): readonly IPulse[] {
+    const kept = this.kept.get(cluster.name);
+    return kept?.id === cluster.id ? kept.pulses : NONE;
+  }
+
+  /** Take a pulse in. */
+  add(cluster: Pick<ICluster, 'name' | 'id'>, pulse: IPulse): void {
+    const pulses = [...this.of(cluster).slice(1 - KEPT), pulse];
+    this.kept.set(cluster.name, { id: cluster.id, pulses });
+  }
+
+  /** Forget all but the clusters of these names. */
+  keep(names: ReadonlySet<string> | ReadonlyMap<string, unknown>): void {
+    for (const name of this.kept.keys()) {
+      if (!names.has(name)) {
+        this.kept.delete(name);
+      }
+    }
+  }
+
+  // By name, with the id of whom it is: a name can be given again.
+  private readonly kept = new Map<string, { id: string; pulses: readonly IPulse[] }>();
+}
+
+const NONE: readonly IPulse[] = [];
+
+/** Whether the news are new: `missing` if the server has no extension, `refused` if it lets nobody in. */
+export type LinkState = 'connecting' | 'live' | 'reconnecting' | 'missing' | 'refused';
+
+/** Return what a request that has failed says of the server. */
+export function stateAfter(error: unknown): LinkState {
+  if (error instanceof ApiError) {
+    if (error.isMissing) {
+      return 'missing';
+    }
+    if (error.status === 401 || error.status === 403) {
+      return 'refused';
+    }
+  }
+  return 'reconnecting';
+}
+
+/** Return clusters by their names; one that has not changed is the object that was known before. */
+export function kept(
+  known: ReadonlyMap<string, ICluster>,
+  told: readonly ICluster[]
+): Map<string, ICluster> {
+  return new Map(told.map(its => [its.name, same(known.get(its.name), its)]));
+}
+
+function same(known: ICluster | undefined, told: ICluster): ICluster {
+  return known && JSON.stringify(known) === JSON.stringify(told) ? known : told;
 }

@@ -1,6 +1,6 @@
 import type { ICluster, IEnded, IState, Message } from '../../src/contract';
 import { ClustersModel } from '../../src/model/clusters';
-import type { IEvents, ISocket } from '../../src/model/link';
+import type { IEvents, ISocket } from '../../src/model/reconnectingSocket';
 
 /** Return a cluster that is ready. */
 export function cluster(name: string, facts: Partial<ICluster> = {}): ICluster {

@@ -1,9 +1,8 @@
 import { Signal } from '@lumino/signaling';
 
-import type { ICluster, IStart, Options } from '../../src/contract';
-import type { ICheck, IField, IForm, IFormSource, IKernel } from '../../src/form/contract';
-import type { IClusters } from '../../src/form/formModel';
-import type { LinkState } from '../../src/model/linkState';
+import type { IClusters, IFormSource } from '../../src/cluster-form/formModel';
+import type { ICheck, ICluster, IField, IForm, IKernel, IStart, Options } from '../../src/contract';
+import type { LinkState } from '../../src/model/clusters';
 
 function field(
   name: string,

@@ -1,0 +1,192 @@
+import * as React from 'react';
+
+import { CopyButton } from '../components';
+import type { IField, IForm } from '../contract';
+import { useDesk } from './context';
+import { KERNEL } from './values';
+
+/** What each control has, whatever it looks like. */
+export interface IControl {
+  id: string;
+  'aria-invalid': boolean;
+  'aria-describedby': string;
+}
+
+/** A label, its control, a line about it, and what is wrong with it. */
+export function Control(props: {
+  name: string;
+  label: string;
+  help?: string;
+  /** What is wrong, if it is not what the server says of this name. */
+  error?: React.ReactNode;
+  isWide?: boolean;
+  children: (control: IControl) => React.ReactNode;
+}): React.JSX.Element {
+  const { model } = useDesk();
+  const { name, label, help, isWide, children } = props;
+  const error = props.error ?? model.errors[name];
+  const id = `wb-new-${name}`;
+  const described = [...(help ? [`${id}-help`] : []), ...(error ? [`${id}-error`] : [])];
+  return (
+    <div className={`wb-Field${isWide ? ' wb-mod-wide' : ''}`} data-field={name}>
+      <label htmlFor={id}>{label}</label>
+      {children({
+        id,
+        'aria-invalid': Boolean(error),
+        'aria-describedby': described.join(' ')
+      })}
+      {help && (
+        <p className="wb-Help" id={`${id}-help`}>
+          {help}
+        </p>
+      )}
+      <div className="wb-Error" id={`${id}-error`} aria-live="polite">
+        {error}
+      </div>
+    </div>
+  );
+}
+
+/** An option of a start. */
+export function Field({ field }: { field: IField }): React.JSX.Element {
+  const { name, label, help, kind } = field;
+  return (
+    <Control name={name} label={label} help={help} isWide={kind === 'list'}>
+      {control => <Input field={field} control={control} />}
+    </Control>
+  );
+}
+
+function Input({ field, control }: { field: IField; control: IControl }): React.JSX.Element {
+  const { model, trans } = useDesk();
+  const { name, kind, choices } = field;
+  const value = model.values[name];
+  const text = {
+    ...control,
+    value: String(value ?? ''),
+    onChange: (
+      event: React.ChangeEvent<HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement>
+    ) => {
+      model.set(name, event.target.value);
+    }
+  };
+  switch (kind) {
+    case 'flag':
+      return (
+        <input
+          {...control}
+          type="checkbox"
+          checked={value === true}
+          onChange={event => {
+            model.set(name, event.target.checked);
+          }}
+        />
+      );
+    case 'choice':
+      return (
+        <select {...text} disabled={choices.length === 0}>
+          <option value="">
+            {choices.length > 0 ? trans.__('default') : trans.__('there is none')}
+          </option>
+          {choices.map(choice => (
+            <option key={choice} value={choice}>
+              {choice}
+            </option>
+          ))}
+        </select>
+      );
+    case 'list':
+      return (
+        <textarea {...text} rows={2} placeholder={trans.__('one per line')} spellCheck={false} />
+      );
+    default:
+      return (
+        <input
+          {...text}
+          type="text"
+          inputMode={kind === 'number' ? 'numeric' : 'text'}
+          autoComplete="off"
+          spellCheck={false}
+        />
+      );
+  }
+}
+
+/** What starts the cluster: only what is there can be chosen. */
+export function Scheduler({ form, field }: { form: IForm; field: IField }): React.JSX.Element {
+  const { model, trans } = useDesk();
+  const first = React.useRef<HTMLSelectElement>(null);
+  React.useEffect(() => {
+    // the tab was activated before there was anything in it
+    if (document.activeElement?.closest('.wb-New')?.contains(first.current)) {
+      first.current?.focus();
+    }
+  }, []);
+  return (
+    <Control name={field.name} label={field.label} help={trans.__('what starts the job')}>
+      {control => (
+        <select
+          {...control}
+          ref={first}
+          value={String(model.values[field.name])}
+          onChange={event => {
+            model.set(field.name, event.target.value);
+          }}
+        >
+          {form.schedulers.map(({ name, there }) => (
+            <option key={name} value={name} disabled={!there}>
+              {there ? name : trans.__('%1 (not found)', name)}
+            </option>
+          ))}
+        </select>
+      )}
+    </Control>
+  );
+}
+
+/** The environment that the ranks run in: that of a kernel, or the server's. */
+export function Kernel(): React.JSX.Element {
+  const { model, trans } = useDesk();
+  const { kernels, badKernel, unlistedKernel } = model;
+  const lacking = badKernel && (
+    <>
+      <p>{trans.__('This environment does not have the workbench. Install it:')}</p>
+      <div className="wb-Hint">
+        <code>{badKernel.hint}</code>
+        <CopyButton text={badKernel.hint ?? ''} trans={trans} />
+      </div>
+    </>
+  );
+  return (
+    <Control
+      name={KERNEL}
+      label={trans.__('Environment')}
+      help={trans.__('kernel whose Python the ranks run')}
+      error={lacking}
+      isWide
+    >
+      {control => (
+        <select
+          {...control}
+          value={String(model.values[KERNEL])}
+          disabled={kernels === null}
+          onChange={event => {
+            model.set(KERNEL, event.target.value);
+          }}
+        >
+          <option value="">
+            {kernels === null ? trans.__('looking for kernels…') : trans.__('that of this server')}
+          </option>
+          {unlistedKernel !== '' && <option value={unlistedKernel}>{unlistedKernel}</option>}
+          {kernels?.map(({ name, display_name, version }) => (
+            <option key={name} value={name}>
+              {version === null
+                ? trans.__('%1: without the workbench', display_name)
+                : trans.__('%1: workbench %2', display_name, version)}
+            </option>
+          ))}
+        </select>
+      )}
+    </Control>
+  );
+}

@@ -1,0 +1,117 @@
+import type { IField, IForm, Options } from '../contract';
+
+/** What is filled in, by the names of fields; items of lists are lines. */
+export type Values = Readonly<Record<string, string | boolean>>;
+
+/** What is asked for beside the fields that the server names. */
+export const KERNEL = 'kernel';
+export const DIRECTORY = 'directory';
+
+const SCHEDULER = 'scheduler';
+const RANKS = 'ranks';
+const NAME = 'name';
+// What nearly everybody asks for, in the order of the form; the kernel comes last.
+const FIRST = [
+  SCHEDULER,
+  NAME,
+  RANKS,
+  'nodes',
+  'threads',
+  'memory',
+  'walltime',
+  'queue',
+  'account',
+  'preset'
+];
+
+/** Return whether the scheduler that is chosen starts batch jobs. */
+export function isBatch(form: IForm, values: Values): boolean {
+  return form.schedulers.some(its => its.name === values[SCHEDULER] && its.batch);
+}
+
+/** Return the fields that are always seen, and those behind a click; without those that mean nothing now. */
+export function fieldsOf(form: IForm, values: Values): { first: IField[]; more: IField[] } {
+  const shown = form.fields.filter(its => !its.batch_only || isBatch(form, values));
+  return {
+    first: FIRST.flatMap(name => shown.filter(its => its.name === name)),
+    more: shown.filter(its => !FIRST.includes(its.name))
+  };
+}
+
+/** Return what a form is filled with at first: what was remembered, as far as it is still possible. */
+export function initial(form: IForm, remembered: unknown): Values {
+  const old = typeof remembered === 'object' ? { ...remembered } : {};
+  const known = new Map<string, unknown>(Object.entries(old));
+  const values: Record<string, string | boolean> = {};
+  for (const { name, kind, choices } of form.fields) {
+    // batch schedulers want a number of ranks; that of cores is one that every other start has
+    const otherwise = kind === 'flag' ? false : name === RANKS ? String(form.cores) : '';
+    const value = known.get(name);
+    // a name is given once
+    const isPossible = typeof value === typeof otherwise && name !== NAME;
+    const isChoice = kind !== 'choice' || choices.includes(String(value));
+    values[name] = isPossible && isChoice ? (value as string | boolean) : otherwise;
+  }
+  for (const name of [KERNEL, DIRECTORY]) {
+    const value = known.get(name);
+    values[name] = typeof value === 'string' ? value : '';
+  }
+  const isThere = form.schedulers.some(its => its.there && its.name === values[SCHEDULER]);
+  values[SCHEDULER] = isThere ? (values[SCHEDULER] ?? '') : form.default_scheduler;
+  return values;
+}
+
+/** Return what is asked of the server: what is seen and filled in. */
+export function optionsOf(form: IForm, values: Values): Options {
+  const { first, more } = fieldsOf(form, values);
+  const options: Options = {};
+  for (const field of [...first, ...more]) {
+    const value = valueOf(field, values[field.name]);
+    if (value !== null) {
+      options[field.name] = value;
+    }
+  }
+  for (const name of [KERNEL, DIRECTORY]) {
+    const value = String(values[name] ?? '').trim();
+    if (value !== '') {
+      options[name] = value;
+    }
+  }
+  return options;
+}
+
+function valueOf({ kind }: IField, value: string | boolean | undefined): Options[string] {
+  if (typeof value !== 'string') {
+    return value ? true : null;
+  }
+  const text = value.trim();
+  if (text === '') {
+    return null;
+  }
+  if (kind === 'list') {
+    return text.split('\n').flatMap(line => line.trim() || []);
+  }
+  // what is no number is refused by the server, in its words
+  return kind === 'number' && /^[+-]?\d{1,15}$/.test(text) ? Number(text) : text;
+}
+
+/** The script of a job, and what its scheduler says of it. */
+export interface IScript {
+  script: string;
+  /** Who says it; empty: nobody was asked. */
+  scheduler: string;
+  verdict: string;
+}
+
+/** Take the scheduler's answer from the last comment of a dry run, `# slurm says: ...`. */
+export function scriptOf(told: string): IScript {
+  const last = [...told.matchAll(/^# (\S+) says: /gm)].at(-1);
+  if (!last) {
+    return { script: told, scheduler: '', verdict: '' };
+  }
+  return {
+    script: told.slice(0, last.index),
+    scheduler: last[1] ?? '',
+    verdict: told.slice(last.index + last[0].length).trim()
+  };
+}

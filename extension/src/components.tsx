@@ -1,0 +1,142 @@
+import { Clipboard } from '@jupyterlab/apputils';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import {
+  addIcon,
+  closeIcon,
+  codeIcon,
+  LabIcon,
+  type LabIcon as Icon,
+  listIcon,
+  ReactWidget,
+  refreshIcon,
+  stopIcon
+} from '@jupyterlab/ui-components';
+import type { ISignal } from '@lumino/signaling';
+import * as React from 'react';
+
+import clustersSvg from '../style/icons/clusters.svg';
+import dashboardSvg from '../style/icons/dashboard.svg';
+import scaleSvg from '../style/icons/scale.svg';
+
+/** What stands for clusters. */
+export const clustersIcon = new LabIcon({ name: 'mpi-workbench:clusters', svgstr: clustersSvg });
+/** What stands for their dashboards. */
+export const dashboardIcon = new LabIcon({ name: 'mpi-workbench:dashboard', svgstr: dashboardSvg });
+/** What stands for another number of ranks. */
+export const scaleIcon = new LabIcon({ name: 'mpi-workbench:scale', svgstr: scaleSvg });
+
+const part = (icon: Icon) => () => (
+  <icon.react tag="span" width="16px" height="16px" aria-hidden="true" />
+);
+
+export const AddIcon = part(addIcon);
+export const CloseIcon = part(closeIcon);
+export const CodeIcon = part(codeIcon);
+export const DashboardIcon = part(dashboardIcon);
+export const LogsIcon = part(listIcon);
+export const RestartIcon = part(refreshIcon);
+export const ScaleIcon = part(scaleIcon);
+export const StopIcon = part(stopIcon);
+
+/** A text that somebody else has written, as it is: a log, a script, a command. */
+export function Verbatim(props: {
+  text: string;
+  label: string;
+  /** Whether it tells of what was before. */
+  isOld?: boolean;
+}): React.JSX.Element {
+  // it may be longer than its box, and is scrolled by keys
+  return (
+    <pre
+      className={`wb-Verbatim${props.isOld ? ' wb-mod-old' : ''}`}
+      role="group"
+      aria-label={props.label}
+      tabIndex={0}
+    >
+      {props.text}
+    </pre>
+  );
+}
+
+// Milliseconds for which a button says that it has copied.
+const SAID = 2000;
+
+/** A button that copies a text. */
+export function CopyButton(props: {
+  text: string | (() => string);
+  trans: TranslationBundle;
+  label?: string;
+}): React.JSX.Element {
+  const { text, trans } = props;
+  const [isCopied, setCopied] = React.useState(false);
+  React.useEffect(() => {
+    const timer = setTimeout(() => {
+      setCopied(false);
+    }, SAID);
+    return () => {
+      clearTimeout(timer);
+    };
+  }, [isCopied]);
+  return (
+    <button
+      type="button"
+      className="wb-TextButton"
+      aria-label={props.label}
+      onClick={() => {
+        Clipboard.copyToSystem(typeof text === 'string' ? text : text());
+        setCopied(true);
+      }}
+    >
+      <span aria-live="polite">{isCopied ? trans.__('Copied') : trans.__('Copy')}</span>
+    </button>
+  );
+}
+
+/** Return what stands above the content of a tab: a sentence, and buttons. */
+export function tabNote(
+  told: string,
+  buttons: readonly { label: string; run: () => void }[]
+): ReactWidget {
+  const note = ReactWidget.create(
+    <div role="status">
+      <p title={told}>{told}</p>
+      {buttons.map(({ label, run }) => (
+        <button key={label} type="button" className="wb-TextButton" onClick={run}>
+          {label}
+        </button>
+      ))}
+    </div>
+  );
+  note.addClass('wb-Note');
+  return note;
+}
+
+/** Draw a component again at each signal. */
+export function useSignal(signal: ISignal<unknown, void>): void {
+  const [, draw] = React.useReducer((drawn: number) => drawn + 1, 0);
+  React.useEffect(() => {
+    signal.connect(draw);
+    // what was told between the first draw and this
+    draw();
+    return () => {
+      signal.disconnect(draw);
+    };
+  }, [signal]);
+}
+
+// Seconds between two draws of what tells a time.
+const TICK = 5;
+
+/** Return the time, now and every few seconds. */
+export function useClock(now: () => number): number {
+  const [time, setTime] = React.useState(now);
+  React.useEffect(() => {
+    const timer = setInterval(() => {
+      setTime(now());
+    }, TICK * 1000);
+    return () => {
+      clearInterval(timer);
+    };
+  }, [now]);
+  return time;
+}

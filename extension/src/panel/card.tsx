@@ -1,0 +1,342 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import {
+  CloseIcon,
+  CodeIcon,
+  DashboardIcon,
+  LogsIcon,
+  RestartIcon,
+  ScaleIcon,
+  StopIcon,
+  useSignal
+} from '../components';
+import type { ICluster, IPulse } from '../contract';
+import { bytes, clock, duration, moodOf, stateOf } from '../format';
+import { KEPT } from '../model/clusters';
+import { failed } from '../notify';
+import { Commands } from '../tokens';
+import { Now, useDesk, usePulses } from './context';
+
+/** What is told of a cluster, and what can be done with it; drawn again only if the cluster is another object. */
+export const Card = React.memo(function Card(props: {
+  cluster: ICluster;
+  isChosen: boolean;
+}): React.JSX.Element {
+  const { cluster, isChosen } = props;
+  const { model, trans, drag } = useDesk();
+  const state = stateOf(cluster, trans);
+  const title = `wb-cluster-${cluster.name}`;
+  const choose = () => {
+    model.choose(cluster.name);
+  };
+  return (
+    <li
+      className={`wb-Card${isChosen ? ' wb-mod-chosen' : ''}`}
+      aria-labelledby={title}
+      aria-current={isChosen ? 'true' : undefined}
+      data-cluster={cluster.name}
+      data-state={cluster.state}
+      onClick={choose}
+      // the commands of the menu mean the chosen cluster
+      onContextMenu={choose}
+    >
+      <div
+        className="wb-Card-head"
+        title={trans.__('Drag it into a notebook for a cell that connects to %1', cluster.name)}
+        onPointerDown={event => {
+          drag(cluster, event);
+        }}
+      >
+        <span className={`wb-Dot wb-mod-${moodOf(cluster)}`} aria-hidden="true" />
+        <h3 id={title}>
+          <button type="button" className="wb-Name" aria-pressed={isChosen}>
+            {cluster.name}
+          </button>
+        </h3>
+        <span className="wb-State">{state}</span>
+      </div>
+      <Ranks cluster={cluster} />
+      <CardFacts cluster={cluster} />
+      {cluster.up > 0 && <CardPulse cluster={cluster} />}
+      {cluster.error !== null && <LastError cluster={cluster} error={cluster.error} />}
+      <CardButtons cluster={cluster} />
+    </li>
+  );
+});
+
+/** Why the last thing that was done to a cluster has failed, until somebody has read it. */
+function LastError(props: { cluster: ICluster; error: string }): React.JSX.Element {
+  const { name } = props.cluster;
+  const { api, trans } = useDesk();
+  const label = trans.__('Dismiss the error of %1', name);
+  return (
+    <div className="wb-LastError">
+      <p className="wb-Error" role="alert">
+        {props.error}
+      </p>
+      <button
+        type="button"
+        className="wb-Button"
+        title={label}
+        aria-label={label}
+        onClick={() => {
+          api.dismissError(name).catch(failed(name, trans));
+        }}
+      >
+        <CloseIcon />
+      </button>
+    </div>
+  );
+}
+
+function Ranks({ cluster }: { cluster: ICluster }): React.JSX.Element {
+  const { trans } = useDesk();
+  const { up, ranks } = cluster;
+  const partly = trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks, up);
+  return (
+    <div className="wb-Ranks">
+      <div
+        className={`wb-Bar${up < ranks ? ' wb-mod-partial' : ''}`}
+        role="meter"
+        aria-label={trans.__('Ranks of %1', cluster.name)}
+        aria-valuemin={0}
+        aria-valuemax={ranks}
+        aria-valuenow={up}
+        aria-valuetext={partly}
+      >
+        <div style={{ width: `${ranks > 0 ? (100 * up) / ranks : 0}%` }} />
+      </div>
+      <span>{up === ranks ? trans._n('%1 rank', '%1 ranks', ranks) : partly}</span>
+    </div>
+  );
+}
+
+/** Where a cluster is, why it waits, how long it has. */
+export function CardFacts({ cluster }: { cluster: ICluster }): React.JSX.Element {
+  const { trans, settings } = useDesk();
+  useSignal(settings.changed);
+  const now = React.useContext(Now);
+  const left = cluster.ends === null ? null : cluster.ends - now;
+  // what says no more than the state or the reason does not
+  const { reason, state, message } = cluster;
+  const tells = reason === null && state !== 'ready' && !['', state].includes(message);
+  return (
+    <div className="wb-Facts">
+      <p>{places(cluster, trans).join(' · ')}</p>
+      {reason !== null && <p>{trans.__('waits: %1', reason)}</p>}
+      {cluster.expected !== null && (
+        <p>{trans.__('expected start: %1', clock(cluster.expected, now))}</p>
+      )}
+      {tells && <p>{message}</p>}
+      {left !== null && (
+        <p className={left < 60 * settings.warnMinutes ? 'wb-mod-soon' : undefined}>
+          {left > 0
+            ? trans.__('%1 of walltime left', duration(left, trans))
+            : trans.__('walltime is over')}
+        </p>
+      )}
+    </div>
+  );
+}
+
+function places(cluster: ICluster, trans: TranslationBundle): string[] {
+  const { nodes, jobs, scheduler, host, threads } = cluster;
+  return [
+    scheduler,
+    ...(jobs.length > 0 ? [trans._n('job %2', 'jobs %2', jobs.length, jobs.join(', '))] : []),
+    ...(nodes === null ? [] : [trans._n('%1 node', '%1 nodes', nodes)]),
+    ...(threads > 1 ? [trans._n('%1 thread per rank', '%1 threads per rank', threads)] : []),
+    ...(cluster.up > 0 ? [host] : [])
+  ];
+}
+
+/** What a cluster does at the moment, and whether anybody uses it. */
+export function CardPulse({ cluster }: { cluster: ICluster }): React.JSX.Element {
+  const element = React.useRef<HTMLDivElement>(null);
+  const pulses = usePulses(cluster, element);
+  const last = pulses.at(-1);
+  return <div ref={element}>{last && <Beat {...{ cluster, pulses, last }} />}</div>;
+}
+
+function Beat(props: {
+  cluster: ICluster;
+  pulses: readonly IPulse[];
+  last: IPulse;
+}): React.JSX.Element {
+  const { cluster, pulses, last } = props;
+  const { trans } = useDesk();
+  const cpu = Math.round(last.cpu);
+  const memory = trans.__(
+    'Memory of the ranks of %1, together: %2',
+    cluster.name,
+    bytes(last.memory)
+  );
+  return (
+    <>
+      <div className="wb-Pulse">
+        <Sparkline
+          pulses={pulses}
+          label={trans.__('CPU of %1 in the last two minutes, now %2 %', cluster.name, cpu)}
+        />
+        <span>{trans.__('%1 % CPU', cpu)}</span>
+        <span role="img" title={memory} aria-label={memory}>
+          {bytes(last.memory)}
+        </span>
+      </div>
+      <p className={last.clients === 0 ? 'wb-Users wb-mod-orphan' : 'wb-Users'}>
+        {users(cluster, last, trans)}
+      </p>
+    </>
+  );
+}
+
+function users(cluster: ICluster, last: IPulse, trans: TranslationBundle): string {
+  if (last.clients > 0) {
+    return trans._n('%1 client', '%1 clients', last.clients);
+  }
+  if (last.idle === null || cluster.idle_timeout <= 0) {
+    return trans.__('nobody uses it');
+  }
+  const left = duration(cluster.idle_timeout - last.idle, trans);
+  return trans.__('nobody uses it; ends in %1', left);
+}
+
+const WIDTH = 120;
+const HEIGHT = 24;
+
+/** Return the points of a line, the last one at the right edge. */
+export function points(values: readonly number[], top: number): string {
+  const step = WIDTH / (KEPT - 1);
+  const left = WIDTH - step * (values.length - 1);
+  return values
+    .map((value, at) => {
+      const height = HEIGHT * Math.min(1, Math.max(0, value / top));
+      return `${(left + step * at).toFixed(1)},${(HEIGHT - height).toFixed(1)}`;
+    })
+    .join(' ');
+}
+
+/** The CPU of the last two minutes. */
+export function Sparkline(props: { pulses: readonly IPulse[]; label: string }): React.JSX.Element {
+  const values = props.pulses.map(pulse => pulse.cpu);
+  // ranks with several threads take several cores
+  const top = Math.max(100, ...values);
+  const line = points(values, top);
+  return (
+    <svg
+      className="wb-Sparkline"
+      viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+      preserveAspectRatio="none"
+      role="img"
+      aria-label={props.label}
+    >
+      {values.length > 1 && (
+        <>
+          <polygon points={`${line} ${WIDTH},${HEIGHT} ${line.split(',')[0] ?? '0'},${HEIGHT}`} />
+          <polyline points={line} />
+        </>
+      )}
+    </svg>
+  );
+}
+
+interface IButton {
+  command: string;
+  label: string;
+  icon: () => React.JSX.Element;
+}
+
+/** What can be done with a cluster. */
+export function CardButtons({ cluster }: { cluster: ICluster }): React.JSX.Element {
+  const { trans, run, can, isEnabled } = useDesk();
+  const { name } = cluster;
+  const buttons: IButton[] = [
+    {
+      command: Commands.insertCode,
+      label: trans.__('Insert code that connects to %1', name),
+      icon: CodeIcon
+    },
+    {
+      command: Commands.dashboard,
+      label: trans.__('Open the dashboard of %1', name),
+      icon: DashboardIcon
+    },
+    {
+      command: Commands.scale,
+      label: trans.__('Scale %1', name),
+      icon: ScaleIcon
+    },
+    {
+      command: Commands.logs,
+      label: trans.__('Show the logs of %1', name),
+      icon: LogsIcon
+    },
+    {
+      command: Commands.restart,
+      label: trans.__('Restart the ranks of %1', name),
+      icon: RestartIcon
+    },
+    {
+      command: Commands.stop,
+      label: trans.__('Stop %1', name),
+      icon: StopIcon
+    }
+  ];
+  const known = buttons.filter(its => can(its.command));
+  // one place for Tab, which arrows move
+  const [current, setCurrent] = React.useState(0);
+  const stop = Math.min(current, known.length - 1);
+  return (
+    <div
+      className="wb-Buttons"
+      role="toolbar"
+      aria-label={trans.__('What to do with %1', name)}
+      onKeyDown={event => {
+        const to = placeAfter(event.key, stop, known.length);
+        if (to !== undefined) {
+          event.preventDefault();
+          event.currentTarget.querySelectorAll('button')[to]?.focus();
+        }
+      }}
+    >
+      {known.map(({ command, label, icon: Icon }, at) => {
+        const isAllowed = isEnabled(command, { name });
+        return (
+          <button
+            key={command}
+            className="wb-Button"
+            type="button"
+            title={label}
+            aria-label={label}
+            // a button that is disabled would lose the focus
+            aria-disabled={!isAllowed}
+            tabIndex={at === stop ? 0 : -1}
+            data-command={command}
+            onFocus={() => {
+              setCurrent(at);
+            }}
+            onClick={() => {
+              if (isAllowed) {
+                run(command, { name });
+              }
+            }}
+          >
+            <Icon />
+          </button>
+        );
+      })}
+    </div>
+  );
+}
+
+/** Return the place in a toolbar to which a key leads; undefined: the key leads nowhere. */
+function placeAfter(key: string, place: number, count: number): number | undefined {
+  const places: Record<string, number> = {
+    ArrowLeft: (place + count - 1) % count,
+    ArrowRight: (place + 1) % count,
+    Home: 0,
+    End: count - 1
+  };
+  return places[key];
+}

@@ -1,0 +1,100 @@
+import {
+  ILayoutRestorer,
+  type JupyterFrontEnd,
+  type JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { ILauncher } from '@jupyterlab/launcher';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { ReactWidget } from '@jupyterlab/ui-components';
+import type { Message } from '@lumino/messaging';
+import * as React from 'react';
+
+import { clustersIcon } from '../components';
+import { refusalOf } from '../notebooks/clientCode';
+import { startDrag } from '../notebooks/drag';
+import { Commands, IWorkbench, PANEL, taking } from '../tokens';
+import { watchWhileSeen } from '../visibility';
+import type { IDesk } from './context';
+import { Panel } from './panel';
+
+/** The panel of clusters at the side. */
+export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'mpi-workbench:sidebar',
+  description: 'The panel of clusters.',
+  autoStart: true,
+  requires: [IWorkbench],
+  optional: [ILayoutRestorer, ICommandPalette, ILauncher, ITranslator, INotebookTracker],
+  activate: (
+    app: JupyterFrontEnd,
+    workbench: IWorkbench,
+    restorer: ILayoutRestorer | null,
+    palette: ICommandPalette | null,
+    launcher: ILauncher | null,
+    translator: ITranslator | null,
+    notebooks: INotebookTracker | null
+  ) => {
+    const { commands, shell } = app;
+    const { trans } = workbench;
+    const panel = new ClustersPanel({
+      ...workbench,
+      run: (command, args) => {
+        void commands.execute(command, args);
+      },
+      can: command => commands.hasCommand(command),
+      isEnabled: (command, args) => commands.isEnabled(command, args),
+      drag: (cluster, event) => {
+        startDrag(cluster, event, over => {
+          const panel = notebooks?.find(its => its.node.contains(over));
+          return panel ? refusalOf(panel, trans) : '';
+        });
+      }
+    });
+    panel.id = PANEL;
+    panel.title.icon = clustersIcon;
+    panel.title.caption = trans.__('MPI Clusters');
+    panel.node.setAttribute('role', 'region');
+    panel.node.setAttribute('aria-label', trans.__('MPI clusters'));
+    shell.add(panel, 'left', { rank: 350, type: 'MPI Clusters' });
+    restorer?.add(panel, PANEL);
+
+    commands.addCommand(Commands.show, {
+      label: args => (args.isLauncher ? trans.__('MPI Clusters') : trans.__('Show MPI Clusters')),
+      caption: trans.__('Show the panel of MPI clusters'),
+      icon: clustersIcon,
+      describedBy: taking({
+        isLauncher: { type: 'boolean', description: 'Whether it stands in the launcher.' }
+      }),
+      execute: () => {
+        shell.activateById(PANEL);
+      }
+    });
+    palette?.addItem({ command: Commands.show, category: trans.__('MPI Clusters') });
+    launcher?.add({
+      command: Commands.show,
+      args: { isLauncher: true },
+      // a heading of Lab's own, in its words
+      category: (translator ?? nullTranslator).load('jupyterlab').__('Other'),
+      rank: 20
+    });
+  }
+};
+
+/** The panel as a widget: pulses come while it can be seen. */
+export class ClustersPanel extends ReactWidget {
+  constructor(private readonly desk: IDesk) {
+    super();
+    this.addClass('wb-Panel');
+    watchWhileSeen(this, desk.model);
+  }
+
+  protected override render(): React.JSX.Element {
+    return <Panel desk={this.desk} />;
+  }
+
+  protected override onActivateRequest(message: Message): void {
+    super.onActivateRequest(message);
+    this.node.querySelector('button')?.focus();
+  }
+}
