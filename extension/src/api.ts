@@ -1,8 +1,8 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import type { ICluster, IFile, IPart, IStart, IState, Options } from './contract';
-import type { IEvents, ISocket } from './model/reconnectingSocket';
+import type { ICluster, ILogFile, ILogPart, IStart, IState, Options } from './contract';
+import type { ISocket, ISocketEvents } from './model/reconnectingSocket';
 
 const ROOT = 'workbench';
 
@@ -70,23 +70,23 @@ export class Api {
     }
     const text = await response.text();
     if (!response.ok) {
-      throw refusal(response, text);
+      throw errorOf(response, text);
     }
     return (text === '' ? null : JSON.parse(text)) as T;
   }
 
   /** Return the address of the dashboard of a cluster, with a slash at its end. */
-  page(cluster: ICluster['name']): string {
+  dashboardUrl(cluster: ICluster['name']): string {
     return this.url('dashboard', [cluster]) + '/';
   }
 
   /** Return the address of what the browser asks for by itself; parameters as of {@link request}. */
-  address(path: string[], query: Record<string, string>): string {
+  downloadUrl(path: string[], query: Record<string, string>): string {
     return this.url('api', path) + URLExt.objectToQueryString({ ...query, ...this.login });
   }
 
   /** Open the websocket by which changes are told. */
-  connect(events: IEvents): ISocket {
+  connect(events: ISocketEvents): ISocket {
     const { WebSocket, wsUrl } = this.settings;
     const query = URLExt.objectToQueryString(this.login);
     const socket = new WebSocket(URLExt.join(wsUrl, ROOT, 'api', 'events') + query);
@@ -113,13 +113,13 @@ export class Api {
   }
 }
 
-function refusal(response: Response, text: string): ApiError {
-  const otherwise = `${response.status} ${response.statusText}`.trim();
+function errorOf(response: Response, text: string): ApiError {
+  const status = `${response.status} ${response.statusText}`.trim();
   try {
     const { message, log } = JSON.parse(text) as { message?: string; log?: string | null };
-    return new ApiError(response.status, message ?? otherwise, log ?? null);
+    return new ApiError(response.status, message ?? status, log ?? null);
   } catch {
-    return new ApiError(response.status, otherwise);
+    return new ApiError(response.status, status);
   }
 }
 
@@ -147,11 +147,11 @@ export class ApiError extends Error {
 
 /** Where logs come from. */
 export interface ILogSource {
-  files: () => Promise<IFile[]>;
+  files: () => Promise<ILogFile[]>;
   /** A part of at most 256 KiB, as it can be shown; `from` below zero: so many bytes before the end. */
-  part: (file: string, from: number) => Promise<IPart>;
+  part: (file: string, from: number) => Promise<ILogPart>;
   /** Where the browser finds all of a file, as it is. */
-  address: (file: string) => string;
+  downloadUrl: (file: string) => string;
 }
 
 /**
@@ -159,13 +159,14 @@ export interface ILogSource {
  *
  * @param id - Its identity, where its name may be another cluster's; empty: the cluster that has the name, or had it last.
  */
-export function logsOf(api: Api, cluster: string, id = ''): ILogSource {
+export function logSource(api: Api, cluster: string, id = ''): ILogSource {
   const path = ['clusters', cluster, 'logs'];
-  const which: Record<string, string> = id === '' ? {} : { id };
+  const query: Record<string, string> = id === '' ? {} : { id };
   return {
-    files: async () => (await api.request<{ files: IFile[] }>('GET', path, undefined, which)).files,
+    files: async () =>
+      (await api.request<{ files: ILogFile[] }>('GET', path, undefined, query)).files,
     part: (file, from) =>
-      api.request<IPart>('GET', [...path, file], undefined, { from: String(from), ...which }),
-    address: file => api.address([...path, file, 'download'], which)
+      api.request<ILogPart>('GET', [...path, file], undefined, { from: String(from), ...query }),
+    downloadUrl: file => api.downloadUrl([...path, file, 'download'], query)
   };
 }

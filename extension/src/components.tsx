@@ -39,16 +39,16 @@ export const ScaleIcon = part(scaleIcon);
 export const StopIcon = part(stopIcon);
 
 /** A text that somebody else has written, as it is: a log, a script, a command. */
-export function Verbatim(props: {
+export function Preformatted(props: {
   text: string;
   label: string;
   /** Whether it tells of what was before. */
-  isOld?: boolean;
+  isStale?: boolean;
 }): React.JSX.Element {
   // it may be longer than its box, and is scrolled by keys
   return (
     <pre
-      className={`wb-Verbatim${props.isOld ? ' wb-mod-old' : ''}`}
+      className={`wb-Verbatim${props.isStale ? ' wb-mod-old' : ''}`}
       role="group"
       aria-label={props.label}
       tabIndex={0}
@@ -59,7 +59,7 @@ export function Verbatim(props: {
 }
 
 // Milliseconds for which a button says that it has copied.
-const SAID = 2000;
+const COPIED_DURATION = 2000;
 
 /** A button that copies a text. */
 export function CopyButton(props: {
@@ -72,7 +72,7 @@ export function CopyButton(props: {
   React.useEffect(() => {
     const timer = setTimeout(() => {
       setCopied(false);
-    }, SAID);
+    }, COPIED_DURATION);
     return () => {
       clearTimeout(timer);
     };
@@ -93,13 +93,13 @@ export function CopyButton(props: {
 }
 
 /** Return what stands above the content of a tab: a sentence, and buttons. */
-export function tabNote(
-  told: string,
+export function createBanner(
+  message: string,
   buttons: readonly { label: string; run: () => void }[]
 ): ReactWidget {
-  const note = ReactWidget.create(
+  const banner = ReactWidget.create(
     <div role="status">
-      <p title={told}>{told}</p>
+      <p title={message}>{message}</p>
       {buttons.map(({ label, run }) => (
         <button key={label} type="button" className="wb-TextButton" onClick={run}>
           {label}
@@ -107,25 +107,25 @@ export function tabNote(
       ))}
     </div>
   );
-  note.addClass('wb-Note');
-  return note;
+  banner.addClass('wb-Note');
+  return banner;
 }
 
 /** Draw a component again at each signal. */
 export function useSignal(signal: ISignal<unknown, void>): void {
-  const [, draw] = React.useReducer((drawn: number) => drawn + 1, 0);
+  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
   React.useEffect(() => {
-    signal.connect(draw);
+    signal.connect(redraw);
     // what was told between the first draw and this
-    draw();
+    redraw();
     return () => {
-      signal.disconnect(draw);
+      signal.disconnect(redraw);
     };
   }, [signal]);
 }
 
 // Seconds between two draws of what tells a time.
-const TICK = 5;
+const CLOCK_INTERVAL = 5;
 
 /** Return the time, now and every few seconds. */
 export function useClock(now: () => number): number {
@@ -133,7 +133,7 @@ export function useClock(now: () => number): number {
   React.useEffect(() => {
     const timer = setInterval(() => {
       setTime(now());
-    }, TICK * 1000);
+    }, CLOCK_INTERVAL * 1000);
     return () => {
       clearInterval(timer);
     };

@@ -39,7 +39,7 @@ export interface IStart {
 }
 
 /** A record that cannot be used; nameless: the registry itself. */
-export interface IBroken {
+export interface IBrokenRecord {
   name: string;
   error: string;
 }
@@ -73,7 +73,7 @@ export interface IPulse {
 export interface IState {
   version: string;
   clusters: ICluster[];
-  broken: IBroken[];
+  broken: IBrokenRecord[];
   starts: IStart[];
   /** The last one first. */
   ended: IEnded[];
@@ -84,7 +84,7 @@ export interface IState {
 export interface IChange {
   clusters: ICluster[];
   gone: string[];
-  broken: IBroken[];
+  broken: IBrokenRecord[];
   starts: IStart[];
   /** Only if there is another one. */
   ended?: IEnded[];
@@ -119,7 +119,7 @@ export interface IScheduler {
 }
 
 /** What a form has to know. */
-export interface IForm {
+export interface IFormDescription {
   schedulers: IScheduler[];
   default_scheduler: string;
   fields: IField[];
@@ -147,7 +147,7 @@ export interface ICheck {
 }
 
 /** A log file. */
-export interface IFile {
+export interface ILogFile {
   /** As `head`, `job`, `world-0`, `rank-3` or `rank-w1.3`. */
   name: string;
   /** In bytes. */
@@ -155,7 +155,7 @@ export interface IFile {
 }
 
 /** A part of a log file; all numbers are bytes. */
-export interface IPart {
+export interface ILogPart {
   text: string;
   /** Where what follows begins. */
   next: number;

@@ -4,9 +4,9 @@ import type { ICluster } from './contract';
 import type { ClustersModel } from './model/clusters';
 
 /** What a state is like: the colour of its dot. */
-export type Mood = 'good' | 'waiting' | 'bad' | 'ending';
+export type StateCategory = 'good' | 'waiting' | 'bad' | 'ending';
 
-const MOODS: Record<string, Mood> = {
+const CATEGORIES: Record<string, StateCategory> = {
   ready: 'good',
   degraded: 'bad',
   failed: 'bad',
@@ -18,16 +18,16 @@ const MOODS: Record<string, Mood> = {
 };
 
 /** Return what a cluster is like. */
-export function moodOf(cluster: ICluster): Mood {
+export function stateCategory(cluster: ICluster): StateCategory {
   if (cluster.busy !== null) {
     return cluster.busy === 'stopping' ? 'ending' : 'waiting';
   }
-  return MOODS[cluster.state] ?? 'waiting';
+  return CATEGORIES[cluster.state] ?? 'waiting';
 }
 
 /** Return the state of a cluster in a word. */
-export function stateOf(cluster: ICluster, trans: TranslationBundle): string {
-  const words: Record<string, string> = {
+export function formatState(cluster: ICluster, trans: TranslationBundle): string {
+  const labels: Record<string, string> = {
     submitted: trans.__('submitted'),
     queued: trans.__('queued'),
     running: trans.__('job starting'),
@@ -45,12 +45,15 @@ export function stateOf(cluster: ICluster, trans: TranslationBundle): string {
     done: trans.__('ended')
   };
   const state = cluster.busy ?? cluster.state;
-  return words[state] ?? state;
+  return labels[state] ?? state;
 }
 
 /** Return in a sentence why the server cannot be asked for anything; empty: it can. */
-export function hindrance(
-  { state, trouble }: Pick<ClustersModel, 'state' | 'trouble'>,
+export function unavailableReason(
+  {
+    connectionState: state,
+    connectionError: trouble
+  }: Pick<ClustersModel, 'connectionState' | 'connectionError'>,
   trans: TranslationBundle
 ): string {
   switch (state) {
@@ -64,7 +67,7 @@ export function hindrance(
 }
 
 /** Return some time in words: two units at most, as `1 h 05 min` or `40 s`. */
-export function duration(seconds: number, trans: TranslationBundle): string {
+export function formatDuration(seconds: number, trans: TranslationBundle): string {
   const whole = Math.max(0, Math.floor(seconds));
   if (whole < 60) {
     return trans.__('%1 s', whole);
@@ -81,7 +84,7 @@ export function duration(seconds: number, trans: TranslationBundle): string {
 }
 
 /** Return a number of bytes with three digits, as `1.5 GiB`; so do dashboards. */
-export function bytes(count: number): string {
+export function formatBytes(count: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
   const fitting = units.findIndex((_, power) => count < 1023.5 * 1024 ** power);
   const power = fitting < 0 ? units.length - 1 : fitting;
@@ -91,7 +94,7 @@ export function bytes(count: number): string {
 }
 
 /** Return a time of day, with the day if that is another one. */
-export function clock(time: number, now: number): string {
+export function formatTime(time: number, now: number): string {
   const date = new Date(time * 1000);
   const hours = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
   const isToday = date.toDateString() === new Date(now * 1000).toDateString();

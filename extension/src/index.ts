@@ -11,16 +11,16 @@ import { commandsPlugin } from './commands';
 import { dashboardsPlugin } from './dashboards/plugin';
 import { logsPlugin } from './logs/plugin';
 import { ClustersModel } from './model/clusters';
-import { keepChoice, Settings } from './model/settings';
-import { injectPlugin } from './notebooks/plugin';
+import { persistSelection, Settings } from './model/settings';
+import { notebooksPlugin } from './notebooks/plugin';
 import { notificationsPlugin } from './notifications/plugin';
-import { sidebarPlugin } from './panel/plugin';
-import { statusPlugin } from './statusBar';
-import { Commands, IWorkbench, PLUGIN } from './tokens';
+import { panelPlugin } from './panel/plugin';
+import { statusBarPlugin } from './statusBar';
+import { CommandIDs, IWorkbench, PLUGIN_ID } from './tokens';
 
 /** What all other plugins stand on: the model, the requests, the settings. */
-const plugin: JupyterFrontEndPlugin<IWorkbench> = {
-  id: PLUGIN,
+const workbenchPlugin: JupyterFrontEndPlugin<IWorkbench> = {
+  id: PLUGIN_ID,
   description: 'The clusters of this user, and requests to the server about them.',
   autoStart: true,
   provides: IWorkbench,
@@ -29,7 +29,7 @@ const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     app: JupyterFrontEnd,
     registry: ISettingRegistry | null,
     translator: ITranslator | null,
-    memory: IStateDB | null
+    stateDB: IStateDB | null
   ): IWorkbench => {
     const api = new Api(app.serviceManager.serverSettings);
     const model = new ClustersModel({
@@ -38,21 +38,21 @@ const plugin: JupyterFrontEndPlugin<IWorkbench> = {
     });
     const settings = new Settings();
     if (registry) {
-      registry.load(PLUGIN).then(
+      registry.load(PLUGIN_ID).then(
         stored => {
-          settings.follow(stored);
+          settings.load(stored);
         },
         (error: unknown) => {
           console.error('the settings of the workbench could not be read', error);
         }
       );
     }
-    if (memory) {
-      void keepChoice(model, memory);
+    if (stateDB) {
+      void persistSelection(model, stateDB);
     }
     // what commands mean, are called and may do depends on the clusters
     model.changed.connect(() => {
-      for (const id of Object.values(Commands).filter(its => app.commands.hasCommand(its))) {
+      for (const id of Object.values(CommandIDs).filter(id => app.commands.hasCommand(id))) {
         app.commands.notifyCommandChanged(id);
       }
     });
@@ -66,12 +66,12 @@ const plugin: JupyterFrontEndPlugin<IWorkbench> = {
 };
 
 export default [
-  plugin,
-  sidebarPlugin,
+  workbenchPlugin,
+  panelPlugin,
   commandsPlugin,
   dashboardsPlugin,
-  injectPlugin,
-  statusPlugin,
+  notebooksPlugin,
+  statusBarPlugin,
   notificationsPlugin,
   formPlugin,
   logsPlugin

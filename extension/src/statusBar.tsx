@@ -5,12 +5,12 @@ import type { CommandRegistry } from '@lumino/commands';
 import * as React from 'react';
 
 import { useClock, useSignal } from './components';
-import { duration, stateOf } from './format';
-import { Commands, IWorkbench } from './tokens';
-import { watchWhileSeen } from './visibility';
+import { formatDuration, formatState } from './format';
+import { CommandIDs, IWorkbench } from './tokens';
+import { watchWhileVisible } from './visibility';
 
 /** The chosen cluster in the status bar. */
-export const statusPlugin: JupyterFrontEndPlugin<void> = {
+export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:status',
   description: 'The chosen cluster in the status bar.',
   autoStart: true,
@@ -21,27 +21,27 @@ export const statusPlugin: JupyterFrontEndPlugin<void> = {
       return; // Notebook 7 has none
     }
     const { model } = workbench;
-    const item = ReactWidget.create(<Status {...{ workbench, commands: app.commands }} />);
+    const item = ReactWidget.create(<StatusItem {...{ workbench, commands: app.commands }} />);
     bar.registerStatusItem('mpi-workbench:status', {
       item,
       align: 'left',
       rank: 20,
-      isActive: () => model.chosen !== undefined,
+      isActive: () => model.selected !== undefined,
       activeStateChanged: model.changed
     });
-    watchWhileSeen(item, model, () => model.chosen?.name);
+    watchWhileVisible(item, model, () => model.selected?.name);
   }
 };
 
-function Status(props: {
+function StatusItem(props: {
   workbench: IWorkbench;
   commands: CommandRegistry;
 }): React.JSX.Element | null {
   const { model, trans } = props.workbench;
   useSignal(model.changed);
-  useSignal(model.pulsed);
+  useSignal(model.pulsesChanged);
   const now = useClock(React.useCallback(() => model.now(), [model]));
-  const cluster = model.chosen;
+  const cluster = model.selected;
   if (!cluster) {
     return null;
   }
@@ -50,10 +50,14 @@ function Status(props: {
     cluster.name,
     cluster.state === 'ready' && cluster.busy === null
       ? trans._n('%1 rank', '%1 ranks', cluster.up)
-      : stateOf(cluster, trans),
-    ...(model.state === 'live' ? [] : [trans.__('no connection')]),
-    ...(pulse && model.state === 'live' ? [trans.__('%1 % CPU', Math.round(pulse.cpu))] : []),
-    ...(cluster.ends === null ? [] : [trans.__('%1 left', duration(cluster.ends - now, trans))])
+      : formatState(cluster, trans),
+    ...(model.connectionState === 'live' ? [] : [trans.__('no connection')]),
+    ...(pulse && model.connectionState === 'live'
+      ? [trans.__('%1 % CPU', Math.round(pulse.cpu))]
+      : []),
+    ...(cluster.ends === null
+      ? []
+      : [trans.__('%1 left', formatDuration(cluster.ends - now, trans))])
   ];
   return (
     <TextItem
@@ -62,11 +66,11 @@ function Status(props: {
       className="wb-Status"
       source={parts.join(' · ')}
       title={trans.__('Show MPI clusters')}
-      onClick={() => void props.commands.execute(Commands.show)}
+      onClick={() => void props.commands.execute(CommandIDs.show)}
       onKeyDown={event => {
         if (event.key === 'Enter' || event.key === ' ') {
           event.preventDefault();
-          void props.commands.execute(Commands.show);
+          void props.commands.execute(CommandIDs.show);
         }
       }}
     />

@@ -19,7 +19,7 @@ export const IWorkbench = new Token<IWorkbench>(
 );
 
 /** Commands; all but `newCluster` and `show` take `{name}`, and mean the chosen cluster without one. */
-export const Commands = {
+export const CommandIDs = {
   show: 'mpi-workbench:show',
   /** Of the plugin of the form. */
   newCluster: 'mpi-workbench:new-cluster',
@@ -33,18 +33,18 @@ export const Commands = {
 } as const;
 
 /** Describe the arguments of a command. */
-export function taking(properties: JSONObject): { args: JSONObject } {
+export function describeArgs(properties: JSONObject): { args: JSONObject } {
   return { args: { type: 'object', properties } };
 }
 
 /** What commands about a cluster take. */
-export const CLUSTER = {
+export const CLUSTER_ARGS = {
   name: { type: 'string', description: 'The name of a cluster; default: the chosen cluster.' },
   isCard: { type: 'boolean', description: 'Whether the command stands in the menu of a card.' }
 };
 
 /** The folder of plugins and settings. */
-export const PLUGIN = 'mpi-workbench:plugin';
+export const PLUGIN_ID = 'mpi-workbench:plugin';
 
 /** Names in the page. */
-export const PANEL = 'mpi-workbench-clusters';
+export const PANEL_ID = 'mpi-workbench-clusters';

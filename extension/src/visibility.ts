@@ -5,45 +5,45 @@ import { MessageLoop } from '@lumino/messaging';
 import type { ClustersModel } from './model/clusters';
 
 // Messages after which a widget may be seen, or no longer: also if what it is in is shown or hidden.
-const TURNS = ['after-attach', 'after-show', 'after-hide'];
+const VISIBILITY_MESSAGES = ['after-attach', 'after-show', 'after-hide'];
 
 /**
  * Has clusters be watched while a widget can be seen.
  *
  * @param name - Returns the name of the cluster whose pulses the widget shows; without it, it shows those of all.
  */
-export function watchWhileSeen(
+export function watchWhileVisible(
   widget: ReactWidget,
   model: ClustersModel,
   name?: () => string | undefined
 ): void {
   let watched: string | undefined;
   let watch: IDisposable | undefined;
-  const look = () => {
-    const isSeen = widget.isVisible && !document.hidden;
-    const before = watch;
-    if (!isSeen) {
+  const update = () => {
+    const isVisible = widget.isVisible && !document.hidden;
+    const previous = watch;
+    if (!isVisible) {
       watch = undefined;
     } else if (!watch || watched !== name?.()) {
       watched = name?.();
       watch = model.watch(watched);
     }
-    if (before !== watch) {
-      before?.dispose();
+    if (previous !== watch) {
+      previous?.dispose();
     }
   };
   MessageLoop.installMessageHook(widget, (_, message) => {
-    if (TURNS.includes(message.type)) {
+    if (VISIBILITY_MESSAGES.includes(message.type)) {
       // the message is heard before the widget has taken it
-      queueMicrotask(look);
+      queueMicrotask(update);
     }
     return true;
   });
-  model.changed.connect(look);
-  document.addEventListener('visibilitychange', look);
+  model.changed.connect(update);
+  document.addEventListener('visibilitychange', update);
   widget.disposed.connect(() => {
-    model.changed.disconnect(look);
-    document.removeEventListener('visibilitychange', look);
+    model.changed.disconnect(update);
+    document.removeEventListener('visibilitychange', update);
     watch?.dispose();
   });
 }

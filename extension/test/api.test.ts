@@ -2,7 +2,7 @@ import { ServerConnection } from '@jupyterlab/services';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Api, ApiError, logsOf } from '../src/api';
+import { Api, ApiError, logSource } from '../src/api';
 
 /** Return requests to a server that gives one answer, and what it was asked. */
 function answering(answer: () => Response | Promise<Response>) {
@@ -68,7 +68,7 @@ test('no answer at all is an error of status 0', async () => {
 test('the dashboard of a cluster has its address, with a slash at its end', () => {
   const { api } = answering(() => json({}));
 
-  assert.equal(api.page('a b'), 'http://hub.example/user/me/workbench/dashboard/a%20b/');
+  assert.equal(api.dashboardUrl('a b'), 'http://hub.example/user/me/workbench/dashboard/a%20b/');
 });
 
 const URL_OF_LOG = 'http://hub.example/workbench/api/clusters/a/logs/head';
@@ -87,8 +87,8 @@ function withSettings(settings: Partial<ServerConnection.ISettings> = {}) {
 test('parts of a log are those of the cluster that is meant', async () => {
   const { api, asked } = withSettings();
 
-  await logsOf(api, 'a').part('head', -10);
-  await logsOf(api, 'a', '1f').part('head', 0);
+  await logSource(api, 'a').part('head', -10);
+  await logSource(api, 'a', '1f').part('head', 0);
 
   assert.deepEqual(asked, [`${URL_OF_LOG}?from=-10`, `${URL_OF_LOG}?from=0&id=1f`]);
 });
@@ -96,12 +96,12 @@ test('parts of a log are those of the cluster that is meant', async () => {
 test('a download is of the cluster that is meant', () => {
   const { api } = withSettings();
 
-  assert.equal(logsOf(api, 'a').address('head'), `${URL_OF_LOG}/download`);
-  assert.equal(logsOf(api, 'a', '1f').address('head'), `${URL_OF_LOG}/download?id=1f`);
+  assert.equal(logSource(api, 'a').downloadUrl('head'), `${URL_OF_LOG}/download`);
+  assert.equal(logSource(api, 'a', '1f').downloadUrl('head'), `${URL_OF_LOG}/download?id=1f`);
 });
 
 test('a download has the token in its address where the websocket has it', () => {
   const { api } = withSettings({ token: 'a b', appendToken: true });
 
-  assert.equal(logsOf(api, 'a').address('head'), `${URL_OF_LOG}/download?token=a%20b`);
+  assert.equal(logSource(api, 'a').downloadUrl('head'), `${URL_OF_LOG}/download?token=a%20b`);
 });

@@ -2,7 +2,7 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { refusalOf } from '../src/notebooks/clientCode';
+import { refusalReason } from '../src/notebooks/clientCode';
 import { trans } from './support/trans';
 
 interface IFacts {
@@ -25,7 +25,7 @@ function refused({ writable = true, kernel, ...file }: IFacts): string {
       specsManager: { specs: { kernelspecs } }
     }
   };
-  return refusalOf(panel as unknown as NotebookPanel, trans);
+  return refusalReason(panel as unknown as NotebookPanel, trans);
 }
 
 test('a notebook whose kernel runs Python takes the code', () => {

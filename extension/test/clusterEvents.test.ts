@@ -2,15 +2,15 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import type { ICluster, IEnded, IStart } from '../src/contract';
-import { Reporter } from '../src/notifications/clusterEvents';
+import { ClusterEventDetector } from '../src/notifications/clusterEvents';
 import { cluster, gone } from './support/fakes';
 import { start } from './support/forms';
 
 /** Return the kinds of what is told of one cluster after another. */
 function kinds(...moments: (ICluster | null)[]): string[][] {
-  const reporter = new Reporter();
-  return moments.map(its =>
-    reporter.report(its ? [its] : [], [], 1000, 600).map(news => news.kind)
+  const reporter = new ClusterEventDetector();
+  return moments.map(cluster =>
+    reporter.detect(cluster ? [cluster] : [], [], 1000, 600).map(news => news.kind)
   );
 }
 
@@ -82,25 +82,26 @@ test('another cluster of the same name has news of its own', () => {
 });
 
 test('clusters that have gone are forgotten, the oldest first, but none that is there', () => {
-  const reporter = new Reporter();
+  const reporter = new ClusterEventDetector();
   const ready = (name: string) => cluster(name, { created: 1001 });
-  const told = (...there: ICluster[]) => reporter.report(there, [], 1000, 0).map(news => news.name);
-  told();
-  assert.deepEqual(told(ready('stays'), ready('first')), ['stays', 'first']);
+  const detect = (...there: ICluster[]) =>
+    reporter.detect(there, [], 1000, 0).map(news => news.name);
+  detect();
+  assert.deepEqual(detect(ready('stays'), ready('first')), ['stays', 'first']);
 
   for (let each = 0; each < 2100; each++) {
-    told(ready('stays'), ready(`its ${each}`));
+    detect(ready('stays'), ready(`its ${each}`));
   }
 
-  assert.deepEqual(told(ready('stays'), ready('its 2099'), ready('its 300')), []);
-  assert.deepEqual(told(ready('first')), ['first'], 'each that is known takes memory');
+  assert.deepEqual(detect(ready('stays'), ready('its 2099'), ready('its 300')), []);
+  assert.deepEqual(detect(ready('first')), ['first'], 'each that is known takes memory');
 });
 
 /** Return the kinds and names of what is told of one list of starts after another. */
 function ofStarts(...moments: IStart[][]): string[][] {
-  const reporter = new Reporter();
+  const reporter = new ClusterEventDetector();
   return moments.map(starts =>
-    reporter.report([], starts, 1000, 0).map(its => `${its.kind}: ${its.name}`)
+    reporter.detect([], starts, 1000, 0).map(event => `${event.kind}: ${event.name}`)
   );
 }
 
@@ -126,12 +127,12 @@ test('a start that has failed before one comes is not told, one that fails at on
 });
 
 test('a start that fails is not told once more of its cluster', () => {
-  const reporter = new Reporter();
+  const reporter = new ClusterEventDetector();
   const starting = cluster('a', { created: 1001, state: 'starting', up: 0 });
   const begun = start({ name: 'a', since: 1001 });
-  reporter.report([starting], [begun], 1000, 0);
+  reporter.detect([starting], [begun], 1000, 0);
 
-  const news = reporter.report(
+  const news = reporter.detect(
     [{ ...starting, state: 'failed' }],
     [{ ...begun, state: 'failed' }],
     1000,
@@ -139,17 +140,17 @@ test('a start that fails is not told once more of its cluster', () => {
   );
 
   assert.deepEqual(
-    news.map(its => its.kind),
+    news.map(event => event.kind),
     ['start-failed']
   );
 });
 
 /** Return what is told at the last of some moments, each with clusters, those that have ended, and starts. */
 function atLast(...moments: [ICluster[], IEnded[], IStart[]?][]): string[] {
-  const reporter = new Reporter();
+  const reporter = new ClusterEventDetector();
   return moments
-    .map(([clusters, ended, starts = []]) => reporter.report(clusters, starts, 1000, 0, ended))
-    .map(news => news.map(its => `${its.kind}: ${its.ended?.reason ?? ''}`))
+    .map(([clusters, ended, starts = []]) => reporter.detect(clusters, starts, 1000, 0, ended))
+    .map(news => news.map(event => `${event.kind}: ${event.ended?.reason ?? ''}`))
     .reduce((_, last) => last);
 }
 

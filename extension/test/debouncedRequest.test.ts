@@ -1,37 +1,37 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { Latest } from '../src/cluster-form/debouncedRequest';
+import { DebouncedRequest } from '../src/cluster-form/debouncedRequest';
 
-function asking(context: TestContext) {
+function setUp(context: TestContext) {
   context.mock.timers.enable({ apis: ['setTimeout'] });
-  const asked: {
+  const requests: {
     question: string;
     signal: AbortSignal;
-    answer: (text: string) => void;
+    reply: (text: string) => void;
     fail: () => void;
   }[] = [];
-  const told: string[] = [];
-  const latest = new Latest<string, string>({
-    ask: (question, signal) =>
+  const reports: string[] = [];
+  const debounced = new DebouncedRequest<string, string>({
+    send: (question, signal) =>
       new Promise((answer, reject) => {
-        asked.push({
+        requests.push({
           question,
           signal,
-          answer,
+          reply: answer,
           fail: () => {
             reject(new Error(`no ${question}`));
           }
         });
       }),
-    answered: answer => told.push(answer),
-    failed: error => told.push(String(error)),
-    wait: 400
+    onReply: answer => reports.push(answer),
+    onError: error => reports.push(String(error)),
+    delay: 400
   });
   return {
-    latest,
-    asked,
-    told,
+    latest: debounced,
+    asked: requests,
+    told: reports,
     tick: (time: number) => {
       context.mock.timers.tick(time);
     }
@@ -39,61 +39,61 @@ function asking(context: TestContext) {
 }
 
 test('only the last of what is typed quickly is asked', context => {
-  const { latest, asked, tick } = asking(context);
+  const { latest, asked, tick } = setUp(context);
 
-  latest.put('1');
+  latest.invoke('1');
   tick(399);
-  latest.put('12');
+  latest.invoke('12');
   tick(399);
   assert.equal(asked.length, 0);
   tick(1);
 
   assert.deepEqual(
-    asked.map(its => its.question),
+    asked.map(request => request.question),
     ['12']
   );
 });
 
 test('an answer that comes after another question is dropped', async context => {
-  const { latest, asked, told, tick } = asking(context);
-  latest.put('old');
+  const { latest, asked, told, tick } = setUp(context);
+  latest.invoke('old');
   tick(400);
-  latest.put('new');
+  latest.invoke('new');
   tick(400);
 
-  asked[1]?.answer('of the new one');
-  asked[0]?.answer('of the old one');
-  await latest.settled();
+  asked[1]?.reply('of the new one');
+  asked[0]?.reply('of the old one');
+  await latest.flush();
   await Promise.resolve();
 
   assert.deepEqual(told, ['of the new one']);
 });
 
 test('a question that waits makes the answer to an earlier one old', async context => {
-  const { latest, asked, told, tick } = asking(context);
-  latest.put('old');
+  const { latest, asked, told, tick } = setUp(context);
+  latest.invoke('old');
   tick(400);
-  latest.put('new');
+  latest.invoke('new');
 
-  asked[0]?.answer('of the old one');
-  const settled = latest.settled();
-  asked[1]?.answer('of the new one');
+  asked[0]?.reply('of the old one');
+  const settled = latest.flush();
+  asked[1]?.reply('of the new one');
   await settled;
 
   assert.deepEqual(told, ['of the new one']);
 });
 
 test('who cannot wait has it asked at once, and waits for the answer', async context => {
-  const { latest, asked, told } = asking(context);
-  latest.put('now');
+  const { latest, asked, told } = setUp(context);
+  latest.invoke('now');
 
-  const settled = latest.settled();
+  const settled = latest.flush();
   assert.deepEqual(
-    asked.map(its => its.question),
+    asked.map(request => request.question),
     ['now']
   );
   assert.ok(latest.isPending);
-  asked[0]?.answer('here');
+  asked[0]?.reply('here');
   await settled;
 
   assert.deepEqual(told, ['here']);
@@ -101,10 +101,10 @@ test('who cannot wait has it asked at once, and waits for the answer', async con
 });
 
 test('a question that fails is told of, and not asked again', async context => {
-  const { latest, asked, told } = asking(context);
-  latest.put('this');
+  const { latest, asked, told } = setUp(context);
+  latest.invoke('this');
 
-  const settled = latest.settled();
+  const settled = latest.flush();
   asked[0]?.fail();
   await settled;
 
@@ -113,32 +113,32 @@ test('a question that fails is told of, and not asked again', async context => {
 });
 
 test('nothing is asked or told after the end', async context => {
-  const { latest, asked, told, tick } = asking(context);
-  latest.put('asked');
+  const { latest, asked, told, tick } = setUp(context);
+  latest.invoke('asked');
   tick(400);
-  latest.put('waits');
+  latest.invoke('waits');
 
   latest.dispose();
-  asked[0]?.answer('late');
+  asked[0]?.reply('late');
   tick(1000);
-  await latest.settled();
+  await latest.flush();
 
   assert.equal(asked.length, 1);
   assert.deepEqual(told, []);
 });
 
 test('a question is given up when there is another one, or when nobody asks any more', context => {
-  const { latest, asked, tick } = asking(context);
-  const isGivenUp = () => asked.map(its => its.signal.aborted);
+  const { latest, asked, tick } = setUp(context);
+  const aborted = () => asked.map(request => request.signal.aborted);
 
-  latest.put('1');
+  latest.invoke('1');
   tick(400);
-  assert.deepEqual(isGivenUp(), [false]);
-  latest.put('12');
-  assert.deepEqual(isGivenUp(), [true]);
+  assert.deepEqual(aborted(), [false]);
+  latest.invoke('12');
+  assert.deepEqual(aborted(), [true]);
   tick(400);
-  assert.deepEqual(isGivenUp(), [true, false]);
+  assert.deepEqual(aborted(), [true, false]);
 
   latest.dispose();
-  assert.deepEqual(isGivenUp(), [true, true]);
+  assert.deepEqual(aborted(), [true, true]);
 });

@@ -1,11 +1,16 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { fieldsOf, initial, optionsOf, scriptOf } from '../src/cluster-form/values';
+import {
+  initialValues,
+  parseScript,
+  startOptions,
+  visibleFields
+} from '../src/cluster-form/values';
 import { form } from './support/forms';
 
 test('a form is filled with the default scheduler and a rank for each core at first', () => {
-  const values = initial(form(), undefined);
+  const values = initialValues(form(), undefined);
 
   assert.equal(values.scheduler, 'slurm');
   assert.equal(values.ranks, '8');
@@ -13,7 +18,7 @@ test('a form is filled with the default scheduler and a rank for each core at fi
 });
 
 test('what was remembered is filled in, but for the name and what is not there any more', () => {
-  const values = initial(form(), {
+  const values = initialValues(form(), {
     scheduler: 'pbs',
     ranks: '4',
     name: 'mine',
@@ -36,36 +41,41 @@ test('what was remembered is filled in, but for the name and what is not there a
 
 for (const nonsense of [null, 'text', 3, ['a']]) {
   test(`a memory of ${JSON.stringify(nonsense)} is none`, () => {
-    assert.deepEqual(initial(form(), nonsense), initial(form(), undefined));
+    assert.deepEqual(initialValues(form(), nonsense), initialValues(form(), undefined));
   });
 }
 
 test('what only batch schedulers can be asked for is neither seen nor sent otherwise', () => {
-  const values = { ...initial(form(), {}), walltime: '2h', extra: '-J x', scheduler: 'local' };
+  const values = {
+    ...initialValues(form(), {}),
+    walltime: '2h',
+    extra: '-J x',
+    scheduler: 'local'
+  };
 
-  const { first, more } = fieldsOf(form(), values);
+  const { first, more } = visibleFields(form(), values);
 
-  const names = [...first, ...more].map(its => its.name);
+  const names = [...first, ...more].map(field => field.name);
   assert.ok(!names.includes('walltime') && !names.includes('extra'));
-  assert.deepEqual(optionsOf(form(), values), { scheduler: 'local', ranks: 8 });
+  assert.deepEqual(startOptions(form(), values), { scheduler: 'local', ranks: 8 });
 });
 
 test('what nearly everybody asks for comes first, in its order', () => {
-  const { first, more } = fieldsOf(form(), initial(form(), {}));
+  const { first, more } = visibleFields(form(), initialValues(form(), {}));
 
   assert.deepEqual(
-    first.map(its => its.name),
+    first.map(field => field.name),
     ['scheduler', 'name', 'ranks', 'walltime']
   );
   assert.deepEqual(
-    more.map(its => its.name),
+    more.map(field => field.name),
     ['extra', 'mpi', 'protocol', 'fault_tolerant']
   );
 });
 
 test('what is filled in becomes options of their kinds', () => {
   const values = {
-    ...initial(form(), {}),
+    ...initialValues(form(), {}),
     ranks: ' 16 ',
     walltime: '2h',
     extra: '--qos=high\n\n  --mail-type=END ',
@@ -74,7 +84,7 @@ test('what is filled in becomes options of their kinds', () => {
     directory: 'work'
   };
 
-  assert.deepEqual(optionsOf(form(), values), {
+  assert.deepEqual(startOptions(form(), values), {
     scheduler: 'slurm',
     ranks: 16,
     walltime: '2h',
@@ -87,17 +97,17 @@ test('what is filled in becomes options of their kinds', () => {
 
 for (const text of ['four', '1e3', '2.5', '0x10', '9'.repeat(20)]) {
   test(`${text} ranks are sent as they are, for the server to say what is wrong`, () => {
-    const values = { ...initial(form(), {}), ranks: text };
+    const values = { ...initialValues(form(), {}), ranks: text };
 
-    assert.equal(optionsOf(form(), values).ranks, text);
+    assert.equal(startOptions(form(), values).ranks, text);
   });
 }
 
 test('the answer of the scheduler is taken from the end of the script', () => {
-  const told =
+  const output =
     '#!/bin/sh\n# slurm says: not this\nexec it\n# slurm says: would start at 12:00\nif lucky\n';
 
-  assert.deepEqual(scriptOf(told), {
+  assert.deepEqual(parseScript(output), {
     script: '#!/bin/sh\n# slurm says: not this\nexec it\n',
     scheduler: 'slurm',
     verdict: 'would start at 12:00\nif lucky'
@@ -105,5 +115,5 @@ test('the answer of the scheduler is taken from the end of the script', () => {
 });
 
 test('a script without an answer is all script', () => {
-  assert.deepEqual(scriptOf('exec it\n'), { script: 'exec it\n', scheduler: '', verdict: '' });
+  assert.deepEqual(parseScript('exec it\n'), { script: 'exec it\n', scheduler: '', verdict: '' });
 });

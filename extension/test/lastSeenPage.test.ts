@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { beforeEach, test } from 'node:test';
 
-import { lastSeen } from '../src/notifications/lastSeenPage';
+import { trackLastSeenPage } from '../src/notifications/lastSeenPage';
 import { settled } from './support/fakes';
 
 const document = { hidden: false };
@@ -46,7 +46,7 @@ class Lock {
 /** Open a page, and another one after it. */
 async function opened() {
   const lock = new Lock();
-  const isLastSeen = lastSeen('news', lock as unknown as LockManager);
+  const isLastSeen = trackLastSeenPage('news', lock as unknown as LockManager);
   await settled();
   assert.ok(isLastSeen());
   const other = lock.request('news', { steal: true }, () => new Promise<never>(() => undefined));
@@ -81,5 +81,5 @@ test('a page has been seen last when the one after it is closed', async () => {
 });
 
 test('without locks each page counts', () => {
-  assert.ok(lastSeen('news', undefined)());
+  assert.ok(trackLastSeenPage('news', undefined)());
 });

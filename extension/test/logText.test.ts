@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { KEPT, LogTail, PLAIN, plain, runsOf, TextEnd } from '../src/logs/logText';
+import {
+  LogTail,
+  MAX_CHARACTERS,
+  parseRuns,
+  PLAIN_STYLE,
+  stripStyles,
+  TextBuffer
+} from '../src/logs/logText';
 import { FakeLogs } from './support/logs';
 
 const line = (number: number) => `line ${number}: ${'.'.repeat(90)}\n`;
@@ -11,7 +18,7 @@ function lines(count: number): string {
 }
 
 test('what is added piece by piece is the text', () => {
-  const text = new TextEnd();
+  const text = new TextBuffer();
 
   text.append('one');
   text.append(' line\nand');
@@ -19,26 +26,26 @@ test('what is added piece by piece is the text', () => {
   text.append(' half');
 
   assert.equal(text.toString(), 'one line\nand half');
-  assert.equal(text.pieces.length, 1);
+  assert.equal(text.chunks.length, 1);
 });
 
 test('a long text is in pieces that end with lines, and only the last one changes', () => {
-  const text = new TextEnd();
+  const text = new TextBuffer();
   text.append(lines(2000));
-  const before = text.pieces;
+  const before = text.chunks;
 
   text.append('more\n');
 
   assert.ok(before.length > 3);
-  assert.ok(text.pieces.every(its => its.text.endsWith('\n')));
-  assert.deepEqual(text.pieces.slice(0, -1), before.slice(0, -1));
-  assert.ok(text.pieces.slice(0, -1).every((its, at) => its === before[at]));
-  assert.equal(text.pieces.at(-1)?.id, before.at(-1)?.id);
+  assert.ok(text.chunks.every(chunk => chunk.text.endsWith('\n')));
+  assert.deepEqual(text.chunks.slice(0, -1), before.slice(0, -1));
+  assert.ok(text.chunks.slice(0, -1).every((chunk, at) => chunk === before[at]));
+  assert.equal(text.chunks.at(-1)?.id, before.at(-1)?.id);
   assert.equal(text.toString(), `${lines(2000)}more\n`);
 });
 
 test('of a text that grows without end the last part is kept, from the begin of a line', () => {
-  const text = new TextEnd();
+  const text = new TextBuffer();
   const all = lines(25_000);
 
   for (let at = 0; at < all.length; at += 70_000) {
@@ -47,23 +54,23 @@ test('of a text that grows without end the last part is kept, from the begin of 
 
   const kept = text.toString();
   assert.ok(text.isCut);
-  assert.ok(kept.length <= KEPT && kept.length > KEPT - 100_000);
+  assert.ok(kept.length <= MAX_CHARACTERS && kept.length > MAX_CHARACTERS - 100_000);
   assert.ok(all.endsWith(kept) && kept.startsWith('line '));
-  assert.equal(new Set(text.pieces.map(its => its.id)).size, text.pieces.length);
+  assert.equal(new Set(text.chunks.map(chunk => chunk.id)).size, text.chunks.length);
 });
 
 test('a line that is longer than anything that is kept is cut, too', () => {
-  const text = new TextEnd();
+  const text = new TextBuffer();
 
-  text.append('x'.repeat(3 * KEPT));
+  text.append('x'.repeat(3 * MAX_CHARACTERS));
   text.append('the end');
 
-  assert.ok(text.toString().length <= KEPT);
+  assert.ok(text.toString().length <= MAX_CHARACTERS);
   assert.ok(text.toString().endsWith('xthe end'));
 });
 
 test('a short text is not cut', () => {
-  const text = new TextEnd();
+  const text = new TextBuffer();
 
   text.append(lines(100));
 
@@ -73,18 +80,18 @@ test('a short text is not cut', () => {
 test('of a progress bar the last state is left, however it comes', () => {
   const whole = 'begin\n 10 %\r 50 %\r100 %\r\nend\r\r\n';
   for (const size of [1, 2, 5, whole.length]) {
-    const text = new TextEnd();
+    const text = new TextBuffer();
     for (let at = 0; at < whole.length; at += size) {
       text.append(whole.slice(at, at + size));
     }
 
     assert.equal(text.toString(), 'begin\n100 %\nend\n');
-    assert.equal(text.pieces[0]?.text, 'begin\n100 %\nend\n');
+    assert.equal(text.chunks[0]?.text, 'begin\n100 %\nend\n');
   }
 });
 
 test('what a carriage return ends is there until more comes', () => {
-  const text = new TextEnd();
+  const text = new TextBuffer();
 
   text.append(' 10 %\r 20 %\r');
   assert.equal(text.toString(), ' 20 %\r');
@@ -93,14 +100,14 @@ test('what a carriage return ends is there until more comes', () => {
 });
 
 test('a colour goes on from piece to piece', () => {
-  const text = new TextEnd();
+  const text = new TextBuffer();
 
   text.append('\x1b[31m' + lines(1000));
 
-  const [first, ...others] = text.pieces.map(its => its.look.colour);
+  const [first, ...others] = text.chunks.map(chunk => chunk.style.colour);
   assert.equal(first, '');
   assert.ok(others.length > 1);
-  assert.ok(others.every(its => its === 'red'));
+  assert.ok(others.every(colour => colour === 'red'));
 });
 
 function tailed(text = '') {
@@ -146,7 +153,7 @@ test('of a long log only the end is asked for, and shown from the begin of a lin
 
   await read();
 
-  assert.deepEqual(logs.asked[0], ['head', -KEPT]);
+  assert.deepEqual(logs.asked[0], ['head', -MAX_CHARACTERS]);
   assert.equal(logs.asked.length, 4);
   assert.ok(tail.text.isCut);
   assert.ok(tail.text.toString().startsWith('what is'));
@@ -190,9 +197,9 @@ test('a part that fails leaves what was read, and the next read goes on there', 
 });
 
 /** Return what is drawn of a text: characters, with their colour and weight before them. */
-function drawn(text: string, begin = PLAIN): string[] {
-  return runsOf(text, begin).runs.map(
-    ({ text: its, look }) => `${look.colour}${look.isBold ? '*' : ''}:${its}`
+function drawn(text: string, begin = PLAIN_STYLE): string[] {
+  return parseRuns(text, begin).runs.map(
+    ({ text: run, style }) => `${style.colour}${style.isBold ? '*' : ''}:${run}`
   );
 }
 
@@ -214,11 +221,11 @@ for (const [text, runs] of TEXTS) {
 }
 
 test('a colour goes on in the text that follows', () => {
-  const { end } = runsOf('\x1b[1;34mbegun\n', PLAIN);
+  const { end } = parseRuns('\x1b[1;34mbegun\n', PLAIN_STYLE);
 
   assert.deepEqual(drawn('on\x1b[m', end), ['blue*:on']);
 });
 
 test('a text that is copied has no colours', () => {
-  assert.equal(plain('\x1b[31mred\x1b[K\x1b[m plain'), 'red plain');
+  assert.equal(stripStyles('\x1b[31mred\x1b[K\x1b[m plain'), 'red plain');
 });

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { ApiError } from '../src/api';
 import { LogTail } from '../src/logs/logText';
-import { LogsModel, noteOf } from '../src/logs/logsModel';
+import { bannerText, LogsModel } from '../src/logs/logsModel';
 import { cluster } from './support/fakes';
 import { FakeLogs, opened, shown, turn, until } from './support/logs';
 import { trans } from './support/trans';
@@ -18,19 +18,19 @@ test('nothing is asked for before somebody sees it', () => {
 
 test('the log of the head is read first, and on while it is followed', async () => {
   const { logs, model } = opened();
-  model.see(true);
+  model.setVisible(true);
   await until(model, () => shown(model) === 'of the head\n');
 
   logs.write('head', 'more\n');
   await until(model, () => shown(model) === 'of the head\nmore\n');
 
-  assert.deepEqual(model.names, { cluster: ['head'], ranks: ['rank-0'] });
+  assert.deepEqual(model.fileNames, { cluster: ['head'], ranks: ['rank-0'] });
   model.dispose();
 });
 
 test('the file that was open with the workspace is read', async () => {
   const { model } = opened('rank-0');
-  model.see(true);
+  model.setVisible(true);
   await until(model, () => shown(model) === 'of the rank\n');
 
   assert.equal(model.file, 'rank-0');
@@ -39,10 +39,10 @@ test('the file that was open with the workspace is read', async () => {
 
 test('another file takes the place of the first one', async () => {
   const { model } = opened();
-  model.see(true);
+  model.setVisible(true);
   await until(model, () => shown(model) !== '');
 
-  model.choose('rank-0');
+  model.select('rank-0');
   assert.equal(shown(model), '');
   await until(model, () => shown(model) === 'of the rank\n');
   model.dispose();
@@ -52,7 +52,7 @@ const ENDS: [string, (model: LogsModel) => void][] = [
   [
     'sees',
     model => {
-      model.see(false);
+      model.setVisible(false);
     }
   ],
   [
@@ -66,7 +66,7 @@ for (const [what, end] of ENDS) {
   test(`nothing more is asked for when nobody ${what} it any more`, async context => {
     context.mock.timers.enable({ apis: ['setTimeout'] });
     const { logs, model } = opened();
-    model.see(true);
+    model.setVisible(true);
     await turn();
     context.mock.timers.tick(1);
     await turn();
@@ -83,24 +83,24 @@ for (const [what, end] of ENDS) {
 
 test('files that come later are listed when the cluster has changed', async () => {
   const { logs, clusters, model } = opened();
-  model.see(true);
+  model.setVisible(true);
   await until(model, () => shown(model) !== '');
 
   logs.write('rank-1', '');
-  clusters.tell({ clusters: [cluster('mpi', { up: 2 })] });
+  clusters.update({ clusters: [cluster('mpi', { up: 2 })] });
 
-  await until(model, () => model.names.ranks.length === 2);
+  await until(model, () => model.fileNames.ranks.length === 2);
   model.dispose();
 });
 
 test('trouble is told of, and over when the server answers again', async () => {
   const { logs, model } = opened();
   logs.trouble = new Error('the server is down');
-  model.see(true);
-  await until(model, () => model.trouble === 'the server is down');
+  model.setVisible(true);
+  await until(model, () => model.error === 'the server is down');
 
   logs.trouble = null;
-  await until(model, () => model.trouble === '' && shown(model) !== '');
+  await until(model, () => model.error === '' && shown(model) !== '');
   model.dispose();
 });
 
@@ -122,19 +122,19 @@ const REMOVALS: [string, (logs: FakeLogs) => void][] = [
 for (const [removed, remove] of REMOVALS) {
   test(`of an ended cluster whose logs were removed nothing more is asked: ${removed}`, async () => {
     const { logs, clusters, model } = opened();
-    model.see(true);
+    model.setVisible(true);
     await until(model, () => shown(model) !== '');
-    model.see(false);
+    model.setVisible(false);
 
     remove(logs);
-    clusters.tell({ clusters: [] });
-    model.see(true);
-    await until(model, () => model.isGone);
+    clusters.update({ clusters: [] });
+    model.setVisible(true);
+    await until(model, () => model.areLogsRemoved);
     const { listed } = logs;
     await turn();
 
     assert.equal(logs.listed, listed);
-    assert.equal(model.trouble, '');
+    assert.equal(model.error, '');
     assert.equal(shown(model), 'of the head\n');
     model.dispose();
   });
@@ -143,30 +143,36 @@ for (const [removed, remove] of REMOVALS) {
 test('a cluster that is there and has no logs yet is asked on', async () => {
   const { logs, model } = opened();
   logs.texts.clear();
-  model.see(true);
+  model.setVisible(true);
   await until(model, () => logs.listed > 1);
 
-  assert.ok(!model.isGone);
+  assert.ok(!model.areLogsRemoved);
   model.dispose();
 });
 
-async function note(text: string, its: { isGone?: boolean; isOver?: boolean }): Promise<string> {
+async function banner(
+  text: string,
+  state: { areLogsRemoved?: boolean; hasEnded?: boolean }
+): Promise<string> {
   const tail = new LogTail();
   await tail.read(() => Promise.resolve({ text, next: text.length, size: text.length }));
-  return noteOf({ tail, isGone: false, isOver: false, ...its }, trans);
+  return bannerText({ tail, areLogsRemoved: false, hasEnded: false, ...state }, trans);
 }
 
 test('a log of a cluster that is there speaks for itself, unless it is empty', async () => {
-  assert.equal(await note('a line', {}), '');
-  assert.match(await note('', {}), /nothing in it yet/);
+  assert.equal(await banner('a line', {}), '');
+  assert.match(await banner('', {}), /nothing in it yet/);
 });
 
 test('of a cluster that has ended nothing more is expected', async () => {
-  assert.match(await note('a line', { isOver: true }), /what it left/);
-  assert.match(await note('', { isOver: true }), /has left nothing/);
+  assert.match(await banner('a line', { hasEnded: true }), /what it left/);
+  assert.match(await banner('', { hasEnded: true }), /has left nothing/);
 });
 
 test('logs that were removed are said to be, and what was read of them stays', async () => {
-  assert.match(await note('a line', { isOver: true, isGone: true }), /removed; this was read/);
-  assert.match(await note('', { isOver: true, isGone: true }), /have been removed\.$/);
+  assert.match(
+    await banner('a line', { hasEnded: true, areLogsRemoved: true }),
+    /removed; this was read/
+  );
+  assert.match(await banner('', { hasEnded: true, areLogsRemoved: true }), /have been removed\.$/);
 });

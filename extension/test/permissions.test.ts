@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { isChangeable, isStoppable, isUp, meant } from '../src/model/permissions';
+import { isChangeable, isStoppable, isUp, resolveCluster } from '../src/model/permissions';
 import { cluster, live } from './support/fakes';
 
 test('a cluster is up that has ranks and is not about to end', () => {
@@ -29,19 +29,19 @@ test('a cluster can be stopped whatever it does, but once', () => {
 test('a command means the cluster that is named, else the chosen one', () => {
   const { model } = live(cluster('old'), cluster('new', { created: 200 }));
 
-  assert.equal(meant({ model }, { name: 'old' })?.name, 'old');
-  assert.equal(meant({ model }, { name: 'none' }), undefined);
-  assert.equal(meant({ model }, {})?.name, 'new');
+  assert.equal(resolveCluster({ model }, { name: 'old' })?.name, 'old');
+  assert.equal(resolveCluster({ model }, { name: 'none' }), undefined);
+  assert.equal(resolveCluster({ model }, {})?.name, 'new');
 });
 
 test('the menu of a card whose cluster ends is not about another cluster', () => {
   const { server, model } = live(cluster('old'), cluster('new', { created: 200 }));
-  model.choose('old');
-  assert.equal(meant({ model }, { isCard: true })?.name, 'old');
+  model.select('old');
+  assert.equal(resolveCluster({ model }, { isCard: true })?.name, 'old');
 
   const nothing = { broken: [], starts: [], ended: [], time: 0 };
-  server.socket.tell({ type: 'changed', clusters: [], gone: ['old'], ...nothing });
+  server.socket.receive({ type: 'changed', clusters: [], gone: ['old'], ...nothing });
 
-  assert.equal(model.chosen?.name, 'new');
-  assert.equal(meant({ model }, { isCard: true }), undefined);
+  assert.equal(model.selected?.name, 'new');
+  assert.equal(resolveCluster({ model }, { isCard: true }), undefined);
 });

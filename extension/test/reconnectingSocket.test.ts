@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Link } from '../src/model/reconnectingSocket';
+import { ReconnectingSocket } from '../src/model/reconnectingSocket';
 import { FakeServer } from './support/fakes';
 
 function linked(random = 1) {
   const server = new FakeServer();
   const waits: number[] = [];
   const received: string[] = [];
-  const link = new Link({
+  const link = new ReconnectingSocket({
     connect: server.connect,
     received: text => received.push(text),
     lost: wait => waits.push(wait),
@@ -47,7 +47,7 @@ test('a connection that has told something is begun anew with the shortest wait'
   context.mock.timers.tick(1000);
 
   server.socket.open();
-  server.socket.tell({ type: 'pulse', pulses: {}, time: 0 });
+  server.socket.receive({ type: 'pulse', pulses: {}, time: 0 });
   server.socket.drop();
 
   assert.deepEqual(waits, [1, 1]);
@@ -70,14 +70,14 @@ test('who hurries connects at once, also where a try hangs, and there is one con
   const { server, link } = linked();
   server.socket.drop();
 
-  link.hurry();
-  link.hurry();
+  link.reconnectNow();
+  link.reconnectNow();
   server.socket.open();
-  link.hurry();
+  link.reconnectNow();
   context.mock.timers.tick(30_000);
 
   assert.deepEqual(
-    server.sockets.map(its => its.isClosed),
+    server.sockets.map(socket => socket.isClosed),
     [false, true, false]
   );
   assert.ok(link.isOpen);
@@ -90,7 +90,7 @@ test('a connection that says nothing to who looks is given up', context => {
   socket.open();
   link.setVisible(true);
   context.mock.timers.tick(19_000);
-  socket.tell({ type: 'pulse', pulses: {}, time: 0 });
+  socket.receive({ type: 'pulse', pulses: {}, time: 0 });
   context.mock.timers.tick(19_000);
   assert.deepEqual([link.isOpen, waits], [true, []]);
 
@@ -99,7 +99,7 @@ test('a connection that says nothing to who looks is given up', context => {
 
   context.mock.timers.tick(1000);
   server.socket.open();
-  assert.deepEqual(server.socket.heard, [{ visible: true }]);
+  assert.deepEqual(server.socket.received, [{ visible: true }]);
   assert.equal(server.sockets.length, 2);
 });
 
@@ -123,7 +123,7 @@ test('what an old connection still tells is not heard', context => {
   old.drop();
   context.mock.timers.tick(1000);
 
-  old.tell({ type: 'pulse', pulses: {}, time: 0 });
+  old.receive({ type: 'pulse', pulses: {}, time: 0 });
   old.drop();
 
   assert.deepEqual([received, waits], [[], [1]]);
@@ -141,7 +141,7 @@ test('a link that was closed is not opened again', context => {
   link.setVisible(false);
 
   assert.deepEqual([server.sockets.length, server.socket.isClosed, link.isOpen], [1, true, false]);
-  assert.deepEqual(server.socket.heard, [{ visible: true }]);
+  assert.deepEqual(server.socket.received, [{ visible: true }]);
 });
 
 test('a cluster is seen whatever its name is', () => {
@@ -152,7 +152,7 @@ test('a cluster is seen whatever its name is', () => {
   link.setVisible(true);
   link.setVisible(['true']);
 
-  assert.deepEqual(server.socket.heard, [
+  assert.deepEqual(server.socket.received, [
     { visible: ['false'] },
     { visible: true },
     { visible: ['true'] }

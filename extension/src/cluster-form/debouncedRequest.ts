@@ -1,43 +1,43 @@
 import type { IDisposable } from '@lumino/disposable';
 
 /** What is asked, and what is done with the answers. */
-export interface IAsking<Question, Answer> {
+export interface IDebouncedRequestOptions<Question, Answer> {
   /** The signal is given when nobody wants to know any more. */
-  ask: (question: Question, signal: AbortSignal) => Promise<Answer>;
-  answered: (answer: Answer) => void;
-  failed: (error: unknown) => void;
+  send: (question: Question, signal: AbortSignal) => Promise<Answer>;
+  onReply: (answer: Answer) => void;
+  onError: (error: unknown) => void;
   /** Milliseconds without another question before one is asked. */
-  wait: number;
+  delay: number;
 }
 
 /** Asks the last of many questions, once no other has come for a while. Answers to earlier ones are dropped. */
-export class Latest<Question, Answer> implements IDisposable {
-  constructor(private readonly its: IAsking<Question, Answer>) {}
+export class DebouncedRequest<Question, Answer> implements IDisposable {
+  constructor(private readonly options: IDebouncedRequestOptions<Question, Answer>) {}
 
   /** Whether the last question has no answer yet. */
   get isPending(): boolean {
-    return this.timer !== undefined || this.answer !== undefined;
+    return this.timer !== undefined || this.reply !== undefined;
   }
 
   /** Ask this, unless there is another question soon. */
-  put(question: Question): void {
+  invoke(question: Question): void {
     if (!this._isDisposed) {
-      this.giveUp();
-      this.answer = undefined;
-      this.question = question;
+      this.abort();
+      this.reply = undefined;
+      this.pending = question;
       this.timer = setTimeout(() => {
-        this.send(question);
-      }, this.its.wait);
+        this.sendNow(question);
+      }, this.options.delay);
     }
   }
 
   /** Ask at once what waits; resolves when the last question has been answered. */
-  async settled(): Promise<void> {
+  async flush(): Promise<void> {
     while (this.isPending) {
       if (this.timer !== undefined) {
-        this.send(this.question as Question);
+        this.sendNow(this.pending as Question);
       }
-      await this.answer;
+      await this.reply;
     }
   }
 
@@ -46,47 +46,47 @@ export class Latest<Question, Answer> implements IDisposable {
   }
 
   dispose(): void {
-    this.giveUp();
-    this.timer = this.answer = undefined;
+    this.abort();
+    this.timer = this.reply = undefined;
     this._isDisposed = true;
   }
 
-  private giveUp(): void {
+  private abort(): void {
     clearTimeout(this.timer);
-    this.count += 1;
-    this.asking.abort();
+    this.generation += 1;
+    this.controller.abort();
   }
 
-  private send(question: Question): void {
+  private sendNow(question: Question): void {
     clearTimeout(this.timer);
     this.timer = undefined;
-    this.answer = this.take(question, this.count);
+    this.reply = this.run(question, this.generation);
   }
 
-  private async take(question: Question, count: number): Promise<void> {
-    let tell: () => void;
-    this.asking = new AbortController();
+  private async run(question: Question, count: number): Promise<void> {
+    let report: () => void;
+    this.controller = new AbortController();
     try {
-      const answer = await this.its.ask(question, this.asking.signal);
-      tell = () => {
-        this.its.answered(answer);
+      const reply = await this.options.send(question, this.controller.signal);
+      report = () => {
+        this.options.onReply(reply);
       };
     } catch (error) {
-      tell = () => {
-        this.its.failed(error);
+      report = () => {
+        this.options.onError(error);
       };
     }
-    if (count === this.count) {
-      this.answer = undefined;
-      tell();
+    if (count === this.generation) {
+      this.reply = undefined;
+      report();
     }
   }
 
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private answer: Promise<void> | undefined;
-  private question: Question | undefined;
-  private asking = new AbortController();
+  private reply: Promise<void> | undefined;
+  private pending: Question | undefined;
+  private controller = new AbortController();
   // of the last question
-  private count = 0;
+  private generation = 0;
   private _isDisposed = false;
 }

@@ -1,39 +1,39 @@
 import * as React from 'react';
 
 import { CopyButton } from '../components';
-import type { IField, IForm } from '../contract';
-import { useDesk } from './context';
+import type { IField, IFormDescription } from '../contract';
+import { useForm } from './context';
 import { KERNEL } from './values';
 
 /** What each control has, whatever it looks like. */
-export interface IControl {
+export interface IControlProps {
   id: string;
   'aria-invalid': boolean;
   'aria-describedby': string;
 }
 
 /** A label, its control, a line about it, and what is wrong with it. */
-export function Control(props: {
+export function LabeledControl(props: {
   name: string;
   label: string;
   help?: string;
   /** What is wrong, if it is not what the server says of this name. */
   error?: React.ReactNode;
   isWide?: boolean;
-  children: (control: IControl) => React.ReactNode;
+  children: (control: IControlProps) => React.ReactNode;
 }): React.JSX.Element {
-  const { model } = useDesk();
+  const { model } = useForm();
   const { name, label, help, isWide, children } = props;
   const error = props.error ?? model.errors[name];
   const id = `wb-new-${name}`;
-  const described = [...(help ? [`${id}-help`] : []), ...(error ? [`${id}-error`] : [])];
+  const describedBy = [...(help ? [`${id}-help`] : []), ...(error ? [`${id}-error`] : [])];
   return (
     <div className={`wb-Field${isWide ? ' wb-mod-wide' : ''}`} data-field={name}>
       <label htmlFor={id}>{label}</label>
       {children({
         id,
         'aria-invalid': Boolean(error),
-        'aria-describedby': described.join(' ')
+        'aria-describedby': describedBy.join(' ')
       })}
       {help && (
         <p className="wb-Help" id={`${id}-help`}>
@@ -48,17 +48,23 @@ export function Control(props: {
 }
 
 /** An option of a start. */
-export function Field({ field }: { field: IField }): React.JSX.Element {
+export function OptionField({ field }: { field: IField }): React.JSX.Element {
   const { name, label, help, kind } = field;
   return (
-    <Control name={name} label={label} help={help} isWide={kind === 'list'}>
-      {control => <Input field={field} control={control} />}
-    </Control>
+    <LabeledControl name={name} label={label} help={help} isWide={kind === 'list'}>
+      {control => <OptionInput field={field} control={control} />}
+    </LabeledControl>
   );
 }
 
-function Input({ field, control }: { field: IField; control: IControl }): React.JSX.Element {
-  const { model, trans } = useDesk();
+function OptionInput({
+  field,
+  control
+}: {
+  field: IField;
+  control: IControlProps;
+}): React.JSX.Element {
+  const { model, trans } = useForm();
   const { name, kind, choices } = field;
   const value = model.values[name];
   const text = {
@@ -113,8 +119,14 @@ function Input({ field, control }: { field: IField; control: IControl }): React.
 }
 
 /** What starts the cluster: only what is there can be chosen. */
-export function Scheduler({ form, field }: { form: IForm; field: IField }): React.JSX.Element {
-  const { model, trans } = useDesk();
+export function SchedulerField({
+  form,
+  field
+}: {
+  form: IFormDescription;
+  field: IField;
+}): React.JSX.Element {
+  const { model, trans } = useForm();
   const first = React.useRef<HTMLSelectElement>(null);
   React.useEffect(() => {
     // the tab was activated before there was anything in it
@@ -123,7 +135,7 @@ export function Scheduler({ form, field }: { form: IForm; field: IField }): Reac
     }
   }, []);
   return (
-    <Control name={field.name} label={field.label} help={trans.__('what starts the job')}>
+    <LabeledControl name={field.name} label={field.label} help={trans.__('what starts the job')}>
       {control => (
         <select
           {...control}
@@ -140,29 +152,29 @@ export function Scheduler({ form, field }: { form: IForm; field: IField }): Reac
           ))}
         </select>
       )}
-    </Control>
+    </LabeledControl>
   );
 }
 
 /** The environment that the ranks run in: that of a kernel, or the server's. */
-export function Kernel(): React.JSX.Element {
-  const { model, trans } = useDesk();
-  const { kernels, badKernel, unlistedKernel } = model;
-  const lacking = badKernel && (
+export function KernelField(): React.JSX.Element {
+  const { model, trans } = useForm();
+  const { kernels, unusableKernel, unlistedKernel } = model;
+  const error = unusableKernel && (
     <>
       <p>{trans.__('This environment does not have the workbench. Install it:')}</p>
       <div className="wb-Hint">
-        <code>{badKernel.hint}</code>
-        <CopyButton text={badKernel.hint ?? ''} trans={trans} />
+        <code>{unusableKernel.hint}</code>
+        <CopyButton text={unusableKernel.hint ?? ''} trans={trans} />
       </div>
     </>
   );
   return (
-    <Control
+    <LabeledControl
       name={KERNEL}
       label={trans.__('Environment')}
       help={trans.__('kernel whose Python the ranks run')}
-      error={lacking}
+      error={error}
       isWide
     >
       {control => (
@@ -187,6 +199,6 @@ export function Kernel(): React.JSX.Element {
           ))}
         </select>
       )}
-    </Control>
+    </LabeledControl>
   );
 }

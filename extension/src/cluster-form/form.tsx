@@ -1,25 +1,25 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { CopyButton, useSignal, Verbatim } from '../components';
-import type { ICluster, IForm } from '../contract';
-import { stateOf } from '../format';
-import { failed } from '../notify';
-import { Desk, type IDesk, useDesk } from './context';
-import { Control, Field, Kernel, Scheduler } from './fields';
-import { DIRECTORY, fieldsOf, KERNEL, scriptOf } from './values';
+import { CopyButton, Preformatted, useSignal } from '../components';
+import type { ICluster, IFormDescription } from '../contract';
+import { formatState } from '../format';
+import { notifyError } from '../notify';
+import { FormContext, type IFormContext, useForm } from './context';
+import { KernelField, LabeledControl, OptionField, SchedulerField } from './fields';
+import { DIRECTORY, KERNEL, parseScript, visibleFields } from './values';
 
 /** The form for a new cluster, with the script of its job beside it. */
-export function NewCluster({ desk }: { desk: IDesk }): React.JSX.Element {
-  const { model, trans } = desk;
+export function NewClusterForm({ desk: context }: { desk: IFormContext }): React.JSX.Element {
+  const { model, trans } = context;
   useSignal(model.changed);
   const { form } = model;
   return (
-    <Desk.Provider value={desk}>
+    <FormContext.Provider value={context}>
       {form === null ? (
         <div className="wb-Form">
           {model.failure ? (
-            <Failure />
+            <FailureAlert />
           ) : (
             <p role="status">{trans.__('Asking the server for the form…')}</p>
           )}
@@ -27,16 +27,16 @@ export function NewCluster({ desk }: { desk: IDesk }): React.JSX.Element {
       ) : (
         <Form form={form} />
       )}
-    </Desk.Provider>
+    </FormContext.Provider>
   );
 }
 
-function Form({ form }: { form: IForm }): React.JSX.Element {
-  const { model, trans } = useDesk();
+function Form({ form }: { form: IFormDescription }): React.JSX.Element {
+  const { model, trans } = useForm();
   const element = React.useRef<HTMLFormElement>(null);
   const [tries, countTry] = React.useReducer((count: number) => count + 1, 0);
   React.useEffect(() => {
-    showWrong(element.current);
+    focusFirstError(element.current);
   }, [tries]);
   return (
     <form
@@ -45,12 +45,12 @@ function Form({ form }: { form: IForm }): React.JSX.Element {
       onSubmit={event => {
         event.preventDefault();
         // who has closed the tab meanwhile is told elsewhere
-        model.start().then(countTry, failed(trans.__('New cluster'), trans));
+        model.start().then(countTry, notifyError(trans.__('New cluster'), trans));
       }}
     >
       <div className="wb-Form">
-        <General form={form} />
-        <Failure />
+        <GeneralErrors form={form} />
+        <FailureAlert />
         <fieldset aria-disabled={model.isStarting}>
           <Fields form={form} />
         </fieldset>
@@ -64,40 +64,40 @@ function Form({ form }: { form: IForm }): React.JSX.Element {
         >
           {trans.__('Start')}
         </button>
-        <Progress />
+        <StartProgress />
       </footer>
     </form>
   );
 }
 
 /** Lead to the first field with a wrong value, which may be one behind a click. */
-function showWrong(form: HTMLFormElement | null): void {
+function focusFirstError(form: HTMLFormElement | null): void {
   const field = form?.querySelector<HTMLElement>('[aria-invalid="true"]');
   field?.closest('details')?.setAttribute('open', '');
   field?.focus();
 }
 
-function Fields({ form }: { form: IForm }): React.JSX.Element {
-  const { model, trans } = useDesk();
-  const { first, more } = fieldsOf(form, model.values);
-  const isWrong = [...more.map(its => its.name), DIRECTORY].some(name => name in model.errors);
+function Fields({ form }: { form: IFormDescription }): React.JSX.Element {
+  const { model, trans } = useForm();
+  const { first, more } = visibleFields(form, model.values);
+  const hasError = [...more.map(field => field.name), DIRECTORY].some(name => name in model.errors);
   const [isOpen, setOpen] = React.useState(false);
   React.useEffect(() => {
-    if (isWrong) {
+    if (hasError) {
       setOpen(true);
     }
-  }, [isWrong]);
+  }, [hasError]);
   return (
     <>
       <div className="wb-Fields">
         {first.map(field =>
           field.name === 'scheduler' ? (
-            <Scheduler key={field.name} form={form} field={field} />
+            <SchedulerField key={field.name} form={form} field={field} />
           ) : (
-            <Field key={field.name} field={field} />
+            <OptionField key={field.name} field={field} />
           )
         )}
-        <Kernel />
+        <KernelField />
       </div>
       <details
         open={isOpen}
@@ -108,19 +108,19 @@ function Fields({ form }: { form: IForm }): React.JSX.Element {
         <summary>{trans.__('More options')}</summary>
         <div className="wb-Fields">
           {more.map(field => (
-            <Field key={field.name} field={field} />
+            <OptionField key={field.name} field={field} />
           ))}
-          <Directory form={form} />
+          <DirectoryField form={form} />
         </div>
       </details>
     </>
   );
 }
 
-function Directory({ form }: { form: IForm }): React.JSX.Element {
-  const { model, trans } = useDesk();
+function DirectoryField({ form }: { form: IFormDescription }): React.JSX.Element {
+  const { model, trans } = useForm();
   return (
-    <Control
+    <LabeledControl
       name={DIRECTORY}
       label={trans.__('Folder')}
       help={trans.__('where it runs; a folder in %1', form.directory)}
@@ -138,38 +138,40 @@ function Directory({ form }: { form: IForm }): React.JSX.Element {
           }}
         />
       )}
-    </Control>
+    </LabeledControl>
   );
 }
 
 /** What is wrong, but with no field that is seen. */
-export function General({ form }: { form: IForm }): React.JSX.Element | null {
-  const { model } = useDesk();
-  const { first, more } = fieldsOf(form, model.values);
-  const seen = [...first, ...more].map(its => its.name).concat(KERNEL, DIRECTORY);
-  const others = Object.entries(model.errors).filter(([name]) => !seen.includes(name));
+export function GeneralErrors({ form }: { form: IFormDescription }): React.JSX.Element | null {
+  const { model } = useForm();
+  const { first, more } = visibleFields(form, model.values);
+  const visible = [...first, ...more].map(field => field.name).concat(KERNEL, DIRECTORY);
+  const others = Object.entries(model.errors).filter(([name]) => !visible.includes(name));
   return others.length === 0 ? null : (
-    <Trouble>
+    <Alert>
       {others.map(([name, error]) => (
         <p key={name}>{error}</p>
       ))}
-    </Trouble>
+    </Alert>
   );
 }
 
 /** Why a request or the start has failed. */
-export function Failure(): React.JSX.Element | null {
-  const { model, trans } = useDesk();
+export function FailureAlert(): React.JSX.Element | null {
+  const { model, trans } = useForm();
   const { failure } = model;
   return failure === null ? null : (
-    <Trouble>
+    <Alert>
       <p>{failure.message}</p>
-      {failure.log !== '' && <Verbatim text={failure.log} label={trans.__('The end of the log')} />}
-    </Trouble>
+      {failure.log !== '' && (
+        <Preformatted text={failure.log} label={trans.__('The end of the log')} />
+      )}
+    </Alert>
   );
 }
 
-function Trouble({ children }: { children: React.ReactNode }): React.JSX.Element {
+function Alert({ children }: { children: React.ReactNode }): React.JSX.Element {
   const box = React.useRef<HTMLDivElement>(null);
   React.useEffect(() => {
     // it stands above the form, which may be scrolled
@@ -183,8 +185,8 @@ function Trouble({ children }: { children: React.ReactNode }): React.JSX.Element
 }
 
 /** How the start that the server has accepted goes, and what ends it. */
-export function Progress(): React.JSX.Element {
-  const { model, trans } = useDesk();
+export function StartProgress(): React.JSX.Element {
+  const { model, trans } = useForm();
   const isUnderWay = model.startId !== '';
   return (
     <>
@@ -202,7 +204,7 @@ export function Progress(): React.JSX.Element {
       <div role="status">
         {isUnderWay && (
           <>
-            <p>{stageOf(model.cluster, trans)}</p>
+            <p>{formatStage(model.cluster, trans)}</p>
             <p className="wb-Help">
               {trans.__(
                 'You can close this tab: the start goes on, and the panel shows how it ends.'
@@ -215,13 +217,13 @@ export function Progress(): React.JSX.Element {
   );
 }
 
-function stageOf(cluster: ICluster | undefined, trans: TranslationBundle): string {
+function formatStage(cluster: ICluster | undefined, trans: TranslationBundle): string {
   if (cluster === undefined) {
     return trans.__('Starting…');
   }
   const { name, reason, up, ranks } = cluster;
   return [
-    trans.__('Cluster %1: %2', name, stateOf(cluster, trans)),
+    trans.__('Cluster %1: %2', name, formatState(cluster, trans)),
     ...(reason === null ? [] : [trans.__('waits: %1', reason)]),
     ...(up > 0 ? [trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks, up)] : [])
   ].join(' · ');
@@ -229,10 +231,10 @@ function stageOf(cluster: ICluster | undefined, trans: TranslationBundle): strin
 
 /** The script of the job, as it would be handed in now, and what the scheduler says of it. */
 export function ScriptPane(): React.JSX.Element {
-  const { model, trans } = useDesk();
+  const { model, trans } = useForm();
   const { lastScript } = model;
-  const isOld = model.isChecking || model.script === null;
-  const { script, scheduler, verdict } = scriptOf(lastScript);
+  const isStale = model.isChecking || model.script === null;
+  const { script, scheduler, verdict } = parseScript(lastScript);
   return (
     <section className="wb-Script" aria-label={trans.__('Job script')} aria-busy={model.isChecking}>
       <header>
@@ -240,7 +242,7 @@ export function ScriptPane(): React.JSX.Element {
         <span className="wb-Help">
           {model.isChecking
             ? trans.__('checking…')
-            : isOld && lastScript !== '' && trans.__('of an earlier state of the form')}
+            : isStale && lastScript !== '' && trans.__('of an earlier state of the form')}
         </span>
         {lastScript !== '' && (
           <CopyButton text={lastScript} trans={trans} label={trans.__('Copy the job script')} />
@@ -251,10 +253,10 @@ export function ScriptPane(): React.JSX.Element {
           {model.isChecking ? '' : trans.__('The script appears here when every field is right.')}
         </p>
       ) : (
-        <Verbatim text={script} label={trans.__('Job script')} isOld={isOld} />
+        <Preformatted text={script} label={trans.__('Job script')} isStale={isStale} />
       )}
       {verdict !== '' && (
-        <p className={`wb-Verdict${isOld ? ' wb-mod-old' : ''}`} role="status">
+        <p className={`wb-Verdict${isStale ? ' wb-mod-old' : ''}`} role="status">
           <strong>{trans.__('%1 says:', scheduler)}</strong> {verdict}
         </p>
       )}

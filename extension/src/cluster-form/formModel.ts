@@ -2,13 +2,13 @@ import type { IDisposable } from '@lumino/disposable';
 import { type ISignal, Signal } from '@lumino/signaling';
 
 import { type Api, ApiError } from '../api';
-import type { ICheck, ICluster, IForm, IKernel, IStart, Options } from '../contract';
-import type { LinkState } from '../model/clusters';
-import { Latest } from './debouncedRequest';
-import { initial, KERNEL, optionsOf, type Values } from './values';
+import type { ICheck, ICluster, IFormDescription, IKernel, IStart, Options } from '../contract';
+import type { ConnectionState } from '../model/clusters';
+import { DebouncedRequest } from './debouncedRequest';
+import { initialValues, KERNEL, startOptions, type Values } from './values';
 
 /** Milliseconds after the last key before what is filled in is checked. */
-export const WAIT = 400;
+export const CHECK_DELAY = 400;
 
 /** What went wrong with a request, or with a start. */
 export interface IFailure {
@@ -19,8 +19,8 @@ export interface IFailure {
 /** What is known of clusters, as the model reports. */
 export interface IClusters {
   readonly changed: ISignal<unknown, void>;
-  readonly state: LinkState;
-  startOf: (id: string) => IStart | undefined;
+  readonly connectionState: ConnectionState;
+  findStart: (id: string) => IStart | undefined;
   cluster: (name: string) => ICluster | undefined;
 }
 
@@ -29,19 +29,19 @@ export class FormModel implements IDisposable {
   constructor(
     private readonly source: IFormSource,
     private readonly clusters: IClusters,
-    wait = WAIT
+    delay = CHECK_DELAY
   ) {
-    this.checks = new Latest<Options, ICheck>({
-      ask: (options, signal) => source.check(options, signal),
-      answered: check => {
+    this.checks = new DebouncedRequest<Options, ICheck>({
+      send: (options, signal) => source.check(options, signal),
+      onReply: check => {
         this._checkFailure = null;
         this.setCheck(check);
       },
-      failed: error => {
-        this._checkFailure = failureOf(error);
+      onError: error => {
+        this._checkFailure = toFailure(error);
         this.setCheck({ errors: {}, script: null });
       },
-      wait
+      delay
     });
   }
 
@@ -51,7 +51,7 @@ export class FormModel implements IDisposable {
   }
 
   /** What there is to fill in; null: the server has not told yet. */
-  get form(): IForm | null {
+  get form(): IFormDescription | null {
     return this._form;
   }
 
@@ -66,12 +66,12 @@ export class FormModel implements IDisposable {
 
   /** What is wrong with what was checked last, by the names of fields; nameless: of no field. */
   get errors(): Readonly<Record<string, string>> {
-    return this.check.errors;
+    return this.lastCheck.errors;
   }
 
   /** The script of the job of what was checked last. */
   get script(): string | null {
-    return this.check.script;
+    return this.lastCheck.script;
   }
 
   /** The last script that there was: of use until there is another one. Empty: there was none. */
@@ -85,15 +85,15 @@ export class FormModel implements IDisposable {
   }
 
   /** The kernel that is chosen, if it cannot be started with. */
-  get badKernel(): IKernel | undefined {
+  get unusableKernel(): IKernel | undefined {
     const name = this._values[KERNEL];
-    return this._kernels?.find(its => its.name === name && its.version === null);
+    return this._kernels?.find(kernel => kernel.name === name && kernel.version === null);
   }
 
   /** The kernel that is chosen, if it is not among those that the server has told; empty: it is. */
   get unlistedKernel(): string {
     const name = String(this._values[KERNEL] ?? '');
-    return this._kernels?.every(its => its.name !== name) ? name : '';
+    return this._kernels?.every(kernel => kernel.name !== name) ? name : '';
   }
 
   /** Whether there is to be a start: nothing can be filled in meanwhile. */
@@ -108,19 +108,19 @@ export class FormModel implements IDisposable {
 
   /** The cluster of that start, once it has a record; an older one of the same name is another. */
   get cluster(): ICluster | undefined {
-    const start = this.clusters.startOf(this._startId);
-    const its = this.clusters.cluster(start?.name ?? '');
-    return start && its && its.created >= start.since ? its : undefined;
+    const start = this.clusters.findStart(this._startId);
+    const cluster = this.clusters.cluster(start?.name ?? '');
+    return start && cluster && cluster.created >= start.since ? cluster : undefined;
   }
 
   /** Whether the cluster is ready, and the form of no more use. */
-  get isDone(): boolean {
-    return this._isDone;
+  get isComplete(): boolean {
+    return this._isComplete;
   }
 
   /** Whether nothing is known that stands against a start. */
   get canStart(): boolean {
-    const isFree = this._form !== null && !this._isStarting && !this.badKernel;
+    const isFree = this._form !== null && !this._isStarting && !this.unusableKernel;
     return isFree && Object.keys(this.errors).length === 0;
   }
 
@@ -131,18 +131,18 @@ export class FormModel implements IDisposable {
 
   /** Ask what there is to fill in, and fill in what was remembered. */
   async load(remembered: unknown): Promise<void> {
-    const areRead = this.loadKernels();
+    const kernelsLoaded = this.loadKernels();
     try {
       this._form = await this.source.form();
     } catch (error) {
-      this._failure = failureOf(error);
+      this._failure = toFailure(error);
       this.emit();
       return;
     }
-    this._values = initial(this._form, remembered);
-    this.checks.put(optionsOf(this._form, this._values));
+    this._values = initialValues(this._form, remembered);
+    this.checks.invoke(startOptions(this._form, this._values));
     this.emit();
-    if ((await areRead) && this.unlistedKernel !== '') {
+    if ((await kernelsLoaded) && this.unlistedKernel !== '') {
       // it was removed since it was remembered
       this.set(KERNEL, '');
     }
@@ -152,7 +152,7 @@ export class FormModel implements IDisposable {
   set(name: string, value: string | boolean): void {
     if (this._form && !this._isStarting) {
       this._values = { ...this._values, [name]: value };
-      this.checks.put(optionsOf(this._form, this._values));
+      this.checks.invoke(startOptions(this._form, this._values));
       this.emit();
     }
   }
@@ -174,16 +174,16 @@ export class FormModel implements IDisposable {
     this.emit();
     try {
       // somebody may press Enter, and close the form, sooner than it could be checked
-      await this.checks.settled();
-      if (Object.keys(this.errors).length === 0 && !this.badKernel) {
-        await this.ask(optionsOf(form, this._values));
+      await this.checks.flush();
+      if (Object.keys(this.errors).length === 0 && !this.unusableKernel) {
+        await this.submit(startOptions(form, this._values));
         return;
       }
     } catch (error) {
       if (this._isDisposed) {
         throw error;
       }
-      this._failure = failureOf(error);
+      this._failure = toFailure(error);
     }
     this._isStarting = false;
     this.emit();
@@ -192,15 +192,15 @@ export class FormModel implements IDisposable {
   /**
    * Follow a start that the server has accepted.
    *
-   * @param isOld - Whether that was on an earlier visit: if the server does not know the start, it is over.
+   * @param isRestored - Whether that was on an earlier visit: if the server does not know the start, it is over.
    */
-  follow(id: string, isOld = false): void {
+  trackStart(id: string, isRestored = false): void {
     this._startId = id;
     this._isStarting = true;
-    this.isSeen = isOld;
+    this.wasKnown = isRestored;
     this.isCancelled = false;
-    this.clusters.changed.connect(this.look);
-    this.look();
+    this.clusters.changed.connect(this.updateStart);
+    this.updateStart();
   }
 
   /** Cancel the start that the server has accepted. */
@@ -210,13 +210,13 @@ export class FormModel implements IDisposable {
       await this.source.dismiss(this._startId);
     } catch (error) {
       if (!(error instanceof ApiError && error.status === 404)) {
-        this._failure = failureOf(error);
+        this._failure = toFailure(error);
         this.emit();
         return;
       } // it is over already
     }
     this.isCancelled = true;
-    this.look();
+    this.updateStart();
   }
 
   get isDisposed(): boolean {
@@ -226,56 +226,56 @@ export class FormModel implements IDisposable {
   dispose(): void {
     this._isDisposed = true;
     this.checks.dispose();
-    this.clusters.changed.disconnect(this.look);
+    this.clusters.changed.disconnect(this.updateStart);
     Signal.clearData(this);
   }
 
-  private async ask(options: Options): Promise<void> {
-    if (this.failed !== null) {
+  private async submit(options: Options): Promise<void> {
+    if (this.failedStart !== null) {
       // it is told of here, and somebody has done something about it
-      this.source.dismiss(this.failed).catch(() => undefined);
-      this.failed = null;
+      this.source.dismiss(this.failedStart).catch(() => undefined);
+      this.failedStart = null;
     }
     const { id } = await this.source.start(options);
     if (!this._isDisposed) {
-      this.follow(id);
+      this.trackStart(id);
     }
   }
 
-  private readonly look = (): void => {
-    const start = this.clusters.startOf(this._startId);
+  private readonly updateStart = (): void => {
+    const start = this.clusters.findStart(this._startId);
     // the answer to the request may come before the news of the start
-    this.isSeen ||= start !== undefined;
-    const isLeft = this.isCancelled || (this.isSeen && this.clusters.state === 'live');
+    this.wasKnown ||= start !== undefined;
+    const isLeft = this.isCancelled || (this.wasKnown && this.clusters.connectionState === 'live');
     const isGone = !start && isLeft;
     if (isGone || (start && start.state !== 'starting')) {
-      this.clusters.changed.disconnect(this.look);
+      this.clusters.changed.disconnect(this.updateStart);
       this._startId = '';
       this._isStarting = false;
-      this._isDone = start?.state === 'ready';
+      this._isComplete = start?.state === 'ready';
     }
     if (start?.state === 'failed') {
-      this.failed = start.id;
+      this.failedStart = start.id;
       this._failure = { message: start.message, log: start.log };
     }
     this.emit();
   };
 
   private async loadKernels(): Promise<boolean> {
-    let areRead = true;
+    let isLoaded = true;
     try {
       this._kernels = await this.source.kernels();
     } catch (error) {
-      areRead = false;
+      isLoaded = false;
       this._kernels = [];
-      this._failure = failureOf(error);
+      this._failure = toFailure(error);
     }
     this.emit();
-    return areRead;
+    return isLoaded;
   }
 
   private setCheck(check: ICheck): void {
-    this.check = check;
+    this.lastCheck = check;
     this._lastScript = check.script ?? this._lastScript;
     this.emit();
   }
@@ -286,28 +286,28 @@ export class FormModel implements IDisposable {
     }
   }
 
-  private readonly checks: Latest<Options, ICheck>;
-  private check: ICheck = { errors: {}, script: null };
+  private readonly checks: DebouncedRequest<Options, ICheck>;
+  private lastCheck: ICheck = { errors: {}, script: null };
   // whether the model knew the start
-  private isSeen = false;
+  private wasKnown = false;
   // whether the server has cancelled the start: whatever is heard of it later, the form waits for nothing
   private isCancelled = false;
   // the start that has failed in this form
-  private failed: string | null = null;
-  private _form: IForm | null = null;
+  private failedStart: string | null = null;
+  private _form: IFormDescription | null = null;
   private _kernels: readonly IKernel[] | null = null;
   private _values: Values = {};
   private _lastScript = '';
   private _isStarting = false;
   private _startId = '';
-  private _isDone = false;
+  private _isComplete = false;
   private _isDisposed = false;
   private _failure: IFailure | null = null;
   private _checkFailure: IFailure | null = null;
   private readonly _changed = new Signal<this, void>(this);
 }
 
-function failureOf(error: unknown): IFailure {
+function toFailure(error: unknown): IFailure {
   return {
     message: error instanceof Error ? error.message : String(error),
     log: (error instanceof ApiError ? error.log : null) ?? ''
@@ -316,7 +316,7 @@ function failureOf(error: unknown): IFailure {
 
 /** The questions of a form. */
 export interface IFormSource {
-  form: () => Promise<IForm>;
+  form: () => Promise<IFormDescription>;
   kernels: () => Promise<IKernel[]>;
   check: (options: Options, signal?: AbortSignal) => Promise<ICheck>;
   start: (options: Options) => Promise<IStart>;
@@ -326,7 +326,7 @@ export interface IFormSource {
 /** Return what answers the questions of a form. */
 export function sourceOf(api: Api): IFormSource {
   return {
-    form: () => api.request<IForm>('GET', ['form']),
+    form: () => api.request<IFormDescription>('GET', ['form']),
     kernels: async () => (await api.request<{ kernels: IKernel[] }>('GET', ['kernels'])).kernels,
     check: (options, signal) => api.request<ICheck>('POST', ['check'], options, {}, signal),
     start: options => api.start(options),

@@ -12,9 +12,9 @@ import { addIcon, ReactWidget } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
-import { hindrance } from '../format';
-import { Commands, IWorkbench, taking } from '../tokens';
-import { NewCluster } from './form';
+import { unavailableReason } from '../format';
+import { CommandIDs, describeArgs, IWorkbench } from '../tokens';
+import { NewClusterForm } from './form';
 import { FormModel, sourceOf } from './formModel';
 
 // Where what was filled in is remembered.
@@ -32,7 +32,7 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
     workbench: IWorkbench,
     labShell: ILabShell | null,
     restorer: ILayoutRestorer | null,
-    memory: IStateDB | null,
+    stateDB: IStateDB | null,
     palette: ICommandPalette | null
   ) => {
     if (PageConfig.getOption('workbenchStarts') === 'false') {
@@ -40,36 +40,36 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
     }
     const { api, model, trans } = workbench;
     const tracker = new WidgetTracker<FormTab>({ namespace: 'mpi-workbench-new-cluster' });
-    app.commands.addCommand(Commands.newCluster, {
+    app.commands.addCommand(CommandIDs.newCluster, {
       label: args => (args.isMenu ? trans.__('MPI Cluster…') : trans.__('New Cluster…')),
       icon: args => (args.isPalette ? undefined : addIcon),
-      describedBy: taking({
+      describedBy: describeArgs({
         isMenu: { type: 'boolean', description: 'Whether it stands in a menu of what is new.' },
         isPalette: { type: 'boolean', description: 'Whether it stands in the command palette.' },
         start: { type: 'string', description: 'A start that was asked for in this tab before.' }
       }),
-      isEnabled: () => hindrance(model, trans) === '',
+      isEnabled: () => unavailableReason(model, trans) === '',
       execute: async args => {
-        let tab = tracker.find(its => its.model.startId === '');
+        let tab = tracker.find(tab => tab.model.startId === '');
         if (!tab) {
           // that of a start which is under way: the start goes on, and the panel shows it
-          tracker.forEach(its => {
-            its.close();
+          tracker.forEach(other => {
+            other.close();
           });
           const form = new FormModel(sourceOf(api), model);
-          const added = (tab = new FormTab(form, trans));
+          const newTab = (tab = new FormTab(form, trans));
           if (typeof args.start === 'string' && args.start !== '') {
-            form.follow(args.start, true);
+            form.trackStart(args.start, true);
           }
-          void recalled(memory).then(values => form.load(values));
+          void loadValues(stateDB).then(values => form.load(values));
           // a page of Notebook 7 holds one document
           app.shell.add(tab, labShell ? 'main' : 'down', { type: 'MPI Cluster' });
           await tracker.add(tab);
           form.changed.connect(() => {
-            void tracker.save(added);
+            void tracker.save(newTab);
             if (form.form) {
               // what cannot be remembered is filled in again
-              memory?.save(KEY, { ...form.values }).catch(() => undefined);
+              stateDB?.save(KEY, { ...form.values }).catch(() => undefined);
             }
           });
         }
@@ -77,19 +77,19 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
       }
     });
     palette?.addItem({
-      command: Commands.newCluster,
+      command: CommandIDs.newCluster,
       category: trans.__('MPI Clusters'),
       args: { isPalette: true }
     });
     void restorer?.restore(tracker, {
-      command: Commands.newCluster,
+      command: CommandIDs.newCluster,
       args: ({ model: { startId } }) => ({ start: startId }),
       name: () => 'form'
     });
   }
 };
 
-async function recalled(memory: IStateDB | null): Promise<unknown> {
+async function loadValues(memory: IStateDB | null): Promise<unknown> {
   try {
     return await memory?.fetch(KEY);
   } catch {
@@ -103,7 +103,7 @@ export class FormTab extends MainAreaWidget<ReactWidget> {
     readonly model: FormModel,
     trans: TranslationBundle
   ) {
-    super({ content: ReactWidget.create(<NewCluster desk={{ model, trans }} />) });
+    super({ content: ReactWidget.create(<NewClusterForm desk={{ model, trans }} />) });
     this.id = 'mpi-workbench-new-cluster';
     this.addClass('wb-NewCluster');
     this.title.label = trans.__('New Cluster');
@@ -112,7 +112,7 @@ export class FormTab extends MainAreaWidget<ReactWidget> {
     this.content.addClass('wb-New');
     this.content.node.setAttribute('aria-label', trans.__('New cluster'));
     model.changed.connect(() => {
-      if (model.isDone) {
+      if (model.isComplete) {
         this.close();
       }
     });

@@ -1,4 +1,4 @@
-import type { IField, IForm, Options } from '../contract';
+import type { IField, IFormDescription, Options } from '../contract';
 
 /** What is filled in, by the names of fields; items of lists are lines. */
 export type Values = Readonly<Record<string, string | boolean>>;
@@ -11,7 +11,7 @@ const SCHEDULER = 'scheduler';
 const RANKS = 'ranks';
 const NAME = 'name';
 // What nearly everybody asks for, in the order of the form; the kernel comes last.
-const FIRST = [
+const MAIN_FIELDS = [
   SCHEDULER,
   NAME,
   RANKS,
@@ -25,21 +25,24 @@ const FIRST = [
 ];
 
 /** Return whether the scheduler that is chosen starts batch jobs. */
-export function isBatch(form: IForm, values: Values): boolean {
-  return form.schedulers.some(its => its.name === values[SCHEDULER] && its.batch);
+export function isBatch(form: IFormDescription, values: Values): boolean {
+  return form.schedulers.some(scheduler => scheduler.name === values[SCHEDULER] && scheduler.batch);
 }
 
 /** Return the fields that are always seen, and those behind a click; without those that mean nothing now. */
-export function fieldsOf(form: IForm, values: Values): { first: IField[]; more: IField[] } {
-  const shown = form.fields.filter(its => !its.batch_only || isBatch(form, values));
+export function visibleFields(
+  form: IFormDescription,
+  values: Values
+): { first: IField[]; more: IField[] } {
+  const relevant = form.fields.filter(field => !field.batch_only || isBatch(form, values));
   return {
-    first: FIRST.flatMap(name => shown.filter(its => its.name === name)),
-    more: shown.filter(its => !FIRST.includes(its.name))
+    first: MAIN_FIELDS.flatMap(name => relevant.filter(field => field.name === name)),
+    more: relevant.filter(field => !MAIN_FIELDS.includes(field.name))
   };
 }
 
 /** Return what a form is filled with at first: what was remembered, as far as it is still possible. */
-export function initial(form: IForm, remembered: unknown): Values {
+export function initialValues(form: IFormDescription, remembered: unknown): Values {
   const old = typeof remembered === 'object' ? { ...remembered } : {};
   const known = new Map<string, unknown>(Object.entries(old));
   const values: Record<string, string | boolean> = {};
@@ -56,17 +59,19 @@ export function initial(form: IForm, remembered: unknown): Values {
     const value = known.get(name);
     values[name] = typeof value === 'string' ? value : '';
   }
-  const isThere = form.schedulers.some(its => its.there && its.name === values[SCHEDULER]);
+  const isThere = form.schedulers.some(
+    scheduler => scheduler.there && scheduler.name === values[SCHEDULER]
+  );
   values[SCHEDULER] = isThere ? (values[SCHEDULER] ?? '') : form.default_scheduler;
   return values;
 }
 
 /** Return what is asked of the server: what is seen and filled in. */
-export function optionsOf(form: IForm, values: Values): Options {
-  const { first, more } = fieldsOf(form, values);
+export function startOptions(form: IFormDescription, values: Values): Options {
+  const { first, more } = visibleFields(form, values);
   const options: Options = {};
   for (const field of [...first, ...more]) {
-    const value = valueOf(field, values[field.name]);
+    const value = optionValue(field, values[field.name]);
     if (value !== null) {
       options[field.name] = value;
     }
@@ -80,7 +85,7 @@ export function optionsOf(form: IForm, values: Values): Options {
   return options;
 }
 
-function valueOf({ kind }: IField, value: string | boolean | undefined): Options[string] {
+function optionValue({ kind }: IField, value: string | boolean | undefined): Options[string] {
   if (typeof value !== 'string') {
     return value ? true : null;
   }
@@ -104,14 +109,14 @@ export interface IScript {
 }
 
 /** Take the scheduler's answer from the last comment of a dry run, `# slurm says: ...`. */
-export function scriptOf(told: string): IScript {
-  const last = [...told.matchAll(/^# (\S+) says: /gm)].at(-1);
+export function parseScript(output: string): IScript {
+  const last = [...output.matchAll(/^# (\S+) says: /gm)].at(-1);
   if (!last) {
-    return { script: told, scheduler: '', verdict: '' };
+    return { script: output, scheduler: '', verdict: '' };
   }
   return {
-    script: told.slice(0, last.index),
+    script: output.slice(0, last.index),
     scheduler: last[1] ?? '',
-    verdict: told.slice(last.index + last[0].length).trim()
+    verdict: output.slice(last.index + last[0].length).trim()
   };
 }

@@ -8,11 +8,11 @@ import { ICommandPalette, IThemeManager, WidgetTracker } from '@jupyterlab/apput
 import { PageConfig } from '@jupyterlab/coreutils';
 
 import { dashboardIcon } from '../components';
-import { isUp, meant } from '../model/permissions';
-import { details, hint } from '../notify';
-import { CLUSTER, Commands, IWorkbench, taking } from '../tokens';
+import { isUp, resolveCluster } from '../model/permissions';
+import { detailsActions, notifyInfo } from '../notify';
+import { CLUSTER_ARGS, CommandIDs, describeArgs, IWorkbench } from '../tokens';
 import { DashboardTab } from './tab';
-import { addressOf, withoutMoment } from './view';
+import { viewUrl, withoutTime } from './view';
 
 /** Dashboards as tabs, which come back with the workspace and look as Lab does. */
 export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
@@ -36,35 +36,37 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
     const explainOnce = () => {
       if (!isExplained) {
         isExplained = true;
-        const told = trans.__(
+        const message = trans.__(
           'Dashboards open in tabs of the browser: this server lets no page be shown in a frame, as JupyterHub does by default. Where each user has a domain of their own, the setting Content-Security-Policy in c.ServerApp.tornado_settings can allow frames; see "JupyterHub" in docs/site-setup.md.'
         );
-        hint(told, details(trans.__('Dashboards'), told, trans));
+        notifyInfo(message, detailsActions(trans.__('Dashboards'), message, trans));
       }
     };
     const theme = () => (!themes?.theme || themes.isLight(themes.theme) ? 'light' : 'dark');
-    app.commands.addCommand(Commands.dashboard, {
-      label: args => trans.__('Open Dashboard of Cluster %1', meant(workbench, args)?.name ?? ''),
+    app.commands.addCommand(CommandIDs.dashboard, {
+      label: args =>
+        trans.__('Open Dashboard of Cluster %1', resolveCluster(workbench, args)?.name ?? ''),
       icon: dashboardIcon,
-      describedBy: taking({
-        ...CLUSTER,
+      describedBy: describeArgs({
+        ...CLUSTER_ARGS,
         page: { type: 'string', description: 'A page of the dashboard; default: as the setting.' }
       }),
-      isEnabled: args => isUp(meant(workbench, args)),
+      isEnabled: args => isUp(resolveCluster(workbench, args)),
       execute: async args => {
         // a tab that comes back with the workspace may do so before its cluster is known
-        const name = typeof args.name === 'string' ? args.name : meant(workbench, args)?.name;
+        const name =
+          typeof args.name === 'string' ? args.name : resolveCluster(workbench, args)?.name;
         if (name === undefined) {
           return;
         }
         const page = typeof args.page === 'string' ? args.page : settings.dashboardPage;
-        const url = api.page(name);
+        const url = api.dashboardUrl(name);
         const view = typeof args.view === 'string' ? args.view : `page=${page}`;
-        const open = () => window.open(addressOf(url, view, theme()), '_blank') !== null;
+        const open = () => window.open(viewUrl(url, view, theme()), '_blank') !== null;
         if (!labShell) {
           // a page of Notebook 7 holds one document
           if (!open()) {
-            hint(
+            notifyInfo(
               trans.__('The browser has blocked the dashboard: allow pop-ups for this address.')
             );
           }
@@ -75,45 +77,45 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
           explainOnce();
           return;
         }
-        let tab = tracker.find(its => its.cluster === name && its.page === page);
+        let tab = tracker.find(tab => tab.cluster === name && tab.page === page);
         if (!tab) {
-          const showLogs = app.commands.hasCommand(Commands.logs)
-            ? () => void app.commands.execute(Commands.logs, { name })
+          const showLogs = app.commands.hasCommand(CommandIDs.logs)
+            ? () => void app.commands.execute(CommandIDs.logs, { name })
             : undefined;
-          const shown = { cluster: name, page, view, url, framed, trans, showLogs };
-          const added = (tab = new DashboardTab({ ...shown, theme: theme() }));
-          look(tab);
+          const options = { cluster: name, page, view, url, framed, trans, showLogs };
+          const newTab = (tab = new DashboardTab({ ...options, theme: theme() }));
+          updateTab(tab);
           labShell.add(tab, 'main', { type: 'MPI Cluster' });
           await tracker.add(tab);
-          tab.turned.connect(() => void tracker.save(added));
+          tab.viewChanged.connect(() => void tracker.save(newTab));
         }
         labShell.activateById(tab.id);
       }
     });
     // only what is known for sure is told; a cluster that is not up yet has no dashboard
-    const look = (tab: DashboardTab) => {
+    const updateTab = (tab: DashboardTab) => {
       const cluster = model.cluster(tab.cluster);
       if (isUp(cluster) || model.hasEnded(tab.cluster)) {
-        tab.hear(cluster?.id);
+        tab.updateCluster(cluster?.id);
       } else if (cluster) {
-        tab.wait();
+        tab.markPending();
       }
     };
     model.changed.connect(() => {
-      tracker.forEach(look);
+      tracker.forEach(updateTab);
     });
     themes?.themeChanged.connect(() => {
       tracker.forEach(tab => {
         tab.theme = theme();
       });
     });
-    palette?.addItem({ command: Commands.dashboard, category: trans.__('MPI Clusters') });
+    palette?.addItem({ command: CommandIDs.dashboard, category: trans.__('MPI Clusters') });
     void restorer?.restore(tracker, {
-      command: Commands.dashboard,
+      command: CommandIDs.dashboard,
       args: ({ cluster, page, view }) => ({
         name: cluster,
         page,
-        view: withoutMoment(view),
+        view: withoutTime(view),
         isRestored: true
       }),
       name: tab => `${tab.cluster}:${tab.page}`

@@ -10,12 +10,12 @@ import {
 import type { Message } from '@lumino/messaging';
 import { type ISignal, Signal } from '@lumino/signaling';
 
-import { dashboardIcon, tabNote } from '../components';
-import { Shown } from '../model/clusterIdentity';
-import { addressOf, titleOf, withoutMoment } from './view';
+import { createBanner, dashboardIcon } from '../components';
+import { ClusterIdentity } from '../model/clusterIdentity';
+import { viewTitle, viewUrl, withoutTime } from './view';
 
 /** What a tab shows. */
-export interface IShown {
+export interface IDashboardOptions {
   cluster: string;
   /** The page that it was opened at. */
   page: string;
@@ -33,7 +33,7 @@ export interface IShown {
 
 /** The dashboard of a cluster in a tab. */
 export class DashboardTab extends MainAreaWidget<IFrame> {
-  constructor(private readonly shown: IShown) {
+  constructor(private readonly options: IDashboardOptions) {
     // The pages are of this server's own origin, and need its cookies; they are not to replace Lab.
     super({
       content: new IFrame({
@@ -49,11 +49,11 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
         loading: 'lazy'
       })
     });
-    const { cluster, page, framed, trans, showLogs } = shown;
+    const { cluster, page, framed, trans, showLogs } = options;
     const open = {
       label: trans.__('Open the dashboard in a tab of the browser'),
       run: () => {
-        window.open(this.address, '_blank');
+        window.open(this.viewUrl, '_blank');
       }
     };
     const close = {
@@ -62,7 +62,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
         this.close();
       }
     };
-    this.note = tabNote(trans.__('Cluster %1 has ended.', cluster), [
+    this.endedBanner = createBanner(trans.__('Cluster %1 has ended.', cluster), [
       ...(showLogs ? [{ label: trans.__('Show its logs'), run: showLogs }] : []),
       close
     ]);
@@ -72,7 +72,7 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     this.title.icon = dashboardIcon;
     this.title.closable = true;
     this.frame?.setAttribute('title', this.title.caption);
-    this.frame?.addEventListener('load', this.listen);
+    this.frame?.addEventListener('load', this.onFrameLoad);
     this.toolbar.addItem(
       'reload',
       new ToolbarButton({
@@ -91,64 +91,64 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
         onClick: open.run
       })
     );
-    this.contentHeader.addWidget(this.note);
-    this.note.hide();
+    this.contentHeader.addWidget(this.endedBanner);
+    this.endedBanner.hide();
     if (!framed) {
       this.addClass('wb-mod-blank');
       this.contentHeader.addWidget(
-        tabNote(trans.__('This server lets no page be shown in a frame.'), [open])
+        createBanner(trans.__('This server lets no page be shown in a frame.'), [open])
       );
     }
-    this.look();
+    this.updateView();
   }
 
   /** Emitted when the view has changed. */
-  get turned(): ISignal<this, void> {
-    return this._turned;
+  get viewChanged(): ISignal<this, void> {
+    return this._viewChanged;
   }
 
   get cluster(): string {
-    return this.shown.cluster;
+    return this.options.cluster;
   }
 
   get page(): string {
-    return this.shown.page;
+    return this.options.page;
   }
 
   /** The view, as the query of an address; the last one that was read where the frame shows no dashboard. */
   get view(): string {
     try {
       const { origin, pathname, search } = this.frame?.contentWindow?.location ?? location;
-      if (origin + pathname === new URL(this.shown.url, document.baseURI).href) {
-        this.shown.view = search;
+      if (origin + pathname === new URL(this.options.url, document.baseURI).href) {
+        this.options.view = search;
       }
     } catch {
       // the error page of a browser is of another origin
     }
-    return this.shown.view;
+    return this.options.view;
   }
 
   /** Hear which cluster has the name now, by its identity; another one than before loads the pages again. */
-  hear(id: string | undefined): void {
-    if (this.which.hear(id)) {
-      this.load(withoutMoment(this.view));
+  updateCluster(id: string | undefined): void {
+    if (this.identity.update(id)) {
+      this.load(withoutTime(this.view));
     }
-    const { isOver, wasThere } = this.which;
-    this.note.setHidden(!isOver);
+    const { hasEnded, isKnown } = this.identity;
+    this.endedBanner.setHidden(!hasEnded);
     // the last that a dashboard has shown is of use; that there is none has been said
-    this.toggleClass('wb-mod-blank', !this.shown.framed || (isOver && !wasThere));
+    this.toggleClass('wb-mod-blank', !this.options.framed || (hasEnded && !isKnown));
   }
 
   /** Hear that the cluster has no dashboard yet. */
-  wait(): void {
-    this.which.wait();
+  markPending(): void {
+    this.identity.markPending();
   }
 
   /** The look of the pages; another one loads them again, unless the cluster has ended. */
   set theme(theme: 'light' | 'dark') {
-    if (theme !== this.shown.theme) {
-      this.shown.theme = theme;
-      if (!this.which.isOver) {
+    if (theme !== this.options.theme) {
+      this.options.theme = theme;
+      if (!this.identity.hasEnded) {
         this.load();
       }
     }
@@ -162,51 +162,52 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
 
   protected override onBeforeDetach(message: Message): void {
     super.onBeforeDetach(message);
-    this.look();
+    this.updateView();
   }
 
   protected override onBeforeHide(message: Message): void {
     super.onBeforeHide(message);
-    this.look();
+    this.updateView();
   }
 
   private get frame(): HTMLIFrameElement | null {
     return this.content.node.querySelector('iframe');
   }
 
-  private get address(): string {
-    return this.addressOf(this.view);
+  private get viewUrl(): string {
+    return this.urlOf(this.view);
   }
 
-  private addressOf(view: string): string {
-    return addressOf(this.shown.url, view, this.shown.theme);
+  private urlOf(view: string): string {
+    return viewUrl(this.options.url, view, this.options.theme);
   }
 
-  private readonly listen = (): void => {
-    this.look();
+  private readonly onFrameLoad = (): void => {
+    this.updateView();
     // A page is turned without a load. A browser without this event: the view is read when the tab is hidden.
-    const inside = this.frame?.contentWindow as { navigation?: EventTarget } | null | undefined;
-    inside?.navigation?.addEventListener('currententrychange', this.look);
+    const frameWindow = this.frame?.contentWindow as
+      { navigation?: EventTarget } | null | undefined;
+    frameWindow?.navigation?.addEventListener('currententrychange', this.updateView);
   };
 
-  private readonly look = (): void => {
+  private readonly updateView = (): void => {
     const { view } = this;
-    if (view !== this.seen) {
-      this.seen = view;
-      this.title.label = `${this.cluster} · ${titleOf(view)}`;
-      this._turned.emit();
+    if (view !== this.lastView) {
+      this.lastView = view;
+      this.title.label = `${this.cluster} · ${viewTitle(view)}`;
+      this._viewChanged.emit();
     }
   };
 
   private load(view = this.view): void {
-    if (this.shown.framed) {
+    if (this.options.framed) {
       // the same address again loads the page again
-      this.content.url = this.addressOf(view);
+      this.content.url = this.urlOf(view);
     }
   }
 
-  private readonly which = new Shown();
-  private readonly note: ReactWidget;
-  private seen = '';
-  private readonly _turned = new Signal<this, void>(this);
+  private readonly identity = new ClusterIdentity();
+  private readonly endedBanner: ReactWidget;
+  private lastView = '';
+  private readonly _viewChanged = new Signal<this, void>(this);
 }

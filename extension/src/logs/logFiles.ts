@@ -1,16 +1,16 @@
-import type { IFile } from '../contract';
+import type { ILogFile } from '../contract';
 
 const KINDS = ['head', 'job', 'world', 'rank'];
 
 /** Names of log files: those of the cluster and its worlds, and those of ranks, each in their order. */
-export interface INames {
+export interface IFileNames {
   cluster: string[];
   ranks: string[];
 }
 
 /** Return the names of files in the order of a list. */
-export function namesOf(files: readonly IFile[]): INames {
-  const keys = new Map(files.map(({ name }) => [name, key(name)]));
+export function sortFileNames(files: readonly ILogFile[]): IFileNames {
+  const keys = new Map(files.map(({ name }) => [name, sortKey(name)]));
   const names = [...keys.keys()].sort((one, other) => compare(keys.get(one), keys.get(other)));
   return {
     cluster: names.filter(name => !isRank(name)),
@@ -23,22 +23,22 @@ export function namesOf(files: readonly IFile[]): INames {
  *
  * @param filter - Numbers by their first digits, ranges as `0-7`, worlds as `w1`, with commas or spaces between.
  */
-export function matching(ranks: readonly string[], filter: string): string[] {
-  const words = filter
+export function filterRanks(ranks: readonly string[], filter: string): string[] {
+  const terms = filter
     .toLowerCase()
     .split(/[\s,]+/)
     .filter(Boolean);
-  return ranks.filter(name => words.length === 0 || words.some(word => isMeant(name, word)));
+  return ranks.filter(name => terms.length === 0 || terms.some(term => matchesTerm(name, term)));
 }
 
-function isMeant(name: string, word: string): boolean {
+function matchesTerm(name: string, term: string): boolean {
   const rank = name.replace('rank-', '');
   const number = rank.replace(/^.*\./, '');
-  const range = /^(\d+)-(\d+)$/.exec(word);
+  const range = /^(\d+)-(\d+)$/.exec(term);
   if (range) {
     return Number(range[1]) <= Number(number) && Number(number) <= Number(range[2]);
   }
-  return rank.startsWith(word) || number.startsWith(word) || name === word;
+  return rank.startsWith(term) || number.startsWith(term) || name === term;
 }
 
 function isRank(name: string): boolean {
@@ -46,7 +46,7 @@ function isRank(name: string): boolean {
 }
 
 // The kind, the world, the number; those of the first world have none.
-function key(name: string): number[] {
+function sortKey(name: string): number[] {
   const [, kind = name, world, number] = /^([a-z]+)-(?:w(\d+)\.)?(\d+)$/.exec(name) ?? [];
   const place = KINDS.indexOf(kind);
   return [place < 0 ? KINDS.length : place, Number(world ?? 0), Number(number ?? 0)];

@@ -3,9 +3,9 @@ import type { IDisposable } from '@lumino/disposable';
 import { type ISignal, Signal } from '@lumino/signaling';
 
 import { ApiError, type ILogSource } from '../api';
-import type { ICluster, IFile } from '../contract';
-import { Shown } from '../model/clusterIdentity';
-import { type INames, namesOf } from './logFiles';
+import type { ICluster, ILogFile } from '../contract';
+import { ClusterIdentity } from '../model/clusterIdentity';
+import { type IFileNames, sortFileNames } from './logFiles';
 import { LogTail } from './logText';
 import { Turns } from './turns';
 
@@ -18,12 +18,12 @@ export interface IClusters {
 }
 
 /** Return what is known of clusters where the one whose logs are shown has ended for good. */
-export function withoutIt({ changed }: IClusters): IClusters {
+export function endedClusters({ changed }: IClusters): IClusters {
   return { changed, cluster: () => undefined, hasEnded: () => true };
 }
 
 /** Milliseconds between two questions for more. */
-export const EVERY = 1000;
+export const POLL_INTERVAL = 1000;
 
 /** The logs of one cluster, of which one is read, and followed while somebody sees it. Knows nothing of pages. */
 export class LogsModel implements IDisposable {
@@ -32,16 +32,16 @@ export class LogsModel implements IDisposable {
     private readonly source: ILogSource,
     private readonly clusters: IClusters,
     file: string | null = null,
-    every = EVERY
+    interval = POLL_INTERVAL
   ) {
     this._file = file;
     this.turns = new Turns({
-      turn: () => this.look(),
-      isWanted: () => this.isSeen && this._isFollowing,
-      every
+      turn: () => this.read(),
+      isWanted: () => this.isVisible && this._isFollowing,
+      every: interval
     });
-    clusters.changed.connect(this.onClusters);
-    this.onClusters();
+    clusters.changed.connect(this.onClustersChanged);
+    this.onClustersChanged();
   }
 
   /** Emitted when anything is new. */
@@ -50,8 +50,8 @@ export class LogsModel implements IDisposable {
   }
 
   /** The files that there are. */
-  get names(): INames {
-    return this._names;
+  get fileNames(): IFileNames {
+    return this._fileNames;
   }
 
   /** The file that is read. */
@@ -65,8 +65,8 @@ export class LogsModel implements IDisposable {
   }
 
   /** Why nothing could be read the last time. */
-  get trouble(): string {
-    return this._trouble;
+  get error(): string {
+    return this._error;
   }
 
   /** Whether more is asked for. */
@@ -75,20 +75,20 @@ export class LogsModel implements IDisposable {
   }
 
   /** Whether the cluster has ended. */
-  get isOver(): boolean {
+  get hasEnded(): boolean {
     return this.clusters.hasEnded(this.name);
   }
 
   /** Whether it has, and its logs are there no longer. */
-  get isGone(): boolean {
-    return this._isGone && this.isOver;
+  get areLogsRemoved(): boolean {
+    return this._isEmpty && this.hasEnded;
   }
 
   /** Read another file. */
-  choose(file: string): void {
+  select(file: string): void {
     if (file !== this._file) {
       this._file = file;
-      this.begin();
+      this.restart();
     }
   }
 
@@ -102,10 +102,10 @@ export class LogsModel implements IDisposable {
   }
 
   /** Say whether somebody sees it: nothing is read unless. */
-  see(isSeen: boolean): void {
-    if (isSeen !== this.isSeen) {
-      this.isSeen = isSeen;
-      this.isListOld = true;
+  setVisible(isVisible: boolean): void {
+    if (isVisible !== this.isVisible) {
+      this.isVisible = isVisible;
+      this.isListStale = true;
       this.wake();
     }
   }
@@ -115,32 +115,32 @@ export class LogsModel implements IDisposable {
   }
 
   dispose(): void {
-    this.clusters.changed.disconnect(this.onClusters);
+    this.clusters.changed.disconnect(this.onClustersChanged);
     this.turns.dispose();
     Signal.clearData(this);
   }
 
-  private async look(): Promise<boolean> {
+  private async read(): Promise<boolean> {
     try {
-      if (this.isListOld) {
-        const files = await this.files();
-        this._isGone = files.length === 0;
-        if (this.isGone) {
-          this._trouble = '';
+      if (this.isListStale) {
+        const files = await this.listFiles();
+        this._isEmpty = files.length === 0;
+        if (this.areLogsRemoved) {
+          this._error = '';
           return false;
         }
-        this._names = namesOf(files);
-        this._file ??= this._names.cluster[0] ?? this._names.ranks[0] ?? null;
-        this.isListOld = this._file === null;
+        this._fileNames = sortFileNames(files);
+        this._file ??= this._fileNames.cluster[0] ?? this._fileNames.ranks[0] ?? null;
+        this.isListStale = this._file === null;
       }
-      const { _file: file, _tail: tail, isOver } = this;
+      const { _file: file, _tail: tail, hasEnded } = this;
       const isNew = file !== null && (await tail.read(from => this.source.part(file, from)));
-      this._trouble = '';
+      this._error = '';
       // what an ended cluster has written is soon read
-      return isNew || !isOver;
+      return isNew || !hasEnded;
     } catch (error) {
-      this.isListOld = true;
-      this._trouble = error instanceof Error ? error.message : String(error);
+      this.isListStale = true;
+      this._error = error instanceof Error ? error.message : String(error);
       throw error;
     } finally {
       this.emit();
@@ -148,42 +148,42 @@ export class LogsModel implements IDisposable {
   }
 
   // None of a cluster that is unknown, once it has ended.
-  private async files(): Promise<IFile[]> {
+  private async listFiles(): Promise<ILogFile[]> {
     try {
       return await this.source.files();
     } catch (error) {
-      if (error instanceof ApiError && error.isMissing && this.isOver) {
+      if (error instanceof ApiError && error.isMissing && this.hasEnded) {
         return [];
       }
       throw error;
     }
   }
 
-  private begin(): void {
+  private restart(): void {
     this._tail = new LogTail();
-    this._trouble = '';
+    this._error = '';
     this.emit();
     this.wake();
   }
 
   private wake(): void {
-    if (this.isSeen && !this.isDisposed) {
+    if (this.isVisible && !this.isDisposed) {
       this.turns.wake();
     }
   }
 
-  private readonly onClusters = (): void => {
-    const { isOver } = this;
-    const its = this.clusters.cluster(this.name);
-    const isKnown = its !== undefined || isOver;
-    if (!isKnown || (its === this.cluster && isOver === this.which.isOver)) {
+  private readonly onClustersChanged = (): void => {
+    const { hasEnded } = this;
+    const cluster = this.clusters.cluster(this.name);
+    const isKnown = cluster !== undefined || hasEnded;
+    if (!isKnown || (cluster === this.cluster && hasEnded === this.identity.hasEnded)) {
       return;
     }
-    this.cluster = its;
-    this.isListOld = true;
-    if (this.which.hear(its?.id)) {
+    this.cluster = cluster;
+    this.isListStale = true;
+    if (this.identity.update(cluster?.id)) {
       // a name can be given again
-      this.begin();
+      this.restart();
     } else {
       this.emit();
     }
@@ -196,31 +196,31 @@ export class LogsModel implements IDisposable {
   }
 
   private readonly turns: Turns;
-  private readonly which = new Shown();
+  private readonly identity = new ClusterIdentity();
   private cluster: ICluster | undefined;
-  private isSeen = false;
-  private isListOld = true;
-  private _names: INames = { cluster: [], ranks: [] };
+  private isVisible = false;
+  private isListStale = true;
+  private _fileNames: IFileNames = { cluster: [], ranks: [] };
   private _file: string | null;
   private _tail = new LogTail();
-  private _trouble = '';
-  private _isGone = false;
+  private _error = '';
+  private _isEmpty = false;
   private _isFollowing = true;
   private readonly _changed = new Signal<this, void>(this);
 }
 
 /** Return what is said above a log; empty: it speaks for itself. */
-export function noteOf(
-  { tail, isGone, isOver }: Pick<LogsModel, 'tail' | 'isGone' | 'isOver'>,
+export function bannerText(
+  { tail, areLogsRemoved, hasEnded }: Pick<LogsModel, 'tail' | 'areLogsRemoved' | 'hasEnded'>,
   trans: TranslationBundle
 ): string {
   const isEmpty = tail.size === 0;
-  if (isGone) {
+  if (areLogsRemoved) {
     return isEmpty
       ? trans.__('The cluster has ended, and its logs have been removed.')
       : trans.__('The cluster has ended, and its logs have been removed; this was read before.');
   }
-  if (isOver) {
+  if (hasEnded) {
     return isEmpty
       ? trans.__('The cluster has ended, and has left nothing in it.')
       : trans.__('The cluster has ended; this is what it left.');

@@ -10,11 +10,11 @@ import { listIcon, ReactWidget } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
-import { type ILogSource, logsOf } from '../api';
-import { meant } from '../model/permissions';
-import { CLUSTER, Commands, IWorkbench, taking } from '../tokens';
-import { LogsModel, withoutIt } from './logsModel';
-import { Viewer } from './viewer';
+import { type ILogSource, logSource } from '../api';
+import { resolveCluster } from '../model/permissions';
+import { CLUSTER_ARGS, CommandIDs, describeArgs, IWorkbench } from '../tokens';
+import { endedClusters, LogsModel } from './logsModel';
+import { LogViewer } from './viewer';
 
 /** The logs of clusters as tabs, which come back with the workspace. */
 export const logsPlugin: JupyterFrontEndPlugin<void> = {
@@ -32,49 +32,53 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const { api, model, trans } = workbench;
     const tracker = new WidgetTracker<LogsTab>({ namespace: 'mpi-workbench-logs' });
-    app.commands.addCommand(Commands.logs, {
-      label: args => trans.__('Show Logs of Cluster %1', meant(workbench, args)?.name ?? ''),
+    app.commands.addCommand(CommandIDs.logs, {
+      label: args =>
+        trans.__('Show Logs of Cluster %1', resolveCluster(workbench, args)?.name ?? ''),
       icon: listIcon,
-      describedBy: taking({
-        ...CLUSTER,
+      describedBy: describeArgs({
+        ...CLUSTER_ARGS,
         id: { type: 'string', description: 'The identity of a cluster that has ended.' },
         file: { type: 'string', description: 'A log, as head or rank-3; default: the first.' }
       }),
-      isEnabled: args => typeof args.name === 'string' || meant(workbench, args) !== undefined,
+      isEnabled: args =>
+        typeof args.name === 'string' || resolveCluster(workbench, args) !== undefined,
       execute: async args => {
         // the logs of a cluster that has ended are there, too
-        const name = typeof args.name === 'string' ? args.name : meant(workbench, args)?.name;
+        const name =
+          typeof args.name === 'string' ? args.name : resolveCluster(workbench, args)?.name;
         if (name === undefined) {
           return;
         }
         const file = typeof args.file === 'string' ? args.file : null;
         // of one that has ended, and whose name may be another's
         const id = typeof args.id === 'string' ? args.id : '';
-        let tab = tracker.find(its => its.model.name === name && its.cluster === id);
+        let tab = tracker.find(tab => tab.model.name === name && tab.clusterId === id);
         if (!tab) {
-          const source = logsOf(api, name, id);
-          const logs = new LogsModel(name, source, id === '' ? model : withoutIt(model), file);
-          const added = (tab = new LogsTab(logs, source, trans, id));
+          const source = logSource(api, name, id);
+          const logs = new LogsModel(name, source, id === '' ? model : endedClusters(model), file);
+          const newTab = (tab = new LogsTab(logs, source, trans, id));
           // a page of Notebook 7 holds one document
           app.shell.add(tab, labShell ? 'main' : 'down', { type: 'MPI Cluster' });
           await tracker.add(tab);
-          onAnotherFile(logs, () => void tracker.save(added));
+          onFileChanged(logs, () => void tracker.save(newTab));
         } else if (file !== null) {
-          tab.model.choose(file);
+          tab.model.select(file);
         }
         app.shell.activateById(tab.id);
       }
     });
-    palette?.addItem({ command: Commands.logs, category: trans.__('MPI Clusters') });
+    palette?.addItem({ command: CommandIDs.logs, category: trans.__('MPI Clusters') });
     void restorer?.restore(tracker, {
-      command: Commands.logs,
-      args: ({ model: { name, file }, cluster }) => ({ name, file, id: cluster }),
-      name: ({ model: { name }, cluster }) => (cluster === '' ? name : `${name}/${cluster}`)
+      command: CommandIDs.logs,
+      args: ({ model: { name, file }, clusterId: cluster }) => ({ name, file, id: cluster }),
+      name: ({ model: { name }, clusterId: cluster }) =>
+        cluster === '' ? name : `${name}/${cluster}`
     });
   }
 };
 
-function onAnotherFile(logs: LogsModel, save: () => void): void {
+function onFileChanged(logs: LogsModel, save: () => void): void {
   let { file } = logs;
   logs.changed.connect(() => {
     if (logs.file !== file) {
@@ -91,10 +95,10 @@ export class LogsTab extends ReactWidget {
     private readonly source: ILogSource,
     private readonly trans: TranslationBundle,
     /** The identity of the cluster, if it has ended; empty: whichever has the name. */
-    readonly cluster = ''
+    readonly clusterId = ''
   ) {
     super();
-    this.id = `mpi-workbench-logs-${model.name}-${cluster}`;
+    this.id = `mpi-workbench-logs-${model.name}-${clusterId}`;
     this.addClass('wb-Logs');
     // it is activated before it is drawn
     this.node.tabIndex = -1;
@@ -102,33 +106,33 @@ export class LogsTab extends ReactWidget {
     this.title.caption = trans.__('Logs of cluster %1', model.name);
     this.title.icon = listIcon;
     this.title.closable = true;
-    document.addEventListener('visibilitychange', this.look);
+    document.addEventListener('visibilitychange', this.updateVisibility);
   }
 
   override dispose(): void {
-    document.removeEventListener('visibilitychange', this.look);
+    document.removeEventListener('visibilitychange', this.updateVisibility);
     this.model.dispose();
     super.dispose();
   }
 
   protected override render(): React.JSX.Element {
     const { model, trans, source } = this;
-    return <Viewer model={model} trans={trans} address={source.address} />;
+    return <LogViewer model={model} trans={trans} downloadUrl={source.downloadUrl} />;
   }
 
   protected override onAfterShow(message: Message): void {
     super.onAfterShow(message);
-    this.look();
+    this.updateVisibility();
   }
 
   protected override onAfterHide(message: Message): void {
     super.onAfterHide(message);
-    this.look();
+    this.updateVisibility();
   }
 
   protected override onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
-    this.look();
+    this.updateVisibility();
   }
 
   protected override onActivateRequest(message: Message): void {
@@ -136,7 +140,7 @@ export class LogsTab extends ReactWidget {
     (this.node.querySelector<HTMLElement>('select:enabled, .wb-Logs-text') ?? this.node).focus();
   }
 
-  private readonly look = (): void => {
-    this.model.see(this.isVisible && !document.hidden);
+  private readonly updateVisibility = (): void => {
+    this.model.setVisible(this.isVisible && !document.hidden);
   };
 }

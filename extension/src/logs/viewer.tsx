@@ -2,26 +2,26 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { CopyButton, useSignal } from '../components';
-import { bytes } from '../format';
-import { matching } from './logFiles';
-import { type ILook, runsOf } from './logText';
-import { type LogsModel, noteOf } from './logsModel';
+import { formatBytes } from '../format';
+import { filterRanks } from './logFiles';
+import { type ITextStyle, parseRuns } from './logText';
+import { bannerText, type LogsModel } from './logsModel';
 
 /** The logs of a cluster, one at a time. */
-export function Viewer(props: {
+export function LogViewer(props: {
   model: LogsModel;
-  address: (file: string) => string;
+  downloadUrl: (file: string) => string;
   trans: TranslationBundle;
 }): React.JSX.Element {
-  const { model, address, trans } = props;
+  const { model, downloadUrl, trans } = props;
   useSignal(model.changed);
   const [isWrapped, setWrapped] = React.useState(false);
-  const { file, tail, trouble, isFollowing, isGone } = model;
-  const note = noteOf(model, trans);
+  const { file, tail, error, isFollowing, areLogsRemoved } = model;
+  const banner = bannerText(model, trans);
   return (
     <>
       <div className="wb-Logs-bar" role="group" aria-label={trans.__('Logs of %1', model.name)}>
-        <Files model={model} trans={trans} />
+        <FileSelect model={model} trans={trans} />
         <Toggle
           label={trans.__('Follow')}
           isOn={isFollowing}
@@ -38,24 +38,24 @@ export function Viewer(props: {
         <a
           className="wb-TextButton"
           role="link"
-          href={file === null || isGone ? undefined : address(file)}
-          aria-disabled={file === null || isGone}
-          title={bytes(tail.size)}
+          href={file === null || areLogsRemoved ? undefined : downloadUrl(file)}
+          aria-disabled={file === null || areLogsRemoved}
+          title={formatBytes(tail.size)}
           download
         >
           {trans.__('Download')}
         </a>
       </div>
       <div role="status">
-        {trouble !== '' && <p className="wb-Logs-note wb-Error">{trouble}</p>}
-        {trouble === '' && note !== '' && <p className="wb-Logs-note">{note}</p>}
+        {error !== '' && <p className="wb-Logs-note wb-Error">{error}</p>}
+        {error === '' && banner !== '' && <p className="wb-Logs-note">{banner}</p>}
       </div>
       <LogText model={model} isWrapped={isWrapped} trans={trans} />
     </>
   );
 }
 
-function Files({
+function FileSelect({
   model,
   trans
 }: {
@@ -63,9 +63,9 @@ function Files({
   trans: TranslationBundle;
 }): React.JSX.Element {
   const [filter, setFilter] = React.useState('');
-  const { names, file } = model;
-  const ranks = matching(names.ranks, filter);
-  const isShown = file === null || names.cluster.includes(file) || ranks.includes(file);
+  const { fileNames, file } = model;
+  const ranks = filterRanks(fileNames.ranks, filter);
+  const isShown = file === null || fileNames.cluster.includes(file) || ranks.includes(file);
   return (
     <>
       <select
@@ -73,18 +73,18 @@ function Files({
         value={file ?? ''}
         disabled={file === null}
         onChange={event => {
-          model.choose(event.target.value);
+          model.select(event.target.value);
         }}
       >
         {!isShown && <option value={file}>{file}</option>}
-        <optgroup label={trans.__('Cluster')}>{names.cluster.map(option)}</optgroup>
+        <optgroup label={trans.__('Cluster')}>{fileNames.cluster.map(fileOption)}</optgroup>
         {ranks.length > 0 && (
-          <optgroup label={trans.__('Ranks (%1 of %2)', ranks.length, names.ranks.length)}>
-            {ranks.map(option)}
+          <optgroup label={trans.__('Ranks (%1 of %2)', ranks.length, fileNames.ranks.length)}>
+            {ranks.map(fileOption)}
           </optgroup>
         )}
       </select>
-      {names.ranks.length > 1 && (
+      {fileNames.ranks.length > 1 && (
         <input
           type="search"
           aria-label={trans.__('Filter ranks, as 3, 0-7 or w1; Enter shows the first one')}
@@ -96,7 +96,7 @@ function Files({
           }}
           onKeyDown={event => {
             if (event.key === 'Enter' && ranks[0] !== undefined) {
-              model.choose(ranks[0]);
+              model.select(ranks[0]);
             }
           }}
         />
@@ -105,7 +105,7 @@ function Files({
   );
 }
 
-function option(name: string): React.JSX.Element {
+function fileOption(name: string): React.JSX.Element {
   return (
     <option key={name} value={name}>
       {name}
@@ -133,8 +133,8 @@ function Toggle(props: {
 }
 
 // Pixels from the end within which one is at the end; of a line, as the style has it.
-const NEAR = 24;
-const LINE = 18;
+const END_DISTANCE = 24;
+const LINE_HEIGHT = 18;
 
 /** The text of a log; at its end it stays there when more comes. */
 export function LogText(props: {
@@ -163,7 +163,7 @@ export function LogText(props: {
       aria-label={trans.__('Log %1 of %2', file ?? '', model.name)}
       tabIndex={0}
       onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => {
-        isAtEnd.current = scrollHeight - scrollTop - clientHeight < NEAR;
+        isAtEnd.current = scrollHeight - scrollTop - clientHeight < END_DISTANCE;
       }}
     >
       {tail.text.isCut && (
@@ -171,20 +171,23 @@ export function LogText(props: {
           {trans.__('Only the end is shown; download it for all of it.')}
         </p>
       )}
-      {tail.text.pieces.map(({ id, text, look }) => (
-        <Piece key={id} text={text} look={look} />
+      {tail.text.chunks.map(({ id, text, style }) => (
+        <Chunk key={id} text={text} style={style} />
       ))}
     </div>
   );
 }
 
-const Piece = React.memo(function Piece(props: { text: string; look: ILook }): React.JSX.Element {
-  const { text, look } = props;
+const Chunk = React.memo(function Piece(props: {
+  text: string;
+  style: ITextStyle;
+}): React.JSX.Element {
+  const { text, style } = props;
   const lines = text.split('\n').length - (text.endsWith('\n') ? 1 : 0);
   return (
-    <div style={{ containIntrinsicHeight: `auto ${lines * LINE}px` }}>
-      {runsOf(text, look).runs.map((run, at) => (
-        <span key={at} className={classOf(run.look)}>
+    <div style={{ containIntrinsicHeight: `auto ${lines * LINE_HEIGHT}px` }}>
+      {parseRuns(text, style).runs.map((run, at) => (
+        <span key={at} className={styleClass(run.style)}>
           {run.text}
         </span>
       ))}
@@ -192,6 +195,6 @@ const Piece = React.memo(function Piece(props: { text: string; look: ILook }): R
   );
 });
 
-function classOf({ colour, isBold }: ILook): string {
+function styleClass({ colour, isBold }: ITextStyle): string {
   return [colour && `wb-mod-${colour}`, isBold && 'wb-mod-bold'].filter(Boolean).join(' ');
 }

@@ -1,12 +1,12 @@
 /** Which cluster a page shows: a name can be given again. */
-export class Shown {
+export class ClusterIdentity {
   /** Whether the cluster has ended. */
-  get isOver(): boolean {
-    return this._isOver;
+  get hasEnded(): boolean {
+    return this._hasEnded;
   }
 
   /** Whether the page has shown it. */
-  get wasThere(): boolean {
+  get isKnown(): boolean {
     return this.id !== undefined;
   }
 
@@ -16,21 +16,21 @@ export class Shown {
    * @param id - Its identity; undefined: none has.
    * @returns Whether the page is to be loaded again.
    */
-  hear(id: string | undefined): boolean {
-    const isAnother = this.wasThere ? id !== this.id : this.isWaiting;
-    const isNew = id !== undefined && (this._isOver || isAnother);
-    this._isOver = id === undefined;
+  update(id: string | undefined): boolean {
+    const isAnother = this.isKnown ? id !== this.id : this.isPending;
+    const isNew = id !== undefined && (this._hasEnded || isAnother);
+    this._hasEnded = id === undefined;
     this.id = id ?? this.id;
     return isNew;
   }
 
   /** Hear that the cluster has nothing to show yet: what the page has got instead is loaded again. */
-  wait(): void {
-    this.isWaiting = true;
+  markPending(): void {
+    this.isPending = true;
   }
 
   // undefined: nothing of a cluster was shown yet
   private id: string | undefined;
-  private isWaiting = false;
-  private _isOver = false;
+  private isPending = false;
+  private _hasEnded = false;
 }

@@ -3,7 +3,7 @@ import { type ISignal, Signal } from '@lumino/signaling';
 
 import { ApiError } from '../api';
 import type {
-  IBroken,
+  IBrokenRecord,
   IChange,
   ICluster,
   IEnded,
@@ -12,27 +12,27 @@ import type {
   IState,
   Message
 } from '../contract';
-import { type IEvents, type ISocket, Link } from './reconnectingSocket';
+import { type ISocket, type ISocketEvents, ReconnectingSocket } from './reconnectingSocket';
 
 /** Where the news come from. */
-export interface ISource {
+export interface IClusterSource {
   clusters: () => Promise<IState>;
-  connect: (events: IEvents) => ISocket;
+  connect: (events: ISocketEvents) => ISocket;
 }
 
 /** All that is known of the clusters of this user. Knows nothing of pages; what shows it listens to its signals. */
 export class ClustersModel implements IDisposable {
   constructor(
-    private readonly source: ISource,
+    private readonly source: IClusterSource,
     random?: () => number
   ) {
-    this.link = new Link({
+    this.socket = new ReconnectingSocket({
       connect: source.connect,
       received: text => {
-        this.take(JSON.parse(text) as Message);
+        this.receive(JSON.parse(text) as Message);
       },
       lost: () => {
-        void this.ask();
+        void this.requestState();
       },
       random
     });
@@ -44,8 +44,8 @@ export class ClustersModel implements IDisposable {
   }
 
   /** Emitted when there are new pulses. */
-  get pulsed(): ISignal<this, void> {
-    return this._pulsed;
+  get pulsesChanged(): ISignal<this, void> {
+    return this._pulsesChanged;
   }
 
   /** The clusters, the newest first. A cluster that has not changed is the same object as before. */
@@ -54,7 +54,7 @@ export class ClustersModel implements IDisposable {
   }
 
   /** Records that cannot be used. */
-  get broken(): readonly IBroken[] {
+  get broken(): readonly IBrokenRecord[] {
     return this._broken;
   }
 
@@ -64,8 +64,8 @@ export class ClustersModel implements IDisposable {
   }
 
   /** Return a start, for some minutes also one that is a cluster by now. */
-  startOf(id: string): IStart | undefined {
-    return this.allStarts.find(its => its.id === id);
+  findStart(id: string): IStart | undefined {
+    return this.allStarts.find(start => start.id === id);
   }
 
   /** Clusters that ended in the last days, the last one first. */
@@ -74,13 +74,13 @@ export class ClustersModel implements IDisposable {
   }
 
   /** Whether all this is new. */
-  get state(): LinkState {
-    return this._state;
+  get connectionState(): ConnectionState {
+    return this._connectionState;
   }
 
   /** Why it is not, in words. */
-  get trouble(): string {
-    return this._trouble;
+  get connectionError(): string {
+    return this._connectionError;
   }
 
   /** What the server calls its version; empty: it has told nothing yet. */
@@ -90,12 +90,12 @@ export class ClustersModel implements IDisposable {
 
   /** Whether the server was of another version when this page was loaded. */
   get isOutdated(): boolean {
-    return this._version !== this.first;
+    return this._version !== this.initialVersion;
   }
 
   /** Seconds since the epoch, by the server's clock. */
   now(): number {
-    return Date.now() / 1000 + this.ahead;
+    return Date.now() / 1000 + this.clockOffset;
   }
 
   /** Return the cluster of a name. */
@@ -105,50 +105,52 @@ export class ClustersModel implements IDisposable {
 
   /** Return whether there is no cluster of a name, and that is known. */
   hasEnded(name: string): boolean {
-    const isUnreadable = this._broken.some(its => its.name === name || its.name === '');
-    return this._state === 'live' && !this.byName.has(name) && !isUnreadable;
+    const isUnreadable = this._broken.some(record => record.name === name || record.name === '');
+    return this._connectionState === 'live' && !this.byName.has(name) && !isUnreadable;
   }
 
   /** Return whether a cluster has ended, and that is known: there may be another one of its name. */
-  isOver({ id, name }: ICluster): boolean {
-    const its = this.byName.get(name);
-    return its ? its.id !== id : this.hasEnded(name);
+  hasClusterEnded({ id, name }: ICluster): boolean {
+    const current = this.byName.get(name);
+    return current ? current.id !== id : this.hasEnded(name);
   }
 
   /** Return the last pulses of a cluster. */
   pulses(cluster: ICluster): readonly IPulse[] {
-    return this.history.of(cluster);
+    return this.history.get(cluster);
   }
 
   /** The cluster that was chosen, else the newest that is up; what commands mean that are given no name. */
-  get chosen(): ICluster | undefined {
+  get selected(): ICluster | undefined {
     return (
-      this.byName.get(this._choice) ?? this._clusters.find(its => its.up > 0) ?? this._clusters[0]
+      this.byName.get(this._selectedName) ??
+      this._clusters.find(cluster => cluster.up > 0) ??
+      this._clusters[0]
     );
   }
 
   /** The name of the cluster that was chosen, which may not be there; empty: none was. */
-  get choice(): string {
-    return this._choice;
+  get selectedName(): string {
+    return this._selectedName;
   }
 
   /** Choose a cluster. */
-  choose(name: string): void {
-    if (this._choice !== name) {
-      this._choice = name;
+  select(name: string): void {
+    if (this._selectedName !== name) {
+      this._selectedName = name;
       this._changed.emit();
     }
   }
 
   /** Begin to listen. A second start does nothing. */
   start(): void {
-    this.link.start();
+    this.socket.start();
   }
 
   /** Try at once to connect, where the next try is still some time away, or none is made any more. */
   retry(): void {
-    this.link.hurry();
-    this.link.start();
+    this.socket.reconnectNow();
+    this.socket.start();
   }
 
   /**
@@ -159,10 +161,10 @@ export class ClustersModel implements IDisposable {
   watch(name?: string): IDisposable {
     const viewer = { name };
     this.viewers.add(viewer);
-    this.sayVisible();
+    this.sendVisibility();
     return new DisposableDelegate(() => {
       this.viewers.delete(viewer);
-      this.sayVisible();
+      this.sendVisibility();
     });
   }
 
@@ -173,167 +175,170 @@ export class ClustersModel implements IDisposable {
   dispose(): void {
     if (!this._isDisposed) {
       this._isDisposed = true;
-      this.link.close();
+      this.socket.close();
       Signal.clearData(this);
     }
   }
 
-  private sayVisible(): void {
-    const names = new Set([...this.viewers].map(its => its.name));
-    this.link.setVisible(
+  private sendVisibility(): void {
+    const names = new Set([...this.viewers].map(viewer => viewer.name));
+    this.socket.setVisible(
       names.has(undefined) || (names.size > 0 && ([...names] as string[]).sort())
     );
   }
 
-  private take(message: Message): void {
-    this.ahead = message.time - Date.now() / 1000;
+  private receive(message: Message): void {
+    this.clockOffset = message.time - Date.now() / 1000;
     if (message.type === 'pulse') {
-      this.beat(message.pulses);
+      this.addPulses(message.pulses);
     } else if (message.type === 'state') {
-      this.whole(message, 'live');
+      this.replaceAll(message, 'live');
     } else {
-      this.change(message);
+      this.applyChange(message);
     }
   }
 
-  private whole(state: IState, link: LinkState): void {
+  private replaceAll(state: IState, connectionState: ConnectionState): void {
     this._version = state.version;
-    this.first ||= state.version;
-    this.setState(link, '');
+    this.initialVersion ||= state.version;
+    this.setConnectionState(connectionState, '');
     this.byName = kept(this.byName, state.clusters);
-    this.settle(state);
+    this.refresh(state);
   }
 
-  private change(change: IChange): void {
+  private applyChange(change: IChange): void {
     for (const name of change.gone) {
       this.byName.delete(name);
     }
-    for (const its of change.clusters) {
-      this.byName.set(its.name, its);
+    for (const cluster of change.clusters) {
+      this.byName.set(cluster.name, cluster);
     }
-    this.settle(change);
+    this.refresh(change);
   }
 
-  private settle({ broken, starts, ended }: Pick<IChange, 'broken' | 'starts' | 'ended'>): void {
+  private refresh({ broken, starts, ended }: Pick<IChange, 'broken' | 'starts' | 'ended'>): void {
     this._clusters = [...this.byName.values()].sort(
       (one, other) => other.created - one.created || one.name.localeCompare(other.name)
     );
     this._broken = broken;
     this._ended = ended ?? this._ended;
     this.allStarts = starts;
-    this._starts = starts.filter(its => its.state !== 'ready');
-    this.history.keep(this.byName);
+    this._starts = starts.filter(start => start.state !== 'ready');
+    this.history.retain(this.byName);
     this._changed.emit();
   }
 
-  private beat(pulses: Record<string, IPulse>): void {
+  private addPulses(pulses: Record<string, IPulse>): void {
     for (const [name, pulse] of Object.entries(pulses)) {
       const cluster = this.byName.get(name);
       if (cluster) {
         this.history.add(cluster, pulse);
       }
     }
-    this._pulsed.emit();
+    this._pulsesChanged.emit();
   }
 
   // A websocket does not say why it cannot be opened; a request does, and tells how things stand without one.
-  private async ask(): Promise<void> {
-    if (this._state === 'live') {
-      this.setState('reconnecting', '');
+  private async requestState(): Promise<void> {
+    if (this._connectionState === 'live') {
+      this.setConnectionState('reconnecting', '');
       this._changed.emit();
     }
     // an answer that comes late tells less than the next one has told
-    this.asked += 1;
-    const { asked } = this;
-    const isLast = () => asked === this.asked && !this.isListening();
+    this.requestCount += 1;
+    const count = this.requestCount;
+    const isLatest = () => count === this.requestCount && !this.isSocketOpen();
     try {
       const state = await this.source.clusters();
-      if (isLast()) {
-        this.ahead = state.time - Date.now() / 1000;
-        this.whole(state, 'reconnecting');
+      if (isLatest()) {
+        this.clockOffset = state.time - Date.now() / 1000;
+        this.replaceAll(state, 'reconnecting');
       }
     } catch (error) {
-      if (isLast()) {
-        this.setState(stateAfter(error), error instanceof Error ? error.message : String(error));
-        if (this._state === 'missing' && this._version === '') {
+      if (isLatest()) {
+        this.setConnectionState(
+          connectionStateAfter(error),
+          error instanceof Error ? error.message : String(error)
+        );
+        if (this._connectionState === 'missing' && this._version === '') {
           // it was never there: somebody has to install it first
-          this.link.close();
+          this.socket.close();
         }
         this._changed.emit();
       }
     }
   }
 
-  private isListening(): boolean {
-    return this._isDisposed || this.link.isOpen;
+  private isSocketOpen(): boolean {
+    return this._isDisposed || this.socket.isOpen;
   }
 
-  private setState(state: LinkState, trouble: string): void {
-    this._state = state;
-    this._trouble = trouble;
+  private setConnectionState(state: ConnectionState, error: string): void {
+    this._connectionState = state;
+    this._connectionError = error;
   }
 
-  private readonly link: Link;
-  private readonly history = new History();
+  private readonly socket: ReconnectingSocket;
+  private readonly history = new PulseHistory();
   private byName = new Map<string, ICluster>();
   private readonly viewers = new Set<{ name: string | undefined }>();
   // Requests for all clusters.
-  private asked = 0;
+  private requestCount = 0;
   // Seconds by which the server's clock is ahead of this one.
-  private ahead = 0;
+  private clockOffset = 0;
   private _clusters: readonly ICluster[] = [];
-  private _broken: readonly IBroken[] = [];
+  private _broken: readonly IBrokenRecord[] = [];
   private allStarts: readonly IStart[] = [];
   private _starts: readonly IStart[] = [];
   private _ended: readonly IEnded[] = [];
-  private _state: LinkState = 'connecting';
-  private _trouble = '';
+  private _connectionState: ConnectionState = 'connecting';
+  private _connectionError = '';
   private _version = '';
   // The version that the server had first.
-  private first = '';
-  private _choice = '';
+  private initialVersion = '';
+  private _selectedName = '';
   private _isDisposed = false;
   private readonly _changed = new Signal<this, void>(this);
-  private readonly _pulsed = new Signal<this, void>(this);
+  private readonly _pulsesChanged = new Signal<this, void>(this);
 }
 
 /** Moments that are kept of each cluster: two minutes. */
-export const KEPT = 60;
+export const HISTORY_LENGTH = 60;
 
 /** The last pulses of clusters. */
-export class History {
+export class PulseHistory {
   /** Return the pulses of a cluster, the last one at the end; the same array until there is another pulse. */
-  of(cluster: Pick<ICluster, 'name' | 'id'>): readonly IPulse[] {
-    const kept = this.kept.get(cluster.name);
-    return kept?.id === cluster.id ? kept.pulses : NONE;
+  get(cluster: Pick<ICluster, 'name' | 'id'>): readonly IPulse[] {
+    const entry = this.byName.get(cluster.name);
+    return entry?.id === cluster.id ? entry.pulses : NONE;
   }
 
   /** Take a pulse in. */
   add(cluster: Pick<ICluster, 'name' | 'id'>, pulse: IPulse): void {
-    const pulses = [...this.of(cluster).slice(1 - KEPT), pulse];
-    this.kept.set(cluster.name, { id: cluster.id, pulses });
+    const pulses = [...this.get(cluster).slice(1 - HISTORY_LENGTH), pulse];
+    this.byName.set(cluster.name, { id: cluster.id, pulses });
   }
 
   /** Forget all but the clusters of these names. */
-  keep(names: ReadonlySet<string> | ReadonlyMap<string, unknown>): void {
-    for (const name of this.kept.keys()) {
+  retain(names: ReadonlySet<string> | ReadonlyMap<string, unknown>): void {
+    for (const name of this.byName.keys()) {
       if (!names.has(name)) {
-        this.kept.delete(name);
+        this.byName.delete(name);
       }
     }
   }
 
   // By name, with the id of whom it is: a name can be given again.
-  private readonly kept = new Map<string, { id: string; pulses: readonly IPulse[] }>();
+  private readonly byName = new Map<string, { id: string; pulses: readonly IPulse[] }>();
 }
 
 const NONE: readonly IPulse[] = [];
 
 /** Whether the news are new: `missing` if the server has no extension, `refused` if it lets nobody in. */
-export type LinkState = 'connecting' | 'live' | 'reconnecting' | 'missing' | 'refused';
+export type ConnectionState = 'connecting' | 'live' | 'reconnecting' | 'missing' | 'refused';
 
 /** Return what a request that has failed says of the server. */
-export function stateAfter(error: unknown): LinkState {
+export function connectionStateAfter(error: unknown): ConnectionState {
   if (error instanceof ApiError) {
     if (error.isMissing) {
       return 'missing';

@@ -24,12 +24,12 @@ export function isStoppable(cluster: ICluster | undefined): boolean {
  * The menu of a card is about the cluster that a click on the card has chosen, and about no other if that one ends while
  * the menu is open.
  */
-export function meant(
+export function resolveCluster(
   { model }: { model: ClustersModel },
   args: ReadonlyPartialJSONObject
 ): ICluster | undefined {
   if (typeof args.name === 'string') {
     return model.cluster(args.name);
   }
-  return args.isCard === true ? model.cluster(model.choice) : model.chosen;
+  return args.isCard === true ? model.cluster(model.selectedName) : model.selected;
 }

@@ -1,5 +1,5 @@
 /** What a websocket tells. */
-export interface IEvents {
+export interface ISocketEvents {
   opened: () => void;
   received: (text: string) => void;
   /** Also if it could not be opened. */
@@ -13,8 +13,8 @@ export interface ISocket {
 }
 
 /** What a link needs. */
-export interface ILinkOptions {
-  connect: (events: IEvents) => ISocket;
+export interface IReconnectingSocketOptions {
+  connect: (events: ISocketEvents) => ISocket;
   received: (text: string) => void;
   /** Called with the seconds until the next try, when there is no connection, or none any more. */
   lost: (wait: number) => void;
@@ -22,30 +22,30 @@ export interface ILinkOptions {
 }
 
 // Seconds between tries: the first, and at most.
-const FIRST = 1;
-const LAST = 30;
+const FIRST_DELAY = 1;
+const MAX_DELAY = 30;
 // Seconds without a word after which a connection counts as lost: a server that is seen has one every two.
-const SILENCE = 20;
+const SILENCE_TIMEOUT = 20;
 
 /** A websocket that is opened again whenever it has been lost, each time after a longer while. */
-export class Link {
-  constructor(private readonly options: ILinkOptions) {}
+export class ReconnectingSocket {
+  constructor(private readonly options: IReconnectingSocketOptions) {}
 
   /** Whether there is a connection. */
   get isOpen(): boolean {
-    return this.open;
+    return this._isOpen;
   }
 
   /** Connect, and stay so until closed. A second start does nothing. */
   start(): void {
-    if (!this.socket && this.timer === undefined) {
+    if (!this.socket && this.reconnectTimer === undefined) {
       this.connect();
     }
   }
 
   /** Try at once, if there is no connection, instead of a try that hangs. */
-  hurry(): void {
-    if (!this.open && (this.socket || this.timer !== undefined)) {
+  reconnectNow(): void {
+    if (!this._isOpen && (this.socket || this.reconnectTimer !== undefined)) {
       this.close();
       this.connect();
     }
@@ -59,91 +59,91 @@ export class Link {
   setVisible(visible: boolean | readonly string[]): void {
     if (JSON.stringify(this.visible) !== JSON.stringify(visible)) {
       this.visible = visible;
-      this.sayVisible();
+      this.sendVisibility();
     }
   }
 
   /** Disconnect. */
   close(): void {
     const socket = this.socket;
-    clearTimeout(this.timer);
-    this.timer = this.socket = undefined;
-    this.open = false;
-    this.listen();
+    clearTimeout(this.reconnectTimer);
+    this.reconnectTimer = this.socket = undefined;
+    this._isOpen = false;
+    this.armSilenceTimer();
     socket?.close();
   }
 
   private connect(): void {
     // what an earlier socket still tells is of no interest
-    const current = () => this.socket === socket;
+    const isCurrent = () => this.socket === socket;
     const socket = this.options.connect({
       opened: () => {
-        if (current()) {
-          this.open = true;
+        if (isCurrent()) {
+          this._isOpen = true;
           if (this.visible !== false) {
-            this.sayVisible();
+            this.sendVisibility();
           }
         }
       },
       received: text => {
-        if (current()) {
-          this.tries = 0;
-          this.listen();
+        if (isCurrent()) {
+          this.attempts = 0;
+          this.armSilenceTimer();
           this.options.received(text);
         }
       },
       closed: () => {
-        if (current()) {
-          this.lost();
+        if (isCurrent()) {
+          this.scheduleReconnect();
         }
       }
     });
     this.socket = socket;
   }
 
-  private lost(): void {
+  private scheduleReconnect(): void {
     this.socket = undefined;
-    this.open = false;
-    this.listen();
+    this._isOpen = false;
+    this.armSilenceTimer();
     // browsers that have lost one server together do not come back together
-    const spread = 0.5 + (this.options.random ?? Math.random)() / 2;
-    const wait = Math.min(LAST, FIRST * 2 ** this.tries) * spread;
-    this.tries += 1;
-    this.timer = setTimeout(() => {
-      this.timer = undefined;
+    const jitter = 0.5 + (this.options.random ?? Math.random)() / 2;
+    const delay = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** this.attempts) * jitter;
+    this.attempts += 1;
+    this.reconnectTimer = setTimeout(() => {
+      this.reconnectTimer = undefined;
       this.connect();
-    }, wait * 1000);
-    this.options.lost(wait);
+    }, delay * 1000);
+    this.options.lost(delay);
   }
 
-  private sayVisible(): void {
-    if (this.open) {
+  private sendVisibility(): void {
+    if (this._isOpen) {
       this.socket?.send(JSON.stringify({ visible: this.visible }));
-      this.listen();
+      this.armSilenceTimer();
     }
   }
 
   // The end of a connection is not always told: a computer slept, or a cable was drawn.
-  private listen(): void {
-    clearTimeout(this.silence);
-    this.silence =
-      this.open && this.visible !== false
+  private armSilenceTimer(): void {
+    clearTimeout(this.silenceTimer);
+    this.silenceTimer =
+      this._isOpen && this.visible !== false
         ? setTimeout(() => {
-            this.renew();
-          }, SILENCE * 1000)
+            this.reconnectAfterSilence();
+          }, SILENCE_TIMEOUT * 1000)
         : undefined;
   }
 
-  private renew(): void {
+  private reconnectAfterSilence(): void {
     const { socket } = this;
-    this.lost();
+    this.scheduleReconnect();
     socket?.close();
   }
 
   private socket: ISocket | undefined;
-  private open = false;
+  private _isOpen = false;
   private visible: boolean | readonly string[] = false;
-  private timer: ReturnType<typeof setTimeout> | undefined;
-  private silence: ReturnType<typeof setTimeout> | undefined;
-  private tries = 0;
+  private reconnectTimer: ReturnType<typeof setTimeout> | undefined;
+  private silenceTimer: ReturnType<typeof setTimeout> | undefined;
+  private attempts = 0;
 }

@@ -3,7 +3,7 @@ import { type ISignal, Signal } from '@lumino/signaling';
 import type { ClustersModel } from './clusters';
 
 /** Where JupyterLab keeps what the user has chosen. */
-export interface IStored {
+export interface IStoredSettings {
   readonly composite: object;
   readonly changed: ISignal<unknown, unknown>;
 }
@@ -23,20 +23,20 @@ export class Settings {
   }
 
   /** Take what is stored, now and whenever it changes. */
-  follow(stored: IStored): void {
-    const take = () => {
+  load(stored: IStoredSettings): void {
+    const update = () => {
       Object.assign(this, stored.composite);
       this._changed.emit();
     };
-    stored.changed.connect(take);
-    take();
+    stored.changed.connect(update);
+    update();
   }
 
   private readonly _changed = new Signal<this, void>(this);
 }
 
 /** What remembers something from one visit to the next. */
-export interface IMemory {
+export interface IStateStore {
   fetch: (key: string) => Promise<unknown>;
   save: (key: string, value: string) => Promise<unknown>;
 }
@@ -44,23 +44,23 @@ export interface IMemory {
 const KEY = 'mpi-workbench:chosen';
 
 /** Choose the cluster that was chosen at the last visit, and remember which one is. */
-export async function keepChoice(model: ClustersModel, memory: IMemory): Promise<void> {
-  let kept: unknown;
+export async function persistSelection(model: ClustersModel, store: IStateStore): Promise<void> {
+  let saved: unknown;
   try {
-    kept = await memory.fetch(KEY);
+    saved = await store.fetch(KEY);
   } catch {
     // then the newest cluster is the chosen one
   }
-  if (typeof kept === 'string' && model.choice === '') {
-    model.choose(kept);
+  if (typeof saved === 'string' && model.selectedName === '') {
+    model.select(saved);
   }
-  const look = () => {
-    if (model.choice !== '' && model.choice !== kept) {
-      kept = model.choice;
+  const save = () => {
+    if (model.selectedName !== '' && model.selectedName !== saved) {
+      saved = model.selectedName;
       // what cannot be remembered is chosen again
-      memory.save(KEY, model.choice).catch(() => undefined);
+      store.save(KEY, model.selectedName).catch(() => undefined);
     }
   };
-  model.changed.connect(look);
-  look();
+  model.changed.connect(save);
+  save();
 }

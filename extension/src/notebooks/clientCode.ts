@@ -2,7 +2,7 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 /** Return why a notebook does not take Python code; empty: the notebook does. */
-export function refusalOf(
+export function refusalReason(
   { title, context, model, sessionContext: { session, specsManager } }: NotebookPanel,
   trans: TranslationBundle
 ): string {

@@ -3,13 +3,13 @@ import { Drag } from '@lumino/dragdrop';
 import type * as React from 'react';
 
 import type { ICluster } from '../contract';
-import { hint } from '../notify';
+import { notifyInfo } from '../notify';
 import { clientCode } from './clientCode';
 
 // What notebooks take.
-const CELLS = 'application/vnd.jupyter.cells';
+const CELLS_MIME = 'application/vnd.jupyter.cells';
 // Pixels after which a press is a drag.
-const ENOUGH = 5;
+const DRAG_THRESHOLD = 5;
 
 /**
  * Drag the code that connects to a cluster, as soon as the pointer has moved far enough.
@@ -37,9 +37,9 @@ export function startDrag(
       stop();
       return;
     }
-    if (Math.hypot(event.clientX - clientX, event.clientY - clientY) >= ENOUGH) {
+    if (Math.hypot(event.clientX - clientX, event.clientY - clientY) >= DRAG_THRESHOLD) {
       stop();
-      void carry(cluster.name, event, refusal);
+      void runDrag(cluster.name, event, refusal);
     }
   };
   document.addEventListener('pointermove', move, true);
@@ -47,14 +47,14 @@ export function startDrag(
   document.addEventListener('pointercancel', stop, true);
 }
 
-async function carry(
+async function runDrag(
   name: string,
   { clientX, clientY }: PointerEvent,
   refusal: (over: Node) => string
 ): Promise<void> {
   const code = clientCode(name);
   const mimeData = new MimeData();
-  mimeData.setData(CELLS, [{ cell_type: 'code', source: code, metadata: {}, outputs: [] }]);
+  mimeData.setData(CELLS_MIME, [{ cell_type: 'code', source: code, metadata: {}, outputs: [] }]);
   mimeData.setData('text/plain', code);
   const dragImage = document.createElement('div');
   dragImage.className = 'wb-Dragged';
@@ -65,13 +65,13 @@ async function carry(
     supportedActions: 'copy-move',
     proposedAction: 'copy'
   });
-  let why = '';
+  let reason = '';
   const enter = (event: Event) => {
     const { target } = event;
     // the body is told, too, of each element that has not taken it
     if (target instanceof Node && target !== document.body) {
-      why = refusal(target);
-      if (why !== '') {
+      reason = refusal(target);
+      if (reason !== '') {
         event.stopPropagation();
       }
     }
@@ -80,7 +80,7 @@ async function carry(
   await drag.start(clientX, clientY);
   document.removeEventListener('lm-dragenter', enter, true);
   drag.dispose();
-  if (why !== '') {
-    hint(why);
+  if (reason !== '') {
+    notifyInfo(reason);
   }
 }

@@ -3,13 +3,13 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker, type Notebook, NotebookActions } from '@jupyterlab/notebook';
 import { codeIcon } from '@jupyterlab/ui-components';
 
-import { isUp, meant } from '../model/permissions';
-import { hint } from '../notify';
-import { CLUSTER, Commands, IWorkbench, taking } from '../tokens';
-import { clientCode, refusalOf } from './clientCode';
+import { isUp, resolveCluster } from '../model/permissions';
+import { notifyInfo } from '../notify';
+import { CLUSTER_ARGS, CommandIDs, describeArgs, IWorkbench } from '../tokens';
+import { clientCode, refusalReason } from './clientCode';
 
 /** The code that connects a notebook to a cluster. */
-export const injectPlugin: JupyterFrontEndPlugin<void> = {
+export const notebooksPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:inject',
   description: 'Insert code that connects to a cluster into a notebook.',
   autoStart: true,
@@ -22,41 +22,48 @@ export const injectPlugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null
   ) => {
     const { trans } = workbench;
-    app.commands.addCommand(Commands.insertCode, {
+    app.commands.addCommand(CommandIDs.insertCode, {
       label: args =>
-        trans.__('Insert Code That Connects to Cluster %1', meant(workbench, args)?.name ?? ''),
+        trans.__(
+          'Insert Code That Connects to Cluster %1',
+          resolveCluster(workbench, args)?.name ?? ''
+        ),
       icon: codeIcon,
-      describedBy: taking(CLUSTER),
-      isEnabled: args => isUp(meant(workbench, args)),
+      describedBy: describeArgs(CLUSTER_ARGS),
+      isEnabled: args => isUp(resolveCluster(workbench, args)),
       execute: args => {
-        const cluster = meant(workbench, args);
+        const cluster = resolveCluster(workbench, args);
         const panel = notebooks?.currentWidget;
         if (!panel) {
-          hint(trans.__('There is no notebook to insert code into: open one, or choose its tab.'));
+          notifyInfo(
+            trans.__('There is no notebook to insert code into: open one, or choose its tab.')
+          );
           return;
         }
-        const refusal = refusalOf(panel, trans);
+        const refusal = refusalReason(panel, trans);
         if (refusal !== '') {
-          hint(refusal);
+          notifyInfo(refusal);
         } else if (cluster) {
-          insert(panel.content, clientCode(cluster.name));
+          insertCode(panel.content, clientCode(cluster.name));
           app.shell.activateById(panel.id);
           // the last notebook that had the focus, which another tab may have hidden
-          hint(trans.__('The code that connects to %1 is in %2.', cluster.name, panel.title.label));
+          notifyInfo(
+            trans.__('The code that connects to %1 is in %2.', cluster.name, panel.title.label)
+          );
         }
       }
     });
-    palette?.addItem({ command: Commands.insertCode, category: trans.__('MPI Clusters') });
+    palette?.addItem({ command: CommandIDs.insertCode, category: trans.__('MPI Clusters') });
   }
 };
 
 /** Write code into the active cell, or into a new one below it unless that is an empty code cell; nothing is run. */
-export function insert(notebook: Notebook, code: string): void {
-  const isFree = () => {
+export function insertCode(notebook: Notebook, code: string): void {
+  const isEmptyCode = () => {
     const model = notebook.activeCell?.model;
     return model?.type === 'code' && model.sharedModel.source.trim() === '';
   };
-  if (!isFree()) {
+  if (!isEmptyCode()) {
     NotebookActions.insertBelow(notebook);
   }
   notebook.activeCell?.model.sharedModel.setSource(code);

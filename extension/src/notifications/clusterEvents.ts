@@ -1,7 +1,7 @@
 import type { ICluster, IEnded, IStart } from '../contract';
 
 /** What somebody wants to know wherever he looks. */
-export interface INews {
+export interface IClusterEvent {
   kind: 'ready' | 'ends' | 'lost' | 'failed' | 'error' | 'start-failed' | 'ended';
   /** Of the cluster; empty: it has none yet. */
   name: string;
@@ -11,12 +11,12 @@ export interface INews {
 }
 
 // Clusters and starts that are remembered although they are gone.
-const GONE = 2000;
+const MAX_REMEMBERED = 2000;
 // Nobody is told of the end of a cluster that he ends himself.
-const ENDING = ['closing', 'completing', 'done'];
+const ENDING_STATES = ['closing', 'completing', 'done'];
 
 /** Finds out what is news; each is told once. What is so when one comes is none, but a job that is about to end. */
-export class Reporter {
+export class ClusterEventDetector {
   /**
    * Return what is news since the last time.
    *
@@ -24,53 +24,53 @@ export class Reporter {
    * @param warn - Seconds before the end of a job at which one is warned.
    * @param ended - Clusters that have ended.
    */
-  report(
+  detect(
     clusters: readonly ICluster[],
     starts: readonly IStart[],
     now: number,
     warn: number,
     ended: readonly IEnded[] = []
-  ): INews[] {
-    if (this.began === 0) {
-      this.began = now;
+  ): IClusterEvent[] {
+    if (this.firstTime === 0) {
+      this.firstTime = now;
       // by the clock of the head or the scheduler one may end later than now
-      remember(this.over, ended);
+      remember(this.ended, ended);
     }
-    const news = [
-      ...clusters.flatMap(its => this.ofCluster(its, starts, now, warn)),
-      ...starts.flatMap(its => this.ofStart(its)),
-      ...ended.flatMap(its => this.ofEnded(its, starts))
+    const events = [
+      ...clusters.flatMap(cluster => this.clusterEvents(cluster, starts, now, warn)),
+      ...starts.flatMap(start => this.startEvents(start)),
+      ...ended.flatMap(cluster => this.endedEvents(cluster, starts))
     ];
     remember(this.clusters, clusters);
     remember(this.starts, starts);
-    remember(this.over, ended);
-    return news;
+    remember(this.ended, ended);
+    return events;
   }
 
-  private ofCluster(
+  private clusterEvents(
     cluster: ICluster,
     starts: readonly IStart[],
     now: number,
     warn: number
-  ): INews[] {
-    const kinds: INews['kind'][] = [];
+  ): IClusterEvent[] {
+    const kinds: IClusterEvent['kind'][] = [];
     const { id, name, state, up, ranks, ends, error, created } = cluster;
     if (ends !== null && ends - now < warn && ends > now && up > 0 && !this.warned.has(id)) {
       remember(this.warned, [cluster]);
       kinds.push('ends');
     }
     const before = this.clusters.get(id);
-    if (before ? before.state !== state : created > this.began) {
+    if (before ? before.state !== state : created > this.firstTime) {
       if (state === 'ready' && before?.state !== 'degraded') {
         kinds.push('ready');
-      } else if (state === 'failed' && !isOf(starts, cluster)) {
+      } else if (state === 'failed' && !isStartedBy(starts, cluster)) {
         kinds.push('failed');
       }
     }
-    const isMeant = cluster.busy !== null || ENDING.includes(state) || state === 'failed';
+    const isIntended = cluster.busy !== null || ENDING_STATES.includes(state) || state === 'failed';
     // a world that dies rank by rank is told once, when the first one is lost
     const wasWhole = before?.busy === null && before.up === before.ranks && before.ranks === ranks;
-    if (wasWhole && !isMeant && up < ranks) {
+    if (wasWhole && !isIntended && up < ranks) {
       kinds.push('lost');
     }
     if (before && error !== null && error !== before.error) {
@@ -79,41 +79,41 @@ export class Reporter {
     return kinds.map(kind => ({ kind, name, cluster }));
   }
 
-  private ofStart(start: IStart): INews[] {
+  private startEvents(start: IStart): IClusterEvent[] {
     const before = this.starts.get(start.id);
-    const isNew = before ? before.state !== 'failed' : start.since > this.began;
+    const isNew = before ? before.state !== 'failed' : start.since > this.firstTime;
     return isNew && start.state === 'failed'
       ? [{ kind: 'start-failed', name: start.name ?? '', start }]
       : [];
   }
 
-  private ofEnded(ended: IEnded, starts: readonly IStart[]): INews[] {
+  private endedEvents(ended: IEnded, starts: readonly IStart[]): IClusterEvent[] {
     const { id, name, state } = ended;
-    if (this.over.has(id)) {
+    if (this.ended.has(id)) {
       return [];
     }
     const before = this.clusters.get(id);
-    const isMeant = state === 'stopped' || before?.busy === 'stopping';
-    const isTold = before?.state === 'failed' || isOf(starts, ended);
-    return !isMeant && !isTold ? [{ kind: 'ended', name, ended }] : [];
+    const isIntended = state === 'stopped' || before?.busy === 'stopping';
+    const isReported = before?.state === 'failed' || isStartedBy(starts, ended);
+    return !isIntended && !isReported ? [{ kind: 'ended', name, ended }] : [];
   }
 
   // When the first report was.
-  private began = 0;
+  private firstTime = 0;
   private readonly clusters = new Map<string, ICluster>();
   private readonly starts = new Map<string, IStart>();
   private readonly warned = new Map<string, ICluster>();
-  private readonly over = new Map<string, IEnded>();
+  private readonly ended = new Map<string, IEnded>();
 }
 
 // Also what is gone, but not for ever: what cannot be read for a moment is no news when it is there again.
-function remember<T extends { id: string }>(known: Map<string, T>, there: readonly T[]): void {
-  for (const its of there) {
-    known.delete(its.id);
-    known.set(its.id, its);
+function remember<T extends { id: string }>(known: Map<string, T>, items: readonly T[]): void {
+  for (const item of items) {
+    known.delete(item.id);
+    known.set(item.id, item);
   }
   for (const id of known.keys()) {
-    if (known.size <= there.length + GONE) {
+    if (known.size <= items.length + MAX_REMEMBERED) {
       break;
     }
     known.delete(id);
@@ -121,9 +121,9 @@ function remember<T extends { id: string }>(known: Map<string, T>, there: readon
 }
 
 // Whether a cluster is that of a start, which tells of its failure.
-function isOf(
+function isStartedBy(
   starts: readonly IStart[],
   { name, created }: Pick<ICluster, 'name' | 'created'>
 ): boolean {
-  return starts.some(its => its.name === name && its.since <= created);
+  return starts.some(start => start.name === name && start.since <= created);
 }

@@ -4,7 +4,7 @@
  * @param name - The name of the lock that this page holds. A page that is closed leaves the lock to another one.
  * @param locks - The locks of the browser; undefined, as for pages of other hosts without TLS: each page counts.
  */
-export function lastSeen(name: string, locks: LockManager | undefined): () => boolean {
+export function trackLastSeenPage(name: string, locks: LockManager | undefined): () => boolean {
   if (!locks) {
     return () => true;
   }
@@ -12,14 +12,14 @@ export function lastSeen(name: string, locks: LockManager | undefined): () => bo
   let held: object | undefined;
   let isQueued = false;
   const request = (steal: boolean) => {
-    const its = {};
+    const token = {};
     const granted = () => {
-      held = its;
+      held = token;
       isQueued &&= steal;
       return new Promise<never>(() => undefined);
     };
     const lost = () => {
-      if (held === its) {
+      if (held === token) {
         held = undefined;
       }
       queue();

@@ -1,16 +1,16 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Notification } from '@jupyterlab/apputils';
 
-import { duration } from '../format';
-import { details } from '../notify';
-import { Commands, IWorkbench } from '../tokens';
-import { type INews, Reporter } from './clusterEvents';
-import { lastSeen } from './lastSeenPage';
+import { formatDuration } from '../format';
+import { detailsActions } from '../notify';
+import { CommandIDs, IWorkbench } from '../tokens';
+import { ClusterEventDetector, type IClusterEvent } from './clusterEvents';
+import { trackLastSeenPage } from './lastSeenPage';
 
 // Seconds between two looks at the clock.
-const LOOK = 20;
+const CHECK_INTERVAL = 20;
 // News of one moment that are told one by one.
-const FEW = 3;
+const MAX_SINGLE = 3;
 
 /** Notifications of what somebody wants to know wherever he looks. */
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
@@ -21,66 +21,71 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   requires: [IWorkbench],
   activate: (app: JupyterFrontEnd, workbench: IWorkbench) => {
     const { api, model, settings } = workbench;
-    const reporter = new Reporter();
+    const detector = new ClusterEventDetector();
     // each tab of the browser has all news, and each notebook of Notebook 7 is a tab
-    const isLastSeen = lastSeen(`mpi-workbench:news:${api.settings.baseUrl}`, navigator.locks);
-    const report = () => {
+    const isLastSeenPage = trackLastSeenPage(
+      `mpi-workbench:news:${api.settings.baseUrl}`,
+      navigator.locks
+    );
+    const update = () => {
       // before the first word of the server nothing is known
       if (model.version !== '') {
         const { clusters, starts, ended } = model;
         const warn = 60 * settings.warnMinutes;
-        const news = reporter.report(clusters, starts, model.now(), warn, ended);
-        if (settings.notifications && isLastSeen()) {
-          tellAll(news, app, workbench);
+        const events = detector.detect(clusters, starts, model.now(), warn, ended);
+        if (settings.notifications && isLastSeenPage()) {
+          notifyAll(events, app, workbench);
         }
       }
     };
-    model.changed.connect(report);
-    settings.changed.connect(report);
-    setInterval(report, LOOK * 1000);
+    model.changed.connect(update);
+    settings.changed.connect(update);
+    setInterval(update, CHECK_INTERVAL * 1000);
   }
 };
 
-function tellAll(news: INews[], app: JupyterFrontEnd, workbench: IWorkbench): void {
-  if (news.length <= FEW) {
-    news.forEach(its => {
-      tell(its, app, workbench);
+function notifyAll(events: IClusterEvent[], app: JupyterFrontEnd, workbench: IWorkbench): void {
+  if (events.length <= MAX_SINGLE) {
+    events.forEach(event => {
+      notify(event, app, workbench);
     });
     return;
   }
   const { trans } = workbench;
-  const about = new Set(news.map(its => (its.cluster ?? its.start ?? its.ended)?.id));
+  const about = new Set(events.map(event => (event.cluster ?? event.start ?? event.ended)?.id));
   Notification.info(
     trans._n('There is news of %1 cluster', 'There is news of %1 clusters', about.size),
     {
       autoClose: false,
       actions: [
-        { label: trans.__('Show'), callback: () => void app.commands.execute(Commands.show) }
+        { label: trans.__('Show'), callback: () => void app.commands.execute(CommandIDs.show) }
       ]
     }
   );
 }
 
-function tell(
-  { kind, name, cluster, start, ended }: INews,
+function notify(
+  { kind, name, cluster, start, ended }: IClusterEvent,
   app: JupyterFrontEnd,
   workbench: IWorkbench
 ): void {
   const { model, trans } = workbench;
-  const called = name || trans.__('new cluster');
+  const displayName = name || trans.__('new cluster');
   const message = cluster?.message ?? start?.message ?? '';
   const action = (label: string, command: string, args = {}) => ({
     label,
     callback: () => void app.commands.execute(command, { name, ...args })
   });
   // a cluster that is over may have given its name away when somebody reads this
-  const over = (kind === 'failed' ? cluster : ended)?.id;
-  const hasLogs = name !== '' && ended?.logs !== null && app.commands.hasCommand(Commands.logs);
-  const logs = hasLogs ? [action(trans.__('Logs'), Commands.logs, over ? { id: over } : {})] : [];
-  const wrong = (title: string, told: string, log?: string) =>
-    Notification.error(told, {
+  const endedId = (kind === 'failed' ? cluster : ended)?.id;
+  const hasLogs = name !== '' && ended?.logs !== null && app.commands.hasCommand(CommandIDs.logs);
+  const logs = hasLogs
+    ? [action(trans.__('Logs'), CommandIDs.logs, endedId ? { id: endedId } : {})]
+    : [];
+  const notifyFailure = (title: string, text: string, log?: string) =>
+    Notification.error(text, {
       autoClose: false,
-      actions: [...details(title, told, trans, log), ...logs]
+      actions: [...detailsActions(title, text, trans, log), ...logs]
     });
   switch (kind) {
     case 'ready':
@@ -91,46 +96,50 @@ function tell(
           cluster?.up ?? 0,
           name
         ),
-        { autoClose: 10000, actions: [action(trans.__('Dashboard'), Commands.dashboard)] }
+        { autoClose: 10000, actions: [action(trans.__('Dashboard'), CommandIDs.dashboard)] }
       );
       break;
     case 'ends': {
-      const left = duration((cluster?.ends ?? 0) - model.now(), trans);
+      const left = formatDuration((cluster?.ends ?? 0) - model.now(), trans);
       Notification.warning(trans.__('The job of cluster %1 ends in %2', name, left), {
         autoClose: false
       });
       break;
     }
     case 'lost': {
-      const told = trans.__('Cluster %1 has lost ranks: %2', name, message);
-      Notification.warning(told, {
+      const text = trans.__('Cluster %1 has lost ranks: %2', name, message);
+      Notification.warning(text, {
         autoClose: false,
-        actions: [...details(name, told, trans), ...logs, action(trans.__('Show'), Commands.show)]
+        actions: [
+          ...detailsActions(name, text, trans),
+          ...logs,
+          action(trans.__('Show'), CommandIDs.show)
+        ]
       });
       break;
     }
     case 'failed':
-      wrong(name, trans.__('Cluster %1 has failed: %2', name, message));
+      notifyFailure(name, trans.__('Cluster %1 has failed: %2', name, message));
       break;
     case 'ended': {
-      const told = trans.__('Cluster %1 has ended: %2', name, ended?.reason ?? '');
+      const text = trans.__('Cluster %1 has ended: %2', name, ended?.reason ?? '');
       if (ended?.state === 'failed') {
-        wrong(name, told);
+        notifyFailure(name, text);
       } else {
-        Notification.warning(told, {
+        Notification.warning(text, {
           autoClose: false,
-          actions: [...details(name, told, trans), ...logs]
+          actions: [...detailsActions(name, text, trans), ...logs]
         });
       }
       break;
     }
     case 'error':
-      wrong(name, `${name}: ${cluster?.error ?? ''}`);
+      notifyFailure(name, `${name}: ${cluster?.error ?? ''}`);
       break;
     case 'start-failed':
-      wrong(
-        trans.__('The start of %1', called),
-        trans.__('The start of %1 has failed: %2', called, message),
+      notifyFailure(
+        trans.__('The start of %1', displayName),
+        trans.__('The start of %1 has failed: %2', displayName, message),
         start?.log
       );
       break;

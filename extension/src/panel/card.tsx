@@ -12,34 +12,34 @@ import {
   useSignal
 } from '../components';
 import type { ICluster, IPulse } from '../contract';
-import { bytes, clock, duration, moodOf, stateOf } from '../format';
-import { KEPT } from '../model/clusters';
-import { failed } from '../notify';
-import { Commands } from '../tokens';
-import { Now, useDesk, usePulses } from './context';
+import { formatBytes, formatDuration, formatState, formatTime, stateCategory } from '../format';
+import { HISTORY_LENGTH } from '../model/clusters';
+import { notifyError } from '../notify';
+import { CommandIDs } from '../tokens';
+import { NowContext, usePanel, usePulses } from './context';
 
 /** What is told of a cluster, and what can be done with it; drawn again only if the cluster is another object. */
-export const Card = React.memo(function Card(props: {
+export const ClusterCard = React.memo(function Card(props: {
   cluster: ICluster;
-  isChosen: boolean;
+  isSelected: boolean;
 }): React.JSX.Element {
-  const { cluster, isChosen } = props;
-  const { model, trans, drag } = useDesk();
-  const state = stateOf(cluster, trans);
+  const { cluster, isSelected } = props;
+  const { model, trans, drag } = usePanel();
+  const state = formatState(cluster, trans);
   const title = `wb-cluster-${cluster.name}`;
-  const choose = () => {
-    model.choose(cluster.name);
+  const select = () => {
+    model.select(cluster.name);
   };
   return (
     <li
-      className={`wb-Card${isChosen ? ' wb-mod-chosen' : ''}`}
+      className={`wb-Card${isSelected ? ' wb-mod-chosen' : ''}`}
       aria-labelledby={title}
-      aria-current={isChosen ? 'true' : undefined}
+      aria-current={isSelected ? 'true' : undefined}
       data-cluster={cluster.name}
       data-state={cluster.state}
-      onClick={choose}
+      onClick={select}
       // the commands of the menu mean the chosen cluster
-      onContextMenu={choose}
+      onContextMenu={select}
     >
       <div
         className="wb-Card-head"
@@ -48,19 +48,19 @@ export const Card = React.memo(function Card(props: {
           drag(cluster, event);
         }}
       >
-        <span className={`wb-Dot wb-mod-${moodOf(cluster)}`} aria-hidden="true" />
+        <span className={`wb-Dot wb-mod-${stateCategory(cluster)}`} aria-hidden="true" />
         <h3 id={title}>
-          <button type="button" className="wb-Name" aria-pressed={isChosen}>
+          <button type="button" className="wb-Name" aria-pressed={isSelected}>
             {cluster.name}
           </button>
         </h3>
         <span className="wb-State">{state}</span>
       </div>
       <Ranks cluster={cluster} />
-      <CardFacts cluster={cluster} />
-      {cluster.up > 0 && <CardPulse cluster={cluster} />}
+      <Facts cluster={cluster} />
+      {cluster.up > 0 && <Pulse cluster={cluster} />}
       {cluster.error !== null && <LastError cluster={cluster} error={cluster.error} />}
-      <CardButtons cluster={cluster} />
+      <CardToolbar cluster={cluster} />
     </li>
   );
 });
@@ -68,7 +68,7 @@ export const Card = React.memo(function Card(props: {
 /** Why the last thing that was done to a cluster has failed, until somebody has read it. */
 function LastError(props: { cluster: ICluster; error: string }): React.JSX.Element {
   const { name } = props.cluster;
-  const { api, trans } = useDesk();
+  const { api, trans } = usePanel();
   const label = trans.__('Dismiss the error of %1', name);
   return (
     <div className="wb-LastError">
@@ -81,7 +81,7 @@ function LastError(props: { cluster: ICluster; error: string }): React.JSX.Eleme
         title={label}
         aria-label={label}
         onClick={() => {
-          api.dismissError(name).catch(failed(name, trans));
+          api.dismissError(name).catch(notifyError(name, trans));
         }}
       >
         <CloseIcon />
@@ -91,9 +91,9 @@ function LastError(props: { cluster: ICluster; error: string }): React.JSX.Eleme
 }
 
 function Ranks({ cluster }: { cluster: ICluster }): React.JSX.Element {
-  const { trans } = useDesk();
+  const { trans } = usePanel();
   const { up, ranks } = cluster;
-  const partly = trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks, up);
+  const fraction = trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks, up);
   return (
     <div className="wb-Ranks">
       <div
@@ -103,36 +103,36 @@ function Ranks({ cluster }: { cluster: ICluster }): React.JSX.Element {
         aria-valuemin={0}
         aria-valuemax={ranks}
         aria-valuenow={up}
-        aria-valuetext={partly}
+        aria-valuetext={fraction}
       >
         <div style={{ width: `${ranks > 0 ? (100 * up) / ranks : 0}%` }} />
       </div>
-      <span>{up === ranks ? trans._n('%1 rank', '%1 ranks', ranks) : partly}</span>
+      <span>{up === ranks ? trans._n('%1 rank', '%1 ranks', ranks) : fraction}</span>
     </div>
   );
 }
 
 /** Where a cluster is, why it waits, how long it has. */
-export function CardFacts({ cluster }: { cluster: ICluster }): React.JSX.Element {
-  const { trans, settings } = useDesk();
+export function Facts({ cluster }: { cluster: ICluster }): React.JSX.Element {
+  const { trans, settings } = usePanel();
   useSignal(settings.changed);
-  const now = React.useContext(Now);
+  const now = React.useContext(NowContext);
   const left = cluster.ends === null ? null : cluster.ends - now;
   // what says no more than the state or the reason does not
   const { reason, state, message } = cluster;
-  const tells = reason === null && state !== 'ready' && !['', state].includes(message);
+  const hasMessage = reason === null && state !== 'ready' && !['', state].includes(message);
   return (
     <div className="wb-Facts">
-      <p>{places(cluster, trans).join(' · ')}</p>
+      <p>{formatPlace(cluster, trans).join(' · ')}</p>
       {reason !== null && <p>{trans.__('waits: %1', reason)}</p>}
       {cluster.expected !== null && (
-        <p>{trans.__('expected start: %1', clock(cluster.expected, now))}</p>
+        <p>{trans.__('expected start: %1', formatTime(cluster.expected, now))}</p>
       )}
-      {tells && <p>{message}</p>}
+      {hasMessage && <p>{message}</p>}
       {left !== null && (
         <p className={left < 60 * settings.warnMinutes ? 'wb-mod-soon' : undefined}>
           {left > 0
-            ? trans.__('%1 of walltime left', duration(left, trans))
+            ? trans.__('%1 of walltime left', formatDuration(left, trans))
             : trans.__('walltime is over')}
         </p>
       )}
@@ -140,7 +140,7 @@ export function CardFacts({ cluster }: { cluster: ICluster }): React.JSX.Element
   );
 }
 
-function places(cluster: ICluster, trans: TranslationBundle): string[] {
+function formatPlace(cluster: ICluster, trans: TranslationBundle): string[] {
   const { nodes, jobs, scheduler, host, threads } = cluster;
   return [
     scheduler,
@@ -152,25 +152,25 @@ function places(cluster: ICluster, trans: TranslationBundle): string[] {
 }
 
 /** What a cluster does at the moment, and whether anybody uses it. */
-export function CardPulse({ cluster }: { cluster: ICluster }): React.JSX.Element {
+export function Pulse({ cluster }: { cluster: ICluster }): React.JSX.Element {
   const element = React.useRef<HTMLDivElement>(null);
   const pulses = usePulses(cluster, element);
   const last = pulses.at(-1);
-  return <div ref={element}>{last && <Beat {...{ cluster, pulses, last }} />}</div>;
+  return <div ref={element}>{last && <PulseValues {...{ cluster, pulses, last }} />}</div>;
 }
 
-function Beat(props: {
+function PulseValues(props: {
   cluster: ICluster;
   pulses: readonly IPulse[];
   last: IPulse;
 }): React.JSX.Element {
   const { cluster, pulses, last } = props;
-  const { trans } = useDesk();
+  const { trans } = usePanel();
   const cpu = Math.round(last.cpu);
   const memory = trans.__(
     'Memory of the ranks of %1, together: %2',
     cluster.name,
-    bytes(last.memory)
+    formatBytes(last.memory)
   );
   return (
     <>
@@ -181,24 +181,24 @@ function Beat(props: {
         />
         <span>{trans.__('%1 % CPU', cpu)}</span>
         <span role="img" title={memory} aria-label={memory}>
-          {bytes(last.memory)}
+          {formatBytes(last.memory)}
         </span>
       </div>
       <p className={last.clients === 0 ? 'wb-Users wb-mod-orphan' : 'wb-Users'}>
-        {users(cluster, last, trans)}
+        {formatClients(cluster, last, trans)}
       </p>
     </>
   );
 }
 
-function users(cluster: ICluster, last: IPulse, trans: TranslationBundle): string {
+function formatClients(cluster: ICluster, last: IPulse, trans: TranslationBundle): string {
   if (last.clients > 0) {
     return trans._n('%1 client', '%1 clients', last.clients);
   }
   if (last.idle === null || cluster.idle_timeout <= 0) {
     return trans.__('nobody uses it');
   }
-  const left = duration(cluster.idle_timeout - last.idle, trans);
+  const left = formatDuration(cluster.idle_timeout - last.idle, trans);
   return trans.__('nobody uses it; ends in %1', left);
 }
 
@@ -206,8 +206,8 @@ const WIDTH = 120;
 const HEIGHT = 24;
 
 /** Return the points of a line, the last one at the right edge. */
-export function points(values: readonly number[], top: number): string {
-  const step = WIDTH / (KEPT - 1);
+export function sparklinePoints(values: readonly number[], top: number): string {
+  const step = WIDTH / (HISTORY_LENGTH - 1);
   const left = WIDTH - step * (values.length - 1);
   return values
     .map((value, at) => {
@@ -222,7 +222,7 @@ export function Sparkline(props: { pulses: readonly IPulse[]; label: string }): 
   const values = props.pulses.map(pulse => pulse.cpu);
   // ranks with several threads take several cores
   const top = Math.max(100, ...values);
-  const line = points(values, top);
+  const line = sparklinePoints(values, top);
   return (
     <svg
       className="wb-Sparkline"
@@ -248,59 +248,59 @@ interface IButton {
 }
 
 /** What can be done with a cluster. */
-export function CardButtons({ cluster }: { cluster: ICluster }): React.JSX.Element {
-  const { trans, run, can, isEnabled } = useDesk();
+export function CardToolbar({ cluster }: { cluster: ICluster }): React.JSX.Element {
+  const { trans, run, can, isEnabled } = usePanel();
   const { name } = cluster;
   const buttons: IButton[] = [
     {
-      command: Commands.insertCode,
+      command: CommandIDs.insertCode,
       label: trans.__('Insert code that connects to %1', name),
       icon: CodeIcon
     },
     {
-      command: Commands.dashboard,
+      command: CommandIDs.dashboard,
       label: trans.__('Open the dashboard of %1', name),
       icon: DashboardIcon
     },
     {
-      command: Commands.scale,
+      command: CommandIDs.scale,
       label: trans.__('Scale %1', name),
       icon: ScaleIcon
     },
     {
-      command: Commands.logs,
+      command: CommandIDs.logs,
       label: trans.__('Show the logs of %1', name),
       icon: LogsIcon
     },
     {
-      command: Commands.restart,
+      command: CommandIDs.restart,
       label: trans.__('Restart the ranks of %1', name),
       icon: RestartIcon
     },
     {
-      command: Commands.stop,
+      command: CommandIDs.stop,
       label: trans.__('Stop %1', name),
       icon: StopIcon
     }
   ];
-  const known = buttons.filter(its => can(its.command));
+  const available = buttons.filter(button => can(button.command));
   // one place for Tab, which arrows move
   const [current, setCurrent] = React.useState(0);
-  const stop = Math.min(current, known.length - 1);
+  const stop = Math.min(current, available.length - 1);
   return (
     <div
       className="wb-Buttons"
       role="toolbar"
       aria-label={trans.__('What to do with %1', name)}
       onKeyDown={event => {
-        const to = placeAfter(event.key, stop, known.length);
+        const to = nextStop(event.key, stop, available.length);
         if (to !== undefined) {
           event.preventDefault();
           event.currentTarget.querySelectorAll('button')[to]?.focus();
         }
       }}
     >
-      {known.map(({ command, label, icon: Icon }, at) => {
+      {available.map(({ command, label, icon: Icon }, at) => {
         const isAllowed = isEnabled(command, { name });
         return (
           <button
@@ -331,7 +331,7 @@ export function CardButtons({ cluster }: { cluster: ICluster }): React.JSX.Eleme
 }
 
 /** Return the place in a toolbar to which a key leads; undefined: the key leads nowhere. */
-function placeAfter(key: string, place: number, count: number): number | undefined {
+function nextStop(key: string, place: number, count: number): number | undefined {
   const places: Record<string, number> = {
     ArrowLeft: (place + count - 1) % count,
     ArrowRight: (place + 1) % count,

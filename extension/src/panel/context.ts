@@ -4,7 +4,7 @@ import type { ICluster, IPulse } from '../contract';
 import type { IWorkbench } from '../tokens';
 
 /** What all parts of the panel have at hand. */
-export interface IDesk extends IWorkbench {
+export interface IPanelContext extends IWorkbench {
   /** Execute a command of this extension. */
   run: (command: string, args?: Record<string, string>) => void;
   /** Whether there is such a command: some are of plugins that can be disabled. */
@@ -15,27 +15,27 @@ export interface IDesk extends IWorkbench {
   drag: (cluster: ICluster, event: React.PointerEvent) => void;
 }
 
-export const Desk = React.createContext<IDesk | null>(null);
+export const PanelContext = React.createContext<IPanelContext | null>(null);
 
 /** Return what the panel has at hand. */
-export function useDesk(): IDesk {
-  const desk = React.useContext(Desk);
-  if (desk === null) {
+export function usePanel(): IPanelContext {
+  const panel = React.useContext(PanelContext);
+  if (panel === null) {
     throw new Error('parts of the panel are used in the panel only');
   }
-  return desk;
+  return panel;
 }
 
 /** Return the last pulses of a cluster, and whenever there are new ones while an element can be seen. */
 export function usePulses(cluster: ICluster, element: React.RefObject<Element>): readonly IPulse[] {
-  const { model } = useDesk();
-  const [, draw] = React.useReducer((drawn: number) => drawn + 1, 0);
+  const { model } = usePanel();
+  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
   React.useEffect(() => {
-    const observer = new IntersectionObserver(seen => {
-      model.pulsed.disconnect(draw);
-      if (seen.at(-1)?.isIntersecting) {
-        model.pulsed.connect(draw);
-        draw();
+    const observer = new IntersectionObserver(entries => {
+      model.pulsesChanged.disconnect(redraw);
+      if (entries.at(-1)?.isIntersecting) {
+        model.pulsesChanged.connect(redraw);
+        redraw();
       }
     });
     if (element.current) {
@@ -43,11 +43,11 @@ export function usePulses(cluster: ICluster, element: React.RefObject<Element>):
     }
     return () => {
       observer.disconnect();
-      model.pulsed.disconnect(draw);
+      model.pulsesChanged.disconnect(redraw);
     };
   }, [model, element]);
   return model.pulses(cluster);
 }
 
 /** The time by the server's clock, in seconds since the epoch. */
-export const Now = React.createContext(0);
+export const NowContext = React.createContext(0);

@@ -1,47 +1,47 @@
 import * as React from 'react';
 
-import { Verbatim } from '../components';
-import type { IBroken } from '../contract';
-import { hindrance } from '../format';
-import { Commands } from '../tokens';
-import { useDesk } from './context';
+import { Preformatted } from '../components';
+import type { IBrokenRecord } from '../contract';
+import { unavailableReason } from '../format';
+import { CommandIDs } from '../tokens';
+import { usePanel } from './context';
 
 /** What stands above the list when what it shows is not new, or there is nothing to show. */
-export function LinkNotice(): React.JSX.Element | null {
-  const { model, trans } = useDesk();
-  switch (model.state) {
+export function ConnectionNotice(): React.JSX.Element | null {
+  const { model, trans } = usePanel();
+  switch (model.connectionState) {
     case 'live':
     case 'connecting':
       return null;
     case 'missing':
       return (
         <div className="wb-Notice" role="alert">
-          <p>{hindrance(model, trans)}</p>
+          <p>{unavailableReason(model, trans)}</p>
           <p>
             {trans.__(
               'Install mpi-workbench in the environment of the server, or enable it there, and restart the server:'
             )}
           </p>
-          <Verbatim
+          <Preformatted
             text="jupyter server extension enable workbench.server"
             label={trans.__('Command')}
           />
-          <Retry />
+          <RetryButton />
         </div>
       );
     case 'refused':
       return (
         <div className="wb-Notice" role="alert">
-          <p>{hindrance(model, trans)}</p>
-          <Retry />
+          <p>{unavailableReason(model, trans)}</p>
+          <RetryButton />
         </div>
       );
     case 'reconnecting':
       return (
         <div className="wb-Notice" role="status">
           <p>{trans.__('There is no connection to the server; reconnecting…')}</p>
-          {model.trouble !== '' && <p>{model.trouble}</p>}
-          <Retry />
+          {model.connectionError !== '' && <p>{model.connectionError}</p>}
+          <RetryButton />
         </div>
       );
   }
@@ -49,7 +49,7 @@ export function LinkNotice(): React.JSX.Element | null {
 
 /** What is said when the server was updated while the page stayed open. */
 export function OutdatedNotice(): React.JSX.Element | null {
-  const { model, trans } = useDesk();
+  const { model, trans } = usePanel();
   return model.isOutdated ? (
     <div className="wb-Notice" role="status">
       <p>
@@ -71,8 +71,8 @@ export function OutdatedNotice(): React.JSX.Element | null {
   ) : null;
 }
 
-function Retry(): React.JSX.Element {
-  const { model, trans } = useDesk();
+function RetryButton(): React.JSX.Element {
+  const { model, trans } = usePanel();
   return (
     <button
       type="button"
@@ -87,8 +87,8 @@ function Retry(): React.JSX.Element {
 }
 
 /** A record that cannot be used. */
-export function BrokenRecord({ broken }: { broken: IBroken }): React.JSX.Element {
-  const { trans } = useDesk();
+export function BrokenRecord({ broken }: { broken: IBrokenRecord }): React.JSX.Element {
+  const { trans } = usePanel();
   return (
     <li className="wb-Card" data-state="broken">
       <div className="wb-Card-head">
@@ -102,9 +102,9 @@ export function BrokenRecord({ broken }: { broken: IBroken }): React.JSX.Element
 }
 
 /** What stands in place of an empty list. */
-export function Nothing(): React.JSX.Element {
-  const { model, trans, run, can } = useDesk();
-  if (model.state === 'connecting') {
+export function EmptyList(): React.JSX.Element {
+  const { model, trans, run, can } = usePanel();
+  if (model.connectionState === 'connecting') {
     return <p className="wb-Nothing">{trans.__('Looking for clusters…')}</p>;
   }
   return (
@@ -121,12 +121,12 @@ export function Nothing(): React.JSX.Element {
       <p>
         {trans.__('In a terminal:')} <code>workbench start 8</code>
       </p>
-      {can(Commands.newCluster) && (
+      {can(CommandIDs.newCluster) && (
         <button
           type="button"
           className="wb-TextButton wb-mod-accept"
           onClick={() => {
-            run(Commands.newCluster);
+            run(CommandIDs.newCluster);
           }}
         >
           {trans.__('New cluster…')}

@@ -1,44 +1,44 @@
 import * as React from 'react';
 
-import { AddIcon, useClock, useSignal, Verbatim } from '../components';
+import { AddIcon, Preformatted, useClock, useSignal } from '../components';
 import type { IEnded, IStart } from '../contract';
-import { clock, duration, hindrance } from '../format';
-import { failed } from '../notify';
-import { Commands } from '../tokens';
-import { Card } from './card';
-import { Desk, type IDesk, Now, useDesk } from './context';
-import { useSpoken } from './liveRegion';
-import { BrokenRecord, LinkNotice, Nothing, OutdatedNotice } from './notices';
+import { formatDuration, formatTime, unavailableReason } from '../format';
+import { notifyError } from '../notify';
+import { CommandIDs } from '../tokens';
+import { ClusterCard } from './card';
+import { type IPanelContext, NowContext, PanelContext, usePanel } from './context';
+import { useAnnouncement } from './liveRegion';
+import { BrokenRecord, ConnectionNotice, EmptyList, OutdatedNotice } from './notices';
 
 /** The panel of clusters. */
-export function Panel({ desk }: { desk: IDesk }): React.JSX.Element {
-  const now = useClock(React.useCallback(() => desk.model.now(), [desk]));
+export function Panel({ desk: context }: { desk: IPanelContext }): React.JSX.Element {
+  const now = useClock(React.useCallback(() => context.model.now(), [context]));
   return (
-    <Desk.Provider value={desk}>
-      <Now.Provider value={now}>
-        <Head />
-        <Clusters />
-      </Now.Provider>
-    </Desk.Provider>
+    <PanelContext.Provider value={context}>
+      <NowContext.Provider value={now}>
+        <Header />
+        <ClusterList />
+      </NowContext.Provider>
+    </PanelContext.Provider>
   );
 }
 
-function Head(): React.JSX.Element {
-  const { model, trans, run, can } = useDesk();
+function Header(): React.JSX.Element {
+  const { model, trans, run, can } = usePanel();
   useSignal(model.changed);
-  const hindered = hindrance(model, trans);
+  const reason = unavailableReason(model, trans);
   return (
     <div className="wb-Head">
       <h2>{trans.__('MPI Clusters')}</h2>
-      {can(Commands.newCluster) && (
+      {can(CommandIDs.newCluster) && (
         <button
           type="button"
           className="wb-Button"
-          title={hindered || trans.__('New cluster…')}
+          title={reason || trans.__('New cluster…')}
           aria-label={trans.__('New cluster')}
-          disabled={hindered !== ''}
+          disabled={reason !== ''}
           onClick={() => {
-            run(Commands.newCluster);
+            run(CommandIDs.newCluster);
           }}
         >
           <AddIcon />
@@ -48,50 +48,54 @@ function Head(): React.JSX.Element {
   );
 }
 
-function Clusters(): React.JSX.Element {
-  const { model, trans } = useDesk();
+function ClusterList(): React.JSX.Element {
+  const { model, trans } = usePanel();
   useSignal(model.changed);
-  const { clusters, broken, starts, state } = model;
+  const { clusters, broken, starts, connectionState } = model;
   // those that have a cluster by now are seen by that
-  const others = starts.filter(
-    its => its.state === 'failed' || its.name === null || !model.cluster(its.name)
+  const pendingStarts = starts.filter(
+    start => start.state === 'failed' || start.name === null || !model.cluster(start.name)
   );
-  const isEmpty = clusters.length + broken.length + others.length === 0;
-  const isKnown = state === 'live' || state === 'connecting';
+  const isEmpty = clusters.length + broken.length + pendingStarts.length === 0;
+  const isKnown = connectionState === 'live' || connectionState === 'connecting';
   return (
-    <div className="wb-Body" aria-busy={state === 'connecting'}>
-      <LinkNotice />
+    <div className="wb-Body" aria-busy={connectionState === 'connecting'}>
+      <ConnectionNotice />
       <OutdatedNotice />
-      {isEmpty && isKnown && <Nothing />}
+      {isEmpty && isKnown && <EmptyList />}
       {!isEmpty && (
         <ul
           className={`wb-List${isKnown ? '' : ' wb-mod-old'}`}
           role="list"
           aria-label={trans.__('MPI clusters')}
         >
-          {others.map(its => (
-            <Start key={its.id} start={its} />
+          {pendingStarts.map(start => (
+            <StartItem key={start.id} start={start} />
           ))}
-          {clusters.map(its => (
-            <Card key={its.id} cluster={its} isChosen={its === model.chosen} />
+          {clusters.map(cluster => (
+            <ClusterCard
+              key={cluster.id}
+              cluster={cluster}
+              isSelected={cluster === model.selected}
+            />
           ))}
-          {broken.map(its => (
-            <BrokenRecord key={its.name} broken={its} />
+          {broken.map(record => (
+            <BrokenRecord key={record.name} broken={record} />
           ))}
         </ul>
       )}
-      <Ended />
+      <EndedSection />
       <p className="wb-Spoken" aria-live="polite">
-        {useSpoken(model, trans)}
+        {useAnnouncement(model, trans)}
       </p>
     </div>
   );
 }
 
 /** A start that has not come to its end, or has failed. */
-export function Start({ start }: { start: IStart }): React.JSX.Element {
-  const { api, trans } = useDesk();
-  const now = React.useContext(Now);
+export function StartItem({ start }: { start: IStart }): React.JSX.Element {
+  const { api, trans } = usePanel();
+  const now = React.useContext(NowContext);
   const hasFailed = start.state === 'failed';
   const name = start.name ?? trans.__('new cluster');
   return (
@@ -102,14 +106,14 @@ export function Start({ start }: { start: IStart }): React.JSX.Element {
         <span className="wb-State">
           {hasFailed
             ? trans.__('start failed')
-            : trans.__('starting for %1', duration(now - start.since, trans))}
+            : trans.__('starting for %1', formatDuration(now - start.since, trans))}
         </span>
       </div>
       {start.message !== '' && <p className={hasFailed ? 'wb-Error' : ''}>{start.message}</p>}
       {hasFailed && start.log !== '' && (
         <details>
           <summary>{trans.__('The end of its log')}</summary>
-          <Verbatim text={start.log} label={trans.__('The end of its log')} />
+          <Preformatted text={start.log} label={trans.__('The end of its log')} />
         </details>
       )}
       <div className="wb-Buttons">
@@ -122,7 +126,7 @@ export function Start({ start }: { start: IStart }): React.JSX.Element {
               : trans.__('Cancel the start of %1', name)
           }
           onClick={() => {
-            api.dismiss(start.id).catch(failed(trans.__('The start of %1', name), trans));
+            api.dismiss(start.id).catch(notifyError(trans.__('The start of %1', name), trans));
           }}
         >
           {hasFailed ? trans.__('Dismiss') : trans.__('Cancel')}
@@ -133,49 +137,49 @@ export function Start({ start }: { start: IStart }): React.JSX.Element {
 }
 
 /** The clusters that ended in the last days; open where one has ended that its user did not stop. */
-export function Ended(): React.JSX.Element | null {
-  const { model, trans } = useDesk();
+export function EndedSection(): React.JSX.Element | null {
+  const { model, trans } = usePanel();
   const { ended } = model;
   return ended.length === 0 ? null : (
-    <details className="wb-Gone" open={ended.some(its => its.state !== 'stopped')}>
+    <details className="wb-Gone" open={ended.some(cluster => cluster.state !== 'stopped')}>
       <summary>{trans.__('Ended (%1)', ended.length)}</summary>
       <ul className="wb-List" role="list" aria-label={trans.__('Clusters that have ended')}>
-        {ended.map(its => (
-          <Item key={its.id} ended={its} />
+        {ended.map(cluster => (
+          <EndedItem key={cluster.id} ended={cluster} />
         ))}
       </ul>
     </details>
   );
 }
 
-function Item({ ended }: { ended: IEnded }): React.JSX.Element {
-  const { trans, run, can } = useDesk();
-  const now = React.useContext(Now);
+function EndedItem({ ended }: { ended: IEnded }): React.JSX.Element {
+  const { trans, run, can } = usePanel();
+  const now = React.useContext(NowContext);
   const { id, name, state, reason, when, logs } = ended;
-  const words = {
+  const labels = {
     stopped: trans.__('stopped'),
     ended: trans.__('ended'),
     failed: trans.__('failed')
   };
-  const mood = state === 'failed' ? 'bad' : 'ending';
+  const category = state === 'failed' ? 'bad' : 'ending';
   return (
     <li className="wb-Card" data-ended={name} data-state={state}>
       <div className="wb-Card-head">
-        <span className={`wb-Dot wb-mod-${mood}`} aria-hidden="true" />
+        <span className={`wb-Dot wb-mod-${category}`} aria-hidden="true" />
         <h3 title={name}>{name}</h3>
-        <span className="wb-State">{words[state]}</span>
+        <span className="wb-State">{labels[state]}</span>
       </div>
       <p className={state === 'failed' ? 'wb-Error' : ''}>{reason}</p>
       <div className="wb-Foot">
-        <time>{clock(when, now)}</time>
-        {logs !== null && can(Commands.logs) && (
+        <time>{formatTime(when, now)}</time>
+        {logs !== null && can(CommandIDs.logs) && (
           <button
             type="button"
             className="wb-TextButton"
             title={logs}
             aria-label={trans.__('Logs of %1, which has ended', name)}
             onClick={() => {
-              run(Commands.logs, { name, id });
+              run(CommandIDs.logs, { name, id });
             }}
           >
             {trans.__('Logs')}

@@ -12,15 +12,15 @@ import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
 import { clustersIcon } from '../components';
-import { refusalOf } from '../notebooks/clientCode';
+import { refusalReason } from '../notebooks/clientCode';
 import { startDrag } from '../notebooks/drag';
-import { Commands, IWorkbench, PANEL, taking } from '../tokens';
-import { watchWhileSeen } from '../visibility';
-import type { IDesk } from './context';
+import { CommandIDs, describeArgs, IWorkbench, PANEL_ID } from '../tokens';
+import { watchWhileVisible } from '../visibility';
+import type { IPanelContext } from './context';
 import { Panel } from './panel';
 
 /** The panel of clusters at the side. */
-export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
+export const panelPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:sidebar',
   description: 'The panel of clusters.',
   autoStart: true,
@@ -37,7 +37,7 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const { commands, shell } = app;
     const { trans } = workbench;
-    const panel = new ClustersPanel({
+    const panel = new ClustersWidget({
       ...workbench,
       run: (command, args) => {
         void commands.execute(command, args);
@@ -45,34 +45,34 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       can: command => commands.hasCommand(command),
       isEnabled: (command, args) => commands.isEnabled(command, args),
       drag: (cluster, event) => {
-        startDrag(cluster, event, over => {
-          const panel = notebooks?.find(its => its.node.contains(over));
-          return panel ? refusalOf(panel, trans) : '';
+        startDrag(cluster, event, target => {
+          const panel = notebooks?.find(notebook => notebook.node.contains(target));
+          return panel ? refusalReason(panel, trans) : '';
         });
       }
     });
-    panel.id = PANEL;
+    panel.id = PANEL_ID;
     panel.title.icon = clustersIcon;
     panel.title.caption = trans.__('MPI Clusters');
     panel.node.setAttribute('role', 'region');
     panel.node.setAttribute('aria-label', trans.__('MPI clusters'));
     shell.add(panel, 'left', { rank: 350, type: 'MPI Clusters' });
-    restorer?.add(panel, PANEL);
+    restorer?.add(panel, PANEL_ID);
 
-    commands.addCommand(Commands.show, {
+    commands.addCommand(CommandIDs.show, {
       label: args => (args.isLauncher ? trans.__('MPI Clusters') : trans.__('Show MPI Clusters')),
       caption: trans.__('Show the panel of MPI clusters'),
       icon: clustersIcon,
-      describedBy: taking({
+      describedBy: describeArgs({
         isLauncher: { type: 'boolean', description: 'Whether it stands in the launcher.' }
       }),
       execute: () => {
-        shell.activateById(PANEL);
+        shell.activateById(PANEL_ID);
       }
     });
-    palette?.addItem({ command: Commands.show, category: trans.__('MPI Clusters') });
+    palette?.addItem({ command: CommandIDs.show, category: trans.__('MPI Clusters') });
     launcher?.add({
-      command: Commands.show,
+      command: CommandIDs.show,
       args: { isLauncher: true },
       // a heading of Lab's own, in its words
       category: (translator ?? nullTranslator).load('jupyterlab').__('Other'),
@@ -82,15 +82,15 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
 };
 
 /** The panel as a widget: pulses come while it can be seen. */
-export class ClustersPanel extends ReactWidget {
-  constructor(private readonly desk: IDesk) {
+export class ClustersWidget extends ReactWidget {
+  constructor(private readonly context: IPanelContext) {
     super();
     this.addClass('wb-Panel');
-    watchWhileSeen(this, desk.model);
+    watchWhileVisible(this, context.model);
   }
 
   protected override render(): React.JSX.Element {
-    return <Panel desk={this.desk} />;
+    return <Panel desk={this.context} />;
   }
 
   protected override onActivateRequest(message: Message): void {

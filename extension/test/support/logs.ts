@@ -1,5 +1,5 @@
 import type { ILogSource } from '../../src/api';
-import type { IPart } from '../../src/contract';
+import type { ILogPart } from '../../src/contract';
 import { LogsModel } from '../../src/logs/logsModel';
 import { cluster } from './fakes';
 import { FakeClusters } from './forms';
@@ -16,24 +16,24 @@ export class FakeLogs implements ILogSource {
 
   readonly files = () => {
     this.listed += 1;
-    return this.told([...this.texts].map(([name, text]) => ({ name, size: text.length })));
+    return this.respond([...this.texts].map(([name, text]) => ({ name, size: text.length })));
   };
 
-  readonly part = (file: string, from: number): Promise<IPart> => {
+  readonly part = (file: string, from: number): Promise<ILogPart> => {
     this.asked.push([file, from]);
     const text = this.texts.get(file) ?? '';
     const begin = from < 0 ? Math.max(0, text.length + from) : Math.min(from, text.length);
     const read = text.slice(begin, begin + PART);
-    return this.told({ text: read, next: begin + read.length, size: text.length });
+    return this.respond({ text: read, next: begin + read.length, size: text.length });
   };
 
-  readonly address = (file: string) => `/${file}`;
+  readonly downloadUrl = (file: string) => `/${file}`;
 
   write(file: string, text: string): void {
     this.texts.set(file, (this.texts.get(file) ?? '') + text);
   }
 
-  private told<T>(value: T): Promise<T> {
+  private respond<T>(value: T): Promise<T> {
     return this.trouble ? Promise.reject(this.trouble) : Promise.resolve(value);
   }
 }
@@ -41,13 +41,13 @@ export class FakeLogs implements ILogSource {
 /** Return a model of the logs of a cluster, and what it asks. */
 export function opened(
   file: string | null = null,
-  known: Parameters<FakeClusters['tell']>[0] = {}
+  known: Parameters<FakeClusters['update']>[0] = {}
 ) {
   const logs = new FakeLogs();
   logs.write('rank-0', 'of the rank\n');
   logs.write('head', 'of the head\n');
   const clusters = new FakeClusters();
-  clusters.tell({ clusters: [cluster('mpi')], ...known });
+  clusters.update({ clusters: [cluster('mpi')], ...known });
   const model = new LogsModel('mpi', logs, clusters, file, 1);
   return { logs, clusters, model };
 }
