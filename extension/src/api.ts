@@ -1,10 +1,29 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import type { ICluster, ILogFile, ILogPart, IStart, IState, Options } from './contract';
+import type {
+  ICheck,
+  ICluster,
+  IFormDescription,
+  IKernel,
+  ILogFile,
+  ILogPart,
+  IStart,
+  IState,
+  Options
+} from './contract';
 import type { ISocket, ISocketEvents } from './model/reconnectingSocket';
 
 const ROOT = 'workbench';
+
+/** The logs of a cluster. */
+export interface ILogSource {
+  files: () => Promise<ILogFile[]>;
+  /** A part of at most 256 KiB, as it can be shown; `from` below zero: so many bytes before the end. */
+  part: (file: string, from: number) => Promise<ILogPart>;
+  /** Where the browser finds all of a file, as it is. */
+  downloadUrl: (file: string) => string;
+}
 
 /** Requests to the server extension, with Jupyter's login and its XSRF token. */
 export class Api {
@@ -75,13 +94,45 @@ export class Api {
     return (text === '' ? null : JSON.parse(text)) as T;
   }
 
+  /** Return what a form for a new cluster has to know. */
+  form(): Promise<IFormDescription> {
+    return this.request<IFormDescription>('GET', ['form']);
+  }
+
+  /** Return the kernels that run Python. */
+  async kernels(): Promise<IKernel[]> {
+    return (await this.request<{ kernels: IKernel[] }>('GET', ['kernels'])).kernels;
+  }
+
+  /** Return what would come of options. */
+  check(options: Options, signal?: AbortSignal): Promise<ICheck> {
+    return this.request<ICheck>('POST', ['check'], options, {}, signal);
+  }
+
+  /**
+   * Return the source of the logs of a cluster.
+   *
+   * @param id - The identity of the cluster, where another one may have the name; empty: the cluster that has the name, or had it last.
+   */
+  logs(cluster: string, id = ''): ILogSource {
+    const path = ['clusters', cluster, 'logs'];
+    const query: Record<string, string> = id === '' ? {} : { id };
+    return {
+      files: async () =>
+        (await this.request<{ files: ILogFile[] }>('GET', path, undefined, query)).files,
+      part: (file, from) =>
+        this.request<ILogPart>('GET', [...path, file], undefined, { from: String(from), ...query }),
+      downloadUrl: file => this.downloadUrl([...path, file, 'download'], query)
+    };
+  }
+
   /** Return the address of the dashboard of a cluster, with a slash at its end. */
   dashboardUrl(cluster: ICluster['name']): string {
     return this.url('dashboard', [cluster]) + '/';
   }
 
-  /** Return the address of what the browser asks for by itself; parameters as of {@link request}. */
-  downloadUrl(path: string[], query: Record<string, string>): string {
+  // The address of what the browser requests by itself; parameters as of `request`.
+  private downloadUrl(path: string[], query: Record<string, string>): string {
     return this.url('api', path) + URLExt.objectToQueryString({ ...query, ...this.login });
   }
 
@@ -143,30 +194,4 @@ export class ApiError extends Error {
   get isMissing(): boolean {
     return this.status === 404;
   }
-}
-
-/** Where logs come from. */
-export interface ILogSource {
-  files: () => Promise<ILogFile[]>;
-  /** A part of at most 256 KiB, as it can be shown; `from` below zero: so many bytes before the end. */
-  part: (file: string, from: number) => Promise<ILogPart>;
-  /** Where the browser finds all of a file, as it is. */
-  downloadUrl: (file: string) => string;
-}
-
-/**
- * Return where the logs of a cluster come from.
- *
- * @param id - Its identity, where its name may be another cluster's; empty: the cluster that has the name, or had it last.
- */
-export function logSource(api: Api, cluster: string, id = ''): ILogSource {
-  const path = ['clusters', cluster, 'logs'];
-  const query: Record<string, string> = id === '' ? {} : { id };
-  return {
-    files: async () =>
-      (await api.request<{ files: ILogFile[] }>('GET', path, undefined, query)).files,
-    part: (file, from) =>
-      api.request<ILogPart>('GET', [...path, file], undefined, { from: String(from), ...query }),
-    downloadUrl: file => api.downloadUrl([...path, file, 'download'], query)
-  };
 }

@@ -1,16 +1,6 @@
 import { Clipboard } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import {
-  addIcon,
-  closeIcon,
-  codeIcon,
-  LabIcon,
-  type LabIcon as Icon,
-  listIcon,
-  ReactWidget,
-  refreshIcon,
-  stopIcon
-} from '@jupyterlab/ui-components';
+import { LabIcon, ReactWidget } from '@jupyterlab/ui-components';
 import type { ISignal } from '@lumino/signaling';
 import * as React from 'react';
 
@@ -25,18 +15,12 @@ export const dashboardIcon = new LabIcon({ name: 'mpi-workbench:dashboard', svgs
 /** What stands for another number of ranks. */
 export const scaleIcon = new LabIcon({ name: 'mpi-workbench:scale', svgstr: scaleSvg });
 
-const part = (icon: Icon) => () => (
-  <icon.react tag="span" width="16px" height="16px" aria-hidden="true" />
-);
-
-export const AddIcon = part(addIcon);
-export const CloseIcon = part(closeIcon);
-export const CodeIcon = part(codeIcon);
-export const DashboardIcon = part(dashboardIcon);
-export const LogsIcon = part(listIcon);
-export const RestartIcon = part(refreshIcon);
-export const ScaleIcon = part(scaleIcon);
-export const StopIcon = part(stopIcon);
+/** An icon on a button, which has a label of its own. */
+export function Icon({ icon }: { icon: LabIcon.IMaybeResolvable }): React.JSX.Element {
+  return (
+    <LabIcon.resolveReact icon={icon} tag="span" width="16px" height="16px" aria-hidden="true" />
+  );
+}
 
 /** A text that somebody else has written, as it is: a log, a script, a command. */
 export function Preformatted(props: {

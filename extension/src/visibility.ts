@@ -4,23 +4,46 @@ import { MessageLoop } from '@lumino/messaging';
 
 import type { ClustersModel } from './model/clusters';
 
-// Messages after which a widget may be seen, or no longer: also if what it is in is shown or hidden.
+// Messages that can change whether a widget is visible: a container that is shown or hidden sends them, too.
 const VISIBILITY_MESSAGES = ['after-attach', 'after-show', 'after-hide'];
 
+/** Call a function with whether the user can see a widget, whenever that may have changed. */
+export function observeVisibility(
+  widget: ReactWidget,
+  callback: (isVisible: boolean) => void
+): void {
+  const update = () => {
+    if (!widget.isDisposed) {
+      callback(widget.isVisible && !document.hidden);
+    }
+  };
+  MessageLoop.installMessageHook(widget, (_, message) => {
+    if (VISIBILITY_MESSAGES.includes(message.type)) {
+      // a hook runs before the widget handles the message
+      queueMicrotask(update);
+    }
+    return true;
+  });
+  document.addEventListener('visibilitychange', update);
+  widget.disposed.connect(() => {
+    document.removeEventListener('visibilitychange', update);
+  });
+}
+
 /**
- * Has clusters be watched while a widget can be seen.
+ * Watch the pulses of clusters while a widget is visible.
  *
- * @param name - Returns the name of the cluster whose pulses the widget shows; without it, it shows those of all.
+ * @param name - Returns the name of the cluster whose pulses the widget shows; without it, the widget shows those of all.
  */
 export function watchWhileVisible(
   widget: ReactWidget,
   model: ClustersModel,
   name?: () => string | undefined
 ): void {
+  let isVisible = false;
   let watched: string | undefined;
   let watch: IDisposable | undefined;
   const update = () => {
-    const isVisible = widget.isVisible && !document.hidden;
     const previous = watch;
     if (!isVisible) {
       watch = undefined;
@@ -32,18 +55,13 @@ export function watchWhileVisible(
       previous?.dispose();
     }
   };
-  MessageLoop.installMessageHook(widget, (_, message) => {
-    if (VISIBILITY_MESSAGES.includes(message.type)) {
-      // the message is heard before the widget has taken it
-      queueMicrotask(update);
-    }
-    return true;
+  observeVisibility(widget, now => {
+    isVisible = now;
+    update();
   });
   model.changed.connect(update);
-  document.addEventListener('visibilitychange', update);
   widget.disposed.connect(() => {
     model.changed.disconnect(update);
-    document.removeEventListener('visibilitychange', update);
     watch?.dispose();
   });
 }

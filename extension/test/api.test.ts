@@ -2,7 +2,7 @@ import { ServerConnection } from '@jupyterlab/services';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Api, ApiError, logSource } from '../src/api';
+import { Api, ApiError } from '../src/api';
 
 /** Return requests to a server that gives one answer, and what it was asked. */
 function answering(answer: () => Response | Promise<Response>) {
@@ -87,8 +87,8 @@ function withSettings(settings: Partial<ServerConnection.ISettings> = {}) {
 test('parts of a log are those of the cluster that is meant', async () => {
   const { api, asked } = withSettings();
 
-  await logSource(api, 'a').part('head', -10);
-  await logSource(api, 'a', '1f').part('head', 0);
+  await api.logs('a').part('head', -10);
+  await api.logs('a', '1f').part('head', 0);
 
   assert.deepEqual(asked, [`${URL_OF_LOG}?from=-10`, `${URL_OF_LOG}?from=0&id=1f`]);
 });
@@ -96,12 +96,12 @@ test('parts of a log are those of the cluster that is meant', async () => {
 test('a download is of the cluster that is meant', () => {
   const { api } = withSettings();
 
-  assert.equal(logSource(api, 'a').downloadUrl('head'), `${URL_OF_LOG}/download`);
-  assert.equal(logSource(api, 'a', '1f').downloadUrl('head'), `${URL_OF_LOG}/download?id=1f`);
+  assert.equal(api.logs('a').downloadUrl('head'), `${URL_OF_LOG}/download`);
+  assert.equal(api.logs('a', '1f').downloadUrl('head'), `${URL_OF_LOG}/download?id=1f`);
 });
 
 test('a download has the token in its address where the websocket has it', () => {
   const { api } = withSettings({ token: 'a b', appendToken: true });
 
-  assert.equal(logSource(api, 'a').downloadUrl('head'), `${URL_OF_LOG}/download?token=a%20b`);
+  assert.equal(api.logs('a').downloadUrl('head'), `${URL_OF_LOG}/download?token=a%20b`);
 });

@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { endedClusters, LogsModel } from '../src/logs/logsModel';
 import { cluster } from './support/fakes';
 import { FakeClusters } from './support/forms';
-import { FakeLogs, opened, shown, turn, until } from './support/logs';
+import { FakeLogs, opened, polled, shown, until } from './support/logs';
 
 test('a cluster that has ended is said to have, and its logs are read to their end', async () => {
   const { logs, clusters, model } = opened();
@@ -21,17 +21,15 @@ test('a cluster that has ended is said to have, and its logs are read to their e
 });
 
 test('nothing more is asked for when all of an ended cluster was read', async context => {
-  context.mock.timers.enable({ apis: ['setTimeout'] });
-  const { logs, clusters, model } = opened();
+  const { logs, clusters, model, pass } = polled(context);
   clusters.clusters = [];
   model.setVisible(true);
-  await turn();
-  context.mock.timers.tick(1);
-  await turn();
+  await pass(1);
+  await pass(1);
   assert.equal(logs.asked.length, 2);
 
-  context.mock.timers.tick(60_000);
-  await turn();
+  await pass(60_000);
+  await pass(60_000);
 
   assert.equal(logs.asked.length, 2);
   assert.equal(shown(model), 'of the head\n');
@@ -60,17 +58,15 @@ test('another cluster of the same name begins with its own logs', async () => {
 });
 
 test('a cluster that comes after one that had ended begins with its own logs', async context => {
-  context.mock.timers.enable({ apis: ['setTimeout'] });
-  const { logs, clusters, model } = opened(null, { clusters: [] });
+  const { logs, clusters, model, pass } = polled(context, null, { clusters: [] });
   model.setVisible(true);
-  await turn();
-  context.mock.timers.tick(1);
-  await turn();
+  await pass(1);
+  await pass(1);
   assert.equal(shown(model), 'of the head\n');
 
   logs.texts.set('head', 'of another head, which has written more\n');
   clusters.update({ clusters: [cluster('mpi')] });
-  await turn();
+  await pass(1);
 
   assert.equal(shown(model), 'of another head, which has written more\n');
   model.dispose();

@@ -5,7 +5,7 @@ import { ApiError } from '../src/api';
 import { LogTail } from '../src/logs/logText';
 import { bannerText, LogsModel } from '../src/logs/logsModel';
 import { cluster } from './support/fakes';
-import { FakeLogs, opened, shown, turn, until } from './support/logs';
+import { FakeLogs, opened, polled, shown, turn, until } from './support/logs';
 import { trans } from './support/trans';
 
 test('nothing is asked for before somebody sees it', () => {
@@ -64,22 +64,79 @@ const ENDS: [string, (model: LogsModel) => void][] = [
 ];
 for (const [what, end] of ENDS) {
   test(`nothing more is asked for when nobody ${what} it any more`, async context => {
-    context.mock.timers.enable({ apis: ['setTimeout'] });
-    const { logs, model } = opened();
+    const { logs, model, pass } = polled(context);
     model.setVisible(true);
-    await turn();
-    context.mock.timers.tick(1);
-    await turn();
+    await pass(1);
+    await pass(1);
     assert.equal(logs.asked.length, 2);
 
     end(model);
-    context.mock.timers.tick(60_000);
-    await turn();
+    await pass(60_000);
 
     assert.equal(logs.asked.length, 2);
     model.dispose();
   });
 }
+
+test('a file that is chosen during a read is read right after it, never two at a time', async context => {
+  const { logs, model, pass } = polled(context);
+  logs.hold();
+  model.setVisible(true);
+  await pass(1);
+  assert.equal(logs.listed, 1);
+
+  model.select('rank-0');
+  model.select('head');
+  model.select('rank-0');
+  await pass(1);
+  assert.equal(logs.listed, 1);
+  logs.release();
+  await pass(0);
+
+  assert.equal(logs.listed, 1);
+  assert.deepEqual(
+    logs.asked.map(([file]) => file),
+    ['rank-0', 'rank-0']
+  );
+  assert.equal(shown(model), 'of the rank\n');
+  model.dispose();
+});
+
+test('a server that fails is asked less and less often, and often again when it answers', async context => {
+  context.mock.method(Math, 'random', () => 0.5);
+  const { logs, model, pass } = polled(context);
+  logs.trouble = new Error('the server is down');
+  model.setVisible(true);
+  for (let time = 0; time < 100; time += 1) {
+    await pass(1);
+  }
+  assert.ok(logs.listed < 12, `${logs.listed} requests`);
+
+  logs.trouble = null;
+  await pass(60_000);
+  const { length } = logs.asked;
+  for (let time = 0; time < 5; time += 1) {
+    await pass(1);
+  }
+
+  assert.equal(logs.asked.length, length + 5);
+  model.dispose();
+});
+
+test('nothing is asked for after the end', async context => {
+  const { logs, model, pass } = polled(context);
+  model.setVisible(true);
+  await pass(1);
+  const { length } = logs.asked;
+
+  model.dispose();
+  model.select('rank-0');
+  model.setVisible(false);
+  model.setVisible(true);
+  await pass(60_000);
+
+  assert.equal(logs.asked.length, length);
+});
 
 test('files that come later are listed when the cluster has changed', async () => {
   const { logs, clusters, model } = opened();

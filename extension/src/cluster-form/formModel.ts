@@ -2,8 +2,8 @@ import type { IDisposable } from '@lumino/disposable';
 import { type ISignal, Signal } from '@lumino/signaling';
 
 import { type Api, ApiError } from '../api';
-import type { ICheck, ICluster, IFormDescription, IKernel, IStart, Options } from '../contract';
-import type { ConnectionState } from '../model/clusters';
+import type { ICheck, ICluster, IFormDescription, IKernel, Options } from '../contract';
+import type { IClusterLookup } from '../model/clusters';
 import { DebouncedRequest } from './debouncedRequest';
 import { initialValues, KERNEL, startOptions, type Values } from './values';
 
@@ -16,19 +16,14 @@ export interface IFailure {
   log: string;
 }
 
-/** What is known of clusters, as the model reports. */
-export interface IClusters {
-  readonly changed: ISignal<unknown, void>;
-  readonly connectionState: ConnectionState;
-  findStart: (id: string) => IStart | undefined;
-  cluster: (name: string) => ICluster | undefined;
-}
+/** The requests of a form. */
+export type IFormSource = Pick<Api, 'form' | 'kernels' | 'check' | 'start' | 'dismiss'>;
 
 /** What is filled in for a start, what the server says of it, and the start. Knows nothing of pages. */
 export class FormModel implements IDisposable {
   constructor(
     private readonly source: IFormSource,
-    private readonly clusters: IClusters,
+    private readonly clusters: IClusterLookup,
     delay = CHECK_DELAY
   ) {
     this.checks = new DebouncedRequest<Options, ICheck>({
@@ -311,25 +306,5 @@ function toFailure(error: unknown): IFailure {
   return {
     message: error instanceof Error ? error.message : String(error),
     log: (error instanceof ApiError ? error.log : null) ?? ''
-  };
-}
-
-/** The questions of a form. */
-export interface IFormSource {
-  form: () => Promise<IFormDescription>;
-  kernels: () => Promise<IKernel[]>;
-  check: (options: Options, signal?: AbortSignal) => Promise<ICheck>;
-  start: (options: Options) => Promise<IStart>;
-  dismiss: (start: string) => Promise<void>;
-}
-
-/** Return what answers the questions of a form. */
-export function sourceOf(api: Api): IFormSource {
-  return {
-    form: () => api.request<IFormDescription>('GET', ['form']),
-    kernels: async () => (await api.request<{ kernels: IKernel[] }>('GET', ['kernels'])).kernels,
-    check: (options, signal) => api.request<ICheck>('POST', ['check'], options, {}, signal),
-    start: options => api.start(options),
-    dismiss: start => api.dismiss(start)
   };
 }

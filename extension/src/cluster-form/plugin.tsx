@@ -15,7 +15,7 @@ import * as React from 'react';
 import { unavailableReason } from '../format';
 import { CommandIDs, describeArgs, IWorkbench } from '../tokens';
 import { NewClusterForm } from './form';
-import { FormModel, sourceOf } from './formModel';
+import { FormModel } from './formModel';
 
 // Where what was filled in is remembered.
 const KEY = 'mpi-workbench:new-cluster';
@@ -56,7 +56,7 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
           tracker.forEach(other => {
             other.close();
           });
-          const form = new FormModel(sourceOf(api), model);
+          const form = new FormModel(api, model);
           const newTab = (tab = new FormTab(form, trans));
           if (typeof args.start === 'string' && args.start !== '') {
             form.trackStart(args.start, true);

@@ -1,21 +1,16 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
+import { Poll } from '@lumino/polling';
 import { type ISignal, Signal } from '@lumino/signaling';
 
 import { ApiError, type ILogSource } from '../api';
 import type { ICluster, ILogFile } from '../contract';
 import { ClusterIdentity } from '../model/clusterIdentity';
+import type { IClusterLookup } from '../model/clusters';
 import { type IFileNames, sortFileNames } from './logFiles';
 import { LogTail } from './logText';
-import { Turns } from './turns';
 
-/** What is known of clusters, as their model tells. */
-export interface IClusters {
-  readonly changed: ISignal<unknown, void>;
-  cluster: (name: string) => ICluster | undefined;
-  /** Whether there is none of that name, and that is known. */
-  hasEnded: (name: string) => boolean;
-}
+type IClusters = Pick<IClusterLookup, 'changed' | 'cluster' | 'hasEnded'>;
 
 /** Return what is known of clusters where the one whose logs are shown has ended for good. */
 export function endedClusters({ changed }: IClusters): IClusters {
@@ -35,10 +30,13 @@ export class LogsModel implements IDisposable {
     interval = POLL_INTERVAL
   ) {
     this._file = file;
-    this.turns = new Turns({
-      turn: () => this.read(),
-      isWanted: () => this.isVisible && this._isFollowing,
-      every: interval
+    this.poll = new Poll({
+      name: `mpi-workbench:logs:${name}`,
+      auto: false,
+      frequency: { interval },
+      // a poll that is refreshed while it reads does not wait, and two reads at a time would repeat a part
+      factory: () => (this.lastRead = this.lastRead.catch(() => undefined).then(() => this.read())),
+      standby: () => !this.isReadDue && (!this._isFollowing || this.isComplete)
     });
     clusters.changed.connect(this.onClustersChanged);
     this.onClustersChanged();
@@ -97,7 +95,7 @@ export class LogsModel implements IDisposable {
     this._isFollowing = isFollowing;
     this.emit();
     if (isFollowing) {
-      this.wake();
+      this.refresh();
     }
   }
 
@@ -106,28 +104,37 @@ export class LogsModel implements IDisposable {
     if (isVisible !== this.isVisible) {
       this.isVisible = isVisible;
       this.isListStale = true;
-      this.wake();
+      if (isVisible) {
+        this.refresh();
+      } else {
+        void this.poll.stop();
+      }
     }
   }
 
   get isDisposed(): boolean {
-    return this.turns.isDisposed;
+    return this.poll.isDisposed;
   }
 
   dispose(): void {
     this.clusters.changed.disconnect(this.onClustersChanged);
-    this.turns.dispose();
+    this.poll.dispose();
     Signal.clearData(this);
   }
 
-  private async read(): Promise<boolean> {
+  private async read(): Promise<void> {
+    if (this.isDisposed) {
+      return;
+    }
+    this.isReadDue = this.isComplete = false;
     try {
       if (this.isListStale) {
         const files = await this.listFiles();
         this._isEmpty = files.length === 0;
         if (this.areLogsRemoved) {
           this._error = '';
-          return false;
+          this.isComplete = true;
+          return;
         }
         this._fileNames = sortFileNames(files);
         this._file ??= this._fileNames.cluster[0] ?? this._fileNames.ranks[0] ?? null;
@@ -137,7 +144,7 @@ export class LogsModel implements IDisposable {
       const isNew = file !== null && (await tail.read(from => this.source.part(file, from)));
       this._error = '';
       // what an ended cluster has written is soon read
-      return isNew || !hasEnded;
+      this.isComplete = !isNew && hasEnded;
     } catch (error) {
       this.isListStale = true;
       this._error = error instanceof Error ? error.message : String(error);
@@ -163,12 +170,14 @@ export class LogsModel implements IDisposable {
     this._tail = new LogTail();
     this._error = '';
     this.emit();
-    this.wake();
+    this.refresh();
   }
 
-  private wake(): void {
-    if (this.isVisible && !this.isDisposed) {
-      this.turns.wake();
+  // Reads at once, or right after the read that is under way.
+  private refresh(): void {
+    if (this.isVisible) {
+      this.isReadDue = true;
+      void this.poll.schedule({ interval: Poll.IMMEDIATE });
     }
   }
 
@@ -195,7 +204,11 @@ export class LogsModel implements IDisposable {
     }
   }
 
-  private readonly turns: Turns;
+  private readonly poll: Poll;
+  private lastRead = Promise.resolve();
+  private isReadDue = false;
+  // Whether the cluster has ended, and all of its log is read.
+  private isComplete = false;
   private readonly identity = new ClusterIdentity();
   private cluster: ICluster | undefined;
   private isVisible = false;

@@ -10,9 +10,10 @@ import { listIcon, ReactWidget } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
-import { type ILogSource, logSource } from '../api';
+import type { ILogSource } from '../api';
 import { resolveCluster } from '../model/permissions';
 import { CLUSTER_ARGS, CommandIDs, describeArgs, IWorkbench } from '../tokens';
+import { observeVisibility } from '../visibility';
 import { endedClusters, LogsModel } from './logsModel';
 import { LogViewer } from './viewer';
 
@@ -55,7 +56,7 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
         const id = typeof args.id === 'string' ? args.id : '';
         let tab = tracker.find(tab => tab.model.name === name && tab.clusterId === id);
         if (!tab) {
-          const source = logSource(api, name, id);
+          const source = api.logs(name, id);
           const logs = new LogsModel(name, source, id === '' ? model : endedClusters(model), file);
           const newTab = (tab = new LogsTab(logs, source, trans, id));
           // a page of Notebook 7 holds one document
@@ -71,9 +72,8 @@ export const logsPlugin: JupyterFrontEndPlugin<void> = {
     palette?.addItem({ command: CommandIDs.logs, category: trans.__('MPI Clusters') });
     void restorer?.restore(tracker, {
       command: CommandIDs.logs,
-      args: ({ model: { name, file }, clusterId: cluster }) => ({ name, file, id: cluster }),
-      name: ({ model: { name }, clusterId: cluster }) =>
-        cluster === '' ? name : `${name}/${cluster}`
+      args: ({ model: { name, file }, clusterId }) => ({ name, file, id: clusterId }),
+      name: ({ model: { name }, clusterId }) => (clusterId === '' ? name : `${name}/${clusterId}`)
     });
   }
 };
@@ -106,11 +106,12 @@ export class LogsTab extends ReactWidget {
     this.title.caption = trans.__('Logs of cluster %1', model.name);
     this.title.icon = listIcon;
     this.title.closable = true;
-    document.addEventListener('visibilitychange', this.updateVisibility);
+    observeVisibility(this, isVisible => {
+      model.setVisible(isVisible);
+    });
   }
 
   override dispose(): void {
-    document.removeEventListener('visibilitychange', this.updateVisibility);
     this.model.dispose();
     super.dispose();
   }
@@ -120,27 +121,8 @@ export class LogsTab extends ReactWidget {
     return <LogViewer model={model} trans={trans} downloadUrl={source.downloadUrl} />;
   }
 
-  protected override onAfterShow(message: Message): void {
-    super.onAfterShow(message);
-    this.updateVisibility();
-  }
-
-  protected override onAfterHide(message: Message): void {
-    super.onAfterHide(message);
-    this.updateVisibility();
-  }
-
-  protected override onAfterAttach(message: Message): void {
-    super.onAfterAttach(message);
-    this.updateVisibility();
-  }
-
   protected override onActivateRequest(message: Message): void {
     super.onActivateRequest(message);
     (this.node.querySelector<HTMLElement>('select:enabled, .wb-Logs-text') ?? this.node).focus();
   }
-
-  private readonly updateVisibility = (): void => {
-    this.model.setVisible(this.isVisible && !document.hidden);
-  };
 }

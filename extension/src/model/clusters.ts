@@ -1,3 +1,4 @@
+import { JSONExt } from '@lumino/coreutils';
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
 import { type ISignal, Signal } from '@lumino/signaling';
 
@@ -18,6 +19,15 @@ import { type ISocket, type ISocketEvents, ReconnectingSocket } from './reconnec
 export interface IClusterSource {
   clusters: () => Promise<IState>;
   connect: (events: ISocketEvents) => ISocket;
+}
+
+/** What parts of this extension look up in the model of clusters. */
+export interface IClusterLookup {
+  readonly changed: ISignal<unknown, void>;
+  readonly connectionState: ConnectionState;
+  findStart: (id: string) => IStart | undefined;
+  cluster: (name: string) => ICluster | undefined;
+  hasEnded: (name: string) => boolean;
 }
 
 /** All that is known of the clusters of this user. Knows nothing of pages; what shows it listens to its signals. */
@@ -202,7 +212,9 @@ export class ClustersModel implements IDisposable {
     this._version = state.version;
     this.initialVersion ||= state.version;
     this.setConnectionState(connectionState, '');
-    this.byName = kept(this.byName, state.clusters);
+    this.byName = new Map(
+      state.clusters.map(cluster => [cluster.name, reuse(this.byName.get(cluster.name), cluster)])
+    );
     this.refresh(state);
   }
 
@@ -350,14 +362,7 @@ export function connectionStateAfter(error: unknown): ConnectionState {
   return 'reconnecting';
 }
 
-/** Return clusters by their names; one that has not changed is the object that was known before. */
-export function kept(
-  known: ReadonlyMap<string, ICluster>,
-  told: readonly ICluster[]
-): Map<string, ICluster> {
-  return new Map(told.map(its => [its.name, same(known.get(its.name), its)]));
-}
-
-function same(known: ICluster | undefined, told: ICluster): ICluster {
-  return known && JSON.stringify(known) === JSON.stringify(told) ? known : told;
+// A cluster that has not changed stays the same object.
+function reuse(known: ICluster | undefined, current: ICluster): ICluster {
+  return known && JSONExt.deepEqual({ ...known }, { ...current }) ? known : current;
 }

@@ -1,4 +1,6 @@
-/** What a websocket tells. */
+import { JSONExt } from '@lumino/coreutils';
+
+/** What a websocket reports. */
 export interface ISocketEvents {
   opened: () => void;
   received: (text: string) => void;
@@ -57,7 +59,7 @@ export class ReconnectingSocket {
    * @param visible - The names of the clusters whose pulses are seen; true: all.
    */
   setVisible(visible: boolean | readonly string[]): void {
-    if (JSON.stringify(this.visible) !== JSON.stringify(visible)) {
+    if (!JSONExt.deepEqual(this.visible, visible)) {
       this.visible = visible;
       this.sendVisibility();
     }

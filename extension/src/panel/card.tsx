@@ -1,16 +1,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { closeIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import {
-  CloseIcon,
-  CodeIcon,
-  DashboardIcon,
-  LogsIcon,
-  RestartIcon,
-  ScaleIcon,
-  StopIcon,
-  useSignal
-} from '../components';
+import { Icon, useSignal } from '../components';
 import type { ICluster, IPulse } from '../contract';
 import { formatBytes, formatDuration, formatState, formatTime, stateCategory } from '../format';
 import { HISTORY_LENGTH } from '../model/clusters';
@@ -84,7 +76,7 @@ function LastError(props: { cluster: ICluster; error: string }): React.JSX.Eleme
           api.dismissError(name).catch(notifyError(name, trans));
         }}
       >
-        <CloseIcon />
+        <Icon icon={closeIcon} />
       </button>
     </div>
   );
@@ -241,49 +233,19 @@ export function Sparkline(props: { pulses: readonly IPulse[]; label: string }): 
   );
 }
 
-interface IButton {
-  command: string;
-  label: string;
-  icon: () => React.JSX.Element;
-}
-
-/** What can be done with a cluster. */
+/** The commands about a cluster, as buttons. */
 export function CardToolbar({ cluster }: { cluster: ICluster }): React.JSX.Element {
-  const { trans, run, can, isEnabled } = usePanel();
+  const { trans, commands } = usePanel();
   const { name } = cluster;
-  const buttons: IButton[] = [
-    {
-      command: CommandIDs.insertCode,
-      label: trans.__('Insert code that connects to %1', name),
-      icon: CodeIcon
-    },
-    {
-      command: CommandIDs.dashboard,
-      label: trans.__('Open the dashboard of %1', name),
-      icon: DashboardIcon
-    },
-    {
-      command: CommandIDs.scale,
-      label: trans.__('Scale %1', name),
-      icon: ScaleIcon
-    },
-    {
-      command: CommandIDs.logs,
-      label: trans.__('Show the logs of %1', name),
-      icon: LogsIcon
-    },
-    {
-      command: CommandIDs.restart,
-      label: trans.__('Restart the ranks of %1', name),
-      icon: RestartIcon
-    },
-    {
-      command: CommandIDs.stop,
-      label: trans.__('Stop %1', name),
-      icon: StopIcon
-    }
-  ];
-  const available = buttons.filter(button => can(button.command));
+  const labels = {
+    [CommandIDs.insertCode]: trans.__('Insert code that connects to %1', name),
+    [CommandIDs.dashboard]: trans.__('Open the dashboard of %1', name),
+    [CommandIDs.scale]: trans.__('Scale %1', name),
+    [CommandIDs.logs]: trans.__('Show the logs of %1', name),
+    [CommandIDs.restart]: trans.__('Restart the ranks of %1', name),
+    [CommandIDs.stop]: trans.__('Stop %1', name)
+  };
+  const available = Object.entries(labels).filter(([command]) => commands.hasCommand(command));
   // one place for Tab, which arrows move
   const [current, setCurrent] = React.useState(0);
   const stop = Math.min(current, available.length - 1);
@@ -300,8 +262,8 @@ export function CardToolbar({ cluster }: { cluster: ICluster }): React.JSX.Eleme
         }
       }}
     >
-      {available.map(({ command, label, icon: Icon }, at) => {
-        const isAllowed = isEnabled(command, { name });
+      {available.map(([command, label], at) => {
+        const isEnabled = commands.isEnabled(command, { name });
         return (
           <button
             key={command}
@@ -310,19 +272,19 @@ export function CardToolbar({ cluster }: { cluster: ICluster }): React.JSX.Eleme
             title={label}
             aria-label={label}
             // a button that is disabled would lose the focus
-            aria-disabled={!isAllowed}
+            aria-disabled={!isEnabled}
             tabIndex={at === stop ? 0 : -1}
             data-command={command}
             onFocus={() => {
               setCurrent(at);
             }}
             onClick={() => {
-              if (isAllowed) {
-                run(command, { name });
+              if (isEnabled) {
+                void commands.execute(command, { name });
               }
             }}
           >
-            <Icon />
+            <Icon icon={commands.icon(command, { name })} />
           </button>
         );
       })}

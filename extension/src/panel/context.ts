@@ -1,3 +1,4 @@
+import type { CommandRegistry } from '@lumino/commands';
 import * as React from 'react';
 
 import type { ICluster, IPulse } from '../contract';
@@ -5,12 +6,8 @@ import type { IWorkbench } from '../tokens';
 
 /** What all parts of the panel have at hand. */
 export interface IPanelContext extends IWorkbench {
-  /** Execute a command of this extension. */
-  run: (command: string, args?: Record<string, string>) => void;
-  /** Whether there is such a command: some are of plugins that can be disabled. */
-  can: (command: string) => boolean;
-  /** Whether a command can be executed now. */
-  isEnabled: (command: string, args: Record<string, string>) => boolean;
+  /** Some commands are of plugins that can be disabled. */
+  commands: CommandRegistry;
   /** Begin to drag the code of a cluster into a notebook. */
   drag: (cluster: ICluster, event: React.PointerEvent) => void;
 }

@@ -103,7 +103,7 @@ export function BrokenRecord({ broken }: { broken: IBrokenRecord }): React.JSX.E
 
 /** What stands in place of an empty list. */
 export function EmptyList(): React.JSX.Element {
-  const { model, trans, run, can } = usePanel();
+  const { model, trans, commands } = usePanel();
   if (model.connectionState === 'connecting') {
     return <p className="wb-Nothing">{trans.__('Looking for clusters…')}</p>;
   }
@@ -121,12 +121,12 @@ export function EmptyList(): React.JSX.Element {
       <p>
         {trans.__('In a terminal:')} <code>workbench start 8</code>
       </p>
-      {can(CommandIDs.newCluster) && (
+      {commands.hasCommand(CommandIDs.newCluster) && (
         <button
           type="button"
           className="wb-TextButton wb-mod-accept"
           onClick={() => {
-            run(CommandIDs.newCluster);
+            void commands.execute(CommandIDs.newCluster);
           }}
         >
           {trans.__('New cluster…')}

@@ -1,6 +1,7 @@
+import { addIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { AddIcon, Preformatted, useClock, useSignal } from '../components';
+import { Icon, Preformatted, useClock, useSignal } from '../components';
 import type { IEnded, IStart } from '../contract';
 import { formatDuration, formatTime, unavailableReason } from '../format';
 import { notifyError } from '../notify';
@@ -11,7 +12,7 @@ import { useAnnouncement } from './liveRegion';
 import { BrokenRecord, ConnectionNotice, EmptyList, OutdatedNotice } from './notices';
 
 /** The panel of clusters. */
-export function Panel({ desk: context }: { desk: IPanelContext }): React.JSX.Element {
+export function Panel({ context }: { context: IPanelContext }): React.JSX.Element {
   const now = useClock(React.useCallback(() => context.model.now(), [context]));
   return (
     <PanelContext.Provider value={context}>
@@ -24,13 +25,13 @@ export function Panel({ desk: context }: { desk: IPanelContext }): React.JSX.Ele
 }
 
 function Header(): React.JSX.Element {
-  const { model, trans, run, can } = usePanel();
+  const { model, trans, commands } = usePanel();
   useSignal(model.changed);
   const reason = unavailableReason(model, trans);
   return (
     <div className="wb-Head">
       <h2>{trans.__('MPI Clusters')}</h2>
-      {can(CommandIDs.newCluster) && (
+      {commands.hasCommand(CommandIDs.newCluster) && (
         <button
           type="button"
           className="wb-Button"
@@ -38,10 +39,10 @@ function Header(): React.JSX.Element {
           aria-label={trans.__('New cluster')}
           disabled={reason !== ''}
           onClick={() => {
-            run(CommandIDs.newCluster);
+            void commands.execute(CommandIDs.newCluster);
           }}
         >
-          <AddIcon />
+          <Icon icon={addIcon} />
         </button>
       )}
     </div>
@@ -153,7 +154,7 @@ export function EndedSection(): React.JSX.Element | null {
 }
 
 function EndedItem({ ended }: { ended: IEnded }): React.JSX.Element {
-  const { trans, run, can } = usePanel();
+  const { trans, commands } = usePanel();
   const now = React.useContext(NowContext);
   const { id, name, state, reason, when, logs } = ended;
   const labels = {
@@ -172,14 +173,14 @@ function EndedItem({ ended }: { ended: IEnded }): React.JSX.Element {
       <p className={state === 'failed' ? 'wb-Error' : ''}>{reason}</p>
       <div className="wb-Foot">
         <time>{formatTime(when, now)}</time>
-        {logs !== null && can(CommandIDs.logs) && (
+        {logs !== null && commands.hasCommand(CommandIDs.logs) && (
           <button
             type="button"
             className="wb-TextButton"
             title={logs}
             aria-label={trans.__('Logs of %1, which has ended', name)}
             onClick={() => {
-              run(CommandIDs.logs, { name, id });
+              void commands.execute(CommandIDs.logs, { name, id });
             }}
           >
             {trans.__('Logs')}

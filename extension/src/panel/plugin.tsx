@@ -39,11 +39,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     const { trans } = workbench;
     const panel = new ClustersWidget({
       ...workbench,
-      run: (command, args) => {
-        void commands.execute(command, args);
-      },
-      can: command => commands.hasCommand(command),
-      isEnabled: (command, args) => commands.isEnabled(command, args),
+      commands,
       drag: (cluster, event) => {
         startDrag(cluster, event, target => {
           const panel = notebooks?.find(notebook => notebook.node.contains(target));
@@ -90,7 +86,7 @@ export class ClustersWidget extends ReactWidget {
   }
 
   protected override render(): React.JSX.Element {
-    return <Panel desk={this.context} />;
+    return <Panel context={this.context} />;
   }
 
   protected override onActivateRequest(message: Message): void {

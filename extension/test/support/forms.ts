@@ -1,6 +1,6 @@
 import { Signal } from '@lumino/signaling';
 
-import type { IClusters, IFormSource } from '../../src/cluster-form/formModel';
+import type { IFormSource } from '../../src/cluster-form/formModel';
 import type {
   ICheck,
   ICluster,
@@ -10,7 +10,7 @@ import type {
   IStart,
   Options
 } from '../../src/contract';
-import type { ConnectionState } from '../../src/model/clusters';
+import type { ConnectionState, IClusterLookup } from '../../src/model/clusters';
 
 function field(
   name: string,
@@ -85,7 +85,7 @@ function respond<T>(value: T | Error): Promise<T> {
 }
 
 /** What is known of clusters. */
-export class FakeClusters implements IClusters {
+export class FakeClusters implements IClusterLookup {
   starts: IStart[] = [];
   clusters: ICluster[] = [];
   connectionState: ConnectionState = 'live';

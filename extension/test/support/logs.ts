@@ -1,3 +1,5 @@
+import type { TestContext } from 'node:test';
+
 import type { ILogSource } from '../../src/api';
 import type { ILogPart } from '../../src/contract';
 import { LogsModel } from '../../src/logs/logsModel';
@@ -29,13 +31,29 @@ export class FakeLogs implements ILogSource {
 
   readonly downloadUrl = (file: string) => `/${file}`;
 
+  /** Answer nothing until the release. */
+  hold(): void {
+    this.held = new Promise(resolve => {
+      this.release = resolve;
+    });
+  }
+
+  release: () => void = () => undefined;
+
   write(file: string, text: string): void {
     this.texts.set(file, (this.texts.get(file) ?? '') + text);
   }
 
   private respond<T>(value: T): Promise<T> {
-    return this.trouble ? Promise.reject(this.trouble) : Promise.resolve(value);
+    return this.held.then(() => {
+      if (this.trouble) {
+        throw this.trouble;
+      }
+      return value;
+    });
   }
+
+  private held = Promise.resolve();
 }
 
 /** Return a model of the logs of a cluster, and what it asks. */
@@ -50,6 +68,17 @@ export function opened(
   clusters.update({ clusters: [cluster('mpi')], ...known });
   const model = new LogsModel('mpi', logs, clusters, file, 1);
   return { logs, clusters, model };
+}
+
+/** Return a model whose timers are a fake, and what lets time pass. */
+export function polled(context: TestContext, ...how: Parameters<typeof opened>) {
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const pass = async (time: number) => {
+    await turn();
+    context.mock.timers.tick(time);
+    await turn();
+  };
+  return { ...opened(...how), pass };
 }
 
 /** Wait until a model says that something is so. */
