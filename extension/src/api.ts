@@ -34,43 +34,43 @@ export class Api {
     return this.request<IState>('GET', ['clusters']);
   }
 
-  /** Ask for a cluster; it is started by the server. */
+  /** Request a cluster; the server starts it. */
   start(options: Options): Promise<IStart> {
     return this.request<IStart>('POST', ['clusters'], options);
   }
 
-  /** Forget a start, or end one that has not come to its end. */
+  /** Remove a start from the list, or cancel one that is under way. */
   async dismiss(start: string): Promise<void> {
     await this.request('DELETE', ['starts', start]);
   }
 
-  /** Have a cluster have so many ranks in total. */
+  /** Scale a cluster to this number of ranks in total. */
   async scale(cluster: ICluster['name'], ranks: number): Promise<void> {
     await this.request('POST', ['clusters', cluster, 'scale'], { ranks });
   }
 
-  /** Start the MPI worlds of a cluster anew. */
+  /** Restart the MPI worlds of a cluster. */
   async restart(cluster: ICluster['name']): Promise<void> {
     await this.request('POST', ['clusters', cluster, 'restart'], {});
   }
 
-  /** End a cluster. */
+  /** Stop a cluster. */
   async stop(cluster: ICluster['name']): Promise<void> {
     await this.request('DELETE', ['clusters', cluster]);
   }
 
-  /** Forget why the last change of a cluster has failed. */
+  /** Remove the error of the last change of a cluster. */
   async dismissError(cluster: ICluster['name']): Promise<void> {
     await this.request('DELETE', ['clusters', cluster, 'error']);
   }
 
   /**
-   * Ask the server.
+   * Send a request to the server.
    *
    * @param path - Parts of the path below `workbench/api/`.
-   * @param query - What follows the question mark.
-   * @param signal - Ends the request.
-   * @throws {@link ApiError} if the answer is not a good one, or none.
+   * @param query - The query of the address.
+   * @param signal - Aborts the request.
+   * @throws {@link ApiError} if the server responds with an error, or not at all.
    */
   async request<T>(
     method: string,
@@ -94,7 +94,7 @@ export class Api {
     return (text === '' ? null : JSON.parse(text)) as T;
   }
 
-  /** Return what a form for a new cluster has to know. */
+  /** Return the description of the form for a new cluster. */
   form(): Promise<IFormDescription> {
     return this.request<IFormDescription>('GET', ['form']);
   }
@@ -104,7 +104,7 @@ export class Api {
     return (await this.request<{ kernels: IKernel[] }>('GET', ['kernels'])).kernels;
   }
 
-  /** Return what would come of options. */
+  /** Return what a start with these options would do. */
   check(options: Options, signal?: AbortSignal): Promise<ICheck> {
     return this.request<ICheck>('POST', ['check'], options, {}, signal);
   }
@@ -112,7 +112,8 @@ export class Api {
   /**
    * Return the source of the logs of a cluster.
    *
-   * @param id - The identity of the cluster, where another one may have the name; empty: the cluster that has the name, or had it last.
+   * @param id - The identity of the cluster, where another one may have the name; empty: the one that has the name, or
+   *   had it last.
    */
   logs(cluster: string, id = ''): ILogSource {
     const path = ['clusters', cluster, 'logs'];
@@ -136,7 +137,7 @@ export class Api {
     return this.url('api', path) + URLExt.objectToQueryString({ ...query, ...this.login });
   }
 
-  /** Open the websocket by which changes are told. */
+  /** Open the websocket that reports changes. */
   connect(events: ISocketEvents): ISocket {
     const { WebSocket, wsUrl } = this.settings;
     const query = URLExt.objectToQueryString(this.login);
@@ -174,12 +175,12 @@ function errorOf(response: Response, text: string): ApiError {
   }
 }
 
-/** An answer of the server that says why not. */
+/** An error response of the server. */
 export class ApiError extends Error {
   /**
-   * @param status - The HTTP status; 0: there was no answer.
-   * @param message - Why not, in words.
-   * @param log - The last lines of a log that tell more.
+   * @param status - The HTTP status; 0: there was no response.
+   * @param message - The reason.
+   * @param log - The last lines of a log with details.
    */
   constructor(
     readonly status: number,

@@ -8,11 +8,11 @@ import clustersSvg from '../style/icons/clusters.svg';
 import dashboardSvg from '../style/icons/dashboard.svg';
 import scaleSvg from '../style/icons/scale.svg';
 
-/** What stands for clusters. */
+/** The icon of clusters. */
 export const clustersIcon = new LabIcon({ name: 'mpi-workbench:clusters', svgstr: clustersSvg });
-/** What stands for their dashboards. */
+/** The icon of dashboards. */
 export const dashboardIcon = new LabIcon({ name: 'mpi-workbench:dashboard', svgstr: dashboardSvg });
-/** What stands for another number of ranks. */
+/** The icon of the command that scales. */
 export const scaleIcon = new LabIcon({ name: 'mpi-workbench:scale', svgstr: scaleSvg });
 
 /** An icon on a button, which has a label of its own. */
@@ -22,14 +22,14 @@ export function Icon({ icon }: { icon: LabIcon.IMaybeResolvable }): React.JSX.El
   );
 }
 
-/** A text that somebody else has written, as it is: a log, a script, a command. */
+/** A text that is shown unchanged: a log, a script, a command. */
 export function Preformatted(props: {
   text: string;
   label: string;
-  /** Whether it tells of what was before. */
+  /** Whether the text is of an earlier state. */
   isStale?: boolean;
 }): React.JSX.Element {
-  // it may be longer than its box, and is scrolled by keys
+  // the text may be longer than its box, and is scrolled by keys
   return (
     <pre
       className={`wb-Verbatim${props.isStale ? ' wb-mod-old' : ''}`}
@@ -42,7 +42,7 @@ export function Preformatted(props: {
   );
 }
 
-// Milliseconds for which a button says that it has copied.
+// Milliseconds for which the button shows that it has copied.
 const COPIED_DURATION = 2000;
 
 /** A button that copies a text. */
@@ -76,7 +76,7 @@ export function CopyButton(props: {
   );
 }
 
-/** Return what stands above the content of a tab: a sentence, and buttons. */
+/** Create the banner above the content of a tab: a message and buttons. */
 export function createBanner(
   message: string,
   buttons: readonly { label: string; run: () => void }[]
@@ -95,12 +95,12 @@ export function createBanner(
   return banner;
 }
 
-/** Draw a component again at each signal. */
+/** Render a component again at each signal. */
 export function useSignal(signal: ISignal<unknown, void>): void {
   const [, redraw] = React.useReducer((count: number) => count + 1, 0);
   React.useEffect(() => {
     signal.connect(redraw);
-    // what was told between the first draw and this
+    // the signal may have been emitted between the first render and this
     redraw();
     return () => {
       signal.disconnect(redraw);
@@ -108,7 +108,7 @@ export function useSignal(signal: ISignal<unknown, void>): void {
   }, [signal]);
 }
 
-// Seconds between two draws of what tells a time.
+// Seconds between two renders of components that show a time.
 const CLOCK_INTERVAL = 5;
 
 /** Return the time, now and every few seconds. */

@@ -1,6 +1,6 @@
-/** What the server extension tells and takes; times are seconds since the epoch. */
+/** What the server extension sends and receives; times are seconds since the epoch. */
 
-/** A cluster, as its record and its scheduler tell. */
+/** A cluster, from its record and its scheduler. */
 export interface ICluster {
   id: string;
   name: string;
@@ -28,7 +28,7 @@ export interface ICluster {
   error: string | null;
 }
 
-/** A start that somebody has asked this server for. */
+/** A start that this server was asked for. */
 export interface IStart {
   id: string;
   name: string | null;
@@ -38,7 +38,7 @@ export interface IStart {
   since: number;
 }
 
-/** A record that cannot be used; nameless: the registry itself. */
+/** A record that cannot be read; without a name: the registry itself. */
 export interface IBrokenRecord {
   name: string;
   error: string;
@@ -48,7 +48,7 @@ export interface IBrokenRecord {
 export interface IEnded {
   id: string;
   name: string;
-  /** By its user, in order without him (idle, walltime), or because something has failed. */
+  /** `stopped` by the user; `ended` in order without the user (idle, walltime); `failed`. */
   state: 'stopped' | 'ended' | 'failed';
   reason: string;
   when: number;
@@ -69,7 +69,7 @@ export interface IPulse {
   idle: number | null;
 }
 
-/** How everything stands. */
+/** The whole state. */
 export interface IState {
   version: string;
   clusters: ICluster[];
@@ -80,7 +80,7 @@ export interface IState {
   time: number;
 }
 
-/** What has changed of the clusters; the rest is whole. */
+/** The clusters that have changed; all else is complete. */
 export interface IChange {
   clusters: ICluster[];
   gone: string[];
@@ -91,7 +91,7 @@ export interface IChange {
   time: number;
 }
 
-/** What comes by the websocket. */
+/** A message of the websocket. */
 export type Message =
   | ({ type: 'state' } & IState)
   | ({ type: 'changed' } & IChange)
@@ -118,7 +118,7 @@ export interface IScheduler {
   batch: boolean;
 }
 
-/** What a form has to know. */
+/** The description of a form. */
 export interface IFormDescription {
   schedulers: IScheduler[];
   default_scheduler: string;
@@ -139,7 +139,7 @@ export interface IKernel {
   hint: string | null;
 }
 
-/** What would come of options. */
+/** What a start with some options would do. */
 export interface ICheck {
   /** By the names of fields; nameless: of no field. */
   errors: Record<string, string>;

@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ICluster } from './contract';
 import type { ClustersModel } from './model/clusters';
 
-/** What a state is like: the colour of its dot. */
+/** The category of a state, which its dot has as a colour. */
 export type StateCategory = 'good' | 'waiting' | 'bad' | 'ending';
 
 const CATEGORIES: Record<string, StateCategory> = {
@@ -17,7 +17,7 @@ const CATEGORIES: Record<string, StateCategory> = {
   done: 'ending'
 };
 
-/** Return what a cluster is like. */
+/** Return the category of the state of a cluster. */
 export function stateCategory(cluster: ICluster): StateCategory {
   if (cluster.busy !== null) {
     return cluster.busy === 'stopping' ? 'ending' : 'waiting';
@@ -25,7 +25,7 @@ export function stateCategory(cluster: ICluster): StateCategory {
   return CATEGORIES[cluster.state] ?? 'waiting';
 }
 
-/** Return the state of a cluster in a word. */
+/** Return the label of the state of a cluster. */
 export function formatState(cluster: ICluster, trans: TranslationBundle): string {
   const labels: Record<string, string> = {
     submitted: trans.__('submitted'),
@@ -48,7 +48,7 @@ export function formatState(cluster: ICluster, trans: TranslationBundle): string
   return labels[state] ?? state;
 }
 
-/** Return in a sentence why the server cannot be asked for anything; empty: it can. */
+/** Return why the server takes no requests; empty: it does. */
 export function unavailableReason(
   {
     connectionState: state,
@@ -66,7 +66,7 @@ export function unavailableReason(
   }
 }
 
-/** Return some time in words: two units at most, as `1 h 05 min` or `40 s`. */
+/** Return a duration in two units at most, as `1 h 05 min` or `40 s`. */
 export function formatDuration(seconds: number, trans: TranslationBundle): string {
   const whole = Math.max(0, Math.floor(seconds));
   if (whole < 60) {
@@ -93,7 +93,7 @@ export function formatBytes(count: number): string {
   return `${digits} ${units[power] ?? ''}`;
 }
 
-/** Return a time of day, with the day if that is another one. */
+/** Return a time of day, with the day unless it is today. */
 export function formatTime(time: number, now: number): string {
   const date = new Date(time * 1000);
   const hours = date.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });

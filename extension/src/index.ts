@@ -1,4 +1,4 @@
-/** The extension: one plugin for each thing that it does, and each can be disabled. */
+/** The extension: one plugin for each feature, and each can be disabled. */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
@@ -18,7 +18,7 @@ import { panelPlugin } from './panel/plugin';
 import { statusBarPlugin } from './statusBar';
 import { CommandIDs, IWorkbench, PLUGIN_ID } from './tokens';
 
-/** What all other plugins stand on: the model, the requests, the settings. */
+/** What all other plugins use: the model, the requests, the settings. */
 const workbenchPlugin: JupyterFrontEndPlugin<IWorkbench> = {
   id: PLUGIN_ID,
   description: 'The clusters of this user, and requests to the server about them.',
@@ -50,7 +50,7 @@ const workbenchPlugin: JupyterFrontEndPlugin<IWorkbench> = {
     if (stateDB) {
       void persistSelection(model, stateDB);
     }
-    // what commands mean, are called and may do depends on the clusters
+    // the targets, the labels and the permissions of commands depend on the clusters
     model.changed.connect(() => {
       for (const id of Object.values(CommandIDs).filter(id => app.commands.hasCommand(id))) {
         app.commands.notifyCommandChanged(id);

@@ -5,12 +5,12 @@ import * as React from 'react';
 import { ApiError } from './api';
 import { Preformatted } from './components';
 
-// Characters of a notification that JupyterLab shows.
+// The number of characters of a notification that JupyterLab shows.
 const MAX_LENGTH = 140;
-// Milliseconds to read a hint.
+// Milliseconds to read an information.
 const INFO_DURATION = 8000;
 
-/** Return what tells the user that something has failed, and why. */
+/** Return a handler of errors that notifies the user of the error. */
 export function notifyError(title: string, trans: TranslationBundle): (error: unknown) => void {
   return error => {
     const reason = error instanceof Error ? error.message : String(error);
@@ -23,12 +23,12 @@ export function notifyError(title: string, trans: TranslationBundle): (error: un
   };
 }
 
-/** Tell the user why nothing happens. Lab shows what has no time of its own in its list alone. */
+/** Notify the user. JupyterLab shows a notification without a duration in its list only. */
 export function notifyInfo(message: string, actions: Notification.IAction[] = []): void {
   Notification.info(message, { autoClose: INFO_DURATION, actions });
 }
 
-/** Return the button of a notification behind which all of it stands, where there is more than is shown. */
+/** Return the button of a notification that shows the whole message, where it is longer than JupyterLab shows. */
 export function detailsActions(
   title: string,
   message: string,

@@ -5,7 +5,7 @@ import type { Api } from './api';
 import type { ClustersModel } from './model/clusters';
 import type { Settings } from './model/settings';
 
-/** What all plugins of this extension stand on. */
+/** What all plugins of this extension use. */
 export interface IWorkbench {
   readonly api: Api;
   readonly model: ClustersModel;
@@ -18,7 +18,7 @@ export const IWorkbench = new Token<IWorkbench>(
   'The clusters of this user, and requests to the server about them.'
 );
 
-/** Commands; all but `newCluster` and `show` take `{name}`, and mean the chosen cluster without one. */
+/** Commands; all but `newCluster` and `show` take `{name}`, and act on the selected cluster without it. */
 export const CommandIDs = {
   show: 'mpi-workbench:show',
   /** Of the plugin of the form. */
@@ -37,14 +37,14 @@ export function describeArgs(properties: JSONObject): { args: JSONObject } {
   return { args: { type: 'object', properties } };
 }
 
-/** What commands about a cluster take. */
+/** The arguments of commands about a cluster. */
 export const CLUSTER_ARGS = {
   name: { type: 'string', description: 'The name of a cluster; default: the chosen cluster.' },
   isCard: { type: 'boolean', description: 'Whether the command stands in the menu of a card.' }
 };
 
-/** The folder of plugins and settings. */
+/** The plugin that has the settings. */
 export const PLUGIN_ID = 'mpi-workbench:plugin';
 
-/** Names in the page. */
+/** The id of the panel in the page. */
 export const PANEL_ID = 'mpi-workbench-clusters';

@@ -33,7 +33,7 @@ export function observeVisibility(
 /**
  * Watch the pulses of clusters while a widget is visible.
  *
- * @param name - Returns the name of the cluster whose pulses the widget shows; without it, the widget shows those of all.
+ * @param name - Returns the name of the cluster whose pulses the widget shows; undefined: it shows those of all.
  */
 export function watchWhileVisible(
   widget: ReactWidget,

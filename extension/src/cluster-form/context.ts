@@ -3,7 +3,7 @@ import * as React from 'react';
 
 import type { FormModel } from './formModel';
 
-/** What all parts of the form have at hand. */
+/** What all components of the form use. */
 export interface IFormContext {
   model: FormModel;
   trans: TranslationBundle;
@@ -11,11 +11,11 @@ export interface IFormContext {
 
 export const FormContext = React.createContext<IFormContext | null>(null);
 
-/** Return what the form has at hand. */
+/** Return the context of the form. */
 export function useForm(): IFormContext {
   const form = React.useContext(FormContext);
   if (form === null) {
-    throw new Error('parts of the form are used in the form only');
+    throw new Error('components of the form need the context of the form');
   }
   return form;
 }

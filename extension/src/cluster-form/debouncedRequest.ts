@@ -1,25 +1,25 @@
 import type { IDisposable } from '@lumino/disposable';
 
-/** What is asked, and what is done with the answers. */
+/** The options of a debounced request. */
 export interface IDebouncedRequestOptions<Question, Answer> {
-  /** The signal is given when nobody wants to know any more. */
+  /** The signal aborts a request whose reply is of no use any more. */
   send: (question: Question, signal: AbortSignal) => Promise<Answer>;
   onReply: (answer: Answer) => void;
   onError: (error: unknown) => void;
-  /** Milliseconds without another question before one is asked. */
+  /** Milliseconds without another call before the request is sent. */
   delay: number;
 }
 
-/** Asks the last of many questions, once no other has come for a while. Answers to earlier ones are dropped. */
+/** Sends the last of many requests, once no other has come for a while. Replies to earlier ones are dropped. */
 export class DebouncedRequest<Question, Answer> implements IDisposable {
   constructor(private readonly options: IDebouncedRequestOptions<Question, Answer>) {}
 
-  /** Whether the last question has no answer yet. */
+  /** Whether the last request has no reply yet. */
   get isPending(): boolean {
     return this.timer !== undefined || this.reply !== undefined;
   }
 
-  /** Ask this, unless there is another question soon. */
+  /** Send this request, unless there is another one soon. */
   invoke(question: Question): void {
     if (!this._isDisposed) {
       this.abort();
@@ -31,7 +31,7 @@ export class DebouncedRequest<Question, Answer> implements IDisposable {
     }
   }
 
-  /** Ask at once what waits; resolves when the last question has been answered. */
+  /** Send a waiting request at once; resolves when the last request has its reply. */
   async flush(): Promise<void> {
     while (this.isPending) {
       if (this.timer !== undefined) {
@@ -86,7 +86,7 @@ export class DebouncedRequest<Question, Answer> implements IDisposable {
   private reply: Promise<void> | undefined;
   private pending: Question | undefined;
   private controller = new AbortController();
-  // of the last question
+  // of the last request
   private generation = 0;
   private _isDisposed = false;
 }

@@ -5,19 +5,19 @@ import type { IField, IFormDescription } from '../contract';
 import { useForm } from './context';
 import { KERNEL } from './values';
 
-/** What each control has, whatever it looks like. */
+/** The properties of each control. */
 export interface IControlProps {
   id: string;
   'aria-invalid': boolean;
   'aria-describedby': string;
 }
 
-/** A label, its control, a line about it, and what is wrong with it. */
+/** A label, its control, a help text, and an error. */
 export function LabeledControl(props: {
   name: string;
   label: string;
   help?: string;
-  /** What is wrong, if it is not what the server says of this name. */
+  /** The error, if it is not that of the server for this name. */
   error?: React.ReactNode;
   isWide?: boolean;
   children: (control: IControlProps) => React.ReactNode;
@@ -118,7 +118,7 @@ function OptionInput({
   }
 }
 
-/** What starts the cluster: only what is there can be chosen. */
+/** The scheduler: only those that were found can be selected. */
 export function SchedulerField({
   form,
   field

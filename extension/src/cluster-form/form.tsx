@@ -44,7 +44,7 @@ function Form({ form }: { form: IFormDescription }): React.JSX.Element {
       noValidate
       onSubmit={event => {
         event.preventDefault();
-        // who has closed the tab meanwhile is told elsewhere
+        // a notification reports the error if the tab was closed meanwhile
         model.start().then(countTry, notifyError(trans.__('New cluster'), trans));
       }}
     >
@@ -70,7 +70,7 @@ function Form({ form }: { form: IFormDescription }): React.JSX.Element {
   );
 }
 
-/** Lead to the first field with a wrong value, which may be one behind a click. */
+/** Focus the first field with a wrong value; the details that hide it open. */
 function focusFirstError(form: HTMLFormElement | null): void {
   const field = form?.querySelector<HTMLElement>('[aria-invalid="true"]');
   field?.closest('details')?.setAttribute('open', '');
@@ -142,7 +142,7 @@ function DirectoryField({ form }: { form: IFormDescription }): React.JSX.Element
   );
 }
 
-/** What is wrong, but with no field that is seen. */
+/** Errors that belong to no visible field. */
 export function GeneralErrors({ form }: { form: IFormDescription }): React.JSX.Element | null {
   const { model } = useForm();
   const { first, more } = visibleFields(form, model.values);
@@ -157,7 +157,7 @@ export function GeneralErrors({ form }: { form: IFormDescription }): React.JSX.E
   );
 }
 
-/** Why a request or the start has failed. */
+/** Why a request or the start failed. */
 export function FailureAlert(): React.JSX.Element | null {
   const { model, trans } = useForm();
   const { failure } = model;
@@ -174,7 +174,7 @@ export function FailureAlert(): React.JSX.Element | null {
 function Alert({ children }: { children: React.ReactNode }): React.JSX.Element {
   const box = React.useRef<HTMLDivElement>(null);
   React.useEffect(() => {
-    // it stands above the form, which may be scrolled
+    // the alert is above the form, which may be scrolled
     box.current?.scrollIntoView({ block: 'nearest' });
   }, []);
   return (
@@ -184,7 +184,7 @@ function Alert({ children }: { children: React.ReactNode }): React.JSX.Element {
   );
 }
 
-/** How the start that the server has accepted goes, and what ends it. */
+/** The progress of the accepted start, and the button that cancels it. */
 export function StartProgress(): React.JSX.Element {
   const { model, trans } = useForm();
   const isUnderWay = model.startId !== '';
@@ -229,7 +229,7 @@ function formatStage(cluster: ICluster | undefined, trans: TranslationBundle): s
   ].join(' · ');
 }
 
-/** The script of the job, as it would be handed in now, and what the scheduler says of it. */
+/** The script of the job as it would be submitted now, and the verdict of the scheduler. */
 export function ScriptPane(): React.JSX.Element {
   const { model, trans } = useForm();
   const { lastScript } = model;

@@ -7,10 +7,10 @@ import type { IClusterLookup } from '../model/clusters';
 import { DebouncedRequest } from './debouncedRequest';
 import { initialValues, KERNEL, startOptions, type Values } from './values';
 
-/** Milliseconds after the last key before what is filled in is checked. */
+/** Milliseconds between the last change of a value and its check. */
 export const CHECK_DELAY = 400;
 
-/** What went wrong with a request, or with a start. */
+/** The failure of a request or of a start. */
 export interface IFailure {
   message: string;
   log: string;
@@ -19,7 +19,7 @@ export interface IFailure {
 /** The requests of a form. */
 export type IFormSource = Pick<Api, 'form' | 'kernels' | 'check' | 'start' | 'dismiss'>;
 
-/** What is filled in for a start, what the server says of it, and the start. Knows nothing of pages. */
+/** The values of a form, their check by the server, and the start, without any view. */
 export class FormModel implements IDisposable {
   constructor(
     private readonly source: IFormSource,
@@ -40,17 +40,17 @@ export class FormModel implements IDisposable {
     });
   }
 
-  /** Emitted when anything is new. */
+  /** Emitted when anything has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** What there is to fill in; null: the server has not told yet. */
+  /** The description of the form; null: not loaded yet. */
   get form(): IFormDescription | null {
     return this._form;
   }
 
-  /** The kernels that run Python; null: the server has not told yet. */
+  /** The kernels that run Python; null: not loaded yet. */
   get kernels(): readonly IKernel[] | null {
     return this._kernels;
   }
@@ -59,39 +59,39 @@ export class FormModel implements IDisposable {
     return this._values;
   }
 
-  /** What is wrong with what was checked last, by the names of fields; nameless: of no field. */
+  /** The errors of the last check by the names of fields; without a name: of no field. */
   get errors(): Readonly<Record<string, string>> {
     return this.lastCheck.errors;
   }
 
-  /** The script of the job of what was checked last. */
+  /** The job script of the last check. */
   get script(): string | null {
     return this.lastCheck.script;
   }
 
-  /** The last script that there was: of use until there is another one. Empty: there was none. */
+  /** The last job script: shown until there is another one. Empty: there was none. */
   get lastScript(): string {
     return this._lastScript;
   }
 
-  /** Whether what is filled in has not been checked yet. */
+  /** Whether a check of the values is under way. */
   get isChecking(): boolean {
     return this.checks.isPending;
   }
 
-  /** The kernel that is chosen, if it cannot be started with. */
+  /** The selected kernel, if it has no workbench. */
   get unusableKernel(): IKernel | undefined {
     const name = this._values[KERNEL];
     return this._kernels?.find(kernel => kernel.name === name && kernel.version === null);
   }
 
-  /** The kernel that is chosen, if it is not among those that the server has told; empty: it is. */
+  /** The selected kernel, if the server does not list it; empty: the server does. */
   get unlistedKernel(): string {
     const name = String(this._values[KERNEL] ?? '');
     return this._kernels?.every(kernel => kernel.name !== name) ? name : '';
   }
 
-  /** Whether there is to be a start: nothing can be filled in meanwhile. */
+  /** Whether a start is under way: the values cannot change meanwhile. */
   get isStarting(): boolean {
     return this._isStarting;
   }
@@ -108,12 +108,12 @@ export class FormModel implements IDisposable {
     return start && cluster && cluster.created >= start.since ? cluster : undefined;
   }
 
-  /** Whether the cluster is ready, and the form of no more use. */
+  /** Whether the cluster is ready. */
   get isComplete(): boolean {
     return this._isComplete;
   }
 
-  /** Whether nothing is known that stands against a start. */
+  /** Whether the form can be submitted. */
   get canStart(): boolean {
     const isFree = this._form !== null && !this._isStarting && !this.unusableKernel;
     return isFree && Object.keys(this.errors).length === 0;
@@ -124,7 +124,7 @@ export class FormModel implements IDisposable {
     return this._failure ?? this._checkFailure;
   }
 
-  /** Ask what there is to fill in, and fill in what was remembered. */
+  /** Load the description, and restore remembered values. */
   async load(remembered: unknown): Promise<void> {
     const kernelsLoaded = this.loadKernels();
     try {
@@ -143,7 +143,7 @@ export class FormModel implements IDisposable {
     }
   }
 
-  /** Fill something in. */
+  /** Set a value. */
   set(name: string, value: string | boolean): void {
     if (this._form && !this._isStarting) {
       this._values = { ...this._values, [name]: value };
@@ -153,9 +153,9 @@ export class FormModel implements IDisposable {
   }
 
   /**
-   * Start what is filled in.
+   * Submit the form.
    *
-   * Resolves when the server has accepted the start, or the form tells why there is none.
+   * Resolves when the server has accepted the start, or the form shows why it did not.
    *
    * @throws {@link ApiError} if the server refuses a start whose form was closed meanwhile.
    */
@@ -168,7 +168,7 @@ export class FormModel implements IDisposable {
     this._failure = null;
     this.emit();
     try {
-      // somebody may press Enter, and close the form, sooner than it could be checked
+      // the user may press Enter, and close the form, before the check has ended
       await this.checks.flush();
       if (Object.keys(this.errors).length === 0 && !this.unusableKernel) {
         await this.submit(startOptions(form, this._values));
@@ -227,7 +227,7 @@ export class FormModel implements IDisposable {
 
   private async submit(options: Options): Promise<void> {
     if (this.failedStart !== null) {
-      // it is told of here, and somebody has done something about it
+      // this form has shown the failure, and the user submits again
       this.source.dismiss(this.failedStart).catch(() => undefined);
       this.failedStart = null;
     }
@@ -239,7 +239,7 @@ export class FormModel implements IDisposable {
 
   private readonly updateStart = (): void => {
     const start = this.clusters.findStart(this._startId);
-    // the answer to the request may come before the news of the start
+    // the response to the request may come before the model knows the start
     this.wasKnown ||= start !== undefined;
     const isLeft = this.isCancelled || (this.wasKnown && this.clusters.connectionState === 'live');
     const isGone = !start && isLeft;
@@ -285,7 +285,7 @@ export class FormModel implements IDisposable {
   private lastCheck: ICheck = { errors: {}, script: null };
   // whether the model knew the start
   private wasKnown = false;
-  // whether the server has cancelled the start: whatever is heard of it later, the form waits for nothing
+  // whether the server has cancelled the start: the form no longer waits for it
   private isCancelled = false;
   // the start that has failed in this form
   private failedStart: string | null = null;

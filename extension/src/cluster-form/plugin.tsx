@@ -17,10 +17,10 @@ import { CommandIDs, describeArgs, IWorkbench } from '../tokens';
 import { NewClusterForm } from './form';
 import { FormModel } from './formModel';
 
-// Where what was filled in is remembered.
+// The key of the remembered values.
 const KEY = 'mpi-workbench:new-cluster';
 
-/** The form for a new cluster, as a tab which comes back with the workspace. */
+/** The form for a new cluster, as a tab, which is restored with the workspace. */
 export const formPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:form',
   description: 'The form for a new cluster, as a tab.',
@@ -36,7 +36,7 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
     palette: ICommandPalette | null
   ) => {
     if (PageConfig.getOption('workbenchStarts') === 'false') {
-      return; // its site has the server start none
+      return; // this site does not let the server start clusters
     }
     const { api, model, trans } = workbench;
     const tracker = new WidgetTracker<FormTab>({ namespace: 'mpi-workbench-new-cluster' });
@@ -52,7 +52,7 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
       execute: async args => {
         let tab = tracker.find(tab => tab.model.startId === '');
         if (!tab) {
-          // that of a start which is under way: the start goes on, and the panel shows it
+          // a form whose start is under way: the start goes on, and the panel shows it
           tracker.forEach(other => {
             other.close();
           });
@@ -68,7 +68,7 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
           form.changed.connect(() => {
             void tracker.save(newTab);
             if (form.form) {
-              // what cannot be remembered is filled in again
+              // without a store the user fills in the form again
               stateDB?.save(KEY, { ...form.values }).catch(() => undefined);
             }
           });

@@ -1,16 +1,16 @@
 import type { IField, IFormDescription, Options } from '../contract';
 
-/** What is filled in, by the names of fields; items of lists are lines. */
+/** The values by the names of fields; items of lists are lines. */
 export type Values = Readonly<Record<string, string | boolean>>;
 
-/** What is asked for beside the fields that the server names. */
+/** Fields beside those of the server. */
 export const KERNEL = 'kernel';
 export const DIRECTORY = 'directory';
 
 const SCHEDULER = 'scheduler';
 const RANKS = 'ranks';
 const NAME = 'name';
-// What nearly everybody asks for, in the order of the form; the kernel comes last.
+// Fields that are always visible, in the order of the form; the kernel comes last.
 const MAIN_FIELDS = [
   SCHEDULER,
   NAME,
@@ -29,7 +29,7 @@ export function isBatch(form: IFormDescription, values: Values): boolean {
   return form.schedulers.some(scheduler => scheduler.name === values[SCHEDULER] && scheduler.batch);
 }
 
-/** Return the fields that are always seen, and those behind a click; without those that mean nothing now. */
+/** Return the fields that are always visible, and those behind a click, as far as they apply. */
 export function visibleFields(
   form: IFormDescription,
   values: Values
@@ -41,7 +41,7 @@ export function visibleFields(
   };
 }
 
-/** Return what a form is filled with at first: what was remembered, as far as it is still possible. */
+/** Return the initial values of a form: the remembered values, as far as they are still valid. */
 export function initialValues(form: IFormDescription, remembered: unknown): Values {
   const old = typeof remembered === 'object' ? { ...remembered } : {};
   const known = new Map<string, unknown>(Object.entries(old));
@@ -66,7 +66,7 @@ export function initialValues(form: IFormDescription, remembered: unknown): Valu
   return values;
 }
 
-/** Return what is asked of the server: what is seen and filled in. */
+/** Return the options of a start: the values of visible fields that are not empty. */
 export function startOptions(form: IFormDescription, values: Values): Options {
   const { first, more } = visibleFields(form, values);
   const options: Options = {};
@@ -96,19 +96,19 @@ function optionValue({ kind }: IField, value: string | boolean | undefined): Opt
   if (kind === 'list') {
     return text.split('\n').flatMap(line => line.trim() || []);
   }
-  // what is no number is refused by the server, in its words
+  // the server reports what is no number
   return kind === 'number' && /^[+-]?\d{1,15}$/.test(text) ? Number(text) : text;
 }
 
-/** The script of a job, and what its scheduler says of it. */
+/** The script of a job, and the verdict of its scheduler. */
 export interface IScript {
   script: string;
-  /** Who says it; empty: nobody was asked. */
+  /** The scheduler of the verdict; empty: there is no verdict. */
   scheduler: string;
   verdict: string;
 }
 
-/** Take the scheduler's answer from the last comment of a dry run, `# slurm says: ...`. */
+/** Parse the output of a dry run, whose last comment is the verdict: `# slurm says: ...`. */
 export function parseScript(output: string): IScript {
   const last = [...output.matchAll(/^# (\S+) says: /gm)].at(-1);
   if (!last) {

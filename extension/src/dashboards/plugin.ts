@@ -14,7 +14,7 @@ import { CLUSTER_ARGS, CommandIDs, describeArgs, IWorkbench } from '../tokens';
 import { DashboardTab } from './tab';
 import { viewUrl, withoutTime } from './view';
 
-/** Dashboards as tabs, which come back with the workspace and look as Lab does. */
+/** Dashboards as tabs, which are restored with the workspace and have the theme of JupyterLab. */
 export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:dashboards',
   description: 'The dashboards of clusters, as tabs.',
@@ -53,7 +53,7 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
       }),
       isEnabled: args => isUp(resolveCluster(workbench, args)),
       execute: async args => {
-        // a tab that comes back with the workspace may do so before its cluster is known
+        // a tab may be restored before its cluster is known
         const name =
           typeof args.name === 'string' ? args.name : resolveCluster(workbench, args)?.name;
         if (name === undefined) {
@@ -92,7 +92,7 @@ export const dashboardsPlugin: JupyterFrontEndPlugin<void> = {
         labShell.activateById(tab.id);
       }
     });
-    // only what is known for sure is told; a cluster that is not up yet has no dashboard
+    // only what is certain is shown; a cluster that is not up yet has no dashboard
     const updateTab = (tab: DashboardTab) => {
       const cluster = model.cluster(tab.cluster);
       if (isUp(cluster) || model.hasEnded(tab.cluster)) {

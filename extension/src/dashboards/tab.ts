@@ -14,7 +14,7 @@ import { createBanner, dashboardIcon } from '../components';
 import { ClusterIdentity } from '../model/clusterIdentity';
 import { viewTitle, viewUrl, withoutTime } from './view';
 
-/** What a tab shows. */
+/** The options of a dashboard tab. */
 export interface IDashboardOptions {
   cluster: string;
   /** The page that it was opened at. */
@@ -128,23 +128,23 @@ export class DashboardTab extends MainAreaWidget<IFrame> {
     return this.options.view;
   }
 
-  /** Hear which cluster has the name now, by its identity; another one than before loads the pages again. */
+  /** Set which cluster has the name now, by its identity; another one than before loads the dashboard again. */
   updateCluster(id: string | undefined): void {
     if (this.identity.update(id)) {
       this.load(withoutTime(this.view));
     }
     const { hasEnded, isKnown } = this.identity;
     this.endedBanner.setHidden(!hasEnded);
-    // the last that a dashboard has shown is of use; that there is none has been said
+    // the last state of a dashboard is of use; an empty frame is not
     this.toggleClass('wb-mod-blank', !this.options.framed || (hasEnded && !isKnown));
   }
 
-  /** Hear that the cluster has no dashboard yet. */
+  /** Mark that the cluster has no dashboard yet. */
   markPending(): void {
     this.identity.markPending();
   }
 
-  /** The look of the pages; another one loads them again, unless the cluster has ended. */
+  /** The theme of the dashboard; another one loads the dashboard again, unless the cluster has ended. */
   set theme(theme: 'light' | 'dark') {
     if (theme !== this.options.theme) {
       this.options.theme = theme;

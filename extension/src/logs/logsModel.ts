@@ -12,15 +12,15 @@ import { LogTail } from './logText';
 
 type IClusters = Pick<IClusterLookup, 'changed' | 'cluster' | 'hasEnded'>;
 
-/** Return what is known of clusters where the one whose logs are shown has ended for good. */
+/** Return a lookup in which every cluster has ended: for the logs of a cluster whose name another one may have. */
 export function endedClusters({ changed }: IClusters): IClusters {
   return { changed, cluster: () => undefined, hasEnded: () => true };
 }
 
-/** Milliseconds between two questions for more. */
+/** Milliseconds between two polls. */
 export const POLL_INTERVAL = 1000;
 
-/** The logs of one cluster, of which one is read, and followed while somebody sees it. Knows nothing of pages. */
+/** The logs of one cluster, without any view. One log is read, and followed while a user can see it. */
 export class LogsModel implements IDisposable {
   constructor(
     readonly name: string,
@@ -42,12 +42,12 @@ export class LogsModel implements IDisposable {
     this.onClustersChanged();
   }
 
-  /** Emitted when anything is new. */
+  /** Emitted when anything has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** The files that there are. */
+  /** The names of the log files. */
   get fileNames(): IFileNames {
     return this._fileNames;
   }
@@ -57,17 +57,17 @@ export class LogsModel implements IDisposable {
     return this._file;
   }
 
-  /** What is read of it. */
+  /** The end of the file, as far as it is read. */
   get tail(): LogTail {
     return this._tail;
   }
 
-  /** Why nothing could be read the last time. */
+  /** Why the last read failed; empty: it did not. */
   get error(): string {
     return this._error;
   }
 
-  /** Whether more is asked for. */
+  /** Whether the log is followed. */
   get isFollowing(): boolean {
     return this._isFollowing;
   }
@@ -77,7 +77,7 @@ export class LogsModel implements IDisposable {
     return this.clusters.hasEnded(this.name);
   }
 
-  /** Whether it has, and its logs are there no longer. */
+  /** Whether the cluster has ended, and its logs were removed. */
   get areLogsRemoved(): boolean {
     return this._isEmpty && this.hasEnded;
   }
@@ -90,7 +90,7 @@ export class LogsModel implements IDisposable {
     }
   }
 
-  /** Ask for more as it comes, or no longer. */
+  /** Follow the log, or stop to. */
   follow(isFollowing: boolean): void {
     this._isFollowing = isFollowing;
     this.emit();
@@ -99,7 +99,7 @@ export class LogsModel implements IDisposable {
     }
   }
 
-  /** Say whether somebody sees it: nothing is read unless. */
+  /** Set whether the log is visible: nothing is read otherwise. */
   setVisible(isVisible: boolean): void {
     if (isVisible !== this.isVisible) {
       this.isVisible = isVisible;
@@ -143,7 +143,7 @@ export class LogsModel implements IDisposable {
       const { _file: file, _tail: tail, hasEnded } = this;
       const isNew = file !== null && (await tail.read(from => this.source.part(file, from)));
       this._error = '';
-      // what an ended cluster has written is soon read
+      // an ended cluster writes no more
       this.isComplete = !isNew && hasEnded;
     } catch (error) {
       this.isListStale = true;
@@ -154,7 +154,7 @@ export class LogsModel implements IDisposable {
     }
   }
 
-  // None of a cluster that is unknown, once it has ended.
+  // The server does not know a cluster that has ended and has no logs any more.
   private async listFiles(): Promise<ILogFile[]> {
     try {
       return await this.source.files();
@@ -191,7 +191,7 @@ export class LogsModel implements IDisposable {
     this.cluster = cluster;
     this.isListStale = true;
     if (this.identity.update(cluster?.id)) {
-      // a name can be given again
+      // a later cluster can have the name of an earlier one
       this.restart();
     } else {
       this.emit();
@@ -222,7 +222,7 @@ export class LogsModel implements IDisposable {
   private readonly _changed = new Signal<this, void>(this);
 }
 
-/** Return what is said above a log; empty: it speaks for itself. */
+/** Return the text of the banner above a log; empty: no banner. */
 export function bannerText(
   { tail, areLogsRemoved, hasEnded }: Pick<LogsModel, 'tail' | 'areLogsRemoved' | 'hasEnded'>,
   trans: TranslationBundle

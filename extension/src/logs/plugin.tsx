@@ -17,7 +17,7 @@ import { observeVisibility } from '../visibility';
 import { endedClusters, LogsModel } from './logsModel';
 import { LogViewer } from './viewer';
 
-/** The logs of clusters as tabs, which come back with the workspace. */
+/** The logs of clusters as tabs, which are restored with the workspace. */
 export const logsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:logs',
   description: 'The logs of clusters, as tabs.',
@@ -88,7 +88,7 @@ function onFileChanged(logs: LogsModel, save: () => void): void {
   });
 }
 
-/** The logs of a cluster as a tab: they are read while it can be seen. */
+/** The logs of a cluster as a tab: they are read while the tab is visible. */
 export class LogsTab extends ReactWidget {
   constructor(
     readonly model: LogsModel,

@@ -1,20 +1,20 @@
-/** Which cluster a page shows: a name can be given again. */
+/** The identity of the cluster that a tab shows: a later cluster can have the name of an earlier one. */
 export class ClusterIdentity {
   /** Whether the cluster has ended. */
   get hasEnded(): boolean {
     return this._hasEnded;
   }
 
-  /** Whether the page has shown it. */
+  /** Whether the tab has shown a cluster. */
   get isKnown(): boolean {
     return this.id !== undefined;
   }
 
   /**
-   * Hear which cluster has the name now.
+   * Set which cluster has the name now.
    *
-   * @param id - Its identity; undefined: none has.
-   * @returns Whether the page is to be loaded again.
+   * @param id - The identity of the cluster; undefined: no cluster has the name.
+   * @returns Whether the tab has to load its content again.
    */
   update(id: string | undefined): boolean {
     const isAnother = this.isKnown ? id !== this.id : this.isPending;
@@ -24,12 +24,12 @@ export class ClusterIdentity {
     return isNew;
   }
 
-  /** Hear that the cluster has nothing to show yet: what the page has got instead is loaded again. */
+  /** Mark that the cluster has no content yet: the tab loads again when there is some. */
   markPending(): void {
     this.isPending = true;
   }
 
-  // undefined: nothing of a cluster was shown yet
+  // undefined: no cluster was shown yet
   private id: string | undefined;
   private isPending = false;
   private _hasEnded = false;

@@ -15,13 +15,13 @@ import type {
 } from '../contract';
 import { type ISocket, type ISocketEvents, ReconnectingSocket } from './reconnectingSocket';
 
-/** Where the news come from. */
+/** The requests and the websocket of the server. */
 export interface IClusterSource {
   clusters: () => Promise<IState>;
   connect: (events: ISocketEvents) => ISocket;
 }
 
-/** What parts of this extension look up in the model of clusters. */
+/** The part of the model of clusters that other models use. */
 export interface IClusterLookup {
   readonly changed: ISignal<unknown, void>;
   readonly connectionState: ConnectionState;
@@ -30,7 +30,7 @@ export interface IClusterLookup {
   hasEnded: (name: string) => boolean;
 }
 
-/** All that is known of the clusters of this user. Knows nothing of pages; what shows it listens to its signals. */
+/** The state of the clusters of this user, without any view: views connect to its signals. */
 export class ClustersModel implements IDisposable {
   constructor(
     private readonly source: IClusterSource,
@@ -48,7 +48,7 @@ export class ClustersModel implements IDisposable {
     });
   }
 
-  /** Emitted when anything but a pulse is new. */
+  /** Emitted when anything but a pulse has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
@@ -63,17 +63,17 @@ export class ClustersModel implements IDisposable {
     return this._clusters;
   }
 
-  /** Records that cannot be used. */
+  /** Records that cannot be read. */
   get broken(): readonly IBrokenRecord[] {
     return this._broken;
   }
 
-  /** Starts that were asked for, without those that are clusters by now. */
+  /** Requested starts, without those whose clusters are ready. */
   get starts(): readonly IStart[] {
     return this._starts;
   }
 
-  /** Return a start, for some minutes also one that is a cluster by now. */
+  /** Return a start, for some minutes also one whose cluster is ready. */
   findStart(id: string): IStart | undefined {
     return this.allStarts.find(start => start.id === id);
   }
@@ -83,17 +83,17 @@ export class ClustersModel implements IDisposable {
     return this._ended;
   }
 
-  /** Whether all this is new. */
+  /** Whether the state is current. */
   get connectionState(): ConnectionState {
     return this._connectionState;
   }
 
-  /** Why it is not, in words. */
+  /** Why the state is not current. */
   get connectionError(): string {
     return this._connectionError;
   }
 
-  /** What the server calls its version; empty: it has told nothing yet. */
+  /** The version of the server; empty: no state has arrived yet. */
   get version(): string {
     return this._version;
   }
@@ -113,13 +113,13 @@ export class ClustersModel implements IDisposable {
     return this.byName.get(name);
   }
 
-  /** Return whether there is no cluster of a name, and that is known. */
+  /** Return whether it is certain that no cluster has a name. */
   hasEnded(name: string): boolean {
     const isUnreadable = this._broken.some(record => record.name === name || record.name === '');
     return this._connectionState === 'live' && !this.byName.has(name) && !isUnreadable;
   }
 
-  /** Return whether a cluster has ended, and that is known: there may be another one of its name. */
+  /** Return whether it is certain that a cluster has ended; another one may have its name. */
   hasClusterEnded({ id, name }: ICluster): boolean {
     const current = this.byName.get(name);
     return current ? current.id !== id : this.hasEnded(name);
@@ -130,7 +130,7 @@ export class ClustersModel implements IDisposable {
     return this.history.get(cluster);
   }
 
-  /** The cluster that was chosen, else the newest that is up; what commands mean that are given no name. */
+  /** The selected cluster, else the newest that is up: the cluster of commands without a name. */
   get selected(): ICluster | undefined {
     return (
       this.byName.get(this._selectedName) ??
@@ -139,12 +139,12 @@ export class ClustersModel implements IDisposable {
     );
   }
 
-  /** The name of the cluster that was chosen, which may not be there; empty: none was. */
+  /** The name of the selected cluster, which may not exist; empty: none was selected. */
   get selectedName(): string {
     return this._selectedName;
   }
 
-  /** Choose a cluster. */
+  /** Select a cluster. */
   select(name: string): void {
     if (this._selectedName !== name) {
       this._selectedName = name;
@@ -152,21 +152,21 @@ export class ClustersModel implements IDisposable {
     }
   }
 
-  /** Begin to listen. A second start does nothing. */
+  /** Connect. A second start does nothing. */
   start(): void {
     this.socket.start();
   }
 
-  /** Try at once to connect, where the next try is still some time away, or none is made any more. */
+  /** Connect at once, before the next attempt is due, or after the last one. */
   retry(): void {
     this.socket.reconnectNow();
     this.socket.start();
   }
 
   /**
-   * Return what is disposed when somebody looks no longer: pulses come only while somebody does.
+   * Request pulses until the returned object is disposed.
    *
-   * @param name - Of the cluster whose pulses are seen; undefined: those of all are.
+   * @param name - The name of the cluster whose pulses are visible; undefined: those of all clusters.
    */
   watch(name?: string): IDisposable {
     const viewer = { name };
@@ -250,13 +250,13 @@ export class ClustersModel implements IDisposable {
     this._pulsesChanged.emit();
   }
 
-  // A websocket does not say why it cannot be opened; a request does, and tells how things stand without one.
+  // A websocket does not report why it cannot be opened; a request does, and returns the state without a websocket.
   private async requestState(): Promise<void> {
     if (this._connectionState === 'live') {
       this.setConnectionState('reconnecting', '');
       this._changed.emit();
     }
-    // an answer that comes late tells less than the next one has told
+    // a late response is older than what came after it
     this.requestCount += 1;
     const count = this.requestCount;
     const isLatest = () => count === this.requestCount && !this.isSocketOpen();
@@ -273,7 +273,7 @@ export class ClustersModel implements IDisposable {
           error instanceof Error ? error.message : String(error)
         );
         if (this._connectionState === 'missing' && this._version === '') {
-          // it was never there: somebody has to install it first
+          // there was never an extension on this server: it has to be installed first
           this.socket.close();
         }
         this._changed.emit();
@@ -294,7 +294,7 @@ export class ClustersModel implements IDisposable {
   private readonly history = new PulseHistory();
   private byName = new Map<string, ICluster>();
   private readonly viewers = new Set<{ name: string | undefined }>();
-  // Requests for all clusters.
+  // The number of requests for the whole state.
   private requestCount = 0;
   // Seconds by which the server's clock is ahead of this one.
   private clockOffset = 0;
@@ -306,7 +306,7 @@ export class ClustersModel implements IDisposable {
   private _connectionState: ConnectionState = 'connecting';
   private _connectionError = '';
   private _version = '';
-  // The version that the server had first.
+  // The version of the server when this page was loaded.
   private initialVersion = '';
   private _selectedName = '';
   private _isDisposed = false;
@@ -314,7 +314,7 @@ export class ClustersModel implements IDisposable {
   private readonly _pulsesChanged = new Signal<this, void>(this);
 }
 
-/** Moments that are kept of each cluster: two minutes. */
+/** The number of pulses in the history of a cluster: two minutes. */
 export const HISTORY_LENGTH = 60;
 
 /** The last pulses of clusters. */
@@ -325,7 +325,7 @@ export class PulseHistory {
     return entry?.id === cluster.id ? entry.pulses : NONE;
   }
 
-  /** Take a pulse in. */
+  /** Add a pulse. */
   add(cluster: Pick<ICluster, 'name' | 'id'>, pulse: IPulse): void {
     const pulses = [...this.get(cluster).slice(1 - HISTORY_LENGTH), pulse];
     this.byName.set(cluster.name, { id: cluster.id, pulses });
@@ -340,16 +340,16 @@ export class PulseHistory {
     }
   }
 
-  // By name, with the id of whom it is: a name can be given again.
+  // By name, with the id of the cluster: a later cluster can have the name of an earlier one.
   private readonly byName = new Map<string, { id: string; pulses: readonly IPulse[] }>();
 }
 
 const NONE: readonly IPulse[] = [];
 
-/** Whether the news are new: `missing` if the server has no extension, `refused` if it lets nobody in. */
+/** The state of the connection: `missing` if the server has no extension, `refused` if it denies access. */
 export type ConnectionState = 'connecting' | 'live' | 'reconnecting' | 'missing' | 'refused';
 
-/** Return what a request that has failed says of the server. */
+/** Return the state of the connection after a failed request. */
 export function connectionStateAfter(error: unknown): ConnectionState {
   if (error instanceof ApiError) {
     if (error.isMissing) {

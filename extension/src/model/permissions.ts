@@ -8,7 +8,7 @@ export function isUp(cluster: ICluster | undefined): boolean {
   return cluster !== undefined && cluster.up > 0 && cluster.state !== 'closing';
 }
 
-/** Return whether the ranks of a cluster can be made others. */
+/** Return whether a cluster can be scaled or restarted. */
 export function isChangeable(cluster: ICluster | undefined): boolean {
   return isUp(cluster) && cluster?.busy === null;
 }
@@ -19,10 +19,10 @@ export function isStoppable(cluster: ICluster | undefined): boolean {
 }
 
 /**
- * Return the cluster that a command means: that of its argument, else the chosen one.
+ * Return the cluster of a command: the cluster that its arguments name, else the selected one.
  *
- * The menu of a card is about the cluster that a click on the card has chosen, and about no other if that one ends while
- * the menu is open.
+ * The menu of a card is for the cluster that a click on the card has selected, and for no other one if that cluster
+ * ends while the menu is open.
  */
 export function resolveCluster(
   { model }: { model: ClustersModel },

@@ -8,28 +8,28 @@ export interface ISocketEvents {
   closed: () => void;
 }
 
-/** What is done with a websocket. */
+/** The part of a websocket that is used. */
 export interface ISocket {
   send: (text: string) => void;
   close: () => void;
 }
 
-/** What a link needs. */
+/** The options of a reconnecting socket. */
 export interface IReconnectingSocketOptions {
   connect: (events: ISocketEvents) => ISocket;
   received: (text: string) => void;
-  /** Called with the seconds until the next try, when there is no connection, or none any more. */
+  /** Called with the seconds until the next attempt, when a connection failed or was lost. */
   lost: (wait: number) => void;
   random?: () => number;
 }
 
-// Seconds between tries: the first, and at most.
+// Seconds between attempts: the first delay, and the longest one.
 const FIRST_DELAY = 1;
 const MAX_DELAY = 30;
-// Seconds without a word after which a connection counts as lost: a server that is seen has one every two.
+// Seconds without a message after which a connection counts as lost: a server sends one every two to a visible page.
 const SILENCE_TIMEOUT = 20;
 
-/** A websocket that is opened again whenever it has been lost, each time after a longer while. */
+/** A websocket that reconnects whenever the connection is lost, with a growing delay. */
 export class ReconnectingSocket {
   constructor(private readonly options: IReconnectingSocketOptions) {}
 
@@ -38,14 +38,14 @@ export class ReconnectingSocket {
     return this._isOpen;
   }
 
-  /** Connect, and stay so until closed. A second start does nothing. */
+  /** Connect, and reconnect until closed. A second start does nothing. */
   start(): void {
     if (!this.socket && this.reconnectTimer === undefined) {
       this.connect();
     }
   }
 
-  /** Try at once, if there is no connection, instead of a try that hangs. */
+  /** Connect at once if there is no connection, also if an attempt hangs. */
   reconnectNow(): void {
     if (!this._isOpen && (this.socket || this.reconnectTimer !== undefined)) {
       this.close();
@@ -54,9 +54,9 @@ export class ReconnectingSocket {
   }
 
   /**
-   * Tell the server whether somebody looks, now and after each new connection: while somebody does it often says a word.
+   * Send what is visible to the server, now and after each new connection; the server then sends pulses often.
    *
-   * @param visible - The names of the clusters whose pulses are seen; true: all.
+   * @param visible - The names of the clusters whose pulses are visible; true: all.
    */
   setVisible(visible: boolean | readonly string[]): void {
     if (!JSONExt.deepEqual(this.visible, visible)) {
@@ -76,7 +76,7 @@ export class ReconnectingSocket {
   }
 
   private connect(): void {
-    // what an earlier socket still tells is of no interest
+    // events of an earlier socket are ignored
     const isCurrent = () => this.socket === socket;
     const socket = this.options.connect({
       opened: () => {
@@ -107,7 +107,7 @@ export class ReconnectingSocket {
     this.socket = undefined;
     this._isOpen = false;
     this.armSilenceTimer();
-    // browsers that have lost one server together do not come back together
+    // browsers that lost one server together must not reconnect together
     const jitter = 0.5 + (this.options.random ?? Math.random)() / 2;
     const delay = Math.min(MAX_DELAY, FIRST_DELAY * 2 ** this.attempts) * jitter;
     this.attempts += 1;
@@ -125,7 +125,7 @@ export class ReconnectingSocket {
     }
   }
 
-  // The end of a connection is not always told: a computer slept, or a cable was drawn.
+  // The end of a connection is not always reported: a computer slept, or a cable was unplugged.
   private armSilenceTimer(): void {
     clearTimeout(this.silenceTimer);
     this.silenceTimer =

@@ -2,27 +2,27 @@ import { type ISignal, Signal } from '@lumino/signaling';
 
 import type { ClustersModel } from './clusters';
 
-/** Where JupyterLab keeps what the user has chosen. */
+/** The settings as JupyterLab stores them. */
 export interface IStoredSettings {
   readonly composite: object;
   readonly changed: ISignal<unknown, unknown>;
 }
 
-/** What a user has chosen; always as it is now. */
+/** The current settings of the user. */
 export class Settings {
-  /** Whether clusters are spoken of in notifications. */
+  /** Whether there are notifications about clusters. */
   readonly notifications: boolean = true;
   /** Minutes before the end of a job at which one is warned. */
   readonly warnMinutes: number = 10;
   /** The page that a dashboard is opened at. */
   readonly dashboardPage: string = 'overview';
 
-  /** Emitted when the user has chosen something else. */
+  /** Emitted when a setting has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** Take what is stored, now and whenever it changes. */
+  /** Load the stored settings, now and whenever they change. */
   load(stored: IStoredSettings): void {
     const update = () => {
       Object.assign(this, stored.composite);
@@ -35,7 +35,7 @@ export class Settings {
   private readonly _changed = new Signal<this, void>(this);
 }
 
-/** What remembers something from one visit to the next. */
+/** A store that outlives the page. */
 export interface IStateStore {
   fetch: (key: string) => Promise<unknown>;
   save: (key: string, value: string) => Promise<unknown>;
@@ -43,13 +43,13 @@ export interface IStateStore {
 
 const KEY = 'mpi-workbench:chosen';
 
-/** Choose the cluster that was chosen at the last visit, and remember which one is. */
+/** Select the cluster that was selected at the last visit, and store each later selection. */
 export async function persistSelection(model: ClustersModel, store: IStateStore): Promise<void> {
   let saved: unknown;
   try {
     saved = await store.fetch(KEY);
   } catch {
-    // then the newest cluster is the chosen one
+    // then the newest cluster is selected
   }
   if (typeof saved === 'string' && model.selectedName === '') {
     model.select(saved);
@@ -57,7 +57,7 @@ export async function persistSelection(model: ClustersModel, store: IStateStore)
   const save = () => {
     if (model.selectedName !== '' && model.selectedName !== saved) {
       saved = model.selectedName;
-      // what cannot be remembered is chosen again
+      // without a store the user selects a cluster again
       store.save(KEY, model.selectedName).catch(() => undefined);
     }
   };

@@ -12,7 +12,7 @@ export function refusalReason(
       title.label
     );
   }
-  // without a kernel, what the file says
+  // without a kernel, the metadata of the file
   const kernel = session?.kernel?.name ?? model?.defaultKernelName ?? '';
   const language =
     specsManager.specs?.kernelspecs[kernel]?.language ?? model?.defaultKernelLanguage ?? '';

@@ -68,7 +68,7 @@ async function runDrag(
   let reason = '';
   const enter = (event: Event) => {
     const { target } = event;
-    // the body is told, too, of each element that has not taken it
+    // the body gets this event, too, for each element that has not taken it
     if (target instanceof Node && target !== document.body) {
       reason = refusal(target);
       if (reason !== '') {

@@ -1,6 +1,6 @@
 import type { ICluster, IEnded, IStart } from '../contract';
 
-/** What somebody wants to know wherever he looks. */
+/** An event that the user is notified of. */
 export interface IClusterEvent {
   kind: 'ready' | 'ends' | 'lost' | 'failed' | 'error' | 'start-failed' | 'ended';
   /** Of the cluster; empty: it has none yet. */
@@ -10,18 +10,18 @@ export interface IClusterEvent {
   ended?: IEnded;
 }
 
-// Clusters and starts that are remembered although they are gone.
+// The number of clusters and starts that are remembered after they are gone.
 const MAX_REMEMBERED = 2000;
-// Nobody is told of the end of a cluster that he ends himself.
+// No notification about the end of a cluster that the user ends.
 const ENDING_STATES = ['closing', 'completing', 'done'];
 
-/** Finds out what is news; each is told once. What is so when one comes is none, but a job that is about to end. */
+/** Detects events, each once. The state at the first call is no event, except a job that is about to end. */
 export class ClusterEventDetector {
   /**
-   * Return what is news since the last time.
+   * Return the events since the last call.
    *
    * @param now - Seconds since the epoch.
-   * @param warn - Seconds before the end of a job at which one is warned.
+   * @param warn - Seconds before the end of a job at which the user is warned.
    * @param ended - Clusters that have ended.
    */
   detect(
@@ -33,7 +33,7 @@ export class ClusterEventDetector {
   ): IClusterEvent[] {
     if (this.firstTime === 0) {
       this.firstTime = now;
-      // by the clock of the head or the scheduler one may end later than now
+      // by the clock of the head or the scheduler a cluster may end later than now
       remember(this.ended, ended);
     }
     const events = [
@@ -68,7 +68,7 @@ export class ClusterEventDetector {
       }
     }
     const isIntended = cluster.busy !== null || ENDING_STATES.includes(state) || state === 'failed';
-    // a world that dies rank by rank is told once, when the first one is lost
+    // a world that dies rank by rank is one event, when the first rank is lost
     const wasWhole = before?.busy === null && before.up === before.ranks && before.ranks === ranks;
     if (wasWhole && !isIntended && up < ranks) {
       kinds.push('lost');
@@ -98,7 +98,7 @@ export class ClusterEventDetector {
     return !isIntended && !isReported ? [{ kind: 'ended', name, ended }] : [];
   }
 
-  // When the first report was.
+  // The time of the first call.
   private firstTime = 0;
   private readonly clusters = new Map<string, ICluster>();
   private readonly starts = new Map<string, IStart>();
@@ -106,7 +106,7 @@ export class ClusterEventDetector {
   private readonly ended = new Map<string, IEnded>();
 }
 
-// Also what is gone, but not for ever: what cannot be read for a moment is no news when it is there again.
+// Keeps also some that are gone: what cannot be read for a moment is no event when it can be read again.
 function remember<T extends { id: string }>(known: Map<string, T>, items: readonly T[]): void {
   for (const item of items) {
     known.delete(item.id);
@@ -120,7 +120,7 @@ function remember<T extends { id: string }>(known: Map<string, T>, items: readon
   }
 }
 
-// Whether a cluster is that of a start, which tells of its failure.
+// Whether a cluster is that of a start, which reports its failure.
 function isStartedBy(
   starts: readonly IStart[],
   { name, created }: Pick<ICluster, 'name' | 'created'>

@@ -1,5 +1,5 @@
 /**
- * Return a function that returns whether the user has seen this page last, of all pages of this browser with the name.
+ * Return a function that returns whether the user saw this page last, of all pages of this browser with the name.
  *
  * @param name - The name of the lock that this page holds. A page that is closed leaves the lock to another one.
  * @param locks - The locks of the browser; undefined, as for pages of other hosts without TLS: each page counts.
@@ -8,7 +8,7 @@ export function trackLastSeenPage(name: string, locks: LockManager | undefined):
   if (!locks) {
     return () => true;
   }
-  // The request by which this page holds the lock: who takes it from himself may hear of the loss after the gain.
+  // The request by which this page holds the lock: who steals from itself may lose the old lock after the new one came.
   let held: object | undefined;
   let isQueued = false;
   const request = (steal: boolean) => {

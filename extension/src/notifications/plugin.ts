@@ -7,12 +7,12 @@ import { CommandIDs, IWorkbench } from '../tokens';
 import { ClusterEventDetector, type IClusterEvent } from './clusterEvents';
 import { trackLastSeenPage } from './lastSeenPage';
 
-// Seconds between two looks at the clock.
+// Seconds between two checks whether a job is about to end.
 const CHECK_INTERVAL = 20;
-// News of one moment that are told one by one.
+// The number of simultaneous events that have a notification each.
 const MAX_SINGLE = 3;
 
-/** Notifications of what somebody wants to know wherever he looks. */
+/** Notifications about clusters. */
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'mpi-workbench:notifications',
   description:
@@ -22,13 +22,13 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   activate: (app: JupyterFrontEnd, workbench: IWorkbench) => {
     const { api, model, settings } = workbench;
     const detector = new ClusterEventDetector();
-    // each tab of the browser has all news, and each notebook of Notebook 7 is a tab
+    // each tab of the browser detects all events, and each notebook of Notebook 7 is a tab
     const isLastSeenPage = trackLastSeenPage(
       `mpi-workbench:news:${api.settings.baseUrl}`,
       navigator.locks
     );
     const update = () => {
-      // before the first word of the server nothing is known
+      // before the first state of the server nothing is known
       if (model.version !== '') {
         const { clusters, starts, ended } = model;
         const warn = 60 * settings.warnMinutes;
@@ -76,7 +76,7 @@ function notify(
     label,
     callback: () => void app.commands.execute(command, { name, ...args })
   });
-  // a cluster that is over may have given its name away when somebody reads this
+  // another cluster may have the name by the time the user reads this
   const endedId = (kind === 'failed' ? cluster : ended)?.id;
   const hasLogs = name !== '' && ended?.logs !== null && app.commands.hasCommand(CommandIDs.logs);
   const logs = hasLogs

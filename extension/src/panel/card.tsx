@@ -10,7 +10,7 @@ import { notifyError } from '../notify';
 import { CommandIDs } from '../tokens';
 import { NowContext, usePanel, usePulses } from './context';
 
-/** What is told of a cluster, and what can be done with it; drawn again only if the cluster is another object. */
+/** The facts about a cluster, and its commands; rendered again only if the cluster is another object. */
 export const ClusterCard = React.memo(function Card(props: {
   cluster: ICluster;
   isSelected: boolean;
@@ -30,7 +30,7 @@ export const ClusterCard = React.memo(function Card(props: {
       data-cluster={cluster.name}
       data-state={cluster.state}
       onClick={select}
-      // the commands of the menu mean the chosen cluster
+      // the commands of the menu act on the selected cluster
       onContextMenu={select}
     >
       <div
@@ -57,7 +57,7 @@ export const ClusterCard = React.memo(function Card(props: {
   );
 });
 
-/** Why the last thing that was done to a cluster has failed, until somebody has read it. */
+/** Why the last change of a cluster failed, until the user dismisses it. */
 function LastError(props: { cluster: ICluster; error: string }): React.JSX.Element {
   const { name } = props.cluster;
   const { api, trans } = usePanel();
@@ -110,7 +110,7 @@ export function Facts({ cluster }: { cluster: ICluster }): React.JSX.Element {
   useSignal(settings.changed);
   const now = React.useContext(NowContext);
   const left = cluster.ends === null ? null : cluster.ends - now;
-  // what says no more than the state or the reason does not
+  // a message that only repeats the state or the reason is left out
   const { reason, state, message } = cluster;
   const hasMessage = reason === null && state !== 'ready' && !['', state].includes(message);
   return (
@@ -143,7 +143,7 @@ function formatPlace(cluster: ICluster, trans: TranslationBundle): string[] {
   ];
 }
 
-/** What a cluster does at the moment, and whether anybody uses it. */
+/** The load of a cluster at the moment, and its clients. */
 export function Pulse({ cluster }: { cluster: ICluster }): React.JSX.Element {
   const element = React.useRef<HTMLDivElement>(null);
   const pulses = usePulses(cluster, element);

@@ -4,7 +4,7 @@ import * as React from 'react';
 import type { ICluster, IPulse } from '../contract';
 import type { IWorkbench } from '../tokens';
 
-/** What all parts of the panel have at hand. */
+/** What all components of the panel use. */
 export interface IPanelContext extends IWorkbench {
   /** Some commands are of plugins that can be disabled. */
   commands: CommandRegistry;
@@ -14,16 +14,16 @@ export interface IPanelContext extends IWorkbench {
 
 export const PanelContext = React.createContext<IPanelContext | null>(null);
 
-/** Return what the panel has at hand. */
+/** Return the context of the panel. */
 export function usePanel(): IPanelContext {
   const panel = React.useContext(PanelContext);
   if (panel === null) {
-    throw new Error('parts of the panel are used in the panel only');
+    throw new Error('components of the panel need the context of the panel');
   }
   return panel;
 }
 
-/** Return the last pulses of a cluster, and whenever there are new ones while an element can be seen. */
+/** Return the last pulses of a cluster; while an element is visible, render again at each new pulse. */
 export function usePulses(cluster: ICluster, element: React.RefObject<Element>): readonly IPulse[] {
   const { model } = usePanel();
   const [, redraw] = React.useReducer((count: number) => count + 1, 0);

@@ -6,16 +6,16 @@ import type { ClustersModel } from '../model/clusters';
 
 type States = ReadonlyMap<string, string>;
 
-// Changes of one moment that are said one by one.
+// The number of simultaneous changes that are announced one by one.
 const MAX_LISTED = 3;
 
-/** Return what screen readers say: the clusters whose state has changed last. */
+/** Return the announcement for screen readers: the clusters whose state has changed last. */
 export function useAnnouncement(model: ClustersModel, trans: TranslationBundle): string {
   const [announcement, setAnnouncement] = React.useState('');
   React.useEffect(() => {
     let previous: States | null = null;
     const update = () => {
-      // before the first word of the server nothing is known
+      // before the first state of the server nothing is known
       if (model.version !== '') {
         const states = new Map(
           model.clusters.map(cluster => [cluster.name, formatState(cluster, trans)])
@@ -34,7 +34,7 @@ export function useAnnouncement(model: ClustersModel, trans: TranslationBundle):
   return announcement;
 }
 
-/** Return in words how clusters have changed; empty: they have not. */
+/** Return a description of how clusters have changed; empty: they have not. */
 export function describeChanges(before: States, now: States, trans: TranslationBundle): string {
   const parts = [
     ...[...now]

@@ -6,7 +6,7 @@ import { unavailableReason } from '../format';
 import { CommandIDs } from '../tokens';
 import { usePanel } from './context';
 
-/** What stands above the list when what it shows is not new, or there is nothing to show. */
+/** The notice above the list while the list is not current. */
 export function ConnectionNotice(): React.JSX.Element | null {
   const { model, trans } = usePanel();
   switch (model.connectionState) {
@@ -47,7 +47,7 @@ export function ConnectionNotice(): React.JSX.Element | null {
   }
 }
 
-/** What is said when the server was updated while the page stayed open. */
+/** The notice after an update of the server while the page was open. */
 export function OutdatedNotice(): React.JSX.Element | null {
   const { model, trans } = usePanel();
   return model.isOutdated ? (
@@ -101,7 +101,7 @@ export function BrokenRecord({ broken }: { broken: IBrokenRecord }): React.JSX.E
   );
 }
 
-/** What stands in place of an empty list. */
+/** What the panel shows in place of an empty list. */
 export function EmptyList(): React.JSX.Element {
   const { model, trans, commands } = usePanel();
   if (model.connectionState === 'connecting') {

@@ -53,7 +53,7 @@ function ClusterList(): React.JSX.Element {
   const { model, trans } = usePanel();
   useSignal(model.changed);
   const { clusters, broken, starts, connectionState } = model;
-  // those that have a cluster by now are seen by that
+  // a start whose cluster exists is shown by its card
   const pendingStarts = starts.filter(
     start => start.state === 'failed' || start.name === null || !model.cluster(start.name)
   );
@@ -93,7 +93,7 @@ function ClusterList(): React.JSX.Element {
   );
 }
 
-/** A start that has not come to its end, or has failed. */
+/** A start that is under way, or has failed. */
 export function StartItem({ start }: { start: IStart }): React.JSX.Element {
   const { api, trans } = usePanel();
   const now = React.useContext(NowContext);

@@ -70,14 +70,14 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     launcher?.add({
       command: CommandIDs.show,
       args: { isLauncher: true },
-      // a heading of Lab's own, in its words
+      // a heading of JupyterLab, in its translation
       category: (translator ?? nullTranslator).load('jupyterlab').__('Other'),
       rank: 20
     });
   }
 };
 
-/** The panel as a widget: pulses come while it can be seen. */
+/** The panel as a widget: the server sends pulses while it is visible. */
 export class ClustersWidget extends ReactWidget {
   constructor(private readonly context: IPanelContext) {
     super();
