@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { filterRanks, sortFileNames } from '../src/logs/logFiles';
+import { filterRanks, sortFileNames } from '../src/logs/logsModel';
 
 const NAMES = [
   'rank-10',

@@ -1,9 +1,27 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { CopyButton } from '../components';
 import type { IField, IFormDescription } from '../contract';
-import { useForm } from './context';
+import type { FormModel } from './formModel';
 import { KERNEL } from './values';
+
+/** What all components of the form use. */
+export interface IFormContext {
+  model: FormModel;
+  trans: TranslationBundle;
+}
+
+export const FormContext = React.createContext<IFormContext | null>(null);
+
+/** Return the context of the form. */
+export function useForm(): IFormContext {
+  const form = React.useContext(FormContext);
+  if (form === null) {
+    throw new Error('components of the form need the context of the form');
+  }
+  return form;
+}
 
 /** The properties of each control. */
 export interface IControlProps {

@@ -5,8 +5,15 @@ import { CopyButton, Preformatted, useSignal } from '../components';
 import type { ICluster, IFormDescription } from '../contract';
 import { formatState } from '../format';
 import { notifyError } from '../notify';
-import { FormContext, type IFormContext, useForm } from './context';
-import { KernelField, LabeledControl, OptionField, SchedulerField } from './fields';
+import {
+  FormContext,
+  type IFormContext,
+  KernelField,
+  LabeledControl,
+  OptionField,
+  SchedulerField,
+  useForm
+} from './fields';
 import { DIRECTORY, KERNEL, parseScript, visibleFields } from './values';
 
 /** The form for a new cluster, with the script of its job beside it. */

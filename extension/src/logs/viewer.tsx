@@ -3,9 +3,8 @@ import * as React from 'react';
 
 import { CopyButton, useSignal } from '../components';
 import { formatBytes } from '../format';
-import { filterRanks } from './logFiles';
 import { type ITextStyle, parseRuns } from './logText';
-import { bannerText, type LogsModel } from './logsModel';
+import { bannerText, filterRanks, type LogsModel } from './logsModel';
 
 /** The logs of a cluster, one at a time. */
 export function LogViewer(props: {
