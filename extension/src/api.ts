@@ -1,11 +1,29 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import { ApiError } from './apiError';
-import type { ICluster, IStart, IState, Options } from './contract';
-import type { IEvents, ISocket } from './model/link';
+import type {
+  ICheck,
+  ICluster,
+  IFormDescription,
+  IKernel,
+  ILogFile,
+  ILogPart,
+  IStart,
+  IState,
+  Options
+} from './contract';
+import type { ISocket, ISocketEvents } from './model/reconnectingSocket';
 
 const ROOT = 'workbench';
+
+/** The logs of a cluster. */
+export interface ILogSource {
+  files: () => Promise<ILogFile[]>;
+  /** A part of at most 256 KiB, as it can be shown; `from` below zero: so many bytes before the end. */
+  part: (file: string, from: number) => Promise<ILogPart>;
+  /** Where the browser finds all of a file, as it is. */
+  downloadUrl: (file: string) => string;
+}
 
 /** Requests to the server extension, with Jupyter's login and its XSRF token. */
 export class Api {
@@ -16,43 +34,43 @@ export class Api {
     return this.request<IState>('GET', ['clusters']);
   }
 
-  /** Ask for a cluster; it is started by the server. */
+  /** Request a cluster; the server starts it. */
   start(options: Options): Promise<IStart> {
     return this.request<IStart>('POST', ['clusters'], options);
   }
 
-  /** Forget a start, or end one that has not come to its end. */
+  /** Remove a start from the list, or cancel one that is under way. */
   async dismiss(start: string): Promise<void> {
     await this.request('DELETE', ['starts', start]);
   }
 
-  /** Have a cluster have so many ranks in total. */
+  /** Scale a cluster to this number of ranks in total. */
   async scale(cluster: ICluster['name'], ranks: number): Promise<void> {
     await this.request('POST', ['clusters', cluster, 'scale'], { ranks });
   }
 
-  /** Start the MPI worlds of a cluster anew. */
+  /** Restart the MPI worlds of a cluster. */
   async restart(cluster: ICluster['name']): Promise<void> {
     await this.request('POST', ['clusters', cluster, 'restart'], {});
   }
 
-  /** End a cluster. */
+  /** Stop a cluster. */
   async stop(cluster: ICluster['name']): Promise<void> {
     await this.request('DELETE', ['clusters', cluster]);
   }
 
-  /** Forget why the last change of a cluster has failed. */
+  /** Remove the error of the last change of a cluster. */
   async dismissError(cluster: ICluster['name']): Promise<void> {
     await this.request('DELETE', ['clusters', cluster, 'error']);
   }
 
   /**
-   * Ask the server.
+   * Send a request to the server.
    *
    * @param path - Parts of the path below `workbench/api/`.
-   * @param query - What follows the question mark.
-   * @param signal - Ends the request.
-   * @throws {@link ApiError} if the answer is not a good one, or none.
+   * @param query - The query of the address.
+   * @param signal - Aborts the request.
+   * @throws {@link ApiError} if the server responds with an error, or not at all.
    */
   async request<T>(
     method: string,
@@ -71,23 +89,56 @@ export class Api {
     }
     const text = await response.text();
     if (!response.ok) {
-      throw refusal(response, text);
+      throw errorOf(response, text);
     }
     return (text === '' ? null : JSON.parse(text)) as T;
   }
 
+  /** Return the description of the form for a new cluster. */
+  form(): Promise<IFormDescription> {
+    return this.request<IFormDescription>('GET', ['form']);
+  }
+
+  /** Return the kernels that run Python. */
+  async kernels(): Promise<IKernel[]> {
+    return (await this.request<{ kernels: IKernel[] }>('GET', ['kernels'])).kernels;
+  }
+
+  /** Return what a start with these options would do. */
+  check(options: Options, signal?: AbortSignal): Promise<ICheck> {
+    return this.request<ICheck>('POST', ['check'], options, {}, signal);
+  }
+
+  /**
+   * Return the source of the logs of a cluster.
+   *
+   * @param id - The identity of the cluster, where another one may have the name; empty: the one that has the name, or
+   *   had it last.
+   */
+  logs(cluster: string, id = ''): ILogSource {
+    const path = ['clusters', cluster, 'logs'];
+    const query: Record<string, string> = id === '' ? {} : { id };
+    return {
+      files: async () =>
+        (await this.request<{ files: ILogFile[] }>('GET', path, undefined, query)).files,
+      part: (file, from) =>
+        this.request<ILogPart>('GET', [...path, file], undefined, { from: String(from), ...query }),
+      downloadUrl: file => this.downloadUrl([...path, file, 'download'], query)
+    };
+  }
+
   /** Return the address of the dashboard of a cluster, with a slash at its end. */
-  page(cluster: ICluster['name']): string {
+  dashboardUrl(cluster: ICluster['name']): string {
     return this.url('dashboard', [cluster]) + '/';
   }
 
-  /** Return the address of what the browser asks for by itself; parameters as of {@link request}. */
-  address(path: string[], query: Record<string, string>): string {
+  // The address of what the browser requests by itself; parameters as of `request`.
+  private downloadUrl(path: string[], query: Record<string, string>): string {
     return this.url('api', path) + URLExt.objectToQueryString({ ...query, ...this.login });
   }
 
-  /** Open the websocket by which changes are told. */
-  connect(events: IEvents): ISocket {
+  /** Open the websocket that reports changes. */
+  connect(events: ISocketEvents): ISocket {
     const { WebSocket, wsUrl } = this.settings;
     const query = URLExt.objectToQueryString(this.login);
     const socket = new WebSocket(URLExt.join(wsUrl, ROOT, 'api', 'events') + query);
@@ -114,12 +165,34 @@ export class Api {
   }
 }
 
-function refusal(response: Response, text: string): ApiError {
-  const otherwise = `${response.status} ${response.statusText}`.trim();
+function errorOf(response: Response, text: string): ApiError {
+  const status = `${response.status} ${response.statusText}`.trim();
   try {
     const { message, log } = JSON.parse(text) as { message?: string; log?: string | null };
-    return new ApiError(response.status, message ?? otherwise, log ?? null);
+    return new ApiError(response.status, message ?? status, log ?? null);
   } catch {
-    return new ApiError(response.status, otherwise);
+    return new ApiError(response.status, status);
+  }
+}
+
+/** An error response of the server. */
+export class ApiError extends Error {
+  /**
+   * @param status - The HTTP status; 0: there was no response.
+   * @param message - The reason.
+   * @param log - The last lines of a log with details.
+   */
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly log: string | null = null
+  ) {
+    super(message);
+    this.name = 'ApiError';
+  }
+
+  /** Whether the server has no extension of the workbench. */
+  get isMissing(): boolean {
+    return this.status === 404;
   }
 }

@@ -2,13 +2,11 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { Dialog, ICommandPalette, InputDialog, showDialog } from '@jupyterlab/apputils';
 import { refreshIcon, stopIcon } from '@jupyterlab/ui-components';
 
+import { scaleIcon } from './components';
 import type { ICluster } from './contract';
-import { CLUSTER, Commands, taking } from './ids';
-import { isChangeable, isStoppable } from './model/allowed';
-import { meant } from './model/meant';
-import { scaleIcon } from './sidebar/icons';
-import { failed, hint } from './telling';
-import { IWorkbench } from './tokens';
+import { isChangeable, isStoppable, resolveCluster } from './model/permissions';
+import { notifyError, notifyInfo } from './notify';
+import { CLUSTER_ARGS, CommandIDs, describeArgs, IWorkbench } from './tokens';
 
 /** What changes clusters. */
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
@@ -19,48 +17,48 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   optional: [ICommandPalette],
   activate: (app: JupyterFrontEnd, workbench: IWorkbench, palette: ICommandPalette | null) => {
     const { model, trans } = workbench;
-    const carryOut = async (request: Request, cluster: ICluster) => {
+    const perform = async (action: ConfirmedAction, cluster: ICluster) => {
       const { name } = cluster;
-      if (request && model.isOver(cluster)) {
-        // while somebody was asked
-        hint(trans.__('Cluster %1 has ended', name));
+      if (action && model.hasClusterEnded(cluster)) {
+        // while the dialog was open
+        notifyInfo(trans.__('Cluster %1 has ended', name));
       } else {
-        await request?.().catch(failed(name, trans));
+        await action?.().catch(notifyError(name, trans));
       }
     };
     const actions = [
       {
-        id: Commands.scale,
+        id: CommandIDs.scale,
         label: (name: string) => trans.__('Scale Cluster %1…', name),
         icon: scaleIcon,
-        agree: scale,
+        confirm: confirmScale,
         isAllowed: isChangeable
       },
       {
-        id: Commands.restart,
+        id: CommandIDs.restart,
         label: (name: string) => trans.__('Restart Ranks of Cluster %1…', name),
         icon: refreshIcon,
-        agree: restart,
+        confirm: confirmRestart,
         isAllowed: isChangeable
       },
       {
-        id: Commands.stop,
+        id: CommandIDs.stop,
         label: (name: string) => trans.__('Stop Cluster %1…', name),
         icon: stopIcon,
-        agree: stop,
+        confirm: confirmStop,
         isAllowed: isStoppable
       }
     ];
-    for (const { id, label, icon, agree, isAllowed } of actions) {
+    for (const { id, label, icon, confirm, isAllowed } of actions) {
       app.commands.addCommand(id, {
-        label: args => label(meant(workbench, args)?.name ?? ''),
+        label: args => label(resolveCluster(workbench, args)?.name ?? ''),
         icon,
-        describedBy: taking(CLUSTER),
-        isEnabled: args => isAllowed(meant(workbench, args)),
+        describedBy: describeArgs(CLUSTER_ARGS),
+        isEnabled: args => isAllowed(resolveCluster(workbench, args)),
         execute: async args => {
-          const cluster = meant(workbench, args);
+          const cluster = resolveCluster(workbench, args);
           if (cluster) {
-            await carryOut(await agree(workbench, cluster), cluster);
+            await perform(await confirm(workbench, cluster), cluster);
           }
         }
       });
@@ -69,10 +67,13 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
-/** What somebody has agreed to; null: nothing. */
-type Request = (() => Promise<void>) | null;
+/** The action that the user has confirmed; null: none. */
+type ConfirmedAction = (() => Promise<void>) | null;
 
-async function scale({ api, trans }: IWorkbench, { name, ranks }: ICluster): Promise<Request> {
+async function confirmScale(
+  { api, trans }: IWorkbench,
+  { name, ranks }: ICluster
+): Promise<ConfirmedAction> {
   const { button, value } = await InputDialog.getNumber({
     title: trans.__('Scale %1', name),
     label: trans.__('Ranks in total; whole MPI worlds are added or removed'),
@@ -83,7 +84,7 @@ async function scale({ api, trans }: IWorkbench, { name, ranks }: ICluster): Pro
     return null;
   }
   if (value === ranks) {
-    hint(
+    notifyInfo(
       trans._n('Cluster %2 has %1 rank already', 'Cluster %2 has %1 ranks already', ranks, name)
     );
     return null;
@@ -91,7 +92,10 @@ async function scale({ api, trans }: IWorkbench, { name, ranks }: ICluster): Pro
   return () => api.scale(name, value);
 }
 
-async function restart({ api, trans }: IWorkbench, { name }: ICluster): Promise<Request> {
+async function confirmRestart(
+  { api, trans }: IWorkbench,
+  { name }: ICluster
+): Promise<ConfirmedAction> {
   const { button } = await showDialog({
     title: trans.__('Restart the ranks of %1?', name),
     body: trans.__('What its ranks hold in memory is lost, and what they compute is begun anew.'),
@@ -100,7 +104,10 @@ async function restart({ api, trans }: IWorkbench, { name }: ICluster): Promise<
   return button.accept ? () => api.restart(name) : null;
 }
 
-async function stop({ api, model, trans }: IWorkbench, cluster: ICluster): Promise<Request> {
+async function confirmStop(
+  { api, model, trans }: IWorkbench,
+  cluster: ICluster
+): Promise<ConfirmedAction> {
   const clients = model.pulses(cluster).at(-1)?.clients ?? 0;
   const { button } = await showDialog({
     title: trans.__('Stop %1?', cluster.name),

@@ -1,6 +1,6 @@
-/** What the server extension tells and takes; times are seconds since the epoch. */
+/** What the server extension sends and receives; times are seconds since the epoch. */
 
-/** A cluster, as its record and its scheduler tell. */
+/** A cluster, from its record and its scheduler. */
 export interface ICluster {
   id: string;
   name: string;
@@ -28,7 +28,7 @@ export interface ICluster {
   error: string | null;
 }
 
-/** A start that somebody has asked this server for. */
+/** A start that this server was asked for. */
 export interface IStart {
   id: string;
   name: string | null;
@@ -38,8 +38,8 @@ export interface IStart {
   since: number;
 }
 
-/** A record that cannot be used; nameless: the registry itself. */
-export interface IBroken {
+/** A record that cannot be read; without a name: the registry itself. */
+export interface IBrokenRecord {
   name: string;
   error: string;
 }
@@ -48,7 +48,7 @@ export interface IBroken {
 export interface IEnded {
   id: string;
   name: string;
-  /** By its user, in order without him (idle, walltime), or because something has failed. */
+  /** `stopped` by the user; `ended` in order without the user (idle, walltime); `failed`. */
   state: 'stopped' | 'ended' | 'failed';
   reason: string;
   when: number;
@@ -69,29 +69,29 @@ export interface IPulse {
   idle: number | null;
 }
 
-/** How everything stands. */
+/** The whole state. */
 export interface IState {
   version: string;
   clusters: ICluster[];
-  broken: IBroken[];
+  broken: IBrokenRecord[];
   starts: IStart[];
   /** The last one first. */
   ended: IEnded[];
   time: number;
 }
 
-/** What has changed of the clusters; the rest is whole. */
+/** The clusters that have changed; all else is complete. */
 export interface IChange {
   clusters: ICluster[];
   gone: string[];
-  broken: IBroken[];
+  broken: IBrokenRecord[];
   starts: IStart[];
   /** Only if there is another one. */
   ended?: IEnded[];
   time: number;
 }
 
-/** What comes by the websocket. */
+/** A message of the websocket. */
 export type Message =
   | ({ type: 'state' } & IState)
   | ({ type: 'changed' } & IChange)
@@ -99,3 +99,65 @@ export type Message =
 
 /** Options of a start by their names; null or an empty text stands for the default. */
 export type Options = Record<string, string | number | boolean | string[] | null>;
+
+/** An option of `workbench start`. */
+export interface IField {
+  name: string;
+  label: string;
+  help: string;
+  kind: 'number' | 'text' | 'flag' | 'list' | 'choice';
+  choices: string[];
+  /** Whether only batch schedulers can be asked for it. */
+  batch_only: boolean;
+}
+
+/** What can start a cluster. */
+export interface IScheduler {
+  name: string;
+  there: boolean;
+  batch: boolean;
+}
+
+/** The description of a form. */
+export interface IFormDescription {
+  schedulers: IScheduler[];
+  default_scheduler: string;
+  fields: IField[];
+  /** Of the server's host. */
+  cores: number;
+  /** Where the server's files are. */
+  directory: string;
+}
+
+/** A kernel that runs Python. */
+export interface IKernel {
+  name: string;
+  display_name: string;
+  /** Of the workbench there; null: it has none. */
+  version: string | null;
+  /** How it is installed there. */
+  hint: string | null;
+}
+
+/** What a start with some options would do. */
+export interface ICheck {
+  /** By the names of fields; nameless: of no field. */
+  errors: Record<string, string>;
+  script: string | null;
+}
+
+/** A log file. */
+export interface ILogFile {
+  /** As `head`, `job`, `world-0`, `rank-3` or `rank-w1.3`. */
+  name: string;
+  /** In bytes. */
+  size: number;
+}
+
+/** A part of a log file; all numbers are bytes. */
+export interface ILogPart {
+  text: string;
+  /** Where what follows begins. */
+  next: number;
+  size: number;
+}

@@ -1,11 +1,11 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { Token } from '@lumino/coreutils';
+import { type JSONObject, Token } from '@lumino/coreutils';
 
 import type { Api } from './api';
 import type { ClustersModel } from './model/clusters';
 import type { Settings } from './model/settings';
 
-/** What all plugins of this extension stand on. */
+/** What all plugins of this extension use. */
 export interface IWorkbench {
   readonly api: Api;
   readonly model: ClustersModel;
@@ -17,3 +17,34 @@ export const IWorkbench = new Token<IWorkbench>(
   'mpi-workbench:IWorkbench',
   'The clusters of this user, and requests to the server about them.'
 );
+
+/** Commands; all but `newCluster` and `show` take `{name}`, and act on the selected cluster without it. */
+export const CommandIDs = {
+  show: 'mpi-workbench:show',
+  /** Of the plugin of the form. */
+  newCluster: 'mpi-workbench:new-cluster',
+  /** Of the plugin of the logs viewer. */
+  logs: 'mpi-workbench:logs',
+  dashboard: 'mpi-workbench:dashboard',
+  insertCode: 'mpi-workbench:insert-code',
+  scale: 'mpi-workbench:scale',
+  restart: 'mpi-workbench:restart',
+  stop: 'mpi-workbench:stop'
+} as const;
+
+/** Describe the arguments of a command. */
+export function describeArgs(properties: JSONObject): { args: JSONObject } {
+  return { args: { type: 'object', properties } };
+}
+
+/** The arguments of commands about a cluster. */
+export const CLUSTER_ARGS = {
+  name: { type: 'string', description: 'The name of a cluster; default: the chosen cluster.' },
+  isCard: { type: 'boolean', description: 'Whether the command stands in the menu of a card.' }
+};
+
+/** The plugin that has the settings. */
+export const PLUGIN_ID = 'mpi-workbench:plugin';
+
+/** The id of the panel in the page. */
+export const PANEL_ID = 'mpi-workbench-clusters';

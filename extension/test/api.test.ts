@@ -1,10 +1,8 @@
+import { ServerConnection } from '@jupyterlab/services';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ServerConnection } from '@jupyterlab/services';
-
-import { Api } from '../src/api';
-import { ApiError } from '../src/apiError';
+import { Api, ApiError } from '../src/api';
 
 /** Return requests to a server that gives one answer, and what it was asked. */
 function answering(answer: () => Response | Promise<Response>) {
@@ -70,5 +68,40 @@ test('no answer at all is an error of status 0', async () => {
 test('the dashboard of a cluster has its address, with a slash at its end', () => {
   const { api } = answering(() => json({}));
 
-  assert.equal(api.page('a b'), 'http://hub.example/user/me/workbench/dashboard/a%20b/');
+  assert.equal(api.dashboardUrl('a b'), 'http://hub.example/user/me/workbench/dashboard/a%20b/');
+});
+
+const URL_OF_LOG = 'http://hub.example/workbench/api/clusters/a/logs/head';
+
+function withSettings(settings: Partial<ServerConnection.ISettings> = {}) {
+  const asked: string[] = [];
+  const fetch = (input: RequestInfo | URL): Promise<Response> => {
+    asked.push(new Request(input).url.replace(/&\d+$/, ''));
+    return Promise.resolve(new Response('{"text": "", "next": 1, "size": 1}'));
+  };
+  const baseUrl = 'http://hub.example/';
+  const made = ServerConnection.makeSettings({ baseUrl, fetch, Request, Headers, ...settings });
+  return { api: new Api(made), asked };
+}
+
+test('parts of a log are those of the cluster that is meant', async () => {
+  const { api, asked } = withSettings();
+
+  await api.logs('a').part('head', -10);
+  await api.logs('a', '1f').part('head', 0);
+
+  assert.deepEqual(asked, [`${URL_OF_LOG}?from=-10`, `${URL_OF_LOG}?from=0&id=1f`]);
+});
+
+test('a download is of the cluster that is meant', () => {
+  const { api } = withSettings();
+
+  assert.equal(api.logs('a').downloadUrl('head'), `${URL_OF_LOG}/download`);
+  assert.equal(api.logs('a', '1f').downloadUrl('head'), `${URL_OF_LOG}/download?id=1f`);
+});
+
+test('a download has the token in its address where the websocket has it', () => {
+  const { api } = withSettings({ token: 'a b', appendToken: true });
+
+  assert.equal(api.logs('a').downloadUrl('head'), `${URL_OF_LOG}/download?token=a%20b`);
 });

@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ClustersModel } from '../src/model/clusters';
-import { KEPT } from '../src/model/history';
+import { ClustersModel, HISTORY_LENGTH } from '../src/model/clusters';
 import { cluster, FakeServer, gone, live, names, state } from './support/fakes';
 
 const NOTHING = { gone: [], broken: [], starts: [], time: 0 };
@@ -12,7 +11,7 @@ const pulse = (cpu: number) => ({ cpu, memory: 0, clients: 1, idle: null });
 test('a model that has not heard anything is connecting', () => {
   const model = new ClustersModel(new FakeServer());
 
-  assert.equal(model.state, 'connecting');
+  assert.equal(model.connectionState, 'connecting');
   assert.deepEqual(model.clusters, []);
 });
 
@@ -24,26 +23,26 @@ test('the newest cluster comes first, and clusters of one moment by their names'
   );
 
   assert.deepEqual(names(model), ['a', 'b', 'old']);
-  assert.equal(model.state, 'live');
+  assert.equal(model.connectionState, 'live');
 });
 
 test('a change replaces what has changed, and leaves the other objects alone', () => {
   const { server, model } = live(cluster('a'), cluster('b'));
   const [, other] = model.clusters;
-  const told: string[][] = [];
-  model.changed.connect(() => told.push(names(model)));
+  const lists: string[][] = [];
+  model.changed.connect(() => lists.push(names(model)));
 
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [cluster('a', { up: 3 })] });
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [cluster('a', { up: 3 })] });
 
   assert.equal(model.cluster('a')?.up, 3);
   assert.equal(model.clusters[1], other);
-  assert.deepEqual(told, [['a', 'b']]);
+  assert.deepEqual(lists, [['a', 'b']]);
 });
 
 test('a cluster that is gone is in the list no longer', () => {
   const { server, model } = live(cluster('a'), cluster('b'));
 
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'] });
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'] });
 
   assert.deepEqual(names(model), ['b']);
 });
@@ -52,7 +51,7 @@ test('a name that is gone and given again in one message is the new cluster', ()
   const { server, model } = live(cluster('a'));
 
   const again = cluster('a', { id: 'another' });
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [again], gone: ['a'] });
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [again], gone: ['a'] });
 
   assert.equal(model.cluster('a')?.id, 'another');
 });
@@ -61,7 +60,7 @@ test('what is told anew after a gap keeps the objects that are as they were', ()
   const { server, model } = live(cluster('a'), cluster('b'));
   const before = model.cluster('a');
 
-  server.socket.tell({ type: 'state', ...state(cluster('a'), cluster('c')) });
+  server.socket.receive({ type: 'state', ...state(cluster('a'), cluster('c')) });
 
   assert.equal(model.cluster('a'), before);
   assert.deepEqual(names(model), ['a', 'c']);
@@ -71,7 +70,7 @@ test('a start is kept until it is a cluster', () => {
   const { server, model } = live();
   const start = { name: null, message: '', log: '', since: 0 };
 
-  server.socket.tell({
+  server.socket.receive({
     type: 'changed',
     ...NOTHING,
     clusters: [],
@@ -83,21 +82,25 @@ test('a start is kept until it is a cluster', () => {
   });
 
   assert.deepEqual(
-    model.starts.map(its => its.id),
+    model.starts.map(start => start.id),
     ['1', '3']
   );
-  assert.equal(model.startOf('2')?.state, 'ready');
+  assert.equal(model.findStart('2')?.state, 'ready');
 });
 
 test('pulses of two minutes are kept, and none of a cluster that had the name before', () => {
   const { server, model } = live(cluster('a'));
   const a = cluster('a');
 
-  for (let cpu = 0; cpu < KEPT + 5; cpu++) {
-    server.socket.tell({ type: 'pulse', pulses: { a: pulse(cpu), stranger: pulse(1) }, time: 0 });
+  for (let cpu = 0; cpu < HISTORY_LENGTH + 5; cpu++) {
+    server.socket.receive({
+      type: 'pulse',
+      pulses: { a: pulse(cpu), stranger: pulse(1) },
+      time: 0
+    });
   }
 
-  assert.deepEqual([model.pulses(a).length, model.pulses(a)[0]?.cpu], [KEPT, 5]);
+  assert.deepEqual([model.pulses(a).length, model.pulses(a)[0]?.cpu], [HISTORY_LENGTH, 5]);
   assert.deepEqual(model.pulses(cluster('a', { id: 'another' })), []);
   assert.deepEqual(model.pulses(cluster('stranger')), []);
 });
@@ -108,12 +111,12 @@ test('the chosen cluster is the one that was chosen, else the newest that is up'
     cluster('new', { created: 2 }),
     cluster('queued', { created: 3, up: 0 })
   );
-  const chosen = [model.chosen?.name];
+  const chosen = [model.selected?.name];
 
-  model.choose('old');
-  chosen.push(model.chosen?.name);
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['old'] });
-  chosen.push(model.chosen?.name);
+  model.select('old');
+  chosen.push(model.selected?.name);
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [], gone: ['old'] });
+  chosen.push(model.selected?.name);
 
   assert.deepEqual(chosen, ['new', 'old', 'new']);
 });
@@ -122,7 +125,7 @@ test('time is told by the clock of the server', () => {
   const { server, model } = live();
   const ahead = Date.now() / 1000 + 1000;
 
-  server.socket.tell({ type: 'pulse', pulses: {}, time: ahead });
+  server.socket.receive({ type: 'pulse', pulses: {}, time: ahead });
 
   assert.ok(model.now() >= ahead);
 });
@@ -132,7 +135,7 @@ test('a cluster has ended if it is not told of any more, and can be known to be'
   assert.ok(!model.hasEnded('a'));
 
   const unreadable = [{ name: 'a', error: 'no permission' }];
-  server.socket.tell({
+  server.socket.receive({
     type: 'changed',
     ...NOTHING,
     clusters: [],
@@ -141,7 +144,7 @@ test('a cluster has ended if it is not told of any more, and can be known to be'
   });
   assert.ok(!model.hasEnded('a'));
 
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [] });
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [] });
   assert.ok(model.hasEnded('a'));
 
   server.socket.drop();
@@ -151,18 +154,18 @@ test('a cluster has ended if it is not told of any more, and can be known to be'
 test('a cluster is over when another one has its name, and not while its record cannot be read', () => {
   const { server, model } = live(cluster('a'));
   const a = cluster('a');
-  assert.ok(!model.isOver(a));
+  assert.ok(!model.hasClusterEnded(a));
 
   const broken = [{ name: 'a', error: 'no permission' }];
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'], broken });
-  assert.ok(!model.isOver(a));
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'], broken });
+  assert.ok(!model.hasClusterEnded(a));
 
   const again = cluster('a', { id: 'another' });
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [again] });
-  assert.ok(model.isOver(a));
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [again] });
+  assert.ok(model.hasClusterEnded(a));
 
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'] });
-  assert.ok(model.isOver(a));
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'] });
+  assert.ok(model.hasClusterEnded(a));
 });
 
 test('the clusters that have ended stay known until there is another one', () => {
@@ -170,11 +173,11 @@ test('the clusters that have ended stay known until there is another one', () =>
   assert.deepEqual(model.ended, []);
 
   const ended = [gone('a')];
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'], ended });
-  server.socket.tell({ type: 'changed', ...NOTHING, clusters: [cluster('b')] });
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [], gone: ['a'], ended });
+  server.socket.receive({ type: 'changed', ...NOTHING, clusters: [cluster('b')] });
 
   assert.deepEqual(model.ended, ended);
-  server.socket.tell({ type: 'state', ...state(), ended: [] });
+  server.socket.receive({ type: 'state', ...state(), ended: [] });
   assert.deepEqual(model.ended, []);
 });
 
@@ -182,7 +185,7 @@ test('a page that is older than its server is said to be', () => {
   const { server, model } = live();
   assert.equal(model.isOutdated, false);
 
-  server.socket.tell({ type: 'state', ...state(), version: '2' });
+  server.socket.receive({ type: 'state', ...state(), version: '2' });
 
   assert.equal(model.isOutdated, true);
 });

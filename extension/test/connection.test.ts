@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ApiError } from '../src/apiError';
+import { ApiError } from '../src/api';
 import { ClustersModel } from '../src/model/clusters';
 import { cluster, FakeServer, live, names, settled, state } from './support/fakes';
 
@@ -14,7 +14,7 @@ test('the server hears whether somebody looks: once when the first comes, once w
   other.dispose();
   other.dispose();
 
-  assert.deepEqual(server.socket.heard, [{ visible: true }, { visible: false }]);
+  assert.deepEqual(server.socket.received, [{ visible: true }, { visible: false }]);
 });
 
 test('the server hears whose pulses are seen: those of one cluster, or all', () => {
@@ -30,7 +30,7 @@ test('the server hears whose pulses are seen: those of one cluster, or all', () 
   other.dispose();
 
   assert.deepEqual(
-    server.socket.heard,
+    server.socket.received,
     [['mpi'], true, ['mpi'], ['big', 'mpi'], ['big'], false].map(visible => ({ visible }))
   );
 });
@@ -40,11 +40,11 @@ test('the server hears that somebody looks as soon as there is a connection', ()
   const model = new ClustersModel(server);
   model.watch();
   model.start();
-  assert.deepEqual(server.socket.heard, []);
+  assert.deepEqual(server.socket.received, []);
 
   server.socket.open();
 
-  assert.deepEqual(server.socket.heard, [{ visible: true }]);
+  assert.deepEqual(server.socket.received, [{ visible: true }]);
   model.dispose();
 });
 
@@ -55,16 +55,22 @@ test('a connection that is lost is said, and made again, and somebody still look
 
   server.socket.drop();
   await settled();
-  assert.deepEqual([model.state, model.trouble], ['reconnecting', 'the network is down']);
+  assert.deepEqual(
+    [model.connectionState, model.connectionError],
+    ['reconnecting', 'the network is down']
+  );
   assert.deepEqual(names(model), ['a']);
 
   context.mock.timers.tick(1000);
   server.socket.open();
-  server.socket.tell({ type: 'state', ...state(cluster('b')) });
+  server.socket.receive({ type: 'state', ...state(cluster('b')) });
 
   assert.equal(server.sockets.length, 2);
-  assert.deepEqual(server.socket.heard, [{ visible: true }]);
-  assert.deepEqual([model.state, model.trouble, ...names(model)], ['live', '', 'b']);
+  assert.deepEqual(server.socket.received, [{ visible: true }]);
+  assert.deepEqual(
+    [model.connectionState, model.connectionError, ...names(model)],
+    ['live', '', 'b']
+  );
 });
 
 test('while no websocket can be opened, requests tell how things stand', async context => {
@@ -77,13 +83,13 @@ test('while no websocket can be opened, requests tell how things stand', async c
   server.socket.drop();
   await settled();
 
-  assert.deepEqual([model.state, ...names(model)], ['reconnecting', 'a']);
+  assert.deepEqual([model.connectionState, ...names(model)], ['reconnecting', 'a']);
 });
 
 test('an answer that comes after the websocket is of no interest', async context => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
   const { server, model } = live(cluster('new'));
-  let answer: (told: ReturnType<typeof state>) => void = () => undefined;
+  let answer: (reply: ReturnType<typeof state>) => void = () => undefined;
   server.answer = () =>
     new Promise(resolve => {
       answer = resolve;
@@ -91,18 +97,18 @@ test('an answer that comes after the websocket is of no interest', async context
   server.socket.drop();
   context.mock.timers.tick(1000);
   server.socket.open();
-  server.socket.tell({ type: 'state', ...state(cluster('new')) });
+  server.socket.receive({ type: 'state', ...state(cluster('new')) });
 
   answer(state(cluster('old')));
   await settled();
 
-  assert.deepEqual([model.state, ...names(model)], ['live', 'new']);
+  assert.deepEqual([model.connectionState, ...names(model)], ['live', 'new']);
 });
 
 test('an answer that comes after that to a later question is of no interest', async context => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
   const { server, model } = live(cluster('first'));
-  const answers: ((told: ReturnType<typeof state>) => void)[] = [];
+  const answers: ((reply: ReturnType<typeof state>) => void)[] = [];
   server.answer = () =>
     new Promise(resolve => {
       answers.push(resolve);
@@ -137,7 +143,7 @@ test('a server without the extension is known by its 404, one that refuses by it
     server.socket.drop();
     await settled();
 
-    assert.deepEqual([model.state, model.trouble], [expected, 'no']);
+    assert.deepEqual([model.connectionState, model.connectionError], [expected, 'no']);
   }
 });
 
@@ -155,8 +161,8 @@ test('a server that never had the extension is asked once more only by who tries
 
   model.retry();
   server.socket.open();
-  server.socket.tell({ type: 'state', ...state(cluster('a')) });
-  assert.deepEqual([server.sockets.length, model.state], [2, 'live']);
+  server.socket.receive({ type: 'state', ...state(cluster('a')) });
+  assert.deepEqual([server.sockets.length, model.connectionState], [2, 'live']);
 
   // one that had it may be between two starts
   server.socket.drop();

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ApiError } from '../src/apiError';
-import type { IKernel } from '../src/form/contract';
-import { FormModel } from '../src/form/formModel';
+import { ApiError } from '../src/api';
+import { FormModel } from '../src/cluster-form/formModel';
+import type { IKernel } from '../src/contract';
 import { cluster } from './support/fakes';
 import { FakeClusters, FakeFormServer, start } from './support/forms';
 
@@ -87,19 +87,19 @@ test('a form is locked while its start is under way, and done when its cluster i
   const values = model.values;
 
   model.set('ranks', '3');
-  clusters.tell({ starts: [start()] });
+  clusters.update({ starts: [start()] });
   assert.equal(model.values, values);
-  assert.deepEqual([model.isStarting, model.isDone], [true, false]);
-  clusters.tell({ starts: [start({ state: 'ready' })] });
+  assert.deepEqual([model.isStarting, model.isComplete], [true, false]);
+  clusters.update({ starts: [start({ state: 'ready' })] });
 
-  assert.deepEqual([model.isStarting, model.isDone, model.startId], [false, true, '']);
+  assert.deepEqual([model.isStarting, model.isComplete, model.startId], [false, true, '']);
   assert.equal(model.failure, null);
 });
 
 test('a start is under way although the news of it come later than the answer of the server', async () => {
   const { clusters, model } = await started();
 
-  clusters.tell({ starts: [] });
+  clusters.update({ starts: [] });
 
   assert.ok(model.isStarting);
 });
@@ -107,12 +107,12 @@ test('a start is under way although the news of it come later than the answer of
 test('a form shows the cluster of its start, and no older one of the same name', async () => {
   const { clusters, model } = await started();
 
-  clusters.tell({
+  clusters.update({
     starts: [start({ name: 'mpi' })],
     clusters: [cluster('mpi', { created: 99 })]
   });
   const seen = [model.cluster?.state];
-  clusters.tell({ clusters: [cluster('mpi', { jobs: ['17'], state: 'queued', created: 101 })] });
+  clusters.update({ clusters: [cluster('mpi', { jobs: ['17'], state: 'queued', created: 101 })] });
   seen.push(model.cluster?.state);
 
   assert.deepEqual(seen, [undefined, 'queued']);
@@ -124,7 +124,7 @@ test('a start that fails leaves the form as it is, with the end of the log', asy
   model.set('ranks', '3');
 
   await model.start();
-  clusters.tell({ starts: [start({ state: 'failed', message: 'no', log: 'rank 1: no' })] });
+  clusters.update({ starts: [start({ state: 'failed', message: 'no', log: 'rank 1: no' })] });
 
   assert.deepEqual(model.failure, { message: 'no', log: 'rank 1: no' });
   assert.equal(model.values.ranks, '3');
@@ -134,7 +134,7 @@ test('a start that fails leaves the form as it is, with the end of the log', asy
 
 test('a start after one that has failed dismisses that', async () => {
   const { server, clusters, model } = await started();
-  clusters.tell({ starts: [start({ state: 'failed' })] });
+  clusters.update({ starts: [start({ state: 'failed' })] });
 
   server.answer = start({ id: 'second' });
   await model.start();
@@ -145,13 +145,13 @@ test('a start after one that has failed dismisses that', async () => {
 
 test('a start that is cancelled leaves a form that can be changed', async () => {
   const { server, clusters, model } = await started();
-  clusters.tell({ starts: [start()] });
+  clusters.update({ starts: [start()] });
 
   await model.cancel();
   assert.deepEqual(server.dismissed, ['s']);
-  clusters.tell({ starts: [] });
+  clusters.update({ starts: [] });
 
-  assert.deepEqual([model.isStarting, model.isDone, model.failure], [false, false, null]);
+  assert.deepEqual([model.isStarting, model.isComplete, model.failure], [false, false, null]);
   assert.ok(model.canStart);
 });
 
@@ -165,11 +165,11 @@ test('a start that is cancelled before anything was heard of it locks no form', 
 
 test('a start that is cancelled locks no form where news come by requests alone', async () => {
   const { clusters, model } = await started();
-  clusters.tell({ starts: [start()], state: 'reconnecting' });
+  clusters.update({ starts: [start()], connectionState: 'reconnecting' });
 
   await model.cancel();
   assert.ok(model.isStarting);
-  clusters.tell({ starts: [] });
+  clusters.update({ starts: [] });
 
   assert.ok(!model.isStarting);
 });
@@ -206,25 +206,25 @@ test('a start that cannot be cancelled goes on, and the form reports why', async
 
 test('a start of an earlier visit is followed as soon as the server reports it', async () => {
   const { clusters, model } = await filled();
-  clusters.state = 'connecting';
+  clusters.connectionState = 'connecting';
 
-  model.follow('s', true);
+  model.trackStart('s', true);
   assert.ok(model.isStarting);
-  clusters.tell({ state: 'live', starts: [start()] });
+  clusters.update({ connectionState: 'live', starts: [start()] });
   assert.ok(model.isStarting);
-  clusters.tell({ starts: [start({ state: 'ready' })] });
+  clusters.update({ starts: [start({ state: 'ready' })] });
 
-  assert.ok(model.isDone);
+  assert.ok(model.isComplete);
 });
 
 test('a start of an earlier visit that the server does not know locks no form', async () => {
   const { clusters, model } = await filled();
-  clusters.state = 'connecting';
+  clusters.connectionState = 'connecting';
 
-  model.follow('s', true);
-  clusters.tell({ state: 'live' });
+  model.trackStart('s', true);
+  clusters.update({ connectionState: 'live' });
 
-  assert.deepEqual([model.isStarting, model.isDone], [false, false]);
+  assert.deepEqual([model.isStarting, model.isComplete], [false, false]);
 });
 
 test('a start that the server refuses is told of with its log', async () => {
@@ -238,14 +238,14 @@ test('a start that the server refuses is told of with its log', async () => {
 });
 
 test('nothing can be started with a kernel that has no workbench', async () => {
-  const { server, model } = await filled(its => {
-    its.known = [BARE];
+  const { server, model } = await filled(target => {
+    target.known = [BARE];
   });
 
   model.set('kernel', 'bare');
   await checked(model);
 
-  assert.equal(model.badKernel, BARE);
+  assert.equal(model.unusableKernel, BARE);
   assert.ok(!model.canStart);
   await model.start();
   assert.deepEqual(server.started, []);
@@ -253,8 +253,8 @@ test('nothing can be started with a kernel that has no workbench', async () => {
 
 test('a remembered kernel that was removed is forgotten', async () => {
   const { server, model } = await filled(
-    its => {
-      its.known = [BARE];
+    target => {
+      target.known = [BARE];
     },
     { kernel: 'gone' }
   );
@@ -265,8 +265,8 @@ test('a remembered kernel that was removed is forgotten', async () => {
 
 test('a remembered kernel is kept, and told of, while the kernels cannot be read', async () => {
   const { server, model } = await filled(
-    its => {
-      its.known = new ApiError(504, 'the files do not answer');
+    target => {
+      target.known = new ApiError(504, 'the files do not answer');
     },
     { kernel: 'mine' }
   );
@@ -287,8 +287,8 @@ test('a check that cannot be made does not stand against a start', async () => {
 });
 
 test('a form that does not come is told of', async () => {
-  const { server, model } = await filled(its => {
-    its.its = new ApiError(502, 'no form');
+  const { server, model } = await filled(target => {
+    target.description = new ApiError(502, 'no form');
   });
 
   assert.equal(model.form, null);
@@ -305,7 +305,7 @@ test('a form that is closed listens no longer', async () => {
   });
 
   model.dispose();
-  clusters.tell({ starts: [start({ state: 'failed' })] });
+  clusters.update({ starts: [start({ state: 'failed' })] });
 
   assert.equal(emitted, 0);
   assert.equal(model.failure, null);

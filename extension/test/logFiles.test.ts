@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { matching, namesOf } from '../src/logs/files';
+import { filterRanks, sortFileNames } from '../src/logs/logsModel';
 
 const NAMES = [
   'rank-10',
@@ -14,14 +14,14 @@ const NAMES = [
   'head',
   'rank-w1.12'
 ];
-const { cluster, ranks } = namesOf(NAMES.map(name => ({ name, size: 0 })));
+const { cluster, ranks } = sortFileNames(NAMES.map(name => ({ name, size: 0 })));
 
 test('files stand in the order of what they are of, and ranks in that of their numbers', () => {
   assert.deepEqual(cluster, ['head', 'job', 'world-0', 'world-1', 'other']);
   assert.deepEqual(ranks, ['rank-2', 'rank-10', 'rank-w1.0', 'rank-w1.12']);
 });
 
-for (const [filter, found] of [
+for (const [filter, expected] of [
   ['', ranks],
   ['  ', ranks],
   ['1', ['rank-10', 'rank-w1.12']],
@@ -32,7 +32,7 @@ for (const [filter, found] of [
   ['rank-10', ['rank-10']],
   ['nothing', []]
 ] as const) {
-  test(`the filter "${filter}" finds ${found.join(', ') || 'nothing'}`, () => {
-    assert.deepEqual(matching(ranks, filter), found);
+  test(`the filter "${filter}" finds ${expected.join(', ') || 'nothing'}`, () => {
+    assert.deepEqual(filterRanks(ranks, filter), expected);
   });
 }

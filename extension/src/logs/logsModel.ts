@@ -1,57 +1,54 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
-import { Signal, type ISignal } from '@lumino/signaling';
+import { Poll } from '@lumino/polling';
+import { type ISignal, Signal } from '@lumino/signaling';
 
-import { ApiError } from '../apiError';
-import type { ICluster } from '../contract';
-import { Shown } from '../model/shown';
-import type { IFile, ILogSource } from './contract';
-import { namesOf, type INames } from './files';
-import { LogTail } from './tail';
-import { Turns } from './turns';
+import { ApiError, type ILogSource } from '../api';
+import type { ICluster, ILogFile } from '../contract';
+import { ClusterIdentity } from '../model/clusterIdentity';
+import type { IClusterLookup } from '../model/clusters';
+import { LogTail } from './logText';
 
-/** What is known of clusters, as their model tells. */
-export interface IClusters {
-  readonly changed: ISignal<unknown, void>;
-  cluster: (name: string) => ICluster | undefined;
-  /** Whether there is none of that name, and that is known. */
-  hasEnded: (name: string) => boolean;
-}
+type IClusters = Pick<IClusterLookup, 'changed' | 'cluster' | 'hasEnded'>;
 
-/** Return what is known of clusters where the one whose logs are shown has ended for good. */
-export function withoutIt({ changed }: IClusters): IClusters {
+/** Return a lookup in which every cluster has ended: for the logs of a cluster whose name another one may have. */
+export function endedClusters({ changed }: IClusters): IClusters {
   return { changed, cluster: () => undefined, hasEnded: () => true };
 }
 
-/** Milliseconds between two questions for more. */
-export const EVERY = 1000;
+/** Milliseconds between two polls. */
+export const POLL_INTERVAL = 1000;
 
-/** The logs of one cluster, of which one is read, and followed while somebody sees it. Knows nothing of pages. */
+/** The logs of one cluster, without any view. One log is read, and followed while a user can see it. */
 export class LogsModel implements IDisposable {
   constructor(
     readonly name: string,
     private readonly source: ILogSource,
     private readonly clusters: IClusters,
     file: string | null = null,
-    every = EVERY
+    interval = POLL_INTERVAL
   ) {
     this._file = file;
-    this.turns = new Turns({
-      turn: () => this.look(),
-      isWanted: () => this.isSeen && this._isFollowing,
-      every
+    this.poll = new Poll({
+      name: `mpi-workbench:logs:${name}`,
+      auto: false,
+      frequency: { interval },
+      // a poll that is refreshed while it reads does not wait, and two reads at a time would repeat a part
+      factory: () => (this.lastRead = this.lastRead.catch(() => undefined).then(() => this.read())),
+      standby: () => !this.isReadDue && (!this._isFollowing || this.isComplete)
     });
-    clusters.changed.connect(this.onClusters);
-    this.onClusters();
+    clusters.changed.connect(this.onClustersChanged);
+    this.onClustersChanged();
   }
 
-  /** Emitted when anything is new. */
+  /** Emitted when anything has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** The files that there are. */
-  get names(): INames {
-    return this._names;
+  /** The names of the log files. */
+  get fileNames(): IFileNames {
+    return this._fileNames;
   }
 
   /** The file that is read. */
@@ -59,131 +56,142 @@ export class LogsModel implements IDisposable {
     return this._file;
   }
 
-  /** What is read of it. */
+  /** The end of the file, as far as it is read. */
   get tail(): LogTail {
     return this._tail;
   }
 
-  /** Why nothing could be read the last time. */
-  get trouble(): string {
-    return this._trouble;
+  /** Why the last read failed; empty: it did not. */
+  get error(): string {
+    return this._error;
   }
 
-  /** Whether more is asked for. */
+  /** Whether the log is followed. */
   get isFollowing(): boolean {
     return this._isFollowing;
   }
 
   /** Whether the cluster has ended. */
-  get isOver(): boolean {
+  get hasEnded(): boolean {
     return this.clusters.hasEnded(this.name);
   }
 
-  /** Whether it has, and its logs are there no longer. */
-  get isGone(): boolean {
-    return this._isGone && this.isOver;
+  /** Whether the cluster has ended, and its logs were removed. */
+  get areLogsRemoved(): boolean {
+    return this._isEmpty && this.hasEnded;
   }
 
   /** Read another file. */
-  choose(file: string): void {
+  select(file: string): void {
     if (file !== this._file) {
       this._file = file;
-      this.begin();
+      this.restart();
     }
   }
 
-  /** Ask for more as it comes, or no longer. */
+  /** Follow the log, or stop to. */
   follow(isFollowing: boolean): void {
     this._isFollowing = isFollowing;
     this.emit();
     if (isFollowing) {
-      this.wake();
+      this.refresh();
     }
   }
 
-  /** Say whether somebody sees it: nothing is read unless. */
-  see(isSeen: boolean): void {
-    if (isSeen !== this.isSeen) {
-      this.isSeen = isSeen;
-      this.isListOld = true;
-      this.wake();
+  /** Set whether the log is visible: nothing is read otherwise. */
+  setVisible(isVisible: boolean): void {
+    if (isVisible !== this.isVisible) {
+      this.isVisible = isVisible;
+      this.isListStale = true;
+      if (isVisible) {
+        this.refresh();
+      } else {
+        void this.poll.stop();
+      }
     }
   }
 
   get isDisposed(): boolean {
-    return this.turns.isDisposed;
+    return this.poll.isDisposed;
   }
 
   dispose(): void {
-    this.clusters.changed.disconnect(this.onClusters);
-    this.turns.dispose();
+    this.clusters.changed.disconnect(this.onClustersChanged);
+    this.poll.dispose();
     Signal.clearData(this);
   }
 
-  private async look(): Promise<boolean> {
+  private async read(): Promise<void> {
+    if (this.isDisposed) {
+      return;
+    }
+    this.isReadDue = this.isComplete = false;
     try {
-      if (this.isListOld) {
-        const files = await this.files();
-        this._isGone = files.length === 0;
-        if (this.isGone) {
-          this._trouble = '';
-          return false;
+      if (this.isListStale) {
+        const files = await this.listFiles();
+        this._isEmpty = files.length === 0;
+        if (this.areLogsRemoved) {
+          this._error = '';
+          this.isComplete = true;
+          return;
         }
-        this._names = namesOf(files);
-        this._file ??= this._names.cluster[0] ?? this._names.ranks[0] ?? null;
-        this.isListOld = this._file === null;
+        this._fileNames = sortFileNames(files);
+        this._file ??= this._fileNames.cluster[0] ?? this._fileNames.ranks[0] ?? null;
+        this.isListStale = this._file === null;
       }
-      const { _file: file, _tail: tail, isOver } = this;
+      const { _file: file, _tail: tail, hasEnded } = this;
       const isNew = file !== null && (await tail.read(from => this.source.part(file, from)));
-      this._trouble = '';
-      // what an ended cluster has written is soon read
-      return isNew || !isOver;
+      this._error = '';
+      // an ended cluster writes no more
+      this.isComplete = !isNew && hasEnded;
     } catch (error) {
-      this.isListOld = true;
-      this._trouble = error instanceof Error ? error.message : String(error);
+      this.isListStale = true;
+      this._error = error instanceof Error ? error.message : String(error);
       throw error;
     } finally {
       this.emit();
     }
   }
 
-  // None of a cluster that is unknown, once it has ended.
-  private async files(): Promise<IFile[]> {
+  // The server does not know a cluster that has ended and has no logs any more.
+  private async listFiles(): Promise<ILogFile[]> {
     try {
       return await this.source.files();
     } catch (error) {
-      if (error instanceof ApiError && error.isMissing && this.isOver) {
+      if (error instanceof ApiError && error.isMissing && this.hasEnded) {
         return [];
       }
       throw error;
     }
   }
 
-  private begin(): void {
+  private restart(): void {
     this._tail = new LogTail();
-    this._trouble = '';
+    this._error = '';
     this.emit();
-    this.wake();
+    this.refresh();
   }
 
-  private wake(): void {
-    if (this.isSeen && !this.isDisposed) {
-      this.turns.wake();
+  // Reads at once, or right after the read that is under way.
+  private refresh(): void {
+    if (this.isVisible) {
+      this.isReadDue = true;
+      void this.poll.schedule({ interval: Poll.IMMEDIATE });
     }
   }
 
-  private readonly onClusters = (): void => {
-    const { isOver } = this;
-    const its = this.clusters.cluster(this.name);
-    const isKnown = its !== undefined || isOver;
-    if (!isKnown || (its === this.cluster && isOver === this.which.isOver)) {
+  private readonly onClustersChanged = (): void => {
+    const { hasEnded } = this;
+    const cluster = this.clusters.cluster(this.name);
+    const isKnown = cluster !== undefined || hasEnded;
+    if (!isKnown || (cluster === this.cluster && hasEnded === this.identity.hasEnded)) {
       return;
     }
-    this.cluster = its;
-    this.isListOld = true;
-    if (this.which.hear(its?.id)) {
-      // a name can be given again
-      this.begin();
+    this.cluster = cluster;
+    this.isListStale = true;
+    if (this.identity.update(cluster?.id)) {
+      // a later cluster can have the name of an earlier one
+      this.restart();
     } else {
       this.emit();
     }
@@ -195,16 +203,96 @@ export class LogsModel implements IDisposable {
     }
   }
 
-  private readonly turns: Turns;
-  private readonly which = new Shown();
+  private readonly poll: Poll;
+  private lastRead = Promise.resolve();
+  private isReadDue = false;
+  // Whether the cluster has ended, and all of its log is read.
+  private isComplete = false;
+  private readonly identity = new ClusterIdentity();
   private cluster: ICluster | undefined;
-  private isSeen = false;
-  private isListOld = true;
-  private _names: INames = { cluster: [], ranks: [] };
+  private isVisible = false;
+  private isListStale = true;
+  private _fileNames: IFileNames = { cluster: [], ranks: [] };
   private _file: string | null;
   private _tail = new LogTail();
-  private _trouble = '';
-  private _isGone = false;
+  private _error = '';
+  private _isEmpty = false;
   private _isFollowing = true;
   private readonly _changed = new Signal<this, void>(this);
+}
+
+/** Return the text of the banner above a log; empty: no banner. */
+export function bannerText(
+  { tail, areLogsRemoved, hasEnded }: Pick<LogsModel, 'tail' | 'areLogsRemoved' | 'hasEnded'>,
+  trans: TranslationBundle
+): string {
+  const isEmpty = tail.size === 0;
+  if (areLogsRemoved) {
+    return isEmpty
+      ? trans.__('The cluster has ended, and its logs have been removed.')
+      : trans.__('The cluster has ended, and its logs have been removed; this was read before.');
+  }
+  if (hasEnded) {
+    return isEmpty
+      ? trans.__('The cluster has ended, and has left nothing in it.')
+      : trans.__('The cluster has ended; this is what it left.');
+  }
+  return isEmpty ? trans.__('There is nothing in it yet.') : '';
+}
+
+const KINDS = ['head', 'job', 'world', 'rank'];
+
+/** Names of log files: those of the cluster and its worlds, and those of ranks, each in their order. */
+export interface IFileNames {
+  cluster: string[];
+  ranks: string[];
+}
+
+/** Return the names of files in the order of a list. */
+export function sortFileNames(files: readonly ILogFile[]): IFileNames {
+  const keys = new Map(files.map(({ name }) => [name, sortKey(name)]));
+  const names = [...keys.keys()].sort((one, other) => compare(keys.get(one), keys.get(other)));
+  return {
+    cluster: names.filter(name => !isRank(name)),
+    ranks: names.filter(isRank)
+  };
+}
+
+/**
+ * Return those of some ranks' files that are looked for.
+ *
+ * @param filter - Numbers by their first digits, ranges as `0-7`, worlds as `w1`, with commas or spaces between.
+ */
+export function filterRanks(ranks: readonly string[], filter: string): string[] {
+  const terms = filter
+    .toLowerCase()
+    .split(/[\s,]+/)
+    .filter(Boolean);
+  return ranks.filter(name => terms.length === 0 || terms.some(term => matchesTerm(name, term)));
+}
+
+function matchesTerm(name: string, term: string): boolean {
+  const rank = name.replace('rank-', '');
+  const number = rank.replace(/^.*\./, '');
+  const range = /^(\d+)-(\d+)$/.exec(term);
+  if (range) {
+    return Number(range[1]) <= Number(number) && Number(number) <= Number(range[2]);
+  }
+  return rank.startsWith(term) || number.startsWith(term) || name === term;
+}
+
+function isRank(name: string): boolean {
+  return name.startsWith('rank-');
+}
+
+// The kind, the world, the number; those of the first world have none.
+function sortKey(name: string): number[] {
+  const [, kind = name, world, number] = /^([a-z]+)-(?:w(\d+)\.)?(\d+)$/.exec(name) ?? [];
+  const place = KINDS.indexOf(kind);
+  return [place < 0 ? KINDS.length : place, Number(world ?? 0), Number(number ?? 0)];
+}
+
+function compare(one: number[] = [], other: number[] = []): number {
+  const at = one.findIndex((value, place) => value !== other[place]);
+  return at < 0 ? 0 : (one[at] ?? 0) - (other[at] ?? 0);
 }

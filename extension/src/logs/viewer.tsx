@@ -1,29 +1,26 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { CopyButton } from '../copyButton';
-import { useSignal } from '../sidebar/hooks';
-import { bytes } from '../words';
-import { matching } from './files';
-import type { LogsModel } from './logsModel';
-import { LogText } from './logText';
-import { noteOf } from './note';
+import { CopyButton, useSignal } from '../components';
+import { formatBytes } from '../format';
+import { type ITextStyle, parseRuns } from './logText';
+import { bannerText, filterRanks, type LogsModel } from './logsModel';
 
 /** The logs of a cluster, one at a time. */
-export function Viewer(props: {
+export function LogViewer(props: {
   model: LogsModel;
-  address: (file: string) => string;
+  downloadUrl: (file: string) => string;
   trans: TranslationBundle;
 }): React.JSX.Element {
-  const { model, address, trans } = props;
+  const { model, downloadUrl, trans } = props;
   useSignal(model.changed);
   const [isWrapped, setWrapped] = React.useState(false);
-  const { file, tail, trouble, isFollowing, isGone } = model;
-  const note = noteOf(model, trans);
+  const { file, tail, error, isFollowing, areLogsRemoved } = model;
+  const banner = bannerText(model, trans);
   return (
     <>
       <div className="wb-Logs-bar" role="group" aria-label={trans.__('Logs of %1', model.name)}>
-        <Files model={model} trans={trans} />
+        <FileSelect model={model} trans={trans} />
         <Toggle
           label={trans.__('Follow')}
           isOn={isFollowing}
@@ -40,24 +37,24 @@ export function Viewer(props: {
         <a
           className="wb-TextButton"
           role="link"
-          href={file === null || isGone ? undefined : address(file)}
-          aria-disabled={file === null || isGone}
-          title={bytes(tail.size)}
+          href={file === null || areLogsRemoved ? undefined : downloadUrl(file)}
+          aria-disabled={file === null || areLogsRemoved}
+          title={formatBytes(tail.size)}
           download
         >
           {trans.__('Download')}
         </a>
       </div>
       <div role="status">
-        {trouble !== '' && <p className="wb-Logs-note wb-Error">{trouble}</p>}
-        {trouble === '' && note !== '' && <p className="wb-Logs-note">{note}</p>}
+        {error !== '' && <p className="wb-Logs-note wb-Error">{error}</p>}
+        {error === '' && banner !== '' && <p className="wb-Logs-note">{banner}</p>}
       </div>
       <LogText model={model} isWrapped={isWrapped} trans={trans} />
     </>
   );
 }
 
-function Files({
+function FileSelect({
   model,
   trans
 }: {
@@ -65,9 +62,9 @@ function Files({
   trans: TranslationBundle;
 }): React.JSX.Element {
   const [filter, setFilter] = React.useState('');
-  const { names, file } = model;
-  const ranks = matching(names.ranks, filter);
-  const isShown = file === null || names.cluster.includes(file) || ranks.includes(file);
+  const { fileNames, file } = model;
+  const ranks = filterRanks(fileNames.ranks, filter);
+  const isShown = file === null || fileNames.cluster.includes(file) || ranks.includes(file);
   return (
     <>
       <select
@@ -75,18 +72,18 @@ function Files({
         value={file ?? ''}
         disabled={file === null}
         onChange={event => {
-          model.choose(event.target.value);
+          model.select(event.target.value);
         }}
       >
         {!isShown && <option value={file}>{file}</option>}
-        <optgroup label={trans.__('Cluster')}>{names.cluster.map(option)}</optgroup>
+        <optgroup label={trans.__('Cluster')}>{fileNames.cluster.map(fileOption)}</optgroup>
         {ranks.length > 0 && (
-          <optgroup label={trans.__('Ranks (%1 of %2)', ranks.length, names.ranks.length)}>
-            {ranks.map(option)}
+          <optgroup label={trans.__('Ranks (%1 of %2)', ranks.length, fileNames.ranks.length)}>
+            {ranks.map(fileOption)}
           </optgroup>
         )}
       </select>
-      {names.ranks.length > 1 && (
+      {fileNames.ranks.length > 1 && (
         <input
           type="search"
           aria-label={trans.__('Filter ranks, as 3, 0-7 or w1; Enter shows the first one')}
@@ -98,7 +95,7 @@ function Files({
           }}
           onKeyDown={event => {
             if (event.key === 'Enter' && ranks[0] !== undefined) {
-              model.choose(ranks[0]);
+              model.select(ranks[0]);
             }
           }}
         />
@@ -107,7 +104,7 @@ function Files({
   );
 }
 
-function option(name: string): React.JSX.Element {
+function fileOption(name: string): React.JSX.Element {
   return (
     <option key={name} value={name}>
       {name}
@@ -132,4 +129,71 @@ function Toggle(props: {
       {props.label}
     </label>
   );
+}
+
+// Pixels from the end within which one is at the end; of a line, as the style has it.
+const END_DISTANCE = 24;
+const LINE_HEIGHT = 18;
+
+/** The text of a log; at its end it stays there when more comes. */
+export function LogText(props: {
+  model: LogsModel;
+  isWrapped: boolean;
+  trans: TranslationBundle;
+}): React.JSX.Element {
+  const { model, isWrapped, trans } = props;
+  const { file, tail, isFollowing } = model;
+  const box = React.useRef<HTMLDivElement>(null);
+  const isAtEnd = React.useRef(true);
+  React.useEffect(() => {
+    isAtEnd.current = true;
+  }, [tail, isFollowing]);
+  React.useLayoutEffect(() => {
+    if (box.current && isFollowing && isAtEnd.current) {
+      box.current.scrollTop = box.current.scrollHeight;
+    }
+  });
+  return (
+    <div
+      className={`wb-Logs-text${isWrapped ? ' wb-mod-wrapped' : ''}`}
+      ref={box}
+      role="log"
+      aria-live="off"
+      aria-label={trans.__('Log %1 of %2', file ?? '', model.name)}
+      tabIndex={0}
+      onScroll={({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => {
+        isAtEnd.current = scrollHeight - scrollTop - clientHeight < END_DISTANCE;
+      }}
+    >
+      {tail.text.isCut && (
+        <p className="wb-Logs-note">
+          {trans.__('Only the end is shown; download it for all of it.')}
+        </p>
+      )}
+      {tail.text.chunks.map(({ id, text, style }) => (
+        <Chunk key={id} text={text} style={style} />
+      ))}
+    </div>
+  );
+}
+
+const Chunk = React.memo(function Piece(props: {
+  text: string;
+  style: ITextStyle;
+}): React.JSX.Element {
+  const { text, style } = props;
+  const lines = text.split('\n').length - (text.endsWith('\n') ? 1 : 0);
+  return (
+    <div style={{ containIntrinsicHeight: `auto ${lines * LINE_HEIGHT}px` }}>
+      {parseRuns(text, style).runs.map((run, at) => (
+        <span key={at} className={styleClass(run.style)}>
+          {run.text}
+        </span>
+      ))}
+    </div>
+  );
+});
+
+function styleClass({ colour, isBold }: ITextStyle): string {
+  return [colour && `wb-mod-${colour}`, isBold && 'wb-mod-bold'].filter(Boolean).join(' ');
 }

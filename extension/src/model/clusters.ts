@@ -1,8 +1,10 @@
-import { Signal, type ISignal } from '@lumino/signaling';
+import { JSONExt } from '@lumino/coreutils';
 import { DisposableDelegate, type IDisposable } from '@lumino/disposable';
+import { type ISignal, Signal } from '@lumino/signaling';
 
+import { ApiError } from '../api';
 import type {
-  IBroken,
+  IBrokenRecord,
   IChange,
   ICluster,
   IEnded,
@@ -11,43 +13,49 @@ import type {
   IState,
   Message
 } from '../contract';
-import { History } from './history';
-import { kept } from './kept';
-import { Link, type IEvents, type ISocket } from './link';
-import { stateAfter, type LinkState } from './linkState';
+import { type ISocket, type ISocketEvents, ReconnectingSocket } from './reconnectingSocket';
 
-/** Where the news come from. */
-export interface ISource {
+/** The requests and the websocket of the server. */
+export interface IClusterSource {
   clusters: () => Promise<IState>;
-  connect: (events: IEvents) => ISocket;
+  connect: (events: ISocketEvents) => ISocket;
 }
 
-/** All that is known of the clusters of this user. Knows nothing of pages; what shows it listens to its signals. */
+/** The part of the model of clusters that other models use. */
+export interface IClusterLookup {
+  readonly changed: ISignal<unknown, void>;
+  readonly connectionState: ConnectionState;
+  findStart: (id: string) => IStart | undefined;
+  cluster: (name: string) => ICluster | undefined;
+  hasEnded: (name: string) => boolean;
+}
+
+/** The state of the clusters of this user, without any view: views connect to its signals. */
 export class ClustersModel implements IDisposable {
   constructor(
-    private readonly source: ISource,
+    private readonly source: IClusterSource,
     random?: () => number
   ) {
-    this.link = new Link({
+    this.socket = new ReconnectingSocket({
       connect: source.connect,
       received: text => {
-        this.take(JSON.parse(text) as Message);
+        this.receive(JSON.parse(text) as Message);
       },
       lost: () => {
-        void this.ask();
+        void this.requestState();
       },
       random
     });
   }
 
-  /** Emitted when anything but a pulse is new. */
+  /** Emitted when anything but a pulse has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
   /** Emitted when there are new pulses. */
-  get pulsed(): ISignal<this, void> {
-    return this._pulsed;
+  get pulsesChanged(): ISignal<this, void> {
+    return this._pulsesChanged;
   }
 
   /** The clusters, the newest first. A cluster that has not changed is the same object as before. */
@@ -55,19 +63,19 @@ export class ClustersModel implements IDisposable {
     return this._clusters;
   }
 
-  /** Records that cannot be used. */
-  get broken(): readonly IBroken[] {
+  /** Records that cannot be read. */
+  get broken(): readonly IBrokenRecord[] {
     return this._broken;
   }
 
-  /** Starts that were asked for, without those that are clusters by now. */
+  /** Requested starts, without those whose clusters are ready. */
   get starts(): readonly IStart[] {
     return this._starts;
   }
 
-  /** Return a start, for some minutes also one that is a cluster by now. */
-  startOf(id: string): IStart | undefined {
-    return this.allStarts.find(its => its.id === id);
+  /** Return a start, for some minutes also one whose cluster is ready. */
+  findStart(id: string): IStart | undefined {
+    return this.allStarts.find(start => start.id === id);
   }
 
   /** Clusters that ended in the last days, the last one first. */
@@ -75,29 +83,29 @@ export class ClustersModel implements IDisposable {
     return this._ended;
   }
 
-  /** Whether all this is new. */
-  get state(): LinkState {
-    return this._state;
+  /** Whether the state is current. */
+  get connectionState(): ConnectionState {
+    return this._connectionState;
   }
 
-  /** Why it is not, in words. */
-  get trouble(): string {
-    return this._trouble;
+  /** Why the state is not current. */
+  get connectionError(): string {
+    return this._connectionError;
   }
 
-  /** What the server calls its version; empty: it has told nothing yet. */
+  /** The version of the server; empty: no state has arrived yet. */
   get version(): string {
     return this._version;
   }
 
   /** Whether the server was of another version when this page was loaded. */
   get isOutdated(): boolean {
-    return this._version !== this.first;
+    return this._version !== this.initialVersion;
   }
 
   /** Seconds since the epoch, by the server's clock. */
   now(): number {
-    return Date.now() / 1000 + this.ahead;
+    return Date.now() / 1000 + this.clockOffset;
   }
 
   /** Return the cluster of a name. */
@@ -105,66 +113,68 @@ export class ClustersModel implements IDisposable {
     return this.byName.get(name);
   }
 
-  /** Return whether there is no cluster of a name, and that is known. */
+  /** Return whether it is certain that no cluster has a name. */
   hasEnded(name: string): boolean {
-    const isUnreadable = this._broken.some(its => its.name === name || its.name === '');
-    return this._state === 'live' && !this.byName.has(name) && !isUnreadable;
+    const isUnreadable = this._broken.some(record => record.name === name || record.name === '');
+    return this._connectionState === 'live' && !this.byName.has(name) && !isUnreadable;
   }
 
-  /** Return whether a cluster has ended, and that is known: there may be another one of its name. */
-  isOver({ id, name }: ICluster): boolean {
-    const its = this.byName.get(name);
-    return its ? its.id !== id : this.hasEnded(name);
+  /** Return whether it is certain that a cluster has ended; another one may have its name. */
+  hasClusterEnded({ id, name }: ICluster): boolean {
+    const current = this.byName.get(name);
+    return current ? current.id !== id : this.hasEnded(name);
   }
 
   /** Return the last pulses of a cluster. */
   pulses(cluster: ICluster): readonly IPulse[] {
-    return this.history.of(cluster);
+    return this.history.get(cluster);
   }
 
-  /** The cluster that was chosen, else the newest that is up; what commands mean that are given no name. */
-  get chosen(): ICluster | undefined {
+  /** The selected cluster, else the newest that is up: the cluster of commands without a name. */
+  get selected(): ICluster | undefined {
     return (
-      this.byName.get(this._choice) ?? this._clusters.find(its => its.up > 0) ?? this._clusters[0]
+      this.byName.get(this._selectedName) ??
+      this._clusters.find(cluster => cluster.up > 0) ??
+      this._clusters[0]
     );
   }
 
-  /** The name of the cluster that was chosen, which may not be there; empty: none was. */
-  get choice(): string {
-    return this._choice;
+  /** The name of the selected cluster, which may not exist; empty: none was selected. */
+  get selectedName(): string {
+    return this._selectedName;
   }
 
-  /** Choose a cluster. */
-  choose(name: string): void {
-    if (this._choice !== name) {
-      this._choice = name;
+  /** Select a cluster. */
+  select(name: string): void {
+    if (this._selectedName !== name) {
+      this._selectedName = name;
       this._changed.emit();
     }
   }
 
-  /** Begin to listen. A second start does nothing. */
+  /** Connect. A second start does nothing. */
   start(): void {
-    this.link.start();
+    this.socket.start();
   }
 
-  /** Try at once to connect, where the next try is still some time away, or none is made any more. */
+  /** Connect at once, before the next attempt is due, or after the last one. */
   retry(): void {
-    this.link.hurry();
-    this.link.start();
+    this.socket.reconnectNow();
+    this.socket.start();
   }
 
   /**
-   * Return what is disposed when somebody looks no longer: pulses come only while somebody does.
+   * Request pulses until the returned object is disposed.
    *
-   * @param name - Of the cluster whose pulses are seen; undefined: those of all are.
+   * @param name - The name of the cluster whose pulses are visible; undefined: those of all clusters.
    */
   watch(name?: string): IDisposable {
     const viewer = { name };
     this.viewers.add(viewer);
-    this.sayVisible();
+    this.sendVisibility();
     return new DisposableDelegate(() => {
       this.viewers.delete(viewer);
-      this.sayVisible();
+      this.sendVisibility();
     });
   }
 
@@ -175,126 +185,184 @@ export class ClustersModel implements IDisposable {
   dispose(): void {
     if (!this._isDisposed) {
       this._isDisposed = true;
-      this.link.close();
+      this.socket.close();
       Signal.clearData(this);
     }
   }
 
-  private sayVisible(): void {
-    const names = new Set([...this.viewers].map(its => its.name));
-    this.link.setVisible(
+  private sendVisibility(): void {
+    const names = new Set([...this.viewers].map(viewer => viewer.name));
+    this.socket.setVisible(
       names.has(undefined) || (names.size > 0 && ([...names] as string[]).sort())
     );
   }
 
-  private take(message: Message): void {
-    this.ahead = message.time - Date.now() / 1000;
+  private receive(message: Message): void {
+    this.clockOffset = message.time - Date.now() / 1000;
     if (message.type === 'pulse') {
-      this.beat(message.pulses);
+      this.addPulses(message.pulses);
     } else if (message.type === 'state') {
-      this.whole(message, 'live');
+      this.replaceAll(message, 'live');
     } else {
-      this.change(message);
+      this.applyChange(message);
     }
   }
 
-  private whole(state: IState, link: LinkState): void {
+  private replaceAll(state: IState, connectionState: ConnectionState): void {
     this._version = state.version;
-    this.first ||= state.version;
-    this.setState(link, '');
-    this.byName = kept(this.byName, state.clusters);
-    this.settle(state);
+    this.initialVersion ||= state.version;
+    this.setConnectionState(connectionState, '');
+    this.byName = new Map(
+      state.clusters.map(cluster => [cluster.name, reuse(this.byName.get(cluster.name), cluster)])
+    );
+    this.refresh(state);
   }
 
-  private change(change: IChange): void {
+  private applyChange(change: IChange): void {
     for (const name of change.gone) {
       this.byName.delete(name);
     }
-    for (const its of change.clusters) {
-      this.byName.set(its.name, its);
+    for (const cluster of change.clusters) {
+      this.byName.set(cluster.name, cluster);
     }
-    this.settle(change);
+    this.refresh(change);
   }
 
-  private settle({ broken, starts, ended }: Pick<IChange, 'broken' | 'starts' | 'ended'>): void {
+  private refresh({ broken, starts, ended }: Pick<IChange, 'broken' | 'starts' | 'ended'>): void {
     this._clusters = [...this.byName.values()].sort(
       (one, other) => other.created - one.created || one.name.localeCompare(other.name)
     );
     this._broken = broken;
     this._ended = ended ?? this._ended;
     this.allStarts = starts;
-    this._starts = starts.filter(its => its.state !== 'ready');
-    this.history.keep(this.byName);
+    this._starts = starts.filter(start => start.state !== 'ready');
+    this.history.retain(this.byName);
     this._changed.emit();
   }
 
-  private beat(pulses: Record<string, IPulse>): void {
+  private addPulses(pulses: Record<string, IPulse>): void {
     for (const [name, pulse] of Object.entries(pulses)) {
       const cluster = this.byName.get(name);
       if (cluster) {
         this.history.add(cluster, pulse);
       }
     }
-    this._pulsed.emit();
+    this._pulsesChanged.emit();
   }
 
-  // A websocket does not say why it cannot be opened; a request does, and tells how things stand without one.
-  private async ask(): Promise<void> {
-    if (this._state === 'live') {
-      this.setState('reconnecting', '');
+  // A websocket does not report why it cannot be opened; a request does, and returns the state without a websocket.
+  private async requestState(): Promise<void> {
+    if (this._connectionState === 'live') {
+      this.setConnectionState('reconnecting', '');
       this._changed.emit();
     }
-    // an answer that comes late tells less than the next one has told
-    this.asked += 1;
-    const { asked } = this;
-    const isLast = () => asked === this.asked && !this.isListening();
+    // a late response is older than what came after it
+    this.requestCount += 1;
+    const count = this.requestCount;
+    const isLatest = () => count === this.requestCount && !this.isSocketOpen();
     try {
       const state = await this.source.clusters();
-      if (isLast()) {
-        this.ahead = state.time - Date.now() / 1000;
-        this.whole(state, 'reconnecting');
+      if (isLatest()) {
+        this.clockOffset = state.time - Date.now() / 1000;
+        this.replaceAll(state, 'reconnecting');
       }
     } catch (error) {
-      if (isLast()) {
-        this.setState(stateAfter(error), error instanceof Error ? error.message : String(error));
-        if (this._state === 'missing' && this._version === '') {
-          // it was never there: somebody has to install it first
-          this.link.close();
+      if (isLatest()) {
+        this.setConnectionState(
+          connectionStateAfter(error),
+          error instanceof Error ? error.message : String(error)
+        );
+        if (this._connectionState === 'missing' && this._version === '') {
+          // there was never an extension on this server: it has to be installed first
+          this.socket.close();
         }
         this._changed.emit();
       }
     }
   }
 
-  private isListening(): boolean {
-    return this._isDisposed || this.link.isOpen;
+  private isSocketOpen(): boolean {
+    return this._isDisposed || this.socket.isOpen;
   }
 
-  private setState(state: LinkState, trouble: string): void {
-    this._state = state;
-    this._trouble = trouble;
+  private setConnectionState(state: ConnectionState, error: string): void {
+    this._connectionState = state;
+    this._connectionError = error;
   }
 
-  private readonly link: Link;
-  private readonly history = new History();
+  private readonly socket: ReconnectingSocket;
+  private readonly history = new PulseHistory();
   private byName = new Map<string, ICluster>();
   private readonly viewers = new Set<{ name: string | undefined }>();
-  // Requests for all clusters.
-  private asked = 0;
+  // The number of requests for the whole state.
+  private requestCount = 0;
   // Seconds by which the server's clock is ahead of this one.
-  private ahead = 0;
+  private clockOffset = 0;
   private _clusters: readonly ICluster[] = [];
-  private _broken: readonly IBroken[] = [];
+  private _broken: readonly IBrokenRecord[] = [];
   private allStarts: readonly IStart[] = [];
   private _starts: readonly IStart[] = [];
   private _ended: readonly IEnded[] = [];
-  private _state: LinkState = 'connecting';
-  private _trouble = '';
+  private _connectionState: ConnectionState = 'connecting';
+  private _connectionError = '';
   private _version = '';
-  // The version that the server had first.
-  private first = '';
-  private _choice = '';
+  // The version of the server when this page was loaded.
+  private initialVersion = '';
+  private _selectedName = '';
   private _isDisposed = false;
   private readonly _changed = new Signal<this, void>(this);
-  private readonly _pulsed = new Signal<this, void>(this);
+  private readonly _pulsesChanged = new Signal<this, void>(this);
+}
+
+/** The number of pulses in the history of a cluster: two minutes. */
+export const HISTORY_LENGTH = 60;
+
+/** The last pulses of clusters. */
+export class PulseHistory {
+  /** Return the pulses of a cluster, the last one at the end; the same array until there is another pulse. */
+  get(cluster: Pick<ICluster, 'name' | 'id'>): readonly IPulse[] {
+    const entry = this.byName.get(cluster.name);
+    return entry?.id === cluster.id ? entry.pulses : NONE;
+  }
+
+  /** Add a pulse. */
+  add(cluster: Pick<ICluster, 'name' | 'id'>, pulse: IPulse): void {
+    const pulses = [...this.get(cluster).slice(1 - HISTORY_LENGTH), pulse];
+    this.byName.set(cluster.name, { id: cluster.id, pulses });
+  }
+
+  /** Forget all but the clusters of these names. */
+  retain(names: ReadonlySet<string> | ReadonlyMap<string, unknown>): void {
+    for (const name of this.byName.keys()) {
+      if (!names.has(name)) {
+        this.byName.delete(name);
+      }
+    }
+  }
+
+  // By name, with the id of the cluster: a later cluster can have the name of an earlier one.
+  private readonly byName = new Map<string, { id: string; pulses: readonly IPulse[] }>();
+}
+
+const NONE: readonly IPulse[] = [];
+
+/** The state of the connection: `missing` if the server has no extension, `refused` if it denies access. */
+export type ConnectionState = 'connecting' | 'live' | 'reconnecting' | 'missing' | 'refused';
+
+/** Return the state of the connection after a failed request. */
+export function connectionStateAfter(error: unknown): ConnectionState {
+  if (error instanceof ApiError) {
+    if (error.isMissing) {
+      return 'missing';
+    }
+    if (error.status === 401 || error.status === 403) {
+      return 'refused';
+    }
+  }
+  return 'reconnecting';
+}
+
+// A cluster that has not changed stays the same object.
+function reuse(known: ICluster | undefined, current: ICluster): ICluster {
+  return known && JSONExt.deepEqual({ ...known }, { ...current }) ? known : current;
 }

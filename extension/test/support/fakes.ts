@@ -1,6 +1,6 @@
 import type { ICluster, IEnded, IState, Message } from '../../src/contract';
 import { ClustersModel } from '../../src/model/clusters';
-import type { IEvents, ISocket } from '../../src/model/link';
+import type { ISocket, ISocketEvents } from '../../src/model/reconnectingSocket';
 
 /** Return a cluster that is ready. */
 export function cluster(name: string, facts: Partial<ICluster> = {}): ICluster {
@@ -49,16 +49,16 @@ export function state(...clusters: ICluster[]): IState {
 
 /** The server's end of a websocket. */
 export class FakeSocket implements ISocket {
-  constructor(private readonly events: IEvents) {}
+  constructor(private readonly events: ISocketEvents) {}
 
-  readonly heard: unknown[] = [];
+  readonly received: unknown[] = [];
   isClosed = false;
 
   open(): void {
     this.events.opened();
   }
 
-  tell(message: Message): void {
+  receive(message: Message): void {
     this.events.received(JSON.stringify(message));
   }
 
@@ -67,7 +67,7 @@ export class FakeSocket implements ISocket {
   }
 
   send(text: string): void {
-    this.heard.push(JSON.parse(text));
+    this.received.push(JSON.parse(text));
   }
 
   close(): void {
@@ -86,7 +86,7 @@ export class FakeServer {
     return this.answer();
   };
 
-  readonly connect = (events: IEvents): ISocket => {
+  readonly connect = (events: ISocketEvents): ISocket => {
     const socket = new FakeSocket(events);
     this.sockets.push(socket);
     return socket;
@@ -108,12 +108,13 @@ export function live(...clusters: ICluster[]): { server: FakeServer; model: Clus
   const model = new ClustersModel(server, () => 1);
   model.start();
   server.socket.open();
-  server.socket.tell({ type: 'state', ...state(...clusters) });
+  server.socket.receive({ type: 'state', ...state(...clusters) });
   return { server, model };
 }
 
 /** Return the names of the clusters of a model, in its order. */
-export const names = (model: ClustersModel): string[] => model.clusters.map(its => its.name);
+export const names = (model: ClustersModel): string[] =>
+  model.clusters.map(cluster => cluster.name);
 
 /** Wait until what was answered has been heard. */
 export async function settled(): Promise<void> {

@@ -1,9 +1,16 @@
 import { Signal } from '@lumino/signaling';
 
-import type { ICluster, IStart, Options } from '../../src/contract';
-import type { ICheck, IField, IForm, IFormSource, IKernel } from '../../src/form/contract';
-import type { IClusters } from '../../src/form/formModel';
-import type { LinkState } from '../../src/model/linkState';
+import type { IFormSource } from '../../src/cluster-form/formModel';
+import type {
+  ICheck,
+  ICluster,
+  IField,
+  IFormDescription,
+  IKernel,
+  IStart,
+  Options
+} from '../../src/contract';
+import type { ConnectionState, IClusterLookup } from '../../src/model/clusters';
 
 function field(
   name: string,
@@ -15,7 +22,7 @@ function field(
 }
 
 /** Return what a form has to know where there is SLURM. */
-export function form(): IForm {
+export function form(): IFormDescription {
   return {
     schedulers: [
       { name: 'local', there: true, batch: false },
@@ -48,47 +55,51 @@ export class FakeFormServer implements IFormSource {
   readonly checked: Options[] = [];
   readonly started: Options[] = [];
   readonly dismissed: string[] = [];
-  its: IForm | Error = form();
+  description: IFormDescription | Error = form();
   known: IKernel[] | Error = [];
   verdict: ICheck | Error = { errors: {}, script: 'exec it' };
   answer: IStart | Error = start();
   dismissal: undefined | Error = undefined;
 
-  readonly form = () => told(this.its);
-  readonly kernels = () => told(this.known);
+  readonly form = () => respond(this.description);
+  readonly kernels = () => respond(this.known);
 
   readonly check = (options: Options) => {
     this.checked.push(options);
-    return told(this.verdict);
+    return respond(this.verdict);
   };
 
   readonly start = (options: Options) => {
     this.started.push(options);
-    return told(this.answer);
+    return respond(this.answer);
   };
 
   readonly dismiss = (id: string) => {
     this.dismissed.push(id);
-    return told(this.dismissal);
+    return respond(this.dismissal);
   };
 }
 
-function told<T>(value: T | Error): Promise<T> {
+function respond<T>(value: T | Error): Promise<T> {
   return value instanceof Error ? Promise.reject(value) : Promise.resolve(value);
 }
 
 /** What is known of clusters. */
-export class FakeClusters implements IClusters {
+export class FakeClusters implements IClusterLookup {
   starts: IStart[] = [];
   clusters: ICluster[] = [];
-  state: LinkState = 'live';
+  connectionState: ConnectionState = 'live';
   readonly changed = new Signal<this, void>(this);
 
-  readonly startOf = (id: string) => this.starts.find(its => its.id === id);
-  readonly cluster = (name: string) => this.clusters.find(its => its.name === name);
-  readonly hasEnded = (name: string) => this.state === 'live' && !this.cluster(name);
+  readonly findStart = (id: string) => this.starts.find(start => start.id === id);
+  readonly cluster = (name: string) => this.clusters.find(cluster => cluster.name === name);
+  readonly hasEnded = (name: string) => this.connectionState === 'live' && !this.cluster(name);
 
-  tell(facts: { starts?: IStart[]; clusters?: ICluster[]; state?: LinkState }): void {
+  update(facts: {
+    starts?: IStart[];
+    clusters?: ICluster[];
+    connectionState?: ConnectionState;
+  }): void {
     Object.assign(this, facts);
     this.changed.emit();
   }

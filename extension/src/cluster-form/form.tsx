@@ -1,0 +1,272 @@
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import { CopyButton, Preformatted, useSignal } from '../components';
+import type { ICluster, IFormDescription } from '../contract';
+import { formatState } from '../format';
+import { notifyError } from '../notify';
+import {
+  FormContext,
+  type IFormContext,
+  KernelField,
+  LabeledControl,
+  OptionField,
+  SchedulerField,
+  useForm
+} from './fields';
+import { DIRECTORY, KERNEL, parseScript, visibleFields } from './values';
+
+/** The form for a new cluster, with the script of its job beside it. */
+export function NewClusterForm({ desk: context }: { desk: IFormContext }): React.JSX.Element {
+  const { model, trans } = context;
+  useSignal(model.changed);
+  const { form } = model;
+  return (
+    <FormContext.Provider value={context}>
+      {form === null ? (
+        <div className="wb-Form">
+          {model.failure ? (
+            <FailureAlert />
+          ) : (
+            <p role="status">{trans.__('Asking the server for the form…')}</p>
+          )}
+        </div>
+      ) : (
+        <Form form={form} />
+      )}
+    </FormContext.Provider>
+  );
+}
+
+function Form({ form }: { form: IFormDescription }): React.JSX.Element {
+  const { model, trans } = useForm();
+  const element = React.useRef<HTMLFormElement>(null);
+  const [tries, countTry] = React.useReducer((count: number) => count + 1, 0);
+  React.useEffect(() => {
+    focusFirstError(element.current);
+  }, [tries]);
+  return (
+    <form
+      ref={element}
+      noValidate
+      onSubmit={event => {
+        event.preventDefault();
+        // a notification reports the error if the tab was closed meanwhile
+        model.start().then(countTry, notifyError(trans.__('New cluster'), trans));
+      }}
+    >
+      <div className="wb-Form">
+        <GeneralErrors form={form} />
+        <FailureAlert />
+        <fieldset aria-disabled={model.isStarting}>
+          <Fields form={form} />
+        </fieldset>
+      </div>
+      <ScriptPane />
+      <footer>
+        <button
+          type="submit"
+          className="wb-TextButton wb-mod-accept"
+          aria-disabled={!model.canStart}
+        >
+          {trans.__('Start')}
+        </button>
+        <StartProgress />
+      </footer>
+    </form>
+  );
+}
+
+/** Focus the first field with a wrong value; the details that hide it open. */
+function focusFirstError(form: HTMLFormElement | null): void {
+  const field = form?.querySelector<HTMLElement>('[aria-invalid="true"]');
+  field?.closest('details')?.setAttribute('open', '');
+  field?.focus();
+}
+
+function Fields({ form }: { form: IFormDescription }): React.JSX.Element {
+  const { model, trans } = useForm();
+  const { first, more } = visibleFields(form, model.values);
+  const hasError = [...more.map(field => field.name), DIRECTORY].some(name => name in model.errors);
+  const [isOpen, setOpen] = React.useState(false);
+  React.useEffect(() => {
+    if (hasError) {
+      setOpen(true);
+    }
+  }, [hasError]);
+  return (
+    <>
+      <div className="wb-Fields">
+        {first.map(field =>
+          field.name === 'scheduler' ? (
+            <SchedulerField key={field.name} form={form} field={field} />
+          ) : (
+            <OptionField key={field.name} field={field} />
+          )
+        )}
+        <KernelField />
+      </div>
+      <details
+        open={isOpen}
+        onToggle={event => {
+          setOpen(event.currentTarget.open);
+        }}
+      >
+        <summary>{trans.__('More options')}</summary>
+        <div className="wb-Fields">
+          {more.map(field => (
+            <OptionField key={field.name} field={field} />
+          ))}
+          <DirectoryField form={form} />
+        </div>
+      </details>
+    </>
+  );
+}
+
+function DirectoryField({ form }: { form: IFormDescription }): React.JSX.Element {
+  const { model, trans } = useForm();
+  return (
+    <LabeledControl
+      name={DIRECTORY}
+      label={trans.__('Folder')}
+      help={trans.__('where it runs; a folder in %1', form.directory)}
+      isWide
+    >
+      {control => (
+        <input
+          {...control}
+          type="text"
+          value={String(model.values[DIRECTORY])}
+          autoComplete="off"
+          spellCheck={false}
+          onChange={event => {
+            model.set(DIRECTORY, event.target.value);
+          }}
+        />
+      )}
+    </LabeledControl>
+  );
+}
+
+/** Errors that belong to no visible field. */
+export function GeneralErrors({ form }: { form: IFormDescription }): React.JSX.Element | null {
+  const { model } = useForm();
+  const { first, more } = visibleFields(form, model.values);
+  const visible = [...first, ...more].map(field => field.name).concat(KERNEL, DIRECTORY);
+  const others = Object.entries(model.errors).filter(([name]) => !visible.includes(name));
+  return others.length === 0 ? null : (
+    <Alert>
+      {others.map(([name, error]) => (
+        <p key={name}>{error}</p>
+      ))}
+    </Alert>
+  );
+}
+
+/** Why a request or the start failed. */
+export function FailureAlert(): React.JSX.Element | null {
+  const { model, trans } = useForm();
+  const { failure } = model;
+  return failure === null ? null : (
+    <Alert>
+      <p>{failure.message}</p>
+      {failure.log !== '' && (
+        <Preformatted text={failure.log} label={trans.__('The end of the log')} />
+      )}
+    </Alert>
+  );
+}
+
+function Alert({ children }: { children: React.ReactNode }): React.JSX.Element {
+  const box = React.useRef<HTMLDivElement>(null);
+  React.useEffect(() => {
+    // the alert is above the form, which may be scrolled
+    box.current?.scrollIntoView({ block: 'nearest' });
+  }, []);
+  return (
+    <div className="wb-Trouble" role="alert" ref={box}>
+      {children}
+    </div>
+  );
+}
+
+/** The progress of the accepted start, and the button that cancels it. */
+export function StartProgress(): React.JSX.Element {
+  const { model, trans } = useForm();
+  const isUnderWay = model.startId !== '';
+  return (
+    <>
+      {isUnderWay && (
+        <button
+          type="button"
+          className="wb-TextButton"
+          onClick={() => {
+            void model.cancel();
+          }}
+        >
+          {trans.__('Cancel the start')}
+        </button>
+      )}
+      <div role="status">
+        {isUnderWay && (
+          <>
+            <p>{formatStage(model.cluster, trans)}</p>
+            <p className="wb-Help">
+              {trans.__(
+                'You can close this tab: the start goes on, and the panel shows how it ends.'
+              )}
+            </p>
+          </>
+        )}
+      </div>
+    </>
+  );
+}
+
+function formatStage(cluster: ICluster | undefined, trans: TranslationBundle): string {
+  if (cluster === undefined) {
+    return trans.__('Starting…');
+  }
+  const { name, reason, up, ranks } = cluster;
+  return [
+    trans.__('Cluster %1: %2', name, formatState(cluster, trans)),
+    ...(reason === null ? [] : [trans.__('waits: %1', reason)]),
+    ...(up > 0 ? [trans._n('%2 of %1 rank', '%2 of %1 ranks', ranks, up)] : [])
+  ].join(' · ');
+}
+
+/** The script of the job as it would be submitted now, and the verdict of the scheduler. */
+export function ScriptPane(): React.JSX.Element {
+  const { model, trans } = useForm();
+  const { lastScript } = model;
+  const isStale = model.isChecking || model.script === null;
+  const { script, scheduler, verdict } = parseScript(lastScript);
+  return (
+    <section className="wb-Script" aria-label={trans.__('Job script')} aria-busy={model.isChecking}>
+      <header>
+        <h3>{trans.__('Job script')}</h3>
+        <span className="wb-Help">
+          {model.isChecking
+            ? trans.__('checking…')
+            : isStale && lastScript !== '' && trans.__('of an earlier state of the form')}
+        </span>
+        {lastScript !== '' && (
+          <CopyButton text={lastScript} trans={trans} label={trans.__('Copy the job script')} />
+        )}
+      </header>
+      {lastScript === '' ? (
+        <p className="wb-Help">
+          {model.isChecking ? '' : trans.__('The script appears here when every field is right.')}
+        </p>
+      ) : (
+        <Preformatted text={script} label={trans.__('Job script')} isStale={isStale} />
+      )}
+      {verdict !== '' && (
+        <p className={`wb-Verdict${isStale ? ' wb-mod-old' : ''}`} role="status">
+          <strong>{trans.__('%1 says:', scheduler)}</strong> {verdict}
+        </p>
+      )}
+    </section>
+  );
+}
