@@ -19,6 +19,7 @@ from workbench.files import atomic_file
 from workbench.hints import Command
 from workbench.launch import command
 from workbench.launch.interface import JobState, JobStatus
+from workbench.launch.options import from_typed
 from workbench.text import clock
 
 if TYPE_CHECKING:
@@ -252,28 +253,22 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     quiet
         Show no progress.
     options
-        Of `workbench.MPICluster`, ``no_template`` for ``template=False``; None stands for a default.
+        As of `from_typed`.
     """
-    given = {key: value for key, value in options.items() if value is not None}
-    if given.pop("no_template", False):
-        given["template"] = False
+    given = from_typed(options)
     if dry_run:
         from workbench.deploy.dry_run import preview
 
-        return preview(**given)
-    from workbench.deploy.ssh_tunnel import Tunnel
+        return preview(given)
     from workbench.deploy.start import Job
 
-    here = {"quiet": quiet, "ssh_tunnel": given.pop("ssh_tunnel", None), "scheduler": given.get("scheduler")}
-    if here["ssh_tunnel"] is not None:
-        Tunnel(here["ssh_tunnel"])  # what is no host is refused ahead of the submission
-    job = Job.of(**given)
+    job = Job.of(given)
     try:
         # While Dask is loaded it may be waiting, or starting.
         job.submit()
         with _interrupted_later():
             from workbench.cluster import MPICluster
-        return MPICluster(_job=job, **here)
+        return MPICluster.of_job(job, quiet=quiet, scheduler=given.scheduler, ssh_tunnel=given.ssh_tunnel)
     except BaseException as error:  # noqa: BLE001  (it is raised again)
         job.abandon(error)
 

@@ -6,11 +6,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from workbench.deploy import registry
-from workbench.deploy.request import PROTOCOLS
 from workbench.hints import NOTEBOOK, TERMINAL
 from workbench.launch.jobqueue import presets
-from workbench.launch.launchers import CHOICES
-from workbench.launch.mpi_library import FLAVOURS
+from workbench.launch.options import JobOptions, Option, options
+
+
+def _interfaces() -> list[str]:
+    import psutil
+
+    return list(psutil.net_if_addrs())
+
+
+# Values of options that can be listed where somebody types only.
+_FOUND_HERE: dict[str, Callable[[], Iterable[str]]] = {"preset": presets, "interface": _interfaces}
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,25 @@ class Argument:
     """Other names of an option."""
     many: bool = False
     """Whether an option may be given several times, each with a value."""
+    number: bool = False
+    """Whether the value is a whole number."""
+    batch_only: bool = False
+    """Whether only batch schedulers can be asked for it."""
+
+    @classmethod
+    def of(cls, option: Option) -> Argument:
+        """Return an option of a cluster as it is typed."""
+        words = option.words
+        return cls(
+            option.typed,
+            words.help,
+            words.metavar,
+            _FOUND_HERE.get(option.name) or ((lambda: words.choices) if words.choices else tuple),
+            aliases=words.aliases,
+            many=option.many,
+            number=option.kinds == ("int",),
+            batch_only=option.name in {each.name for each in options(JobOptions)},
+        )
 
     @property
     def is_option(self) -> bool:
@@ -76,52 +103,17 @@ def _tables() -> list[str]:
     return list(TABLES)
 
 
-def _interfaces() -> list[str]:
-    import psutil
-
-    return list(psutil.net_if_addrs())
-
-
 _JSON = Argument("--json", "print one JSON object")
 _VERBOSE = Argument("--verbose", "log commands of schedulers and processes, here and in what is started")
 _NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", _clusters)
-_RANKS = Argument("ranks", "number of MPI ranks; default: one for each core", "N")
-_TUNNEL = Argument("--ssh-tunnel", "host, as ssh takes it, through which the head is reached", "HOST")
-_MPI = Argument(
-    "--mpi", "the MPI that mpi4py has to be using; default: whichever it is", "MPI", lambda: ("auto", *FLAVOURS)
-)
+_MPI, _TUNNEL = (Argument.of(each) for each in options() if each.name in ("mpi", "ssh_tunnel"))
 
 VERBS = (
     Verb(
         "start",
         "start a cluster of N ranks",
         (
-            _RANKS,
-            Argument("--name", "name of the cluster; default: mpi, mpi-2, ...", "NAME"),
-            Argument("--scheduler", "what starts the job; default: auto", "SCHEDULER", lambda: CHOICES),
-            Argument("--nodes", "nodes of the job", "K"),
-            Argument("--ranks-per-node", "most ranks of a node", "R"),
-            Argument("--walltime", "time until the scheduler ends the job, as 02:00:00 or 2h", "TIME"),
-            Argument("--queue", "queue or partition", "QUEUE", aliases=("--partition",)),
-            Argument("--account", "account or project that pays", "ACCOUNT", aliases=("--project",)),
-            Argument("--constraint", "features that the nodes have to have", "FEATURES"),
-            Argument("--reservation", "reservation to run in", "RESERVATION"),
-            Argument("--gpus-per-rank", "GPUs of each rank", "G"),
-            Argument(
-                "--extra", "one more directive, as behind #SBATCH or #PBS; may come again", "DIRECTIVE", many=True
-            ),
-            Argument("--preset", "section of jobqueue.yaml with the site's settings", "PRESET", presets),
-            Argument("--interface", "network interface that head and ranks bind", "INTERFACE", _interfaces),
-            Argument("--fault-tolerant", "let the ranks of several nodes go on when one dies, on slower networks"),
-            Argument("--preload", "module that ranks have imported when they are ready", "MODULE", many=True),
-            Argument("--no-template", "have each rank import by itself, rather than fork it from one that has"),
-            _TUNNEL,
-            Argument("--threads", "threads of each rank; default: 1", "T"),
-            Argument("--memory", "memory limit of each rank, as 2GB; default: an even share", "SIZE"),
-            _MPI,
-            Argument("--protocol", "protocol between ranks: mpi or tcp; default: mpi", "PROTOCOL", lambda: PROTOCOLS),
-            Argument("--timeout", "seconds until all ranks have to be ready", "S"),
-            Argument("--idle-timeout", "time without clients and tasks after which it ends, as '2h'", "S"),
+            *map(Argument.of, options()),
             Argument("--dry-run", "print what would run, and start nothing"),
         ),
     ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 from workbench import config
 from workbench.deploy import certificates, ended, jobs, logs, registry
 from workbench.deploy.dask_settings import write_dask_settings
 from workbench.deploy.job_spec import job_spec
 from workbench.deploy.registry import Record
-from workbench.deploy.request import request
+from workbench.deploy.request import record_of
 from workbench.deploy.stop import end_jobs, has_ended, tidy
 from workbench.errors import (
     ClusterExists,
@@ -29,6 +29,7 @@ from workbench.hints import NOTEBOOK, Command, Option
 from workbench.launch.allocation import offer
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
 from workbench.launch.launchers import launcher
+from workbench.launch.options import ClusterOptions
 from workbench.launch.poller import poller
 
 # Seconds between two looks at a cluster that is starting.
@@ -70,9 +71,9 @@ class Job:
         self._why: WorkbenchError | None = None
 
     @classmethod
-    def of(cls, ranks: Any = None, **options: Any) -> Self:
-        """Return the job of a cluster that is asked for as of `request`, not submitted yet."""
-        return cls(request(ranks, **options), renamable=options.get("name") is None)
+    def of(cls, given: ClusterOptions) -> Self:
+        """Return the job of a cluster that is asked for, not submitted yet; raises as `record_of`."""
+        return cls(record_of(given), renamable=given.name is None)
 
     def note(self, asked: str | None) -> str:
         """Return what its starter, who has asked for this scheduler or for none, should know ahead of the start."""
