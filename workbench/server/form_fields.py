@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.commands.table import Argument, verbs
+from workbench.commands.table import verbs
+from workbench.commands.verb import Argument
 from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
 from workbench.hints import PANEL, TERMINAL, label
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from workbench import config
-from workbench.commands.table import Argument
+from workbench.commands.verb import Argument
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import enclosing
 from workbench.launch.launchers import COMMANDS, answers, launcher
