@@ -86,7 +86,7 @@ class MPICluster(Cluster):
         self.security: Any = None
         self._job = job
         self._owner = not job.attached
-        self._note = job.note(given.scheduler)
+        self._note = job.note()
         self._connection = HeadConnection(job, given.ssh_tunnel)
         self._ending = self._owner
         self.on_gone: Callable[[str], None] = lambda _: None

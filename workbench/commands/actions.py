@@ -14,7 +14,7 @@ from workbench import config, session
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
 from workbench.deploy.registry import Record
-from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
+from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.files import atomic_file
 from workbench.hints import Command
 from workbench.launch import command
@@ -25,7 +25,6 @@ from workbench.text import clock
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.commands.doctor import Finding
-    from workbench.deploy.registry import Record
     from workbench.metrics.profile_frame import ProfileFrame
 
 # Seconds that a list waits for schedulers, all its questions together.
@@ -86,24 +85,13 @@ class Status:
             else:
                 state, message = told.state.value, jobs.words(told)
         return cls(
-            name=record.name,
-            state=state,
-            up=record.up,
-            ranks=record.total,
+            **jobs.plain(record) | {"state": state, "message": message},
             worlds=[asdict(world) for world in record.worlds],
-            threads=record.threads,
             mpi=record.mpi,
-            scheduler=record.scheduler,
-            host=record.process.host,
             pid=record.process.pid,
-            nodes=record.resources.nodes,
             headed=record.state != "submitted",
-            jobs=jobs.all_jobs(record) if jobs.is_batch(record) else [],
-            ends=record.ends,
             address=record.address,
             age=round(time.time() - record.created, 1),
-            idle_timeout=record.idle_timeout,
-            message=message,
             logs=str(record.logs),
         )
 
@@ -191,14 +179,9 @@ def listing(*, everything: bool = False) -> Listing:
 
 def _survey(told: dict[str, JobStatus] | None = None) -> tuple[list[Record], list[Broken], list[str]]:
     cleaned = registry.clean(told)
-    records, broken = [], []
-    for name in registry.names():
-        try:
-            records.append(registry.read(name))
-        except ClusterNotFound:
-            continue  # it has ended since
-        except (RecordError, InvalidRequest) as error:
-            broken.append(Broken(name, error.fields()))
+    found = registry.records()
+    records = [record for record in found.values() if isinstance(record, Record)]
+    broken = [Broken(name, why.fields()) for name, why in found.items() if isinstance(why, WorkbenchError)]
     return records, broken, cleaned
 
 
@@ -268,7 +251,7 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
         job.submit()
         with _interrupted_later():
             from workbench.cluster import MPICluster
-        return MPICluster.of_job(job, quiet=quiet, scheduler=given.scheduler, ssh_tunnel=given.ssh_tunnel)
+        return MPICluster.of_job(job, quiet=quiet, ssh_tunnel=given.ssh_tunnel)
     except BaseException as error:  # noqa: BLE001  (it is raised again)
         job.abandon(error)
 

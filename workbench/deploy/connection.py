@@ -154,7 +154,7 @@ class HeadConnection:
 
     async def ask(self) -> None:
         """Have the head tell how the cluster is."""
-        self._job.record = registry.from_dict(await self.head.workbench_status())
+        self._job.update(registry.from_dict(await self.head.workbench_status()))
 
     async def ask_while_looking(self) -> None:
         """Ask the head, but do not insist: if it has failed meanwhile its record tells why."""
