@@ -20,6 +20,7 @@ from workbench.deploy.registry import Record
 from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
 from workbench.deploy.start import LOOK, Job, submitted_script
+from workbench.deploy.widget import widget
 from workbench.launch.options import ClusterOptions, option
 from workbench.log import debug_log
 from workbench.metrics.frames import frame
@@ -353,4 +354,4 @@ class MPICluster(Cluster):
         return display.html(self._job.record, self.ranks, str(self.status.name))
 
     def _widget(self) -> Any:
-        return display.widget(self)
+        return widget(self)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from workbench.commands import actions
 from workbench.deploy.record import Record
 from workbench.hints import NOTEBOOK, TERMINAL
-from workbench.launch.options import JobOptions, Option, options
+from workbench.launch.options import ClusterOption, JobOptions, options
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
@@ -39,7 +39,7 @@ class Argument:
     """Whether only batch schedulers can be asked for it."""
 
     @classmethod
-    def of(cls, option: Option, values: Callable[[], Iterable[str]] | None = None) -> Argument:
+    def of(cls, option: ClusterOption, values: Callable[[], Iterable[str]] | None = None) -> Argument:
         """Return an option of a cluster as it is typed; `values` are those that only this host knows."""
         words = option.words
         return cls(

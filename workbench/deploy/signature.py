@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from workbench.launch.options import Option, options
+from workbench.launch.options import ClusterOption, options
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -54,7 +54,7 @@ def documented(of: type) -> Callable[[type[_T]], type[_T]]:
     return decorate
 
 
-def _parameter(each: Option) -> str:
+def _parameter(each: ClusterOption) -> str:
     names = {"Sequence[str]": "sequence of str", "Any": ""}
     kind = " or ".join(names.get(kind, kind) for kind in each.kinds)
     if each.words.choices:

@@ -277,7 +277,7 @@ class ClusterOptions(RecordOptions, JobOptions, _NamedOptions):
 
 
 @dataclass(frozen=True)
-class Option:
+class ClusterOption:
     """One option of a class of options."""
 
     name: str
@@ -307,7 +307,7 @@ class Option:
 
 
 @functools.cache
-def options(of: type = ClusterOptions) -> tuple[Option, ...]:
+def options(of: type = ClusterOptions) -> tuple[ClusterOption, ...]:
     """Return the options of a class of options, in their order."""
     # A class that derives from another may only have another type for an option.
     words = {
@@ -318,7 +318,7 @@ def options(of: type = ClusterOptions) -> tuple[Option, ...]:
         if each.metadata
     }
     return tuple(
-        Option(
+        ClusterOption(
             each.name,
             tuple(kind for kind in str(each.type).split(" | ") if kind != "None"),
             each.default,
