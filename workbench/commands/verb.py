@@ -41,13 +41,12 @@ class Argument:
     @classmethod
     def of(cls, option: ClusterOption, values: Callable[[], Iterable[str]] | None = None) -> Argument:
         """Return an option of a cluster as it is typed; `values` are those that only this host knows."""
-        words = option.words
         return cls(
             option.typed,
-            words.help,
-            words.metavar,
-            values or ((lambda: words.choices) if words.choices else tuple),
-            aliases=words.aliases,
+            option.help,
+            option.metavar,
+            values or ((lambda: option.choices) if option.choices else tuple),
+            aliases=option.aliases,
             many=option.many,
             number=option.kinds == ("int",),
             batch_only=option.name in {each.name for each in options(JobOptions)},

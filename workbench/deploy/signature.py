@@ -57,8 +57,8 @@ def documented(of: type) -> Callable[[type[_T]], type[_T]]:
 def _parameter(each: ClusterOption) -> str:
     names = {"Sequence[str]": "sequence of str", "Any": ""}
     kind = " or ".join(names.get(kind, kind) for kind in each.kinds)
-    if each.words.choices:
-        kind = json.dumps(each.words.choices).replace("[", "{").replace("]", "}")
+    if each.choices:
+        kind = json.dumps(each.choices).replace("[", "{").replace("]", "}")
     about = ", ".join(filter(None, (kind, "optional" if each.default is None else "")))
-    text = textwrap.fill(each.words.doc, _WIDTH, break_on_hyphens=False)
+    text = textwrap.fill(each.doc, _WIDTH, break_on_hyphens=False)
     return f"{each.name} : {about}\n{textwrap.indent(text, '    ')}"

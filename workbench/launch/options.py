@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from workbench import config
@@ -98,8 +98,8 @@ def _later(_: str, given: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Words:
-    """What is known of an option beside its name, its type and its default."""
+class ClusterOption:
+    """One option of a class of options."""
 
     help: str
     """One line for the user."""
@@ -108,13 +108,35 @@ class Words:
     doc: str
     """What the docstring has of it."""
     check: Check
-    """Makes the value of what was given; None is not checked where it is the default."""
+    """Makes the value of what was given."""
     choices: tuple[str, ...]
     """All values; empty: they cannot be listed, or only where the cluster is started."""
     aliases: tuple[str, ...]
     """Other names where it is typed."""
     negative: bool
     """Whether it is typed to turn off what it is named for, as ``--no-NAME``."""
+    name: str = ""
+    """As ``ranks_per_node``."""
+    kinds: tuple[str, ...] = ()
+    """Its types by their names, None left out."""
+    default: Any = None
+    """What stands for it where it is not given."""
+
+    @property
+    def typed(self) -> str:
+        """How it is typed: as ``--ranks-per-node``, or for a word at its place as ``ranks``."""
+        if self.name == "ranks":
+            return self.name
+        return f"--{'no-' if self.negative else ''}{named(self.name)}"
+
+    @property
+    def many(self) -> bool:
+        """Whether it may be given several times, each with a value."""
+        return self.kinds == ("Sequence[str]",)
+
+    def checked(self, given: Any) -> Any:
+        """Return the value of what was given; None stands for a default that is found later."""
+        return None if given is self.default is None else self.check(self.name, given)
 
 
 def option(
@@ -128,13 +150,13 @@ def option(
     aliases: tuple[str, ...] = (),
     negative: bool = False,
 ) -> _T:
-    """Return the field of a dataclass that is an option; the values are those of `Words`.
+    """Return the field of a dataclass that is an option; the values are those of `ClusterOption`.
 
     Notes
     -----
     Without `doc` the docstring has the help. Without `check` one of the `choices` has to be given, if there are any.
     """
-    words = Words(
+    stated = ClusterOption(
         help=help,
         metavar=metavar,
         doc=doc or f"{help[0].upper()}{help[1:]}.",
@@ -143,7 +165,7 @@ def option(
         aliases=aliases,
         negative=negative,
     )
-    made: Any = field(default=default, metadata={"words": words})
+    made: Any = field(default=default, metadata={"option": stated})
     return made  # type: ignore[no-any-return]  # a dataclass makes the default of it
 
 
@@ -276,63 +298,32 @@ class ClusterOptions(RecordOptions, JobOptions, _NamedOptions):
         return {each.name: each.checked(getattr(self, each.name)) for each in options()}
 
 
-@dataclass(frozen=True)
-class ClusterOption:
-    """One option of a class of options."""
-
-    name: str
-    """As ``ranks_per_node``."""
-    kinds: tuple[str, ...]
-    """Its types by their names, None left out."""
-    default: Any
-    """What stands for it where it is not given."""
-    words: Words
-    """The rest."""
-
-    @property
-    def typed(self) -> str:
-        """How it is typed: as ``--ranks-per-node``, or for a word at its place as ``ranks``."""
-        if self.name == "ranks":
-            return self.name
-        return f"--{'no-' if self.words.negative else ''}{named(self.name)}"
-
-    def checked(self, given: Any) -> Any:
-        """Return the value of what was given; None stands for a default that is found later."""
-        return None if given is self.default is None else self.words.check(self.name, given)
-
-    @property
-    def many(self) -> bool:
-        """Whether it may be given several times, each with a value."""
-        return self.kinds == ("Sequence[str]",)
-
-
 @functools.cache
 def options(of: type = ClusterOptions) -> tuple[ClusterOption, ...]:
     """Return the options of a class of options, in their order."""
-    # A class that derives from another may only have another type for an option.
-    words = {
-        each.name: each.metadata["words"]
+    # A class that derives from another may state another type for an option, and nothing else.
+    stated = {
+        each.name: each.metadata["option"]
         for cls in reversed(of.__mro__)
         if is_dataclass(cls)
         for each in fields(cls)
         if each.metadata
     }
     return tuple(
-        ClusterOption(
-            each.name,
-            tuple(kind for kind in str(each.type).split(" | ") if kind != "None"),
-            each.default,
-            words[each.name],
-        )
+        replace(stated[each.name], name=each.name, kinds=_kinds(str(each.type)), default=each.default)
         for each in fields(of)
-        if each.name in words
+        if each.name in stated
     )
+
+
+def _kinds(annotation: str) -> tuple[str, ...]:
+    return tuple(kind for kind in annotation.split(" | ") if kind != "None")
 
 
 def from_typed(given: dict[str, Any]) -> ClusterOptions:
     """Return what was typed, by the names that it has there, as ``no_template``; None stands for a default."""
     kept = {name: value for name, value in given.items() if value is not None}
     for each in options():
-        if each.words.negative and kept.pop(f"no_{each.name}", False):
+        if each.negative and kept.pop(f"no_{each.name}", False):
             kept[each.name] = False
     return ClusterOptions(**kept)
