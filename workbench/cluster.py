@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Self
 
 from distributed.core import Status
@@ -17,7 +18,10 @@ from workbench.deploy.connection import HeadConnection
 from workbench.deploy.progress import Progress
 from workbench.deploy.registry import Record
 from workbench.deploy.request import rank_count
+from workbench.deploy.signature import documented, takes
 from workbench.deploy.start import LOOK, Job, submitted_script
+from workbench.deploy.widget import widget
+from workbench.launch.options import ClusterOptions, option
 from workbench.log import debug_log
 from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
@@ -27,6 +31,16 @@ from workbench.session.notebook import dashboard_path
 _WATCH = 3000
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Arguments(ClusterOptions):
+    """The options of a cluster, and of the object in this process."""
+
+    asynchronous: bool = option(False, None, "", doc="Set it to use the object with ``await`` and ``async with``.")
+    loop: Any = option(None, None, "", doc="As for every Dask cluster.")  # noqa: RUF009  (it is a field)
+    quiet: bool = option(False, None, "", doc="Show no progress.")
+
+
+@documented(_Arguments)
 class MPICluster(Cluster):
     """An MPI world of n ranks that is a Dask cluster of n workers; rank i is worker i.
 
@@ -36,56 +50,7 @@ class MPICluster(Cluster):
 
     Parameters
     ----------
-    ranks : int, optional
-        Size of the MPI world. Default: `ranks_per_node` for each of the `nodes`, or one for each core of this host.
-    name : str, optional
-        Name of the cluster. Default: ``mpi``, ``mpi-2``, ...
-    scheduler : {"auto", "local", "here", "slurm", "pbs"}, optional
-        What starts the job: this host (``local``), a batch scheduler, or the allocation that this process is in
-        (``here``). Default: the setting ``workbench.scheduler``, ``auto``: SLURM, PBS or this host, the first there is.
-    threads : int
-        Threads of each rank, for Dask tasks and for OpenMP and BLAS (``OMP_NUM_THREADS`` and friends).
-    memory : int or str, optional
-        Memory limit of each rank, in bytes or as ``"4 GiB"``. Default: an even share of its node.
-    mpi : {"auto", "openmpi", "mpich", "intelmpi"}
-        The MPI that mpi4py has to be using.
-    protocol : {"mpi", "tcp"}
-        Protocol between ranks; always under TLS.
-    timeout : float or str, optional
-        Seconds, or a time span such as ``"2 minutes"``, from the start of the job until all ranks have to be ready.
-        Default: ``workbench.start-timeout``. A job may wait in its queue for ``workbench.queue-timeout`` before.
-    idle_timeout : float or str, optional
-        Time without clients and tasks after which the cluster ends. Default: ``workbench.idle-timeout``.
-    nodes, ranks_per_node : int, optional
-        Nodes of the job, and most ranks of each.
-    walltime : str, optional
-        Time after which the scheduler ends the job, as ``"02:00:00"`` or ``"2 hours"``.
-    queue, account, constraint, reservation : str, optional
-        Queue or partition, account or project, features of nodes, reservation.
-    gpus_per_rank : int, optional
-        GPUs of each rank.
-    extra : sequence of str
-        More directives for the scheduler, as they would stand behind ``#SBATCH`` or ``#PBS``.
-    preset : str, optional
-        Section of ``jobqueue.yaml`` with the site's settings, which hold for all that is not given here.
-    interface : str, optional
-        Network interface that head and ranks bind.
-    fault_tolerant : bool
-        Have the ranks of several nodes go on when one dies. It costs Open MPI its fastest networks; on one node it is
-        always so, and costs nothing.
-    template : bool, optional
-        Fork the ranks of a node from one process that has imported what they need; default: the setting
-        ``workbench.template``, which is true.
-    preload : sequence of str
-        Modules that every rank has imported when it is ready.
-    ssh_tunnel : str, optional
-        Host, as ``ssh`` takes it, through which the head is reached.
-    asynchronous : bool
-        Set it to use the object with ``await`` and ``async with``.
-    loop : optional
-        As for every Dask cluster.
-    quiet : bool
-        Show no progress.
+    {parameters}
 
     Raises
     ------
@@ -110,57 +75,24 @@ class MPICluster(Cluster):
     [1, 2]
     """
 
-    def __init__(
-        self,
-        ranks: int | None = None,
-        *,
-        name: str | None = None,
-        scheduler: str | None = None,
-        threads: int = 1,
-        memory: int | str | None = None,
-        mpi: str = "auto",
-        protocol: str = "mpi",
-        timeout: float | str | None = None,
-        idle_timeout: float | str | None = None,
-        nodes: int | None = None,
-        ranks_per_node: int | None = None,
-        walltime: str | None = None,
-        queue: str | None = None,
-        account: str | None = None,
-        constraint: str | None = None,
-        reservation: str | None = None,
-        gpus_per_rank: int | None = None,
-        extra: Sequence[str] = (),
-        preset: str | None = None,
-        interface: str | None = None,
-        fault_tolerant: bool = False,
-        template: bool | None = None,
-        preload: Sequence[str] = (),
-        ssh_tunnel: str | None = None,
-        asynchronous: bool = False,
-        loop: Any = None,
-        quiet: bool = False,
-        _job: Job | None = None,
-    ) -> None:
+    @takes(_Arguments)
+    def __init__(self, given: _Arguments) -> None:
+        self._set_up(Job.of(given), given)
+
+    def _set_up(self, job: Job, given: _Arguments) -> None:
+        """Connect to the cluster of a job, which is submitted first if that has not been done."""
         debug_log.set_up()
         # Before anything that __del__ or __repr__ may look at.
         self.status = Status.closed
         self.security: Any = None
-        self._job = _job or Job.of(
-            ranks, name=name, scheduler=scheduler, threads=threads, memory=memory, mpi=mpi, protocol=protocol,
-            timeout=timeout, idle_timeout=idle_timeout, nodes=nodes, ranks_per_node=ranks_per_node, walltime=walltime,
-            queue=queue, account=account, constraint=constraint, reservation=reservation, gpus_per_rank=gpus_per_rank,
-            extra=extra, preset=preset, interface=interface, fault_tolerant=fault_tolerant, template=template,
-            preload=preload,
-        )  # fmt: skip
-        record = self._job.record
-        self._owner = not self._job.attached
-        self._note = self._job.note(scheduler)
-        self._connection = HeadConnection(self._job, ssh_tunnel)
+        self._job = job
+        self._owner = not job.attached
+        self._note = job.note()
+        self._connection = HeadConnection(job, given.ssh_tunnel)
         self._ending = self._owner
         self.on_gone: Callable[[str], None] = lambda _: None
         """Called on the loop, with the reason, when the cluster was found to have ended and this object is closed."""
-        super().__init__(asynchronous=asynchronous, loop=loop, quiet=quiet, name=record.name)
+        super().__init__(asynchronous=given.asynchronous, loop=given.loop, quiet=given.quiet, name=job.record.name)
         if not self.called_from_running_loop:
             self._loop_runner.start()
             try:
@@ -172,6 +104,13 @@ class MPICluster(Cluster):
                     raise
                 # Ctrl-C in the middle leaves a job that nobody has asked for.
                 self._job.abandon(error)
+
+    @classmethod
+    def of_job(cls, job: Job, **options: Any) -> Self:
+        """Return the object of a cluster whose job there is; the options are those that are not the job's."""
+        self = cls.__new__(cls)
+        self._set_up(job, _Arguments(**options))
+        return self
 
     @classmethod
     def attach(
@@ -195,7 +134,7 @@ class MPICluster(Cluster):
             If its head does not answer from this host.
         """
         job = Job(registry.running(name), renamable=False, attached=True)
-        return cls(_job=job, ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet)
+        return cls.of_job(job, ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet)
 
     def __await__(self) -> Any:
         async def start() -> MPICluster:
@@ -409,4 +348,4 @@ class MPICluster(Cluster):
         return display.html(self._job.record, self.ranks, str(self.status.name))
 
     def _widget(self) -> Any:
-        return display.widget(self)
+        return widget(self)

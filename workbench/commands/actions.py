@@ -14,18 +14,18 @@ from workbench import config
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy import logs as log_files
 from workbench.deploy.registry import Record
-from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, RecordError, WorkbenchError
+from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.files import atomic_file
 from workbench.hints import Command
 from workbench.launch import command
 from workbench.launch.interface import JobState, JobStatus
+from workbench.launch.options import from_typed
 from workbench.session import notebook
 from workbench.text import clock
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.commands.doctor import Finding
-    from workbench.deploy.registry import Record
     from workbench.metrics.profile_frame import ProfileFrame
 
 # Seconds that a list waits for schedulers, all its questions together.
@@ -86,24 +86,13 @@ class Status:
             else:
                 state, message = told.state.value, jobs.words(told)
         return cls(
-            name=record.name,
-            state=state,
-            up=record.up,
-            ranks=record.total,
+            **jobs.plain(record) | {"state": state, "message": message},
             worlds=[asdict(world) for world in record.worlds],
-            threads=record.threads,
             mpi=record.mpi,
-            scheduler=record.scheduler,
-            host=record.process.host,
             pid=record.process.pid,
-            nodes=record.resources.nodes,
             headed=record.state != "submitted",
-            jobs=jobs.all_jobs(record) if jobs.is_batch(record) else [],
-            ends=record.ends,
             address=record.address,
             age=round(time.time() - record.created, 1),
-            idle_timeout=record.idle_timeout,
-            message=message,
             logs=str(record.logs),
         )
 
@@ -191,14 +180,9 @@ def listing(*, everything: bool = False) -> Listing:
 
 def _survey(told: dict[str, JobStatus] | None = None) -> tuple[list[Record], list[Broken], list[str]]:
     cleaned = registry.clean(told)
-    records, broken = [], []
-    for name in registry.names():
-        try:
-            records.append(registry.read(name))
-        except ClusterNotFound:
-            continue  # it has ended since
-        except (RecordError, InvalidRequest) as error:
-            broken.append(Broken(name, error.fields()))
+    found = registry.records()
+    records = [record for record in found.values() if isinstance(record, Record)]
+    broken = [Broken(name, why.fields()) for name, why in found.items() if isinstance(why, WorkbenchError)]
     return records, broken, cleaned
 
 
@@ -253,28 +237,22 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
     quiet
         Show no progress.
     options
-        Of `workbench.MPICluster`, ``no_template`` for ``template=False``; None stands for a default.
+        As of `from_typed`.
     """
-    given = {key: value for key, value in options.items() if value is not None}
-    if given.pop("no_template", False):
-        given["template"] = False
+    given = from_typed(options)
     if dry_run:
         from workbench.deploy.dry_run import preview
 
-        return preview(**given)
-    from workbench.deploy.ssh_tunnel import Tunnel
+        return preview(given)
     from workbench.deploy.start import Job
 
-    here = {"quiet": quiet, "ssh_tunnel": given.pop("ssh_tunnel", None), "scheduler": given.get("scheduler")}
-    if here["ssh_tunnel"] is not None:
-        Tunnel(here["ssh_tunnel"])  # what is no host is refused ahead of the submission
-    job = Job.of(**given)
+    job = Job.of(given)
     try:
         # While Dask is loaded it may be waiting, or starting.
         job.submit()
         with _interrupted_later():
             from workbench.cluster import MPICluster
-        return MPICluster(_job=job, **here)
+        return MPICluster.of_job(job, quiet=quiet, ssh_tunnel=given.ssh_tunnel)
     except BaseException as error:  # noqa: BLE001  (it is raised again)
         job.abandon(error)
 

@@ -17,12 +17,12 @@ from workbench.deploy import registry
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import Allocation, enclosing
 from workbench.launch.environment import scrub_rank
-from workbench.launch.interface import Resources
 from workbench.launch.jobqueue import Site, presets, site
 from workbench.launch.launchers import COMMANDS, answers, choose, launcher
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import Command
 from workbench.launch.multinode import Spread
+from workbench.launch.options import Resources
 from workbench.launch.process_manager import agent, spoken, spread_command
 
 _TITLES = {"slurm": "SLURM", "pbs": "PBS"}

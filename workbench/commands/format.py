@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from workbench import hints
 from workbench.collective import rank_locations
 from workbench.commands.actions import Gone, Listing, Status, Stopped
+from workbench.deploy.display import table
 from workbench.errors import from_fields
 from workbench.hints import NOTEBOOK
 from workbench.text import clock, count, countdown, duration
@@ -33,7 +34,7 @@ def status_text(status: Status) -> str:
 
 def status_html(status: Status) -> str:
     """Return a cluster's status as a table."""
-    return _html_table((), _facts(status).items())
+    return table((), _facts(status).items())
 
 
 def _facts(status: Status) -> dict[str, str]:
@@ -78,9 +79,9 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def listing_html(listing: Listing) -> str:
     """Return all clusters as a table."""
-    table = _html_table(_COLUMNS, map(_row, listing.clusters)) if listing.clusters else "<div>no cluster runs</div>"
+    running = table(_COLUMNS, map(_row, listing.clusters)) if listing.clusters else "<div>no cluster runs</div>"
     notes = "".join(f"<div>{escape(note)}</div>" for note in _notes(listing, NOTEBOOK))
-    return table + notes + (_html_table(_ENDED, map(_gone, listing.ended)) if listing.ended else "")
+    return running + notes + (table(_ENDED, map(_gone, listing.ended)) if listing.ended else "")
 
 
 def _gone(gone: Gone) -> tuple[str, ...]:
@@ -141,12 +142,3 @@ def findings_summary(findings: Sequence[Finding]) -> str:
     """Return how many findings there were of each verdict."""
     verdicts = [finding.verdict for finding in findings]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("ok", "warning", "failed"))
-
-
-def _html_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    def line(tag: str, cells: Sequence[str]) -> str:
-        return "".join(f'<{tag} style="text-align:left">{escape(cell)}</{tag}>' for cell in cells)
-
-    head = f"<thead><tr>{line('th', header)}</tr></thead>" if header else ""
-    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    return f'<table style="margin:0">{head}<tbody>{body}</tbody></table>'

@@ -21,17 +21,15 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.display import display
 
 from workbench.cells import magics as cells_magics
-from workbench.commands import actions
-from workbench.commands import format as commands_format
-from workbench.commands.actions import profile
-from workbench.commands.html_report import report
-from workbench.commands.parse import complete, parse
+from workbench.commands.actions import dashboard_url
+from workbench.commands.format import dashboard_html
+from workbench.commands.parse import answer, complete
 from workbench.commands.table import overview
+from workbench.commands.verb import Answer, Place
 from workbench.deploy import registry
 from workbench.deploy.registry import Record
-from workbench.errors import ClusterNotFound, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.hints import NOTEBOOK
-from workbench.log import debug_log
 from workbench.metrics import magics as metrics_magics
 from workbench.text import split
 
@@ -62,100 +60,41 @@ Examples
 
 @magics_class
 class ClusterMagics(Magics):
-    """The line magic ``%mpicluster``; each verb is a method of its own."""
+    """The line magic ``%mpicluster``."""
 
     shell: InteractiveShell
 
     @line_magic
     def mpicluster(self, line: str) -> None:  # noqa: D102  # written below, from the table of the verbs
+        at = Notebook(self.shell)
         try:
-            call = parse(split(line), NOTEBOOK)
-            with debug_log.shown(verbose=call.options.pop("verbose", False)):
-                getattr(self, f"_{call.verb}")(**call.options)
+            told = answer(split(line), at)
         except WorkbenchError as error:
             raise UsageError(str(error)) from None
+        if told is not None:
+            at.show(told)
+            if told.failure:
+                raise UsageError(told.failure)
 
     mpicluster.__doc__ = _DOC
 
-    # -- verbs -------------------------------------------------------------------------------------------------
 
-    def _help(self, text: str) -> None:
-        print(text)
+class Notebook(Place):
+    """A notebook, whose user has ``cluster`` and ``client`` as names.
 
-    def _start(self, ranks: str | None, **options: Any) -> None:
-        started = actions.start(ranks=ranks, **options)
-        if isinstance(started, str):
-            print(started)
-        else:
-            self._bind(started)
+    Parameters
+    ----------
+    shell
+        The shell of its kernel.
+    """
 
-    def _attach(self, name: str, ssh_tunnel: str | None) -> None:
-        self._bind(actions.attach(name, ssh_tunnel))
+    name = NOTEBOOK
 
-    def _status(self, name: str | None) -> None:
-        status = actions.status(self._choose(name), self._cluster)
-        _display(commands_format.status_text(status), commands_format.status_html(status))
-
-    def _list(self, *, all: bool) -> None:  # noqa: A002  # as the option is called
-        listing = actions.listing(everything=all)
-        _display(commands_format.listing_text(listing), commands_format.listing_html(listing))
-
-    def _logs(self, name: str | None, rank: str | None) -> None:
-        print(actions.logs(name, rank, self._record))
-
-    def _scale(self, ranks: str, name: str | None) -> None:
-        status = actions.scale(self._choose(name), ranks, self._cluster)
-        print(commands_format.status_line(status))
-
-    def _restart(self, name: str | None) -> None:
-        status = actions.restart(self._choose(name), self._cluster)
-        print(commands_format.status_line(status))
-
-    def _where(self, name: str | None, stacks: bool) -> None:
-        print(commands_format.where_text(actions.where(self._choose(name), self._cluster), stacks=stacks))
-
-    def _metrics(self, name: str | None, table: str | None, out: str | None) -> None:
-        print(actions.metrics(self._choose(name), table, out, self._cluster))
-
-    def _profile(self, name: str | None) -> None:
-        display(profile(self._choose(name), self._cluster))
-
-    def _dashboard(self, name: str | None) -> None:
-        url = actions.dashboard_url(self._choose(name))
-        _display(url, commands_format.dashboard_html(url))
-
-    def _report(self, file: str, name: str | None) -> None:
-        print(report(file, name, self._record))
-
-    def _stop(self, name: str | None, all: bool) -> None:  # noqa: A002  # as the option is called
-        bound = self._record
-        try:
-            targets = actions.targets(name, everything=all, bound=bound)
-        except ClusterNotFound:
-            if name is None and bound is not None:
-                self._unbind()
-            raise
-        if bound is not None and bound.id in [record.id for record in targets.records]:
-            self._unbind()
-        stopped = actions.stop(targets)
-        print(commands_format.stopped_text(stopped))
-        if stopped.failed:
-            raise UsageError(commands_format.failed_text(stopped, NOTEBOOK))
-
-    def _script(self, name: str | None) -> None:
-        print(actions.script(self._choose(name)))
-
-    def _doctor(self, name: str | None, mpi: str | None) -> None:
-        findings = []
-        for finding in actions.doctor(name, mpi):
-            print(commands_format.finding_text(finding, NOTEBOOK))
-            findings.append(finding)
-        print(commands_format.findings_summary(findings))
-
-    # -- the user's names --------------------------------------------------------------------------------------
+    def __init__(self, shell: InteractiveShell) -> None:
+        self.shell = shell
 
     @property
-    def _cluster(self) -> MPICluster | None:
+    def cluster(self) -> MPICluster | None:
         """The cluster in the user's name ``cluster``, if it is one of ours and connected."""
         from workbench.cluster import MPICluster
 
@@ -163,23 +102,30 @@ class ClusterMagics(Magics):
         usable = isinstance(cluster, MPICluster) and cluster.status.name == "running" and not cluster.asynchronous
         return cluster if usable else None
 
-    @property
-    def _record(self) -> Record | None:
-        cluster = self._cluster
-        return None if cluster is None else cluster.record
+    def show(self, told: Answer) -> None:
+        """Display it."""
+        if told.rich is not None:
+            display(told.rich)
+        elif told.html is not None:
+            display({"text/plain": told.text, "text/html": told.html}, raw=True)
+        else:
+            print(told.text)
 
-    def _choose(self, name: str | None) -> Record:
-        return actions.choose(name, self._record)
+    def dashboard(self, record: Record) -> Answer:
+        """Show it in a frame."""
+        url = dashboard_url(record)
+        return Answer(url, html=dashboard_html(url))
 
-    def _bind(self, cluster: MPICluster) -> None:
+    def use(self, cluster: MPICluster) -> None:
+        """Give the cluster and a client of it the user's names ``cluster`` and ``client``."""
         try:
             client = cluster.get_client()
         except BaseException:
             cluster.close()
             raise
-        before = self._record
+        before = self.record
         if before is not None:
-            self._unbind()
+            self.release()
             if before.id != cluster.record.id:
                 _tell_what_became_of(before)
         client.subscribe_topic("workbench", functools.partial(self._notify, cluster))
@@ -208,9 +154,9 @@ class ClusterMagics(Magics):
         # Of a scheduler that is gone Dask would complain for minutes. This is its thread, which must not wait.
         threading.Thread(target=self._release, args=[cluster], name="release", daemon=True).start()
 
-    def _unbind(self) -> None:
-        """Let go of the cluster in the user's name ``cluster``."""
-        cluster = self._cluster
+    def release(self) -> None:
+        """Release the cluster in the user's name ``cluster``."""
+        cluster = self.cluster
         if cluster is not None:
             self._release(cluster)
 
@@ -247,10 +193,6 @@ def _tell_what_became_of(record: Record) -> None:
     with contextlib.suppress(WorkbenchError):
         if registry.running(record.name).id == record.id:
             print(f"cluster {record.name!r} is running still; %mpicluster attach {record.name} brings it back")
-
-
-def _display(text: str, html: str) -> None:
-    display({"text/plain": text, "text/html": html}, raw=True)
 
 
 # -- completion ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""From the words that a user types to a verb and its options, and back to words that could come next."""
+"""From the words that a user types to a verb and what comes of it, and back to words that could come next."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from workbench.commands.table import Verb, overview, verbs
+from workbench.commands.table import overview, verbs
+from workbench.commands.verb import Answer, Place, Verb
 from workbench.errors import InvalidRequest, did_you_mean
+from workbench.log import debug_log
 
 HELP = ("-h", "--help")
 
@@ -27,6 +29,23 @@ class Call:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InvalidRequest(f"{self.prog}: {message}. {self.format_usage().strip()}")
+
+
+def answer(words: Sequence[str], at: Place) -> Answer | None:
+    """Do what was typed in a place; return what is to be shown of it, None if nothing is to be shown any more.
+
+    Raises
+    ------
+    WorkbenchError
+        What `parse` and the verb raise.
+    """
+    call = parse(words, at.name)
+    if call.verb == "help":
+        return Answer(call.options["text"])
+    verb = verbs(at.name)[call.verb]
+    at.json = call.options.pop("json", False)
+    with debug_log.shown(verbose=call.options.pop("verbose")):
+        return verb.show(verb.run(at, **call.options), at.name)
 
 
 def parse(words: Sequence[str], place: str) -> Call:

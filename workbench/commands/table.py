@@ -1,69 +1,28 @@
-"""The verbs and their options: one table for the parser, the help and the completion."""
+"""The verbs: one table for the parser, the help and the completion, and for what all places run and show."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from workbench import hints
+from workbench.commands import actions
+from workbench.commands import format as shown
+from workbench.commands.html_report import report
+from workbench.commands.verb import Answer, Argument, Place, Verb
 from workbench.deploy import registry
-from workbench.deploy.request import PROTOCOLS
+from workbench.errors import ClusterNotFound
 from workbench.hints import NOTEBOOK, TERMINAL
 from workbench.launch.jobqueue import presets
-from workbench.launch.launchers import CHOICES
-from workbench.launch.mpi_library import FLAVOURS
+from workbench.launch.options import options
 
+if TYPE_CHECKING:
+    from workbench.commands.actions import Listing, Status, Stopped
+    from workbench.commands.finding import Finding
+    from workbench.metrics.profile_frame import ProfileFrame
 
-@dataclass(frozen=True)
-class Argument:
-    """One word or option of a verb."""
-
-    name: str
-    """``--option``, or for a word its key in lower case."""
-    help: str
-    """One line for the user."""
-    metavar: str | None = None
-    """What stands for the value in help; None: an option without a value."""
-    values: Callable[[], Iterable[str]] = tuple
-    """Values that completion offers."""
-    required: bool = False
-    """Whether a word has to be given."""
-    aliases: tuple[str, ...] = ()
-    """Other names of an option."""
-    many: bool = False
-    """Whether an option may be given several times, each with a value."""
-
-    @property
-    def is_option(self) -> bool:
-        """Whether it is an option rather than a word at its place."""
-        return self.name.startswith("-")
-
-    @property
-    def usage(self) -> str:
-        """How it stands in a line of usage."""
-        text = " ".join(filter(None, (self.name if self.is_option else "", self.metavar)))
-        return text if self.required else f"[{text}]"
-
-
-@dataclass(frozen=True)
-class Verb:
-    """One subcommand."""
-
-    name: str
-    """What is typed."""
-    help: str
-    """What it does, in a sentence."""
-    arguments: tuple[Argument, ...] = ()
-    """Words in their order, then options."""
-    places: tuple[str, ...] = (NOTEBOOK, TERMINAL)
-    """Where it can be typed."""
-
-    def at(self, place: str) -> tuple[Argument, ...]:
-        """Return the arguments that it has in a place: in a terminal everything can answer in JSON."""
-        return (*self.arguments, *([_JSON] if place == TERMINAL else []), _VERBOSE)
-
-    def usage(self, place: str) -> str:
-        """Return the line of usage."""
-        return " ".join([place, self.name, *(argument.usage for argument in self.at(place))])
+# -- arguments ---------------------------------------------------------------------------------------------
 
 
 def _clusters() -> list[str]:
@@ -82,103 +41,223 @@ def _interfaces() -> list[str]:
     return list(psutil.net_if_addrs())
 
 
-_JSON = Argument("--json", "print one JSON object")
-_VERBOSE = Argument("--verbose", "log commands of schedulers and processes, here and in what is started")
+# Values of options that can be listed where somebody types only.
+_FOUND_HERE: dict[str, Callable[[], Iterable[str]]] = {"preset": presets, "interface": _interfaces}
+
+
+_OPTIONS = {option.name: Argument.of(option, _FOUND_HERE.get(option.name)) for option in options()}
 _NAME = Argument("name", "name of the cluster; default: the one in use, or the only one", "NAME", _clusters)
-_RANKS = Argument("ranks", "number of MPI ranks; default: one for each core", "N")
-_TUNNEL = Argument("--ssh-tunnel", "host, as ssh takes it, through which the head is reached", "HOST")
-_MPI = Argument(
-    "--mpi", "the MPI that mpi4py has to be using; default: whichever it is", "MPI", lambda: ("auto", *FLAVOURS)
-)
+
+# -- what verbs run, where that is more than an expression -------------------------------------------------
+
+
+def _start(at: Place, **typed: Any) -> Answer | None:
+    started = actions.start(quiet=at.json, **typed)
+    return _text("script")(started, at.name) if isinstance(started, str) else at.use(started)
+
+
+def _stop(at: Place, name: str | None, *, all: bool) -> Stopped:  # noqa: A002  (as the option is called)
+    bound = at.record
+    try:
+        targets = actions.targets(name, everything=all, bound=bound)
+    except ClusterNotFound:
+        if name is None:
+            at.release()
+        raise
+    if bound is not None and bound.id in [record.id for record in targets.records]:
+        at.release()
+    return actions.stop(targets)
+
+
+def _doctor(at: Place, name: str | None, mpi: str | None) -> list[Finding]:
+    findings = []
+    for finding in actions.doctor(name, mpi):
+        findings.append(finding)
+        if not at.json:
+            at.show(Answer(shown.finding_text(finding, at.name)))
+    return findings
+
+
+def _demo(at: Place, ranks: str | None, mpi: str | None) -> Any:
+    from workbench.commands.demo import run
+    from workbench.deploy.request import rank_count
+
+    given = {} if ranks is None else {"ranks": rank_count(ranks)}
+    return run(**given, mpi=mpi or "auto", quiet=at.json)
+
+
+# -- what they show ----------------------------------------------------------------------------------------
+
+
+def _text(key: str) -> Callable[[str, str], Answer]:
+    """Return how a text is shown: as it is, and to programs under a key."""
+    return lambda text, _: Answer(text, {key: text})
+
+
+def _status(status: Status, _: str) -> Answer:
+    return Answer(shown.status_text(status), asdict(status), shown.status_html(status))
+
+
+def _size(status: Status, _: str) -> Answer:
+    return Answer(shown.status_line(status), asdict(status))
+
+
+def _listing(listing: Listing, place: str) -> Answer:
+    return Answer(shown.listing_text(listing, place), asdict(listing), shown.listing_html(listing))
+
+
+def _places(result: tuple[dict[int, dict[int, Any]], bool], _: str) -> Answer:
+    worlds, stacks = result
+    return Answer(shown.where_text(worlds, stacks=stacks), {"worlds": worlds})
+
+
+def _profile(frame: ProfileFrame, _: str) -> Answer:
+    told = {"ranks": frame.to_dict("records"), "operations": frame.operations.to_dict("records")}
+    return Answer(str(frame), told, rich=frame)
+
+
+def _stopped(stopped: Stopped, place: str) -> Answer:
+    failure = shown.failed_text(stopped, place) if stopped.failed else None
+    return Answer(shown.stopped_text(stopped), asdict(stopped), failure=failure)
+
+
+def _findings(findings: list[Finding], place: str) -> Answer:
+    told = [asdict(finding) | {"remedy": hints.words(finding.remedy, place)} for finding in findings]
+    failure = "" if any(finding.verdict == "failed" for finding in findings) else None
+    return Answer(shown.findings_summary(findings), {"findings": told}, failure=failure)
+
+
+# -- the table ---------------------------------------------------------------------------------------------
 
 VERBS = (
     Verb(
         "start",
         "start a cluster of N ranks",
-        (
-            _RANKS,
-            Argument("--name", "name of the cluster; default: mpi, mpi-2, ...", "NAME"),
-            Argument("--scheduler", "what starts the job; default: auto", "SCHEDULER", lambda: CHOICES),
-            Argument("--nodes", "nodes of the job", "K"),
-            Argument("--ranks-per-node", "most ranks of a node", "R"),
-            Argument("--walltime", "time until the scheduler ends the job, as 02:00:00 or 2h", "TIME"),
-            Argument("--queue", "queue or partition", "QUEUE", aliases=("--partition",)),
-            Argument("--account", "account or project that pays", "ACCOUNT", aliases=("--project",)),
-            Argument("--constraint", "features that the nodes have to have", "FEATURES"),
-            Argument("--reservation", "reservation to run in", "RESERVATION"),
-            Argument("--gpus-per-rank", "GPUs of each rank", "G"),
-            Argument(
-                "--extra", "one more directive, as behind #SBATCH or #PBS; may come again", "DIRECTIVE", many=True
-            ),
-            Argument("--preset", "section of jobqueue.yaml with the site's settings", "PRESET", presets),
-            Argument("--interface", "network interface that head and ranks bind", "INTERFACE", _interfaces),
-            Argument("--fault-tolerant", "let the ranks of several nodes go on when one dies, on slower networks"),
-            Argument("--preload", "module that ranks have imported when they are ready", "MODULE", many=True),
-            Argument("--no-template", "have each rank import by itself, rather than fork it from one that has"),
-            _TUNNEL,
-            Argument("--threads", "threads of each rank; default: 1", "T"),
-            Argument("--memory", "memory limit of each rank, as 2GB; default: an even share", "SIZE"),
-            _MPI,
-            Argument("--protocol", "protocol between ranks: mpi or tcp; default: mpi", "PROTOCOL", lambda: PROTOCOLS),
-            Argument("--timeout", "seconds until all ranks have to be ready", "S"),
-            Argument("--idle-timeout", "time without clients and tasks after which it ends, as '2h'", "S"),
-            Argument("--dry-run", "print what would run, and start nothing"),
-        ),
+        _start,
+        arguments=(*_OPTIONS.values(), Argument("--dry-run", "print what would run, and start nothing")),
     ),
-    Verb("status", "tell how a cluster is", (_NAME,)),
+    Verb(
+        "status",
+        "tell how a cluster is",
+        lambda at, name: actions.status(at.choose(name), at.cluster),
+        _status,
+        (_NAME,),
+    ),
     Verb(
         "list",
         "list all clusters of yours",
+        lambda _, all: actions.listing(everything=all),  # noqa: A006  (as the option is called)
+        _listing,
         (Argument("--all", "with those that have ended in the last days: when, why, and where their logs are"),),
     ),
     Verb(
         "attach",
         "use a cluster that runs already",
-        (Argument("name", "name of the cluster", "NAME", _clusters, required=True), _TUNNEL),
-        (NOTEBOOK,),
+        lambda at, name, ssh_tunnel: at.use(actions.attach(name, ssh_tunnel)),
+        arguments=(
+            Argument("name", "name of the cluster", "NAME", _clusters, required=True),
+            _OPTIONS["ssh_tunnel"],
+        ),
+        places=(NOTEBOOK,),
     ),
     Verb(
         "logs",
         "print the logs of a cluster, also after its end",
+        lambda at, name, rank: actions.logs(name, rank, at.record),
+        _text("logs"),
         (_NAME, Argument("--rank", "only that of one rank, as 3 or, in a later world, w1.3", "RANK")),
     ),
     Verb(
         "scale",
         "have N ranks in total, by adding or removing whole worlds",
+        lambda at, ranks, name: actions.scale(at.choose(name), ranks, at.cluster),
+        _size,
         (Argument("ranks", "number of ranks in all worlds together", "N", required=True), _NAME),
+        going="scaling",
     ),
-    Verb("restart", "end all ranks and start them again; results on them are lost", (_NAME,)),
+    Verb(
+        "restart",
+        "end all ranks and start them again; results on them are lost",
+        lambda at, name: actions.restart(at.choose(name), at.cluster),
+        _size,
+        (_NAME,),
+        going="restarting",
+    ),
     Verb(
         "where",
         "tell where each rank is in a call on all ranks that is going on",
+        lambda at, name, stacks: (actions.where(at.choose(name), at.cluster), stacks),
+        _places,
         (_NAME, Argument("--stacks", "with the stack of each rank")),
     ),
     Verb(
         "metrics",
         "write what was measured: as OpenMetrics, or a table",
+        lambda at, name, table, out: actions.metrics(at.choose(name), table, out, at.cluster),
+        _text("metrics"),
         (
             _NAME,
             Argument("--table", "this one, as CSV; default: OpenMetrics of the last half second", "TABLE", _tables),
             Argument("--out", "to this file, a table by its ending as CSV or Parquet", "FILE"),
         ),
     ),
-    Verb("profile", "tell what each rank did since it was started: computing, MPI, the top operations", (_NAME,)),
-    Verb("dashboard", "show every rank of a cluster, live", (_NAME,)),
+    Verb(
+        "profile",
+        "tell what each rank did since it was started: computing, MPI, the top operations",
+        lambda at, name: actions.profile(at.choose(name), at.cluster),
+        _profile,
+        (_NAME,),
+    ),
+    Verb(
+        "dashboard",
+        "show every rank of a cluster, live",
+        lambda at, name: at.dashboard(at.choose(name)),
+        arguments=(_NAME,),
+    ),
     Verb(
         "report",
         "write the dashboard as one file, which opens without a server and after the cluster's end",
+        lambda at, file, name: report(file, name, at.record),
+        _text("report"),
         (Argument("file", "the file, as report.html; one that is there is replaced", "FILE", required=True), _NAME),
     ),
-    Verb("stop", "end a cluster", (_NAME, Argument("--all", "end all clusters of yours"))),
-    Verb("script", "print the script of a cluster's job", (_NAME,)),
-    Verb("doctor", "check this installation, and a running cluster if it is named", (_NAME, _MPI)),
+    Verb(
+        "stop",
+        "end a cluster",
+        _stop,
+        _stopped,
+        (_NAME, Argument("--all", "end all clusters of yours")),
+        going="stopping",
+    ),
+    Verb(
+        "script",
+        "print the script of a cluster's job",
+        lambda at, name: actions.script(at.choose(name)),
+        _text("script"),
+        (_NAME,),
+    ),
+    Verb(
+        "doctor",
+        "check this installation, and a running cluster if it is named",
+        _doctor,
+        _findings,
+        (_NAME, _OPTIONS["mpi"]),
+    ),
     Verb(
         "demo",
         "train on the flights data on an MPI world of this machine",
-        (Argument("--ranks", "number of MPI ranks; default: 4", "N"), _MPI),
+        _demo,
+        lambda result, _: Answer(result.line(), asdict(result)),
+        (Argument("--ranks", "number of MPI ranks; default: 4", "N"), _OPTIONS["mpi"]),
         (TERMINAL,),
     ),
-    Verb("bench", "measure against a reference", (Argument("bench", "what to measure", "NAME"),), (TERMINAL,)),
+    Verb(
+        "bench",
+        "measure against a reference",
+        lambda _, **__: None,  # `cli.main` hands the words behind it to `workbench.bench`
+        arguments=(Argument("bench", "what to measure", "NAME"),),
+        places=(TERMINAL,),
+    ),
 )
 
 

@@ -149,7 +149,7 @@ class HeadConnection(HeadClient):
 
     async def ask(self, timeout: float | None = None) -> None:
         """Ask the head for the state of the cluster; raises as `call`."""
-        self._job.record = registry.from_dict(await self.call("status", timeout))
+        self._job.update(registry.from_dict(await self.call("status", timeout)))
 
     async def ask_while_looking(self) -> None:
         """Ask the head, but do not insist: if it has failed meanwhile its record tells why."""

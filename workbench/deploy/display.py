@@ -1,12 +1,11 @@
-"""How a cluster shows itself: one line of text, a table in Jupyter that stays up to date."""
+"""How a cluster is shown: one line of text, a table of HTML."""
 
 from __future__ import annotations
 
-import html as escape
 import time
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Any
-
-from tornado.ioloop import PeriodicCallback
 
 from workbench.deploy.registry import Record
 from workbench.session.notebook import dashboard_path
@@ -39,91 +38,78 @@ def html(record: Record, ranks: list[dict[str, Any]], status: str) -> str:
     """
     state = record.state if status == "running" else status
     since = time.strftime("%-d %b %H:%M", time.localtime(record.created))
-    job = f" job {escape.escape(record.job)}" if record.job else ""
+    job = f" job {record.job}" if record.job else ""
     dot = f'<span style="color:{_COLOURS.get(state, "#1e88e5")}">&#9679;</span>'
     rows = {
-        "state": f"{dot} {escape.escape(state)}",
+        "state": Markup(f"{dot} {escape(state)}"),
         "ranks": f"{len(ranks)} of {record.total}, {count(record.threads, 'thread')} each",
-        "MPI": escape.escape(record.mpi),
+        "MPI": record.mpi,
         "dashboard": _dashboard(record.name),
-        "scheduler": escape.escape(record.address or "no address yet"),
+        "scheduler": record.address or "no address yet",
         **({"walltime": countdown(record.ends)} if record.ends else {}),
-        "job": f"{escape.escape(record.scheduler)}{job} on {escape.escape(record.process.host)}, since {since}",
-        "last event": escape.escape(record.message),
+        "job": f"{record.scheduler}{job} on {record.process.host}, since {since}",
+        "last event": record.message,
     }
     if state in ("closed", "gone"):
         # Nobody tells of them any more.
         del rows["ranks"], rows["dashboard"], rows["last event"]
         rows.pop("walltime", None)
         ranks = []
-    head = "".join(
-        f'<tr><td style="{_CELL};opacity:.7">{key}</td><td style="{_CELL}">{value}</td></tr>'
-        for key, value in rows.items()
-    )
+    state_table = table((), rows.items(), style="margin:.3em 0 .5em", cell=_CELL, key=";opacity:.7")
     return (
-        f'<div style="line-height:1.5"><div style="font-weight:600">MPI cluster {escape.escape(record.name)}</div>'
-        f'<table style="margin:.3em 0 .5em">{head}</table>{_rank_table(ranks)}</div>'
+        f'<div style="line-height:1.5"><div style="font-weight:600">MPI cluster {escape(record.name)}</div>'
+        f"{state_table}{_rank_table(ranks)}</div>"
     )
 
 
-def _dashboard(name: str) -> str:
+class Markup(str):
+    """A text that is HTML already."""
+
+    __slots__ = ()
+
+
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    style: str = "margin:0",
+    cell: str = "text-align:left",
+    key: str = "",
+) -> str:
+    """Return a table of HTML.
+
+    Parameters
+    ----------
+    header
+        Names of the columns; empty: the table has no header.
+    rows
+        Values; what is not `Markup` is escaped.
+    style, cell
+        Styles of the table and of its cells.
+    key
+        What the style of the first cell of each row has beside `cell`.
+    """
+
+    def line(tag: str, cells: Sequence[object], first: str) -> str:
+        styles = [cell + first, *[cell] * (len(cells) - 1)]
+        shown = (each if isinstance(each, Markup) else escape(str(each)) for each in cells)
+        return "".join(f'<{tag} style="{its}">{each}</{tag}>' for its, each in zip(styles, shown, strict=True))
+
+    head = f"<thead><tr>{line('th', header, '')}</tr></thead>" if header else ""
+    body = "".join(f"<tr>{line('td', row, key)}</tr>" for row in rows)
+    return f'<table style="{style}">{head}<tbody>{body}</tbody></table>'
+
+
+def _dashboard(name: str) -> Markup:
     if path := dashboard_path(name):
-        return f'<a href="{escape.escape(path)}" target="_blank" rel="noopener">{escape.escape(path)}</a>'
-    return f"<code>workbench dashboard {escape.escape(name)}</code> in a terminal"
+        return Markup(f'<a href="{escape(path)}" target="_blank" rel="noopener">{escape(path)}</a>')
+    return Markup(f"<code>workbench dashboard {escape(name)}</code> in a terminal")
 
 
 def _rank_table(ranks: list[dict[str, Any]]) -> str:
     if not ranks:
         return ""
-    columns = ("rank", "host", "pid", "worker")
-    header = "".join(f'<th style="{_CELL}">{column}</th>' for column in columns)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td style="{_CELL}">{escape.escape(str(value))}</td>'
-            for value in (rank["name"], rank["host"], rank["pid"], rank["address"])
-        )
-        + "</tr>"
-        for rank in ranks[:_SHOWN]
-    )
+    rows = [(rank["name"], rank["host"], rank["pid"], rank["address"]) for rank in ranks[:_SHOWN]]
     more = f"<div>and {len(ranks) - _SHOWN} more ranks</div>" if len(ranks) > _SHOWN else ""
-    return (
-        f"<details><summary>{len(ranks)} ranks</summary>"
-        f'<table style="margin:0"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>{more}</details>'
-    )
-
-
-def widget(cluster: Any) -> Any:
-    """Return the ipywidget that follows the cluster, or None without ipywidgets."""
-    try:
-        from ipywidgets import HTML
-    except ImportError:
-        return None
-    follower = cluster.periodic_callbacks.get("cluster-repr")
-    if follower is None:
-        follower = _Follower(cluster, HTML(cluster._repr_html_()))
-        if cluster.status.name == "running":
-            cluster.periodic_callbacks["cluster-repr"] = follower
-            cluster.loop.add_callback(follower.start)
-    return follower.shown
-
-
-class _Follower(PeriodicCallback):
-    """Keeps a widget up to date, and leaves it telling that the cluster is closed."""
-
-    def __init__(self, cluster: Any, shown: Any) -> None:
-        super().__init__(self._update, 1000)
-        self.cluster, self.shown = cluster, shown
-
-    async def _update(self) -> None:
-        try:
-            await self.cluster.refresh()
-            now = self.cluster._repr_html_()
-        except OSError:
-            now = html(self.cluster.record, [], "gone")
-        if self.is_running() and now != self.shown.value:
-            self.shown.value = now
-
-    def stop(self) -> None:
-        super().stop()
-        self.shown.value = html(self.cluster.record, [], "closed")
+    shown = table(("rank", "host", "pid", "worker"), rows, cell=_CELL)
+    return f"<details><summary>{len(ranks)} ranks</summary>{shown}{more}</details>"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 from workbench.deploy import logs
 from workbench.deploy.job_spec import allocation_of, job_spec, world_line
 from workbench.deploy.record import Record
-from workbench.deploy.request import request
+from workbench.deploy.request import record_of
 from workbench.files import node_dirs
 from workbench.launch import mpi_library
 from workbench.launch.allocation import Allocation
 from workbench.launch.launchers import launcher
+from workbench.launch.options import ClusterOptions
 
 
-def preview(ranks: int | None = None, **options: Any) -> str:
+def preview(given: ClusterOptions) -> str:
     """Return what `MPICluster` with these options would run, and start nothing.
 
     Returns
@@ -23,8 +23,7 @@ def preview(ranks: int | None = None, **options: Any) -> str:
     text : str
         The job's script, and the command line of the world in comments below it.
     """
-    options.pop("ssh_tunnel", None)
-    record = request(ranks, **options)
+    record = record_of(given)
     found = mpi_library.find(record.mpi)
     command = world_line(
         record,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from workbench.deploy.job_spec import identity
 from workbench.deploy.lease import owns_lease
@@ -52,6 +53,24 @@ def all_jobs(record: Record, *, certain: bool = False) -> list[str]:
 def is_being_submitted(record: Record) -> bool:
     """Tell whether a command that submits a job of the cluster runs just now."""
     return not all(settled(path) for path in _receipts(record))
+
+
+def plain(record: Record) -> dict[str, Any]:
+    """Return what every list of clusters has of one, as plain values."""
+    return {
+        "name": record.name,
+        "state": record.state,
+        "message": record.message,
+        "up": record.up,
+        "ranks": record.total,
+        "threads": record.threads,
+        "scheduler": record.scheduler,
+        "host": record.process.host,
+        "nodes": record.resources.nodes,
+        "jobs": all_jobs(record) if is_batch(record) else [],
+        "ends": record.ends,
+        "idle_timeout": record.idle_timeout,
+    }
 
 
 def status(record: Record) -> JobStatus:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench import config
-from workbench.launch.interface import SCHEDULERS, Resources
+from workbench.launch.options import SCHEDULERS, RecordOptions, Resources
 from workbench.processes.process_id import ProcessId
 
-SCHEMA = 3
+SCHEMA = 4
 RECORD = "record.json"
 """Name of its file."""
 DAMAGED = (ValueError, TypeError, KeyError, RecursionError)
@@ -50,21 +50,20 @@ class World:
 
 
 @dataclass(frozen=True)
-class Record:
-    """What is known about one cluster; a value, written whole and replaced whole."""
+class Record(RecordOptions):
+    """What is known about one cluster; a value, written whole and replaced whole.
+
+    Notes
+    -----
+    `mpi` is the MPI that was asked for; once the world runs, the one in use in words.
+    """
 
     name: str
     """The cluster's name, unique for its user."""
     ranks: int
     """Ranks of world 0."""
-    threads: int = 1
-    """Threads of every rank."""
-    memory: int | None = None
+    memory: int | None = field(default=None, kw_only=True)
     """Memory limit of a rank in bytes; None: an even share of its node."""
-    protocol: str = "mpi"
-    """Protocol between ranks; with TLS, which is always on, ``tcp`` is spoken as ``tls``."""
-    mpi: str = "auto"
-    """MPI that was asked for; once the world runs, the one in use in words."""
     scheduler: str = "local"
     """What started the job: ``local``, ``here``, ``slurm`` or ``pbs``."""
     system: str = ""
@@ -72,21 +71,17 @@ class Record:
     earlier version has written the record."""
     resources: Resources = field(default_factory=Resources)
     """What the job of world 0 asks its scheduler for."""
-    interface: str | None = None
-    """Network interface that head and ranks bind; None: the setting's, or the one that leads to the other nodes."""
     local_directory: str | None = None
     """Folder of the nodes for what ranks write to disk, where variables stand for their values there; None: Dask's."""
     spread: bool = False
     """Whether other hosts have to reach head and ranks."""
-    fault_tolerant: bool = False
-    """Whether the ranks of several nodes have to go on when one dies, whatever that costs."""
-    template: bool = True
+    template: bool = field(default=True, kw_only=True)
     """Whether the ranks of a node are forked from one process that has imported what they need."""
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] = field(default=(), kw_only=True)
     """Modules that ranks have imported when they are ready."""
     directory: str = field(default_factory=os.getcwd)
     """Working directory of head and ranks."""
-    idle_timeout: float = 3600.0
+    idle_timeout: float = field(default=3600.0, kw_only=True)
     """Seconds without a client and without tasks after which the head ends the cluster."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Identity of this very cluster, whatever cluster had or will have its name."""

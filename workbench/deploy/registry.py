@@ -34,7 +34,15 @@ from workbench import config
 from workbench.deploy import ended
 from workbench.deploy.lease import is_of, owns_lease
 from workbench.deploy.record import DAMAGED, RECORD, SCHEMA, Record, World, clusters_folder, from_dict, logs_folder
-from workbench.errors import ClusterExists, ClusterNotFound, InvalidRequest, LaunchError, RecordError, did_you_mean
+from workbench.errors import (
+    ClusterExists,
+    ClusterNotFound,
+    InvalidRequest,
+    LaunchError,
+    RecordError,
+    WorkbenchError,
+    did_you_mean,
+)
 from workbench.files import node_dirs
 from workbench.files.private import check_closed, check_private, make_private, replace_file
 from workbench.hints import Command, Hint, Option
@@ -419,6 +427,22 @@ def _remove_folder(record: Record) -> bool:
     return True
 
 
+def records() -> dict[str, Record | WorkbenchError]:
+    """Return the records of all clusters of this user by their names, or why a record cannot be used."""
+    found = {name: find(name) for name in names()}
+    return {name: record for name, record in found.items() if record is not None}
+
+
+def find(name: str) -> Record | WorkbenchError | None:
+    """Return the record of a cluster, why the record cannot be used, or None: the cluster has ended."""
+    try:
+        return read(name)
+    except ClusterNotFound:
+        return None
+    except (RecordError, InvalidRequest) as error:
+        return error
+
+
 def clean(told: Mapping[str, JobStatus] | None = None) -> list[str]:
     """Remove the records of clusters that are surely gone; return their names.
 
@@ -435,11 +459,7 @@ def ask_schedulers() -> dict[str, JobStatus]:
     """Return what the schedulers tell of the jobs of all clusters, by the ids of these; each is asked once."""
     from workbench.deploy import jobs
 
-    records = []
-    for name in names():
-        with suppress(RecordError, ClusterNotFound):
-            records.append(read(name))
-    return jobs.ask_all(records)
+    return jobs.ask_all(record for record in records().values() if isinstance(record, Record))
 
 
 def newest_logs(name: str) -> Path | None:

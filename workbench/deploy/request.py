@@ -11,84 +11,28 @@ from typing import Any
 from workbench import config
 from workbench.deploy import registry
 from workbench.deploy.record import Record
-from workbench.errors import InvalidRequest, named
+from workbench.errors import InvalidRequest
 from workbench.hints import Command, Option
 from workbench.launch import mpi_library, network, process_manager
 from workbench.launch.allocation import enclosing
-from workbench.launch.interface import Launcher, Resources
+from workbench.launch.interface import Launcher
 from workbench.launch.launchers import choose, launcher
 from workbench.launch.mpiexec import available_cores, has_ulfm
-from workbench.launch.walltime import walltime as seconds_of
+from workbench.launch.options import ClusterOptions, RecordOptions, Resources, count, options, texts
 
-PROTOCOLS = ("mpi", "tcp")
-# A slip of the keyboard: no MPI world is larger.
-MAX_RANKS = 100_000
-# The same, in bytes for each rank.
+# A slip of the keyboard, in bytes for each rank.
 MAX_MEMORY = 1e18
 # Bytes: Python, Dask and MPI of a rank without data.
 RANK_MEMORY = 50_000_000
 
 
-def request(
-    ranks: Any = None,
-    *,
-    name: str | None = None,
-    scheduler: str | None = None,
-    threads: Any = 1,
-    memory: Any = None,
-    mpi: str = "auto",
-    protocol: str = "mpi",
-    timeout: Any = None,
-    idle_timeout: Any = None,
-    nodes: Any = None,
-    ranks_per_node: Any = None,
-    walltime: Any = None,
-    queue: str | None = None,
-    account: str | None = None,
-    constraint: str | None = None,
-    reservation: str | None = None,
-    gpus_per_rank: Any = None,
-    extra: Sequence[str] = (),
-    preset: str | None = None,
-    interface: str | None = None,
-    fault_tolerant: bool = False,
-    template: bool | None = None,
-    preload: Sequence[str] = (),
-) -> Record:
-    """Return the record of the cluster that is asked for.
+def request(ranks: Any = None, **options: Any) -> Record:
+    """Return the record of the cluster that is asked for, by the options of `ClusterOptions`; raises as `record_of`."""
+    return record_of(ClusterOptions(ranks, **options))
 
-    Parameters
-    ----------
-    ranks
-        Size of the MPI world; None: `ranks_per_node` for each of the `nodes`, or one rank for each core of this host.
-    name
-        Name of the cluster; None: the first free of ``mpi``, ``mpi-2``, ...
-    scheduler
-        ``auto``, ``local``, ``here``, ``slurm`` or ``pbs``; None: the setting ``workbench.scheduler``.
-    threads
-        Threads of each rank, for Dask tasks and for OpenMP and BLAS.
-    memory
-        Memory of each rank, in bytes or as ``"4 GiB"``; None: an even share of its node.
-    mpi
-        ``auto``, ``openmpi``, ``mpich`` or ``intelmpi``.
-    protocol
-        Protocol between the ranks: ``mpi`` (large frames by MPI, all else TLS) or ``tcp`` (all of it TLS).
-    timeout
-        Seconds, or a time span such as ``"2 minutes"``, from the start of the job until all ranks have to be ready.
-    idle_timeout
-        The same for the time without clients and tasks after which the cluster ends itself.
-    nodes, ranks_per_node, walltime, queue, account, constraint, reservation, gpus_per_rank, extra, preset
-        What the job asks its scheduler for, as of `Resources`; `walltime` as ``"02:00:00"`` or ``"2 hours"``. For what
-        is None the site's settings hold (``jobqueue.yaml``).
-    interface
-        Network interface that head and ranks bind; None: the site's, or the one that leads to the other nodes.
-    fault_tolerant
-        Have the ranks of several nodes go on when one dies (ULFM).
-    template
-        Fork the ranks of a node from one process that has imported what they need; None: the setting
-        ``workbench.template``.
-    preload
-        Modules that every rank has imported when it is ready, beside those of the setting ``workbench.preload``.
+
+def record_of(given: ClusterOptions) -> Record:
+    """Return the record of the cluster that is asked for.
 
     Raises
     ------
@@ -97,62 +41,45 @@ def request(
     LaunchError
         If the scheduler, or the MPI for `fault_tolerant`, is not there.
     """
-    if not isinstance(protocol, str) or protocol not in PROTOCOLS:
-        raise InvalidRequest(option="protocol", given=protocol, allowed=PROTOCOLS)
-    if not isinstance(fault_tolerant, bool):
-        raise InvalidRequest(option="fault_tolerant", given=fault_tolerant, allowed="True or False")
+    values = given.checked()
     # Head and ranks would stumble over them later.
     config.size("comm.threshold")
     config.fraction("comm.pool")
-    process_manager.check(fault_tolerant=fault_tolerant)
-    starts = launcher(choose(scheduler))
-    asked = Resources(
-        nodes=_optional("nodes", nodes),
-        ranks_per_node=_optional("ranks_per_node", ranks_per_node),
-        walltime=None if walltime is None else seconds_of(walltime),
-        queue=_text("queue", queue),
-        account=_text("account", account),
-        constraint=_text("constraint", constraint),
-        reservation=_text("reservation", reservation),
-        gpus=_optional("gpus_per_rank", gpus_per_rank),
-        extra=_texts("extra", extra),
-        preset=_text("preset", preset),
-    )
-    size = _size(ranks, asked, starts)
-    of_each = _count("threads", threads)
-    limit = None if memory is None else _bytes(memory, here=not starts.batch)
-    settled = starts.settle(asked, ranks=size, threads=of_each, memory=limit)
-    choice = mpi_library.check_choice(mpi)
-    if fault_tolerant:
-        _check_fault_tolerance(choice)
+    process_manager.check(fault_tolerant=values["fault_tolerant"])
+    starts = launcher(choose(given.scheduler))
+    asked = Resources(**{each.name: values[each.name] for each in options(Resources)})
+    size = _size(given.ranks, asked, starts)
+    memory = None if given.memory is None else _bytes(given.memory, here=not starts.batch)
+    settled = starts.settle(asked, ranks=size, threads=values["threads"], memory=memory)
+    if values["fault_tolerant"]:
+        _check_fault_tolerance(values["mpi"])
     its_nodes = starts.on_nodes(settled)
     spread = starts.batch or is_spread(starts.name)
     if not spread:
-        network.address(interface)
-    ready_within = _seconds("timeout", timeout, "start-timeout")
+        network.address(given.interface)
+    ready_within = values["timeout"] or config.seconds("start-timeout")
     queued_within = config.seconds("queue-timeout") if starts.batch else 0.0
     now = time.time()
+    kept = {each.name: values[each.name] for each in options(RecordOptions)} | {
+        "memory": memory,
+        "interface": given.interface or its_nodes.interface,
+        "template": _template(given.template),
+        "preload": _modules(values["preload"]),
+        "idle_timeout": values["idle_timeout"] or config.seconds("idle-timeout"),
+    }
     return Record(
-        name=registry.free_name() if name is None else registry.check_name(name),
+        name=registry.free_name() if given.name is None else registry.check_name(given.name),
         ranks=size,
-        threads=of_each,
-        memory=limit,
-        protocol=protocol,
-        mpi=choice,
         scheduler=starts.name,
         resources=settled,
-        interface=interface or its_nodes.interface,
         local_directory=its_nodes.local_directory,
         spread=spread,
-        fault_tolerant=fault_tolerant,
-        template=_template(template),
-        preload=_modules(preload),
         directory=_directory(),
-        idle_timeout=_seconds("idle_timeout", idle_timeout, "idle-timeout"),
         created=now,
         deadline=now + queued_within + ready_within,
         ready_within=ready_within,
         message="submitted",
+        **kept,
     )
 
 
@@ -173,28 +100,11 @@ def _template(asked: bool | None) -> bool:
 
 
 def _modules(asked: Sequence[str]) -> tuple[str, ...]:
-    given = [*_texts("workbench.preload", config.get("preload")), *_texts("preload", asked)]
+    given = [*texts("workbench.preload", config.get("preload")), *asked]
     for name in given:
         if not all(part.isidentifier() for part in name.split(".")):
             raise InvalidRequest(option="preload", given=name, allowed="the name of a module, e.g. torch")
     return tuple(dict.fromkeys(given))
-
-
-def _text(option: str, given: Any) -> str | None:
-    if given is None or (isinstance(given, str) and given.isprintable()):
-        return given
-    raise InvalidRequest(option=option, given=given, allowed="a text on one line")
-
-
-def _texts(option: str, given: Any) -> tuple[str, ...]:
-    """Return texts that were given, or a single one."""
-    try:
-        texts = (given,) if isinstance(given, str) else tuple(given)
-    except TypeError:
-        texts = (given,)
-    if not all(isinstance(text, str) and text.isprintable() for text in texts):
-        raise InvalidRequest(option=option, given=given, allowed="a text, or a list of texts, each on one line")
-    return texts
 
 
 def _directory() -> str:
@@ -242,23 +152,6 @@ def _size(ranks: Any, asked: Resources, starts: Launcher) -> int:
     return asked.nodes * asked.ranks_per_node
 
 
-def _optional(option: str, given: Any) -> int | None:
-    return None if given is None else _count(option, given)
-
-
-def _count(option: str, given: Any) -> int:
-    try:
-        number = int(given)
-        # int() cuts what is behind the point.
-        whole = not isinstance(given, bool) and (isinstance(given, str) or number == given)
-    except (TypeError, ValueError, ArithmeticError):
-        whole = False
-    if not whole or not 1 <= number <= MAX_RANKS:
-        allowed = f"a whole number from 1 to {MAX_RANKS}, e.g. {named(option)}=4"
-        raise InvalidRequest(option=option, given=given, allowed=allowed)
-    return number
-
-
 def rank_count(given: Any, *, here: bool = True) -> int:
     """Return a number of ranks, with `here` one that this host can hold.
 
@@ -269,7 +162,7 @@ def rank_count(given: Any, *, here: bool = True) -> int:
     """
     import psutil
 
-    ranks = _count("ranks", given)
+    ranks = count("ranks", given)
     memory = psutil.virtual_memory().total
     if here and ranks * RANK_MEMORY > memory:
         raise InvalidRequest(
@@ -301,7 +194,3 @@ def _bytes(given: Any, *, here: bool) -> int:
             allowed=f"up to {format_bytes(MEMORY_LIMIT)}",
         )
     return int(number)
-
-
-def _seconds(option: str, given: Any, setting: str) -> float:
-    return config.seconds(setting) if given is None else config.time_span(option, given)

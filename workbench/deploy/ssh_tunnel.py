@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from workbench.errors import HeadUnreachable, InvalidRequest
+from workbench.errors import HeadUnreachable
+from workbench.launch.options import host as checked_host
 from workbench.log import debug_log
 from workbench.processes.ending import end
 
@@ -29,9 +30,7 @@ class Tunnel:
     """
 
     def __init__(self, host: str) -> None:
-        if not host or host.startswith("-") or any(map(str.isspace, host)):
-            raise InvalidRequest(option="ssh_tunnel", given=host, allowed="a host as ssh takes it, e.g. user@login1")
-        self.host = host
+        self.host = checked_host("ssh_tunnel", host)
         self._process: asyncio.subprocess.Process | None = None
 
     async def open(self, address: str, timeout: float) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 from workbench import config
 from workbench.deploy import certificates, ended, jobs, logs, registry
 from workbench.deploy.dask_settings import write_dask_settings
 from workbench.deploy.job_spec import job_spec
 from workbench.deploy.registry import Record
-from workbench.deploy.request import request
+from workbench.deploy.request import record_of
 from workbench.deploy.stop import end_jobs, has_ended, tidy
 from workbench.errors import (
     ClusterExists,
@@ -29,6 +29,7 @@ from workbench.hints import NOTEBOOK, Command, Option
 from workbench.launch.allocation import offer
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
 from workbench.launch.launchers import launcher
+from workbench.launch.options import ClusterOptions
 from workbench.launch.poller import poller
 
 # Seconds between two looks at a cluster that is starting.
@@ -49,18 +50,23 @@ class Job:
         Whether another free name will do, if the one in `record` is taken meanwhile.
     attached
         Whether it was submitted already, and may wait in its queue.
+    asked
+        The scheduler that was asked for by its name, if one was.
 
     Notes
     -----
-    All methods may block for a while: call them off the event loop.
+    The object of a cluster and the connection to its head share this object: they read the record here, and `update`
+    takes what the head sends. All other methods may block for a while: call them off the event loop.
     """
 
-    def __init__(self, record: Record, *, renamable: bool, attached: bool = False) -> None:
+    def __init__(self, record: Record, *, renamable: bool, attached: bool = False, asked: str | None = None) -> None:
         self.record = record
+        """The cluster, as its starter, its head or its folder last had it."""
         self.status = UNKNOWN
         """What the batch scheduler last told of the job."""
         self._renamable = renamable
         self.attached = attached
+        self._asked = asked
         self._submitted = attached
         self._id = jobs.job_id(record) if attached and jobs.is_batch(record) else None
         # A start can be given up while another thread is still submitting it.
@@ -70,17 +76,21 @@ class Job:
         self._why: WorkbenchError | None = None
 
     @classmethod
-    def of(cls, ranks: Any = None, **options: Any) -> Self:
-        """Return the job of a cluster that is asked for as of `request`, not submitted yet."""
-        return cls(request(ranks, **options), renamable=options.get("name") is None)
+    def of(cls, given: ClusterOptions) -> Self:
+        """Return the job of a cluster that is asked for, not submitted yet; raises as `record_of`."""
+        return cls(record_of(given), renamable=given.name is None, asked=given.scheduler)
 
-    def note(self, asked: str | None) -> str:
-        """Return what its starter, who has asked for this scheduler or for none, should know ahead of the start."""
+    def update(self, record: Record) -> None:
+        """Take the record that the head has sent."""
+        self.record = record
+
+    def note(self) -> str:
+        """Return what its starter should know ahead of the start."""
         if self.attached:
             return ""
         if self.record.fault_tolerant and self.record.spread:
             return "fault tolerant: between nodes the ranks' messages go by TCP, since ULFM has no faster network"
-        return offer(asked, self.record.scheduler)
+        return offer(self._asked, self.record.scheduler)
 
     def submit(self) -> None:
         """Make the cluster's folder and key, and hand its job to the launcher; once.

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from workbench.errors import LaunchError, SchedulerSilent
 from workbench.launch import command
-from workbench.launch.interface import JobSpec, Launcher, NodeSettings, Resources
+from workbench.launch.interface import JobSpec, Launcher, NodeSettings
 from workbench.launch.jobqueue import site
+from workbench.launch.options import Resources
 from workbench.launch.script import write_script
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from workbench import config
 from workbench.errors import InvalidRequest
-from workbench.launch.interface import Resources
+from workbench.launch.options import Resources
 from workbench.launch.walltime import site_walltime, walltime
 from workbench.text import count
 

@@ -7,8 +7,9 @@ import shutil
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.hints import Option
-from workbench.launch.interface import SCHEDULERS, Launcher
+from workbench.launch.interface import Launcher
 from workbench.launch.local import HereLauncher, LocalLauncher
+from workbench.launch.options import SCHEDULERS
 
 CHOICES = ("auto", *SCHEDULERS)
 """What a start may name; ``auto``: the first batch scheduler that answers, else this host."""

@@ -15,7 +15,8 @@ from workbench.errors import InvalidRequest, LaunchError, named
 from workbench.hints import Option
 from workbench.launch.allocation import enclosing
 from workbench.launch.environment import scrub, scrub_rank
-from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher, Resources, option_of
+from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
+from workbench.launch.options import Resources
 from workbench.launch.script import write_script
 from workbench.log import debug_log
 from workbench.processes.process_id import start_time
@@ -36,8 +37,8 @@ class LocalLauncher(Launcher):
         for what, value in asdict(resources).items():
             if value not in (None, ()):
                 raise InvalidRequest(
-                    f"{named(option_of(what))} {value!r}: with --scheduler {self.name} there is no scheduler to ask.",
-                    option=option_of(what),
+                    f"{named(what)} {value!r}: with --scheduler {self.name} there is no scheduler to ask.",
+                    option=what,
                     given=value,
                     hint=("Leave it out, or use ", Option("scheduler"), f" slurm or pbs.{self._instead()}"),
                 )

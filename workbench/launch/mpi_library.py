@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench import config
-from workbench.errors import InvalidRequest, LaunchError, MPIMismatch, MPINotFound
+from workbench.errors import LaunchError, MPIMismatch, MPINotFound
+from workbench.launch.options import FLAVOURS, one_of
 
-FLAVOURS = ("openmpi", "mpich", "intelmpi")
 _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
 _VENDORS = {"Open MPI": "openmpi", "MPICH": "mpich", "MVAPICH": "mpich", "Intel MPI": "intelmpi"}
 _TIMEOUT = 60.0
@@ -77,9 +77,7 @@ class MPI:
 
 def check_choice(mpi: str) -> str:
     """Return `mpi` if it is a flavour or ``auto``, or raise `InvalidRequest`."""
-    if not isinstance(mpi, str) or mpi not in ("auto", *FLAVOURS):
-        raise InvalidRequest(option="mpi", given=mpi, allowed=("auto", *FLAVOURS))
-    return mpi
+    return one_of(("auto", *FLAVOURS))("mpi", mpi)
 
 
 def find(choice: str = "auto") -> MPI:

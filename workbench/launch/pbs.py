@@ -13,8 +13,9 @@ from workbench.launch import pbs_parse, slurm
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources, silent
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
 from workbench.launch.jobqueue import site
+from workbench.launch.options import Resources
 from workbench.launch.pbs_errors import refusal
 from workbench.launch.pbs_resources import settled
 from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text

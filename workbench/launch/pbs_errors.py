@@ -7,7 +7,7 @@ import re
 from workbench.errors import JobRejected, LaunchError, SchedulerSilent, did_you_mean
 from workbench.launch import pbs_parse
 from workbench.launch.command import Answer, ask
-from workbench.launch.interface import Resources
+from workbench.launch.options import Resources
 from workbench.launch.walltime import clock
 from workbench.text import count
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from workbench.errors import InvalidRequest
 from workbench.hints import Option
-from workbench.launch.interface import Resources
 from workbench.launch.jobqueue import Site, fill
+from workbench.launch.options import Resources
 from workbench.launch.pbs_script import GEOMETRY, OURS, Flavour, directives, skipped
 
 # Directives that have options of their own, by the field of `Resources`; the options are called as the fields.
@@ -65,11 +65,11 @@ def settled(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
     if whole.constraint is None and flavour is Flavour.PRO:
         whole = replace(whole, constraint=_site_constraint(site))
     _check_constraint(whole.constraint, flavour)
-    if whole.gpus and flavour is Flavour.EMULATION:
+    if whole.gpus_per_rank and flavour is Flavour.EMULATION:
         raise InvalidRequest(
             "--gpus-per-rank: SLURM's emulation of PBS drops GPUs silently.",
             option="gpus_per_rank",
-            given=whole.gpus,
+            given=whole.gpus_per_rank,
             hint=("Use ", Option("scheduler"), " slurm."),
         )
     for field in ("queue", "account", "constraint", "reservation"):

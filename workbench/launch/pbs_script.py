@@ -103,8 +103,8 @@ def requests(spec: JobSpec, flavour: Flavour, node_memory: int | None) -> list[s
         parts = [str(chunk), f"ncpus={ranks * spec.threads}", f"mpiprocs={ranks}", f"ompthreads={spec.threads}"]
         if memory := spec.memory * ranks if spec.memory else node_memory if asked.nodes else None:
             parts.append(f"mem={_megabytes(memory)}")
-        if asked.gpus:
-            parts.append(f"ngpus={asked.gpus * ranks}")
+        if asked.gpus_per_rank:
+            parts.append(f"ngpus={asked.gpus_per_rank * ranks}")
         if asked.constraint and flavour is Flavour.PRO:
             parts.append(asked.constraint)
         chunks.append(":".join(parts))
@@ -173,7 +173,7 @@ def _shares(ranks: int, nodes: int | None, per_node: int | None) -> list[tuple[i
 
 
 def _torque_ends(spec: JobSpec, ranks: int) -> str:
-    gpus = f":gpus={spec.resources.gpus * ranks}" if spec.resources.gpus else ""
+    gpus = f":gpus={spec.resources.gpus_per_rank * ranks}" if spec.resources.gpus_per_rank else ""
     return gpus + (f":{spec.resources.constraint}" if spec.resources.constraint else "")
 
 

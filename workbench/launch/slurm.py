@@ -14,8 +14,9 @@ from workbench.errors import JobRejected, LaunchError, SchedulerSilent
 from workbench.launch import command
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources, silent
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
 from workbench.launch.jobqueue import site
+from workbench.launch.options import Resources
 from workbench.launch.slurm_parse import (
     ACCOUNT_FORMAT,
     PARTITION_FORMAT,

@@ -272,7 +272,7 @@ def _geometry(spec: JobSpec) -> str:
     asked = spec.resources
     parts = [count(spec.threads, "thread")]
     parts += [format_bytes(spec.memory)] if spec.memory else []
-    parts += [count(asked.gpus, "GPU")] if asked.gpus else []
+    parts += [count(asked.gpus_per_rank, "GPU")] if asked.gpus_per_rank else []
     nodes = f" on {count(asked.nodes, 'node')}" if asked.nodes else ""
     feature = f" of --constraint {asked.constraint}" if asked.constraint else ""
     return f"{count(spec.ranks, 'rank')} ({', '.join(parts)} each){nodes}{feature}"

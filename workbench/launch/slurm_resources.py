@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.errors import InvalidRequest, named
-from workbench.launch.interface import Resources, option_of
 from workbench.launch.jobqueue import Site, fill
+from workbench.launch.options import Resources
 from workbench.launch.slurm_script import MEMORY, OPTIONS, OURS, option, quoted, same
 
 # What a user may have set for sbatch, which takes it ahead of what a script says.
@@ -62,7 +62,7 @@ def settled(
     skipped: dict[str, Any] = {field: None for name, field in OPTIONS.items() if _is_skipped(name, site)}
     whole = replace(whole, **skipped)
     for field in OPTIONS.values():
-        _check_value(option_of(field), getattr(whole, field))
+        _check_value(field, getattr(whole, field))
     return replace(whole, extra=tuple(dict.fromkeys((*_extra_of(site, whole, memory), *given))))
 
 
@@ -88,7 +88,7 @@ def _check_extra(line: str) -> None:
     name = _unabbreviated(option(line))
     instead = "--memory" if same(name, MEMORY) else OURS.get(name)
     if field := OPTIONS.get(name):
-        instead = f"--{named(option_of(field))}"
+        instead = f"--{named(field)}"
     if instead == "":
         raise InvalidRequest(
             f"--extra {line!r}: the workbench decides on {name} itself.",
@@ -116,9 +116,9 @@ def _check_skipped(resources: Resources, memory: int | None, site: Site) -> None
     for name, field in (*OPTIONS.items(), (MEMORY, "memory")):
         if (memory if field == "memory" else getattr(resources, field)) is not None and _is_skipped(name, site):
             raise InvalidRequest(
-                f"--{named(option_of(field))}: the site's settings leave {name} out of every job "
+                f"--{named(field)}: the site's settings leave {name} out of every job "
                 f"(jobqueue.{site.section}.job-directives-skip).",
-                option=option_of(field),
+                option=field,
                 hint="Leave it out as well, or change these settings.",
             )
 

@@ -51,7 +51,7 @@ OPTIONS = {
     "--account": "account",
     "--constraint": "constraint",
     "--reservation": "reservation",
-    "--gpus-per-task": "gpus",
+    "--gpus-per-task": "gpus_per_rank",
 }
 """Options for fields of `Resources`."""
 # Without these there is no MPI world of the right shape, or nobody finds its output: a site cannot leave them out.
@@ -138,7 +138,7 @@ def _directives(spec: JobSpec, site: Site, notice: int | None) -> Iterator[str]:
         ("--mem", f"{_mebibytes(site.memory, 1)}M" if spec.memory is None and site.memory is not None else None),
         ("--constraint", asked.constraint),
         ("--reservation", asked.reservation),
-        ("--gpus-per-task", asked.gpus),
+        ("--gpus-per-task", asked.gpus_per_rank),
         ("--signal", notice and f"B:USR1@{notice}"),
     ]
     yield from (f"#SBATCH {name}={quoted(str(value))}" for name, value in settings if value is not None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import config
+from workbench.commands.table import VERBS
 from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest, WorkbenchError, worded
 from workbench.hints import PANEL
@@ -15,7 +16,7 @@ from workbench.server.process import Process
 from workbench.server.subcommand import Surroundings, answer
 from workbench.server.tasks import Duties
 
-WORDS = {"scale": "scaling", "restart": "restarting", "stop": "stopping"}
+WORDS = {verb.name: verb.going for verb in VERBS if verb.going}
 """What is said while a verb runs."""
 NOTHING = {"busy": None, "error": None}
 """What is told of a cluster that nothing was done to."""

@@ -8,14 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.commands.table import Argument, verbs
+from workbench.commands.table import verbs
+from workbench.commands.verb import Argument
 from workbench.errors import InvalidRequest, WorkbenchError, did_you_mean
 from workbench.hints import PANEL, TERMINAL, label
-from workbench.launch.interface import Resources, option_of
-
-# What stands for whole numbers in help.
-_NUMBERS = frozenset("NKRGT")
-_OF_JOBS = {option_of(each.name) for each in dataclasses.fields(Resources)}
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Field:
     def of(cls, argument: Argument) -> Field:
         """Return the field of an option."""
         name = argument.name.lstrip("-").replace("-", "_")
-        return cls(name, argument.name, label(name), argument.help, _kind(argument), name in _OF_JOBS)
+        return cls(name, argument.name, label(name), argument.help, _kind(argument), argument.batch_only)
 
     def told(self) -> dict[str, Any]:
         """Return what a form shows of it."""
@@ -88,7 +84,7 @@ def _kind(argument: Argument) -> str:
         return "list"
     if argument.values is not tuple:
         return "choice"
-    return "number" if argument.metavar in _NUMBERS else "text"
+    return "number" if argument.number else "text"
 
 
 def words_of(options: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:

@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import Any
 
 from workbench import config
-from workbench.commands.table import Argument
+from workbench.commands.verb import Argument
 from workbench.errors import WorkbenchError
 from workbench.launch.allocation import enclosing
-from workbench.launch.interface import SCHEDULERS
 from workbench.launch.launchers import COMMANDS, answers, launcher
 from workbench.launch.mpiexec import available_cores
+from workbench.launch.options import SCHEDULERS
 from workbench.log import debug_log
 from workbench.server.form_fields import Field, arguments
 

@@ -13,7 +13,7 @@ from typing import Any
 from workbench.commands.actions import Gone
 from workbench.deploy import ended, jobs, registry
 from workbench.deploy.record import Record, clusters_folder
-from workbench.errors import ClusterNotFound, InvalidRequest, RecordError, WorkbenchError
+from workbench.errors import RecordError, WorkbenchError
 from workbench.hints import PANEL
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.poller import poller
@@ -128,13 +128,7 @@ class Survey:
         # What could not be read may be read now, as when a file server was away.
         if known is not None and known[0] == stamp and not isinstance(known[1], WorkbenchError):
             return known
-        try:
-            record = registry.read(name)
-        except ClusterNotFound:
-            return stamp, None  # it has ended since
-        except (RecordError, InvalidRequest) as error:
-            return stamp, error
-        return stamp, record
+        return stamp, registry.find(name)
 
     def _describe(self, record: Record, told: JobStatus, alive: bool | None) -> dict[str, Any]:
         known = self._described.get(record.name)
@@ -185,21 +179,12 @@ def described(record: Record, told: JobStatus, alive: bool | None = None) -> dic
     elif state == "submitted" and told.reason:
         message = jobs.words(told)
     waits = told.state is JobState.QUEUED
-    return {
+    return jobs.plain(record) | {
         "id": record.id,
-        "name": record.name,
         "state": state,
         "message": message,
         "up": up,
-        "ranks": record.total,
-        "threads": record.threads,
-        "scheduler": record.scheduler,
-        "host": record.process.host,
-        "nodes": record.resources.nodes,
-        "jobs": jobs.all_jobs(record) if jobs.is_batch(record) else [],
         "created": record.created,
-        "ends": record.ends,
         "reason": told.reason or None if waits else None,
         "expected": told.start if waits else None,
-        "idle_timeout": record.idle_timeout,
     }

@@ -16,6 +16,7 @@ from support.patience import DEADLINE
 from workbench.deploy import connection
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.record import Record
+from workbench.deploy.start import Job
 from workbench.errors import HeadUnreachable
 from workbench.processes.process_id import ProcessId
 
@@ -52,7 +53,8 @@ def connect(its: Record, monkeypatch: Any, answers: int = 2) -> HeadConnection:
     monkeypatch.setattr(connection, "rpc", lambda *_, **__: head)
     nothing = SimpleNamespace(get_connection_args=lambda _: {})
     monkeypatch.setattr(connection.certificates, "security", lambda _: nothing)
-    job: Any = SimpleNamespace(record=its, look=lambda: its)
+    job = Job(its, renamable=False, attached=True)
+    monkeypatch.setattr(job, "look", lambda: its)
     return HeadConnection(job)
 
 

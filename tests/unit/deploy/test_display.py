@@ -34,3 +34,12 @@ def test_where_no_jupyter_server_shows_dashboards_the_table_has_the_command(kern
 
 def test_a_cluster_that_is_closed_has_no_dashboard(kernel):
     assert "dashboard" not in display.html(RECORD, [], "closed")
+
+
+def test_a_table_escapes_all_that_is_not_markup():
+    html = display.table(("<name>",), [("a&b", display.Markup("<b>1</b>"), 2)], key=";opacity:.7")
+
+    assert "<thead><tr><th" in html
+    assert "&lt;name&gt;" in html
+    assert '<td style="text-align:left;opacity:.7">a&amp;b</td><td style="text-align:left"><b>1</b></td>' in html
+    assert "<thead>" not in display.table((), [("a",)])

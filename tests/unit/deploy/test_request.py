@@ -25,6 +25,7 @@ from workbench.deploy.job_spec import job_spec
 from workbench.deploy.registry import Record
 from workbench.deploy.request import request
 from workbench.errors import ClusterExists, InvalidRequest, LaunchError, named
+from workbench.launch import options
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import available_cores
 
@@ -90,12 +91,12 @@ def test_whole_numbers_are_taken_in_any_form(value, number):
 @given(ANYTHING)
 def test_any_number_of_ranks_is_a_whole_number_or_refused(value):
     try:
-        number = room._count("ranks", value)
+        number = options.count("ranks", value)
     except InvalidRequest:
         event("refused")
     else:
         assert type(number) is int
-        assert 1 <= number <= room.MAX_RANKS
+        assert 1 <= number <= options.MAX_RANKS
         assert number == (int(value) if isinstance(value, str) else value)
 
 
@@ -201,7 +202,7 @@ def test_whether_ranks_go_on_is_true_or_false(value):
         request(2, fault_tolerant=value)
 
 
-@given(st.sampled_from(sorted({*inspect.signature(request).parameters} - {"fault_tolerant"})), ANYTHING)
+@given(st.sampled_from(sorted({*inspect.signature(options.ClusterOptions).parameters} - {"fault_tolerant"})), ANYTHING)
 def test_whatever_is_asked_for_is_refused_in_words_or_is_a_record_that_can_be_read(what, value):
     try:
         record = request(**{"ranks": 1, what: value})

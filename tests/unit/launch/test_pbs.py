@@ -492,7 +492,7 @@ def test_what_pbs_cannot_express_is_refused(pbs, asked, said):
 
 def test_what_the_emulation_would_drop_is_refused(emulation):
     with pytest.raises(InvalidRequest, match="--gpus-per-rank"):
-        settle(gpus=1)
+        settle(gpus_per_rank=1)
     with pytest.raises(InvalidRequest, match="--reservation"):
         settle(reservation="R7")
 

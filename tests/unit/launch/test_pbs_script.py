@@ -45,7 +45,7 @@ def spec(folder=Path("/data/user1"), *, ranks=4, threads=1, memory=None, command
             ["select=1:ncpus=3:mpiprocs=3:ompthreads=1+3:ncpus=2:mpiprocs=2:ompthreads=1", "place=scatter"],
         ),
         (
-            spec(nodes=2, ranks_per_node=2, gpus=1, constraint="model=bro"),
+            spec(nodes=2, ranks_per_node=2, gpus_per_rank=1, constraint="model=bro"),
             ["select=2:ncpus=2:mpiprocs=2:ompthreads=1:ngpus=2:model=bro", "place=scatter"],
         ),
         (
@@ -70,7 +70,7 @@ def test_memory_of_the_site_is_that_of_a_node():
         (spec(threads=2, nodes=2, ranks_per_node=2), ["nodes=2:ppn=4"]),
         (spec(ranks=10, nodes=3, ranks_per_node=4), ["nodes=2:ppn=4+1:ppn=2"]),
         (
-            spec(memory=MIB, nodes=2, ranks_per_node=2, gpus=1, constraint="bigmem"),
+            spec(memory=MIB, nodes=2, ranks_per_node=2, gpus_per_rank=1, constraint="bigmem"),
             ["nodes=2:ppn=2:gpus=2:bigmem", "mem=4mb"],
         ),
     ],

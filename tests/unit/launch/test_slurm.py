@@ -128,7 +128,7 @@ def test_a_script_asks_for_the_geometry_of_the_world(tmp_path):
 
 def test_a_script_has_all_that_was_asked_for(tmp_path):
     asked = Resources(
-        walltime=129600, queue="big mem", account="it's", constraint="gpu&(ib|eth)", reservation="r", gpus=2,
+        walltime=129600, queue="big mem", account="it's", constraint="gpu&(ib|eth)", reservation="r", gpus_per_rank=2,
         extra=("--qos=high", "--mail-user 'a b'"),
     )  # fmt: skip
     lines = directives(SLURM.script(spec_in(tmp_path, memory=3 * 2**30 + 1, threads=2, resources=asked)))
@@ -274,7 +274,7 @@ def test_several_options_in_one_item_of_the_site_are_refused():
         ("-p", {"queue": "a"}, "--queue"),
         ("--mem", {"memory": 1}, "--memory"),
         ("-t 00:30:00", {"walltime": 60}, "--walltime"),
-        ("--gpus-per-task", {"gpus": 1}, "--gpus-per-rank"),
+        ("--gpus-per-task", {"gpus_per_rank": 1}, "--gpus-per-rank"),
     ],
 )
 def test_what_the_site_leaves_out_cannot_be_asked_for_and_is_not_made_up(skip, asked, typed):
@@ -398,7 +398,11 @@ REFUSED = "Invalid account or account/partition combination specified"
         ({"account": "x"}, REFUSED, "--account 'x' may not use partition debug"),
         ({}, REFUSED, "name yours by --account"),
         ({}, "Job violates accounting/QOS policy (job submit limit)", "limits"),
-        ({"gpus": 3}, "Requested node configuration is not available", "give 8 ranks (2 threads, 3 GPUs each): part"),
+        (
+            {"gpus_per_rank": 3},
+            "Requested node configuration is not available",
+            "give 8 ranks (2 threads, 3 GPUs each): part",
+        ),
         ({"extra": ("--foo",)}, "unrecognized option '--foo'", "among ['--foo']"),
         ({"reservation": "r"}, "Requested reservation is invalid", "--reservation 'r' is none of yours"),
         ({}, "the moon is full", "it gives its own reason"),
