@@ -18,6 +18,7 @@ from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any
 
 from workbench import config, session
+from workbench.cells import protocol
 from workbench.cells.engine_client import EngineLink, Item
 from workbench.cells.result import CellResult
 from workbench.cells.run_cell import RunCell
@@ -169,7 +170,7 @@ def check_syntax(code: str) -> None:
 # -- objects ---------------------------------------------------------------------------------------------------
 
 
-def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> dict[str, Any]:
+def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> protocol.How:
     """Return how an object of the notebook comes to the ranks; what is broadcast for that is added to `sent`."""
     from dask.base import is_dask_collection
     from dask.sizeof import sizeof
@@ -219,7 +220,7 @@ def _parcel(name: str, value: Any) -> bytes:
 # -- the way to the head ---------------------------------------------------------------------------------------
 
 
-def _granted(client: Client, begin: Coroutine[Any, Any, dict[str, Any]], patience: float) -> dict[str, Any]:
+def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patience: float) -> protocol.Granted:
     """Wait for the turn of a cell, and say so every now and then.
 
     Raises
@@ -251,29 +252,29 @@ def _unreachable(client: Client, error: BaseException) -> HeadUnreachable:
 
 
 async def _begin(
-    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
+    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, protocol.How]
+) -> protocol.Granted:
     head: Any = client.scheduler
-    timeout = config.seconds("cells.queue-timeout")
     # Its import takes as long as engines need to start.
     importing = asyncio.ensure_future(asyncio.to_thread(EngineLink.prepare))
-    granted: dict[str, Any] | None = await head.workbench_cells_begin(
-        cell=cell,
-        client=client.id,
-        origin=session.cell_number(),
-        world=world,
-        ranks=None if ranks is None else list(ranks),
-        names=names,
-        limit=config.size("cells.output-limit"),
-        timeout=timeout,
-    )
+    message: protocol.Begin = {
+        "cell": cell,
+        "client": client.id,
+        "origin": session.cell_number(),
+        "world": world,
+        "ranks": None if ranks is None else list(ranks),
+        "names": names,
+        "limit": config.size("cells.output-limit"),
+        "timeout": config.seconds("cells.queue-timeout"),
+    }
+    granted: protocol.Granted | None = await getattr(head, protocol.BEGIN)(**message)
     await importing
     if granted is None:  # so Dask answers what it does not know
         raise InvalidRequest(f"the client is of the cluster at {head.address}, which is no MPICluster: cells need one")
     return granted
 
 
-def _link(client: Client, world: int, granted: dict[str, Any]) -> EngineLink:
+def _link(client: Client, world: int, granted: protocol.Granted) -> EngineLink:
     """Return the connection to the engines of a world, made if need be."""
     _close_unused()
     links, told = _links.setdefault(client, {}), granted["connection"]

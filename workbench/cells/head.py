@@ -11,12 +11,14 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from workbench.cells import protocol
 from workbench.cells.controller_process import Engines, ask
+from workbench.collective.protocol import part
 from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import Asking, all_of, room
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
@@ -42,14 +44,9 @@ _REMEMBER = 60.0
 class _Cell:
     """A cell that waits for its turn, or has it."""
 
-    id: str
-    client: str
+    asked: protocol.Begin
     world: MPIWorld
-    asked: Sequence[int] | None
-    """Ranks; None: all."""
-    names: dict[str, dict[str, Any]]
-    limit: int
-    granted: asyncio.Future[dict[str, Any]]
+    granted: asyncio.Future[protocol.Granted]
     addresses: dict[int, str] = field(default_factory=dict)
     """Of the ranks that run it."""
     running: set[int] = field(default_factory=set)
@@ -59,6 +56,11 @@ class _Cell:
     broken: bool = False
     """Whether it did not end well on some rank."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def id(self) -> str:
+        """Identity of the cell."""
+        return self.asked["cell"]
 
 
 class Cells(SchedulerPlugin):
@@ -101,54 +103,28 @@ class Cells(SchedulerPlugin):
         self._generations: defaultdict[MPIWorld, int] = defaultdict(int)
         self._serials: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
-            "workbench_cells_begin": self.begin,
-            "workbench_cells_wait": self.wait,
-            "workbench_cells_interrupt": self.interrupt,
-            "workbench_cells_complete": self.complete,
+            protocol.BEGIN: self.begin,
+            protocol.WAIT: self.wait,
+            protocol.INTERRUPT: self.interrupt,
+            protocol.COMPLETE: self.complete,
         }
-        scheduler.stream_handlers["workbench_cells_ended"] = self.ended
+        scheduler.stream_handlers[protocol.ENDED] = self.ended
 
     # -- what clients ask for ----------------------------------------------------------------------------------
 
-    async def begin(
-        self,
-        *,
-        cell: str,
-        client: str,
-        origin: int | None,
-        world: int,
-        ranks: Sequence[int] | None,
-        names: dict[str, dict[str, Any]],
-        limit: int,
-        timeout: float,
-    ) -> dict[str, Any]:
-        """Get all ranks of a cell ready for it when it is its turn; return how the client reaches their engines.
-
-        `origin` is the number that the cell has in its notebook.
-
-        Raises
-        ------
-        InvalidRequest
-            If there is no such world or rank.
-        PlacementError
-            If a block is not on the ranks.
-        RankLost
-            If a rank is gone.
-        CollectiveFailed
-            If a rank cannot run it.
-        CollectiveTimeout
-            If its turn has not come in time.
-        """
+    async def begin(self, **asked: Unpack[protocol.Begin]) -> protocol.Granted:
+        """Get all ranks of a cell ready for it when it is its turn; return how the client reaches their engines."""
+        cell, world = asked["cell"], asked["world"]
         if cell in self._called_off:
             raise CollectiveFailed("the cell was called off before its turn came")
-        self._began(cell, origin)
+        self._began(cell, asked["origin"])
         place = self._worlds.get(world)
         if place is None:
             have = ", ".join(str(each.index) for each in self._worlds)
             raise InvalidRequest(f"there is no world {world}: this cluster has {have}")
-        granted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        now = self._cells[cell] = _Cell(cell, client, place, ranks, names, limit, granted)
-        turn = asyncio.ensure_future(self._take_turn(now, timeout))
+        granted: asyncio.Future[protocol.Granted] = asyncio.get_running_loop().create_future()
+        now = self._cells[cell] = _Cell(asked, place, granted)
+        turn = asyncio.ensure_future(self._take_turn(now))
         granted.add_done_callback(lambda _: turn.cancel() if granted.cancelled() else None)
         try:
             return await granted
@@ -179,7 +155,7 @@ class Cells(SchedulerPlugin):
         if place is None or 0 not in place.present or self._turn(place).locked():
             return []
         asking = Asking(self._scheduler, world, self._worlds.members(place), "a completion")
-        found: list[str] = await ask(asking, 0, "complete", text=text)
+        found: list[str] = await ask(asking, 0, protocol.COMPLETE, text=text)
         return found
 
     async def rest(self) -> None:
@@ -197,7 +173,8 @@ class Cells(SchedulerPlugin):
     def _turn(self, world: MPIWorld) -> asyncio.Lock:
         return self._turns.setdefault(world, asyncio.Lock())
 
-    async def _take_turn(self, cell: _Cell, timeout: float) -> None:
+    async def _take_turn(self, cell: _Cell) -> None:
+        timeout = cell.asked["timeout"]
         try:
             try:
                 async with asyncio.timeout(timeout):
@@ -231,26 +208,33 @@ class Cells(SchedulerPlugin):
             # A notebook that was interrupted does not ask how the cell has ended.
             asyncio.get_running_loop().call_later(_REMEMBER, self._cells.pop, cell.id, None)
 
-    async def _get_ready(self, cell: _Cell) -> dict[str, Any]:
-        world = cell.world
-        ranks = _check_ranks(world, cell.asked)
+    async def _get_ready(self, cell: _Cell) -> protocol.Granted:
+        world, objects = cell.world, cell.asked["names"]
+        ranks = _check_ranks(world, cell.asked["ranks"])
         everyone = self._worlds.members(world)
         cell.addresses = {rank: everyone[rank] for rank in ranks}
-        names = {rank: {name: self._on_rank(cell, name, rank) for name in cell.names} for rank in ranks}
+        names = {rank: {name: self._on_rank(cell, name, rank) for name in objects} for rank in ranks}
         asking = Asking(self._scheduler, world.index, everyone, "a cell")
         given = self._given.setdefault(world, {})
-        for how in cell.names.values():
+        for how in objects.values():
             given |= {how["blocks"][address]: address for address in cell.addresses.values() if "blocks" in how}
         told = await self._engines_of(world).ready(asking)
         generation = self._generations[world]
         serial = self._serials[world.index, world.starts, generation, tuple(ranks)]
         cell.running = set(ranks)
-        common = {"cell": cell.id, "generation": generation, "serial": serial, "ranks": ranks, "limit": cell.limit}
-        admitted = room(sum(len(how.get("parcel", b"")) for how in cell.names.values()))
+        admitted = room(sum(len(how.get("parcel", b"")) for how in objects.values()))
 
         async def prepare(rank: int) -> None:
+            message: protocol.Prepare = {
+                "cell": cell.id,
+                **part(protocol.Allowed, cell.asked),
+                "generation": generation,
+                "serial": serial,
+                "ranks": ranks,
+                "names": names[rank],
+            }
             async with admitted:
-                await ask(asking, rank, "prepare", names=names[rank], **common)
+                await ask(asking, rank, protocol.PREPARE, **message)
 
         await all_of(map(prepare, ranks))
         return {**told, "ranks": ranks, "size": world.ranks}
@@ -268,9 +252,9 @@ class Cells(SchedulerPlugin):
             self._engines[start] = Engines(self._scheduler.address, self._record, f"{world.index}-{world.starts}")
         return self._engines[start]
 
-    def _on_rank(self, cell: _Cell, name: str, rank: int) -> dict[str, Any]:
+    def _on_rank(self, cell: _Cell, name: str, rank: int) -> protocol.How:
         """Return how an object comes to a rank."""
-        how = cell.names[name]
+        how = cell.asked["names"][name]
         if "blocks" in how:
             if wrong := self._elsewhere(cell, name, rank):
                 raise PlacementError(wrong)
@@ -283,7 +267,7 @@ class Cells(SchedulerPlugin):
 
     def _elsewhere(self, cell: _Cell, name: str, rank: int) -> str | None:
         """Return why a rank does not see all of the world's part of a collection, or None."""
-        blocks: Iterable[str] = cell.names[name]["blocks"]
+        blocks = cell.asked["names"][name]["blocks"]
         told = [
             self._scheduler.workers[address].extra["workbench"]
             for address in blocks
@@ -305,18 +289,19 @@ class Cells(SchedulerPlugin):
 
     # -- the end of a cell -------------------------------------------------------------------------------------
 
-    def ended(self, cell: str, rank: int, status: str, summary: str, **_: Any) -> None:
+    def ended(self, *, worker: str, **told: Unpack[protocol.Ended]) -> None:
         """Note that a rank is done with a cell; if it failed, the others are not to wait for it in MPI."""
-        if now := self._cells.get(cell):
+        rank, status, summary = told["rank"], told["status"], told["summary"]
+        if now := self._cells.get(told["cell"]):
             why = {"exit": f"rank {rank} left it by exit()", "ended": None, "interrupted": None, "ok": None}
             why["called off"] = summary
-            told = why.get(status, f"rank {rank} raised {summary}")
+            reason = why.get(status, f"rank {rank} raised {summary}")
             if status == "failing":
                 # Its traceback takes time, and the others are not to wait for it.
                 now.broken = True
-                self._tell(now, str(told), interrupt=False)
+                self._tell(now, str(reason), interrupt=False)
             else:
-                self._leaves(now, rank, told, well=status == "ok")
+                self._leaves(now, rank, reason, well=status == "ok")
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
         """Note that a rank is gone."""
@@ -334,7 +319,7 @@ class Cells(SchedulerPlugin):
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """End the cells of a client that is gone."""
         for cell in list(self._cells.values()):
-            if cell.client == client:
+            if cell.asked["client"] == client:
                 self._call_off(cell, "its notebook has gone")
 
     def _leaves(self, cell: _Cell, rank: int, why: str | None, *, well: bool) -> None:
@@ -358,8 +343,8 @@ class Cells(SchedulerPlugin):
         for rank in cell.running:
             address = cell.addresses[rank]
             if address in self._scheduler.stream_comms:
-                message = {"op": "workbench_cells_end", "cell": cell.id, "reason": reason, "interrupt": interrupt}
-                self._scheduler.worker_send(address, message)
+                message: protocol.End = {"cell": cell.id, "reason": reason, "interrupt": interrupt}
+                self._scheduler.worker_send(address, {"op": protocol.END, **message})
 
 
 def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:

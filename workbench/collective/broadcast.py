@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
+from workbench.collective import protocol
 from workbench.errors import CollectiveTimeout, InvalidRequest, RankLost
 
 if TYPE_CHECKING:
@@ -144,6 +145,6 @@ async def _upload(client: Client, head: Any, root: str, key: str, obj: Any) -> N
         # Not through the head, which would have to take it in and send it out again.
         client.rpc.reuse(root, comm)
         try:
-            await client.rpc(root).workbench_broadcast_upload(key=key, value=value)
+            await getattr(client.rpc(root), protocol.BROADCAST_UPLOAD)(key=key, value=value)
         except CommClosedError as error:
             raise RankLost("rank 0 was lost while it took the object in for a broadcast; no rank has it") from error
