@@ -18,6 +18,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.cells import protocol
 from workbench.cells.controller_process import Engines, ask
+from workbench.collective.cancelled import Cancelled
 from workbench.collective.protocol import part
 from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import Asking, all_of, room
@@ -95,7 +96,7 @@ class Cells(SchedulerPlugin):
         self._turns: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
-        self._called_off: set[str] = set()
+        self._called_off = Cancelled(_REMEMBER)
         # Blocks that cells of a world were given, and their ranks. They stay in the namespaces, where later cells may
         # write to them.
         self._given: WeakKeyDictionary[MPIWorld, dict[Key, str]] = WeakKeyDictionary()
@@ -147,7 +148,6 @@ class Cells(SchedulerPlugin):
         else:
             # It may have been faster than the request for the cell.
             self._called_off.add(cell)
-            asyncio.get_running_loop().call_later(_REMEMBER, self._called_off.discard, cell)
 
     async def complete(self, world: int, text: str) -> list[str]:
         """Return the names on rank 0 that continue `text`; nothing while a cell runs."""

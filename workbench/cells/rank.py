@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.cells import protocol
 from workbench.cells.run_cell import Done, matching, run_in_shell, take_place
+from workbench.collective.cancelled import Cancelled
 from workbench.collective.rank_rpc import answering
 from workbench.collective.serialize import unpack
 from workbench.errors import CollectiveFailed, RankLost
@@ -115,7 +116,7 @@ class Cells:
         self._cell: Cell | None = None
         # What the namespace of the engine may have of the worker's data: gone when the user has deleted it.
         self._taken: weakref.WeakValueDictionary[Key, Any] = weakref.WeakValueDictionary()
-        self._ended: set[str] = set()
+        self._ended = Cancelled(_REMEMBER)
         self._generation = -1
         self._watch = Watch()
         self._given_up: list[Any] = []
@@ -244,7 +245,6 @@ class Cells:
         cell, reason = asked["cell"], asked["reason"]
         # The request to get ready for it may be under way, or may even come later.
         self._ended.add(cell)
-        asyncio.get_running_loop().call_later(_REMEMBER, self._ended.discard, cell)
         now = self._cell
         if now is None or now.id != cell:
             return

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.collective import protocol
+from workbench.collective.cancelled import Cancelled
 from workbench.collective.head_call import Run, whereabouts
 from workbench.collective.queue import Collectives
 from workbench.collective.rank_rpc import Asking
@@ -56,7 +57,7 @@ class SpmdCalls:
         # By index of the world, the call whose turn it is: what is told of it, and its ranks.
         self._current: dict[int, tuple[dict[str, str], dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
-        self._cancelled: set[str] = set()
+        self._cancelled = Cancelled(_TAKE_BACK)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.CALL: self.call,
             protocol.RUNNING: self.running,
@@ -137,7 +138,6 @@ class SpmdCalls:
         else:
             # It comes by another connection than the call, and may have been faster.
             self._cancelled.add(call)
-            asyncio.get_running_loop().call_later(_TAKE_BACK, self._cancelled.discard, call)
 
     async def running(self, call: str, patience: float) -> dict[str, tuple[str, dict[int, Any]]]:
         """Return the calls whose turn it is, for a client that waits for one of them.

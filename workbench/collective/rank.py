@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from workbench.collective import protocol, serialize
+from workbench.collective.cancelled import Cancelled
 from workbench.collective.quiet import quiet
 from workbench.collective.rank_call import SpmdCall
 from workbench.collective.rank_rpc import answering
@@ -58,7 +59,7 @@ class SpmdCalls:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._activity = activity
         self._calls: dict[str, SpmdCall] = {}
-        self._ended: set[str] = set()
+        self._ended = Cancelled(_REMEMBER)
         # Of the last call, if it has succeeded here: its identity, the requests that it left, and its communicator.
         self._last: tuple[str, list[MPI.Request], Communicator] | None = None
         worker.handlers |= answering(
@@ -154,10 +155,8 @@ class SpmdCalls:
             self._communicators.abandon(asked["serial"])
         # The request to get ready for it may be under way, or may even come later.
         self._ended.add(call)
-        later = asyncio.get_running_loop().call_later
-        later(_REMEMBER, self._ended.discard, call)
         if ready := self._calls.get(call):
-            ready.end(asked["reason"], later)
+            ready.end(asked["reason"], asyncio.get_running_loop().call_later)
             if not ready.running:
                 del self._calls[call]
 
