@@ -20,9 +20,10 @@ from workbench.cells import protocol
 from workbench.cells.controller_process import Engines, ask
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.protocol import part
+from workbench.collective.queue import Turn, Turns, gone, just_being
 from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import Asking, all_of, room
-from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
+from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost
 from workbench.hints import Command
 from workbench.placement.head import drop_copies
 from workbench.text import count
@@ -57,6 +58,8 @@ class _Cell:
     broken: bool = False
     """Whether it did not end well on some rank."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    """Has the turn."""
 
     @property
     def id(self) -> str:
@@ -93,7 +96,7 @@ class Cells(SchedulerPlugin):
     ) -> None:
         self._scheduler, self._worlds, self._record, self._run = scheduler, worlds, record, run
         self._began = began
-        self._turns: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
+        self._turns = Turns()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
         self._called_off = Cancelled(_REMEMBER)
@@ -117,7 +120,7 @@ class Cells(SchedulerPlugin):
         """Get all ranks of a cell ready for it when it is its turn; return how the client reaches their engines."""
         cell, world = asked["cell"], asked["world"]
         if cell in self._called_off:
-            raise CollectiveFailed("the cell was called off before its turn came")
+            raise CollectiveFailed(_was_called_off())
         self._began(cell, asked["origin"])
         place = self._worlds.get(world)
         if place is None:
@@ -125,12 +128,21 @@ class Cells(SchedulerPlugin):
             raise InvalidRequest(f"there is no world {world}: this cluster has {have}")
         granted: asyncio.Future[protocol.Granted] = asyncio.get_running_loop().create_future()
         now = self._cells[cell] = _Cell(asked, place, granted)
-        turn = asyncio.ensure_future(self._take_turn(now))
-        granted.add_done_callback(lambda _: turn.cancel() if granted.cancelled() else None)
+        turn = self._turns.turn(
+            place,
+            asked["client"],
+            asyncio.get_running_loop().time() + asked["timeout"],
+            busy=f"world {world} is still busy with another cell after {asked['timeout']:.0f} s. Ask again later, or "
+            "allow more with the setting workbench.cells.queue-timeout.",
+            gone=lambda: self._call_off(now, "its notebook has gone"),
+        )
+        # The head's shutdown cancels it, too.
+        granted.add_done_callback(lambda _: turn.cancel(_was_called_off) if granted.cancelled() else None)
+        now.task = asyncio.ensure_future(self._take_turn(now, turn))
         try:
             return await granted
         except asyncio.CancelledError:
-            raise CollectiveFailed("the cell was called off before its turn came") from None
+            raise CollectiveFailed(_was_called_off()) from None
 
     async def wait(self, cell: str) -> dict[str, Any]:
         """Return when a cell is over on all its ranks, or those that do not end have had their time."""
@@ -152,7 +164,7 @@ class Cells(SchedulerPlugin):
     async def complete(self, world: int, text: str) -> list[str]:
         """Return the names on rank 0 that continue `text`; nothing while a cell runs."""
         place = self._worlds.get(world)
-        if place is None or 0 not in place.present or self._turn(place).locked():
+        if place is None or 0 not in place.present or self._turns.is_taken(place):
             return []
         asking = Asking(self._scheduler, world, self._worlds.members(place), "a completion")
         found: list[str] = await ask(asking, 0, protocol.COMPLETE, text=text)
@@ -160,9 +172,7 @@ class Cells(SchedulerPlugin):
 
     async def rest(self) -> None:
         """Return when the cells that run have ended."""
-        for world in self._worlds:
-            async with self._turn(world):
-                pass
+        await self._turns.rest()
 
     async def close(self) -> None:
         """End the controllers."""
@@ -170,43 +180,36 @@ class Cells(SchedulerPlugin):
 
     # -- a turn ------------------------------------------------------------------------------------------------
 
-    def _turn(self, world: MPIWorld) -> asyncio.Lock:
-        return self._turns.setdefault(world, asyncio.Lock())
-
-    async def _take_turn(self, cell: _Cell) -> None:
-        timeout = cell.asked["timeout"]
+    async def _take_turn(self, cell: _Cell, turn: Turn) -> None:
+        """Have the turn until the cell is over; the client gets what goes wrong before it begins."""
+        granted = cell.granted
         try:
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._turn(cell.world).acquire()
-            except TimeoutError:
-                raise CollectiveTimeout(
-                    f"world {cell.world.index} is still busy with another cell after {timeout:.0f} s. Ask again "
-                    "later, or allow more with the setting workbench.cells.queue-timeout."
-                ) from None
-            try:
-                told = await self._get_ready(cell)
-                if not cell.granted.done():
-                    cell.granted.set_result(told)
-                    await cell.over.wait()
-            finally:
-                if not cell.granted.done() or cell.granted.cancelled():
-                    # Those that are ready for it, or about to be, are not to wait for it.
-                    cell.running = set(cell.addresses)
-                    self._tell(cell, "it was called off", interrupt=True)
-                self._drop_copies(cell)
-                if cell.broken:
-                    self._generations[cell.world] += 1
-                self._turn(cell.world).release()
+            async with turn.held():
+                await self._have_turn(cell)
         except Exception as error:  # noqa: BLE001  (the client gets it)
-            if not cell.granted.done():
-                cell.granted.set_exception(error)
+            if not granted.done():
+                granted.set_exception(error)
         finally:
             cell.over.set()
-            if not cell.granted.done() or cell.granted.cancelled() or cell.granted.exception():
+            if not granted.done() or granted.cancelled() or granted.exception():
                 self._cells.pop(cell.id, None)
             # A notebook that was interrupted does not ask how the cell has ended.
             asyncio.get_running_loop().call_later(_REMEMBER, self._cells.pop, cell.id, None)
+
+    async def _have_turn(self, cell: _Cell) -> None:
+        try:
+            told = await self._get_ready(cell)
+            if not cell.granted.done():
+                cell.granted.set_result(told)
+                await cell.over.wait()
+        finally:
+            if not cell.granted.done() or cell.granted.cancelled():
+                # Those that are ready for it, or about to be, are not to wait for it.
+                cell.running = set(cell.addresses)
+                self._tell(cell, "it was called off", interrupt=True)
+            self._drop_copies(cell)
+            if cell.broken:
+                self._generations[cell.world] += 1
 
     async def _get_ready(self, cell: _Cell) -> protocol.Granted:
         world, objects = cell.world, cell.asked["names"]
@@ -318,9 +321,7 @@ class Cells(SchedulerPlugin):
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """End the cells of a client that is gone."""
-        for cell in list(self._cells.values()):
-            if cell.asked["client"] == client:
-                self._call_off(cell, "its notebook has gone")
+        self._turns.remove_client(scheduler, client)
 
     def _leaves(self, cell: _Cell, rank: int, why: str | None, *, well: bool) -> None:
         cell.running.discard(rank)
@@ -347,20 +348,13 @@ class Cells(SchedulerPlugin):
                 self._scheduler.worker_send(address, {"op": protocol.END, **message})
 
 
-def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
-    """Return the ranks that run a cell.
+def _was_called_off() -> str:
+    return "the cell was called off before its turn came"
 
-    Raises
-    ------
-    InvalidRequest
-        If the world has no such rank.
-    CollectiveFailed
-        If it is not ready.
-    RankLost
-        If one of them is gone.
-    """
-    if world.stopping or not world.ready:
-        doing = "ended" if world.stopping else "started"
+
+def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
+    """Return the ranks that run a cell; raise if there are no such ranks, or they cannot run it."""
+    if doing := just_being(world):
         raise CollectiveFailed(f"world {world.index} is just being {doing}: run the cell again when it is ready")
     ranks = sorted(set(range(world.ranks) if asked is None else asked))
     if unknown := [rank for rank in ranks if not 0 <= rank < world.ranks]:
@@ -371,12 +365,12 @@ def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
             given=_option(ranks),
             allowed=ranges(range(world.ranks)),
         )
-    if gone := sorted(set(ranks) - set(world.present)):
+    if missing := gone(world, ranks):
         left = sorted(world.present)
         others = f"Run it on the others, --ranks {_option(left)}, or s" if left else "S"
         raise RankLost(
-            f"{'rank' if len(gone) == 1 else 'ranks'} {ranges(gone)} of world {world.index} "
-            f"{'is' if len(gone) == 1 else 'are'} gone.",
+            f"{'rank' if len(missing) == 1 else 'ranks'} {ranges(missing)} of world {world.index} "
+            f"{'is' if len(missing) == 1 else 'are'} gone.",
             hint=(f"{others}tart the ranks again: ", Command("restart")),
         )
     return ranks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from workbench.collective import protocol
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.head_call import Run, whereabouts
-from workbench.collective.queue import Collectives
+from workbench.collective.queue import Collectives, Turn, require_complete
 from workbench.collective.rank_rpc import Asking
 from workbench.errors import CollectiveFailed, InvalidRequest, RankLost
 
@@ -53,7 +53,8 @@ class SpmdCalls:
     ) -> None:
         self._scheduler, self._worlds, self._collectives, self._began = scheduler, worlds, collectives, began
         self._got_on = got_on
-        self._runs: dict[str, asyncio.Task[protocol.Answer]] = {}
+        # Calls that wait for their turn, or have it.
+        self._runs: dict[str, tuple[Turn, Run]] = {}
         # By index of the world, the call whose turn it is: what is told of it, and its ranks.
         self._current: dict[int, tuple[dict[str, str], dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
@@ -67,7 +68,7 @@ class SpmdCalls:
 
     async def call(self, **asked: Unpack[protocol.Call]) -> protocol.Answer:
         """Run a call on all ranks that take part, and return how it went."""
-        call, client, name = asked["call"], asked["client"], asked["name"]
+        call, name = asked["call"], asked["name"]
         if call in self._cancelled:
             raise CollectiveFailed(f"{name} was cancelled.")
         self._began(call, asked["origin"])
@@ -76,27 +77,18 @@ class SpmdCalls:
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
         members = Asking(self._scheduler, its.index, ranks, f"the call {name}")
         run = Run(self._scheduler, self._collectives, its, members, asked, deadline=deadline)
-
-        async def in_turn() -> protocol.Answer:
-            self._current[its.index] = {"call": call, "name": name}, ranks
-            try:
-                return await run.run()
-            finally:
-                self._current.pop(its.index, None)
-
-        needed = None if asked["addresses"] is None else ranks
-        turn = self._collectives.run(its, client, in_turn, deadline, needed)
-        self._runs[call] = running = asyncio.ensure_future(turn)
+        turn = self._collectives.turn(its, asked["client"], deadline)
+        self._runs[call] = turn, run
         try:
-            answer = await running
-        except asyncio.CancelledError:
-            if not running.cancelled():
-                raise
-            # By its client, which is told so when the ranks have ended, and never hears of blocks that were made.
-            self._scheduler.client_releases_keys(keys=run.made, client=client)
-            raise CollectiveFailed(f"{name} was cancelled.{run.left}") from None
+            async with turn.held():
+                require_complete(its, None if asked["addresses"] is None else ranks)
+                self._current[its.index] = {"call": call, "name": name}, ranks
+                try:
+                    answer = await run.run()
+                finally:
+                    del self._current[its.index]
         finally:
-            self._runs.pop(call, None)
+            del self._runs[call]
         if "blocks" in answer:
             self._made[call] = answer.pop("keys")
             asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
@@ -132,7 +124,8 @@ class SpmdCalls:
     def cancel(self, call: str, client: str) -> None:
         """End a call for the client that has asked for it, wherever it is."""
         if running := self._runs.get(call):
-            running.cancel()
+            turn, run = running
+            turn.cancel(run.was_cancelled)
         elif made := self._made.pop(call, None):
             self._scheduler.client_releases_keys(keys=made, client=client)
         else:

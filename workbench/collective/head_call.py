@@ -67,10 +67,10 @@ class Run:
         self._asked, self._deadline = asked, deadline
         self._call, self._name, self._client = asked["call"], asked["name"], asked["client"]
         self._stopped = asyncio.Event()
-        self.made: list[Key] = []
-        """Blocks that are held for the client."""
-        self.left = ""
-        """A sentence on ranks that did not come back, with a blank before it; or nothing."""
+        # Blocks that are held for the client.
+        self._made: list[Key] = []
+        # A sentence on ranks that did not come back, with a blank before it; or nothing.
+        self._left = ""
 
     async def run(self) -> protocol.Answer:
         """Run it, and return how it went."""
@@ -99,6 +99,9 @@ class Run:
             while not attending.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([attending])
+            if self._made and self._client in self._scheduler.clients:
+                # The client never hears of these blocks.
+                self._scheduler.client_releases_keys(keys=self._made, client=self._client)
             raise
         finally:
             drop_copies(self._scheduler, self._written(needs), f"spmd-{self._call}")
@@ -240,7 +243,7 @@ class Run:
                 self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
                 # Pinned to its rank, as any other block.
                 self._scheduler.tasks[key].worker_restrictions = {address}
-                self.made.append(key)
+                self._made.append(key)
         return {"blocks": [answer["blocks"] for answer in answers], "keys": keys}
 
     async def _keep(self, rank: int) -> protocol.Outcome:
@@ -264,7 +267,7 @@ class Run:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
             self._collectives.wait_for(self._world, list(stuck.values()), f"{self._name} was ended, but {reason}")
-            self.left = f" But {reason}: until that is over no other call on all ranks can be made."
+            self._left = f" But {reason}: until that is over no other call on all ranks can be made."
 
     def _failure(self, going: _Going, order: Sequence[int]) -> protocol.Answer:
         """Return the error of the rank that failed first, or raise what else has happened."""
@@ -272,10 +275,10 @@ class Run:
         answered = {rank: going[rank].result() for rank in order if not going[rank].exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
-            raise type(refused)(f"{str(refused).rstrip('.')}.{self.left}") from refused
+            raise type(refused)(f"{str(refused).rstrip('.')}.{self._left}") from refused
         if not failed:
             if self._stopped.is_set():
-                raise CollectiveFailed(f"{self._name} was cancelled.{self.left}")
+                raise CollectiveFailed(self.was_cancelled())
             raise self._late("and was ended")
         first = next(iter(failed.values()))["words"]
         alike = sorted(rank for rank, error in failed.items() if error["words"] == first)
@@ -285,12 +288,16 @@ class Run:
         return {
             "error": failed[alike[0]],
             "rank": alike[0],
-            "others": ("; ".join(others) + "." * bool(others) + self.left).strip(),
+            "others": ("; ".join(others) + "." * bool(others) + self._left).strip(),
         }
+
+    def was_cancelled(self) -> str:
+        """Return in words that the call was cancelled, and who did not come back from it."""
+        return f"{self._name} was cancelled.{self._left}"
 
     def _late(self, how: str) -> CollectiveTimeout:
         return CollectiveTimeout(
-            f"{self._name} was not done in time on the ranks of world {self._world.index}, {how}.{self.left} Allow "
+            f"{self._name} was not done in time on the ranks of world {self._world.index}, {how}.{self._left} Allow "
             "more with timeout=."
         )
 
