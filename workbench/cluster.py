@@ -257,7 +257,7 @@ class MPICluster(Cluster):
         wanted = rank_count(n, here=not self._job.record.spread)
 
         async def scale() -> None:
-            await self._change("scale", f"scaling to {wanted}", n=wanted)
+            await self._change("workbench_scale", f"scaling to {wanted}", n=wanted)
 
         return self.sync(scale)
 
@@ -265,7 +265,7 @@ class MPICluster(Cluster):
         """End all ranks and start them again in the same job; results that lie on them are lost."""
 
         async def restart() -> None:
-            await self._change("restart", "restarting")
+            await self._change("workbench_restart", "restarting")
 
         return self.sync(restart)
 

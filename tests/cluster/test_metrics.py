@@ -212,7 +212,7 @@ def test_a_fit_tells_of_its_iterations(cluster, client4, engine):
 
 def _fits(cluster, since):
     async def ask():
-        return Update.unpack(await cluster._connection.call("metrics", since=since)).fits
+        return Update.unpack(await cluster._connection.call("workbench_metrics", since=since)).fits
 
     return cluster.sync(ask)
 

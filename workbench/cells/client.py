@@ -18,10 +18,12 @@ from concurrent.futures import Future as Promise
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
+from workbench.cells import protocol
 from workbench.cells.engine_client import EngineLink, Item
 from workbench.cells.result import CellResult
 from workbench.cells.run_cell import RunCell
 from workbench.collective import broadcast
+from workbench.collective.protocol import WHERE
 from workbench.collective.serialize import pack
 from workbench.collective.watchdog import Hang
 from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
@@ -142,7 +144,7 @@ def complete(text: str, client: Client | None = None, world: int = 0) -> list[st
     """Return the names on rank 0 that continue `text`; at once and nothing if they cannot be had."""
     try:
         head = ClientHead(current_client(client), "a completion")
-        return list(head.wait("cells_complete", 0.5, world=world, text=text) or [])
+        return list(head.wait(protocol.COMPLETE, 0.5, world=world, text=text) or [])
     except WorkbenchError:
         return []
 
@@ -169,7 +171,7 @@ def check_syntax(code: str) -> None:
 # -- objects ---------------------------------------------------------------------------------------------------
 
 
-def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> dict[str, Any]:
+def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> protocol.How:
     """Return how an object of the notebook comes to the ranks; what is broadcast for that is added to `sent`."""
     from dask.base import is_dask_collection
     from dask.sizeof import sizeof
@@ -219,7 +221,7 @@ def _parcel(name: str, value: Any) -> bytes:
 # -- the way to the head ---------------------------------------------------------------------------------------
 
 
-def _granted(client: Client, begin: Coroutine[Any, Any, dict[str, Any]], patience: float) -> dict[str, Any]:
+def _granted(client: Client, begin: Coroutine[Any, Any, protocol.Granted], patience: float) -> protocol.Granted:
     """Wait for the turn of a cell, and say so every now and then.
 
     Raises
@@ -240,26 +242,26 @@ def _granted(client: Client, begin: Coroutine[Any, Any, dict[str, Any]], patienc
 
 
 async def _begin(
-    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
+    client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, protocol.How]
+) -> protocol.Granted:
     # Its import takes as long as engines need to start.
     importing = asyncio.ensure_future(asyncio.to_thread(EngineLink.prepare))
-    granted: dict[str, Any] = await ClientHead(client, _PURPOSE).begin(
-        "cells_begin",
-        cell=cell,
-        client=client.id,
-        origin=notebook.cell_number(),
-        world=world,
-        ranks=None if ranks is None else list(ranks),
-        names=names,
-        limit=config.size("cells.output-limit"),
-        timeout=config.seconds("cells.queue-timeout"),
-    )
+    message: protocol.Begin = {
+        "cell": cell,
+        "client": client.id,
+        "origin": notebook.cell_number(),
+        "world": world,
+        "ranks": None if ranks is None else list(ranks),
+        "names": names,
+        "limit": config.size("cells.output-limit"),
+        "timeout": config.seconds("cells.queue-timeout"),
+    }
+    granted: protocol.Granted = await ClientHead(client, _PURPOSE).begin(protocol.BEGIN, **message)
     await importing
     return granted
 
 
-def _link(client: Client, world: int, granted: dict[str, Any]) -> EngineLink:
+def _link(client: Client, world: int, granted: protocol.Granted) -> EngineLink:
     """Return the connection to the engines of a world, made if need be."""
     _close_unused()
     links, told = _links.setdefault(client, {}), granted["connection"]
@@ -283,7 +285,7 @@ def _close_unused() -> None:
 def _call_off(client: Client, cell: str, reason: str) -> None:
     """Have the head end a cell; it need not answer."""
     with contextlib.suppress(HeadUnreachable):
-        ClientHead(client, _PURPOSE).wait("cells_interrupt", _ASK, cell=cell, reason=reason)
+        ClientHead(client, _PURPOSE).wait(protocol.INTERRUPT, _ASK, cell=cell, reason=reason)
 
 
 # -- a cell that runs ------------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ class _Course:
         self._head = ClientHead(client, _PURPOSE)
         self._said: queue.SimpleQueue[tuple[int, Item] | None] = queue.SimpleQueue()
         self._sent = {rank: link.send(idents[rank], what, self._taker(rank)) for rank in result.ranks}
-        self._over: Promise[dict[str, Any]] = self._head.submit("cells_wait", cell=what.cell)
+        self._over: Promise[dict[str, Any]] = self._head.submit(protocol.WAIT, cell=what.cell)
         for promise in (self._over, *itertools.chain(*self._sent.values())):
             promise.add_done_callback(lambda _: self._said.put(None))
         self._patience = float("inf")
@@ -337,7 +339,7 @@ class _Course:
     def _where(self) -> dict[int, dict[str, Any]]:
         """Return where the ranks of the cell are; nothing if the head does not tell."""
         try:
-            worlds: dict[int, dict[int, Any]] = self._head.wait("where", _ASK, world=self._result.world)
+            worlds: dict[int, dict[int, Any]] = self._head.wait(WHERE, _ASK, world=self._result.world)
         except HeadUnreachable:
             return {}
         places = worlds.get(self._result.world, {})

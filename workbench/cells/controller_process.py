@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from workbench.cells import protocol
 from workbench.collective.rank_rpc import Asking, all_of
 from workbench.errors import CollectiveFailed
 from workbench.files import node_dirs
@@ -27,19 +28,11 @@ _ANSWER = 45.0
 _END = 5.0
 
 
-async def ask(asking: Asking, rank: int, step: str, **told: Any) -> Any:
-    """Ask a rank for a step on the way to a cell, and return its answer.
-
-    Raises
-    ------
-    CollectiveFailed
-        If it does not answer in time.
-    WorkbenchError
-        As of `Asking.ask`.
-    """
+async def ask(asking: Asking, rank: int, operation: str, **told: Any) -> Any:
+    """Ask a rank for a step on the way to a cell, with a deadline, and return its answer."""
     try:
         async with asyncio.timeout(_ANSWER):
-            return await asking.ask(rank, f"workbench_cells_{step}", **told)
+            return await asking.ask(rank, operation, **told)
     except TimeoutError as error:
         raise CollectiveFailed(
             f"rank {rank} did not get ready for a cell within {_ANSWER:.0f} s.",
@@ -67,7 +60,7 @@ class Engines:
         self._ready: dict[str, str] = {}
         self._starting = asyncio.Lock()
 
-    async def ready(self, ranks: Asking) -> dict[str, Any]:
+    async def ready(self, ranks: Asking) -> protocol.Reach:
         """Have engines run on the ranks, whoever asks first; return how clients connect to them.
 
         Parameters
@@ -84,8 +77,8 @@ class Engines:
         async with self._starting:
             new = [rank for rank, address in ranks.ranks.items() if address not in self._ready]
             if new:
-                await all_of([self._control(), *(ask(ranks, rank, "warm") for rank in new)])
-                told = await all_of(ask(ranks, rank, "engine", connection=self._told["engine"]) for rank in new)
+                await all_of([self._control(), *(ask(ranks, rank, protocol.WARM) for rank in new)])
+                told = await all_of(ask(ranks, rank, protocol.ENGINE, connection=self._told["engine"]) for rank in new)
                 self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, told, strict=True)}
             if self._process is None or self._process.returncode is not None:
                 raise CollectiveFailed(

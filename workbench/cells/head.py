@@ -11,15 +11,19 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from workbench.cells import protocol
 from workbench.cells.controller_process import Engines, ask
+from workbench.collective.cancelled import Cancelled
+from workbench.collective.protocol import part
+from workbench.collective.queue import Turn, Turns, gone, just_being
 from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import Asking, all_of, room
-from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, PlacementError, RankLost
+from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost
 from workbench.hints import Command
 from workbench.placement.head import drop_copies
 from workbench.text import count
@@ -42,14 +46,9 @@ _REMEMBER = 60.0
 class _Cell:
     """A cell that waits for its turn, or has it."""
 
-    id: str
-    client: str
+    asked: protocol.Begin
     world: MPIWorld
-    asked: Sequence[int] | None
-    """Ranks; None: all."""
-    names: dict[str, dict[str, Any]]
-    limit: int
-    granted: asyncio.Future[dict[str, Any]]
+    granted: asyncio.Future[protocol.Granted]
     addresses: dict[int, str] = field(default_factory=dict)
     """Of the ranks that run it."""
     running: set[int] = field(default_factory=set)
@@ -59,6 +58,13 @@ class _Cell:
     broken: bool = False
     """Whether it did not end well on some rank."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    """Has the turn."""
+
+    @property
+    def id(self) -> str:
+        """Identity of the cell."""
+        return self.asked["cell"]
 
 
 class Cells(SchedulerPlugin):
@@ -90,10 +96,10 @@ class Cells(SchedulerPlugin):
     ) -> None:
         self._scheduler, self._worlds, self._record, self._run = scheduler, worlds, record, run
         self._began = began
-        self._turns: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
+        self._turns = Turns()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
-        self._called_off: set[str] = set()
+        self._called_off = Cancelled(_REMEMBER)
         # Blocks that cells of a world were given, and their ranks. They stay in the namespaces, where later cells may
         # write to them.
         self._given: WeakKeyDictionary[MPIWorld, dict[Key, str]] = WeakKeyDictionary()
@@ -101,59 +107,42 @@ class Cells(SchedulerPlugin):
         self._generations: defaultdict[MPIWorld, int] = defaultdict(int)
         self._serials: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
-            "workbench_cells_begin": self.begin,
-            "workbench_cells_wait": self.wait,
-            "workbench_cells_interrupt": self.interrupt,
-            "workbench_cells_complete": self.complete,
+            protocol.BEGIN: self.begin,
+            protocol.WAIT: self.wait,
+            protocol.INTERRUPT: self.interrupt,
+            protocol.COMPLETE: self.complete,
         }
-        scheduler.stream_handlers["workbench_cells_ended"] = self.ended
+        scheduler.stream_handlers[protocol.ENDED] = self.ended
 
     # -- what clients ask for ----------------------------------------------------------------------------------
 
-    async def begin(
-        self,
-        *,
-        cell: str,
-        client: str,
-        origin: int | None,
-        world: int,
-        ranks: Sequence[int] | None,
-        names: dict[str, dict[str, Any]],
-        limit: int,
-        timeout: float,
-    ) -> dict[str, Any]:
-        """Get all ranks of a cell ready for it when it is its turn; return how the client reaches their engines.
-
-        `origin` is the number that the cell has in its notebook.
-
-        Raises
-        ------
-        InvalidRequest
-            If there is no such world or rank.
-        PlacementError
-            If a block is not on the ranks.
-        RankLost
-            If a rank is gone.
-        CollectiveFailed
-            If a rank cannot run it.
-        CollectiveTimeout
-            If its turn has not come in time.
-        """
+    async def begin(self, **asked: Unpack[protocol.Begin]) -> protocol.Granted:
+        """Get all ranks of a cell ready for it when it is its turn; return how the client reaches their engines."""
+        cell, world = asked["cell"], asked["world"]
         if cell in self._called_off:
-            raise CollectiveFailed("the cell was called off before its turn came")
-        self._began(cell, origin)
+            raise CollectiveFailed(_was_called_off())
+        self._began(cell, asked["origin"])
         place = self._worlds.get(world)
         if place is None:
             have = ", ".join(str(each.index) for each in self._worlds)
             raise InvalidRequest(f"there is no world {world}: this cluster has {have}")
-        granted: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        now = self._cells[cell] = _Cell(cell, client, place, ranks, names, limit, granted)
-        turn = asyncio.ensure_future(self._take_turn(now, timeout))
-        granted.add_done_callback(lambda _: turn.cancel() if granted.cancelled() else None)
+        granted: asyncio.Future[protocol.Granted] = asyncio.get_running_loop().create_future()
+        now = self._cells[cell] = _Cell(asked, place, granted)
+        turn = self._turns.turn(
+            place,
+            asked["client"],
+            asyncio.get_running_loop().time() + asked["timeout"],
+            busy=f"world {world} is still busy with another cell after {asked['timeout']:.0f} s. Ask again later, or "
+            "allow more with the setting workbench.cells.queue-timeout.",
+            gone=lambda: self._call_off(now, "its notebook has gone"),
+        )
+        # The head's shutdown cancels it, too.
+        granted.add_done_callback(lambda _: turn.cancel(_was_called_off) if granted.cancelled() else None)
+        now.task = asyncio.ensure_future(self._take_turn(now, turn))
         try:
             return await granted
         except asyncio.CancelledError:
-            raise CollectiveFailed("the cell was called off before its turn came") from None
+            raise CollectiveFailed(_was_called_off()) from None
 
     async def wait(self, cell: str) -> dict[str, Any]:
         """Return when a cell is over on all its ranks, or those that do not end have had their time."""
@@ -171,22 +160,19 @@ class Cells(SchedulerPlugin):
         else:
             # It may have been faster than the request for the cell.
             self._called_off.add(cell)
-            asyncio.get_running_loop().call_later(_REMEMBER, self._called_off.discard, cell)
 
     async def complete(self, world: int, text: str) -> list[str]:
         """Return the names on rank 0 that continue `text`; nothing while a cell runs."""
         place = self._worlds.get(world)
-        if place is None or 0 not in place.present or self._turn(place).locked():
+        if place is None or 0 not in place.present or self._turns.is_taken(place):
             return []
         asking = Asking(self._scheduler, world, self._worlds.members(place), "a completion")
-        found: list[str] = await ask(asking, 0, "complete", text=text)
+        found: list[str] = await ask(asking, 0, protocol.COMPLETE, text=text)
         return found
 
     async def rest(self) -> None:
         """Return when the cells that run have ended."""
-        for world in self._worlds:
-            async with self._turn(world):
-                pass
+        await self._turns.rest()
 
     async def close(self) -> None:
         """End the controllers."""
@@ -194,63 +180,64 @@ class Cells(SchedulerPlugin):
 
     # -- a turn ------------------------------------------------------------------------------------------------
 
-    def _turn(self, world: MPIWorld) -> asyncio.Lock:
-        return self._turns.setdefault(world, asyncio.Lock())
-
-    async def _take_turn(self, cell: _Cell, timeout: float) -> None:
+    async def _take_turn(self, cell: _Cell, turn: Turn) -> None:
+        """Have the turn until the cell is over; the client gets what goes wrong before it begins."""
+        granted = cell.granted
         try:
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._turn(cell.world).acquire()
-            except TimeoutError:
-                raise CollectiveTimeout(
-                    f"world {cell.world.index} is still busy with another cell after {timeout:.0f} s. Ask again "
-                    "later, or allow more with the setting workbench.cells.queue-timeout."
-                ) from None
-            try:
-                told = await self._get_ready(cell)
-                if not cell.granted.done():
-                    cell.granted.set_result(told)
-                    await cell.over.wait()
-            finally:
-                if not cell.granted.done() or cell.granted.cancelled():
-                    # Those that are ready for it, or about to be, are not to wait for it.
-                    cell.running = set(cell.addresses)
-                    self._tell(cell, "it was called off", interrupt=True)
-                self._drop_copies(cell)
-                if cell.broken:
-                    self._generations[cell.world] += 1
-                self._turn(cell.world).release()
+            async with turn.held():
+                await self._have_turn(cell)
         except Exception as error:  # noqa: BLE001  (the client gets it)
-            if not cell.granted.done():
-                cell.granted.set_exception(error)
+            if not granted.done():
+                granted.set_exception(error)
         finally:
             cell.over.set()
-            if not cell.granted.done() or cell.granted.cancelled() or cell.granted.exception():
+            if not granted.done() or granted.cancelled() or granted.exception():
                 self._cells.pop(cell.id, None)
             # A notebook that was interrupted does not ask how the cell has ended.
             asyncio.get_running_loop().call_later(_REMEMBER, self._cells.pop, cell.id, None)
 
-    async def _get_ready(self, cell: _Cell) -> dict[str, Any]:
-        world = cell.world
-        ranks = _check_ranks(world, cell.asked)
+    async def _have_turn(self, cell: _Cell) -> None:
+        try:
+            told = await self._get_ready(cell)
+            if not cell.granted.done():
+                cell.granted.set_result(told)
+                await cell.over.wait()
+        finally:
+            if not cell.granted.done() or cell.granted.cancelled():
+                # Those that are ready for it, or about to be, are not to wait for it.
+                cell.running = set(cell.addresses)
+                self._tell(cell, "it was called off", interrupt=True)
+            self._drop_copies(cell)
+            if cell.broken:
+                self._generations[cell.world] += 1
+
+    async def _get_ready(self, cell: _Cell) -> protocol.Granted:
+        world, objects = cell.world, cell.asked["names"]
+        ranks = _check_ranks(world, cell.asked["ranks"])
         everyone = self._worlds.members(world)
         cell.addresses = {rank: everyone[rank] for rank in ranks}
-        names = {rank: {name: self._on_rank(cell, name, rank) for name in cell.names} for rank in ranks}
+        names = {rank: {name: self._on_rank(cell, name, rank) for name in objects} for rank in ranks}
         asking = Asking(self._scheduler, world.index, everyone, "a cell")
         given = self._given.setdefault(world, {})
-        for how in cell.names.values():
+        for how in objects.values():
             given |= {how["blocks"][address]: address for address in cell.addresses.values() if "blocks" in how}
         told = await self._engines_of(world).ready(asking)
         generation = self._generations[world]
         serial = self._serials[world.index, world.starts, generation, tuple(ranks)]
         cell.running = set(ranks)
-        common = {"cell": cell.id, "generation": generation, "serial": serial, "ranks": ranks, "limit": cell.limit}
-        admitted = room(sum(len(how.get("parcel", b"")) for how in cell.names.values()))
+        admitted = room(sum(len(how.get("parcel", b"")) for how in objects.values()))
 
         async def prepare(rank: int) -> None:
+            message: protocol.Prepare = {
+                "cell": cell.id,
+                **part(protocol.Allowed, cell.asked),
+                "generation": generation,
+                "serial": serial,
+                "ranks": ranks,
+                "names": names[rank],
+            }
             async with admitted:
-                await ask(asking, rank, "prepare", names=names[rank], **common)
+                await ask(asking, rank, protocol.PREPARE, **message)
 
         await all_of(map(prepare, ranks))
         return {**told, "ranks": ranks, "size": world.ranks}
@@ -268,9 +255,9 @@ class Cells(SchedulerPlugin):
             self._engines[start] = Engines(self._scheduler.address, self._record, f"{world.index}-{world.starts}")
         return self._engines[start]
 
-    def _on_rank(self, cell: _Cell, name: str, rank: int) -> dict[str, Any]:
+    def _on_rank(self, cell: _Cell, name: str, rank: int) -> protocol.How:
         """Return how an object comes to a rank."""
-        how = cell.names[name]
+        how = cell.asked["names"][name]
         if "blocks" in how:
             if wrong := self._elsewhere(cell, name, rank):
                 raise PlacementError(wrong)
@@ -283,7 +270,7 @@ class Cells(SchedulerPlugin):
 
     def _elsewhere(self, cell: _Cell, name: str, rank: int) -> str | None:
         """Return why a rank does not see all of the world's part of a collection, or None."""
-        blocks: Iterable[str] = cell.names[name]["blocks"]
+        blocks = cell.asked["names"][name]["blocks"]
         told = [
             self._scheduler.workers[address].extra["workbench"]
             for address in blocks
@@ -305,18 +292,19 @@ class Cells(SchedulerPlugin):
 
     # -- the end of a cell -------------------------------------------------------------------------------------
 
-    def ended(self, cell: str, rank: int, status: str, summary: str, **_: Any) -> None:
+    def ended(self, *, worker: str, **told: Unpack[protocol.Ended]) -> None:
         """Note that a rank is done with a cell; if it failed, the others are not to wait for it in MPI."""
-        if now := self._cells.get(cell):
+        rank, status, summary = told["rank"], told["status"], told["summary"]
+        if now := self._cells.get(told["cell"]):
             why = {"exit": f"rank {rank} left it by exit()", "ended": None, "interrupted": None, "ok": None}
             why["called off"] = summary
-            told = why.get(status, f"rank {rank} raised {summary}")
+            reason = why.get(status, f"rank {rank} raised {summary}")
             if status == "failing":
                 # Its traceback takes time, and the others are not to wait for it.
                 now.broken = True
-                self._tell(now, str(told), interrupt=False)
+                self._tell(now, str(reason), interrupt=False)
             else:
-                self._leaves(now, rank, told, well=status == "ok")
+                self._leaves(now, rank, reason, well=status == "ok")
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
         """Note that a rank is gone."""
@@ -333,9 +321,7 @@ class Cells(SchedulerPlugin):
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """End the cells of a client that is gone."""
-        for cell in list(self._cells.values()):
-            if cell.client == client:
-                self._call_off(cell, "its notebook has gone")
+        self._turns.remove_client(scheduler, client)
 
     def _leaves(self, cell: _Cell, rank: int, why: str | None, *, well: bool) -> None:
         cell.running.discard(rank)
@@ -358,24 +344,17 @@ class Cells(SchedulerPlugin):
         for rank in cell.running:
             address = cell.addresses[rank]
             if address in self._scheduler.stream_comms:
-                message = {"op": "workbench_cells_end", "cell": cell.id, "reason": reason, "interrupt": interrupt}
-                self._scheduler.worker_send(address, message)
+                message: protocol.End = {"cell": cell.id, "reason": reason, "interrupt": interrupt}
+                self._scheduler.worker_send(address, {"op": protocol.END, **message})
+
+
+def _was_called_off() -> str:
+    return "the cell was called off before its turn came"
 
 
 def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
-    """Return the ranks that run a cell.
-
-    Raises
-    ------
-    InvalidRequest
-        If the world has no such rank.
-    CollectiveFailed
-        If it is not ready.
-    RankLost
-        If one of them is gone.
-    """
-    if world.stopping or not world.ready:
-        doing = "ended" if world.stopping else "started"
+    """Return the ranks that run a cell; raise if there are no such ranks, or they cannot run it."""
+    if doing := just_being(world):
         raise CollectiveFailed(f"world {world.index} is just being {doing}: run the cell again when it is ready")
     ranks = sorted(set(range(world.ranks) if asked is None else asked))
     if unknown := [rank for rank in ranks if not 0 <= rank < world.ranks]:
@@ -386,12 +365,12 @@ def _check_ranks(world: MPIWorld, asked: Sequence[int] | None) -> list[int]:
             given=_option(ranks),
             allowed=ranges(range(world.ranks)),
         )
-    if gone := sorted(set(ranks) - set(world.present)):
+    if missing := gone(world, ranks):
         left = sorted(world.present)
         others = f"Run it on the others, --ranks {_option(left)}, or s" if left else "S"
         raise RankLost(
-            f"{'rank' if len(gone) == 1 else 'ranks'} {ranges(gone)} of world {world.index} "
-            f"{'is' if len(gone) == 1 else 'are'} gone.",
+            f"{'rank' if len(missing) == 1 else 'ranks'} {ranges(missing)} of world {world.index} "
+            f"{'is' if len(missing) == 1 else 'are'} gone.",
             hint=(f"{others}tart the ranks again: ", Command("restart")),
         )
     return ranks

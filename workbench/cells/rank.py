@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from workbench.cells import protocol
 from workbench.cells.run_cell import Done, matching, run_in_shell, take_place
+from workbench.collective.cancelled import Cancelled
 from workbench.collective.rank_rpc import answering
 from workbench.collective.serialize import unpack
 from workbench.errors import CollectiveFailed, RankLost
@@ -50,15 +52,10 @@ _REGISTER = 30.0
 class Cell:
     """A cell that this rank is ready for, or in."""
 
-    id: str
-    serial: int
-    """Of its communicator."""
-    ranks: Sequence[int]
+    asked: protocol.Prepare
     names: dict[str, Any]
     """What it finds in its namespace."""
     watch: Watch
-    limit: int
-    """Characters of output that it may have."""
     taken: dict[Key, Any]
     """What it, or a cell before it, was given of the worker's data, and may write to."""
     since: float = field(default_factory=time.monotonic)
@@ -73,6 +70,11 @@ class Cell:
     """Those that have not, since they were too many."""
     forsaken: bool = False
     """Whether some rank does not take part in it to its end."""
+
+    @property
+    def id(self) -> str:
+        """Identity of the cell."""
+        return self.asked["cell"]
 
     @contextlib.contextmanager
     def user_code(self) -> Iterator[None]:
@@ -114,7 +116,7 @@ class Cells:
         self._cell: Cell | None = None
         # What the namespace of the engine may have of the worker's data: gone when the user has deleted it.
         self._taken: weakref.WeakValueDictionary[Key, Any] = weakref.WeakValueDictionary()
-        self._ended: set[str] = set()
+        self._ended = Cancelled(_REMEMBER)
         self._generation = -1
         self._watch = Watch()
         self._given_up: list[Any] = []
@@ -123,13 +125,13 @@ class Cells:
         self._comms: dict[int, Any] = {}
         worker.handlers |= answering(
             {
-                "workbench_cells_warm": self.warm,
-                "workbench_cells_engine": self.engine,
-                "workbench_cells_prepare": self.prepare,
-                "workbench_cells_complete": self.complete,
+                protocol.WARM: self.warm,
+                protocol.ENGINE: self.engine,
+                protocol.PREPARE: self.prepare,
+                protocol.COMPLETE: self.complete,
             }
         )
-        worker.stream_handlers["workbench_cells_end"] = self.end
+        worker.stream_handlers[protocol.END] = self.end
         take_place(self)
 
     # -- the engine --------------------------------------------------------------------------------------------
@@ -187,41 +189,15 @@ class Cells:
         cell = self._cell
         if cell is None:
             return characters
-        admitted = min(characters, cell.limit - cell.shown)
+        admitted = min(characters, cell.asked["limit"] - cell.shown)
         cell.shown += admitted
         cell.cut += characters - admitted
         return admitted
 
     # -- getting ready -----------------------------------------------------------------------------------------
 
-    async def prepare(
-        self,
-        *,
-        cell: str,
-        generation: int,
-        serial: int,
-        ranks: Sequence[int],
-        names: dict[str, Any],
-        limit: int,
-    ) -> None:
-        """Get ready for a cell.
-
-        Parameters
-        ----------
-        generation
-            Grows whenever a cell broke off: communicators of before it are of no use.
-        serial
-            Of the communicator of these ranks.
-        names
-            By name: how the object comes to this rank, as of `workbench.cells.client.names_of`.
-        limit
-            Characters of output that may go to the notebook.
-
-        Raises
-        ------
-        CollectiveFailed
-            If the cell before does not end, or an object cannot be had.
-        """
+    async def prepare(self, **asked: Unpack[protocol.Prepare]) -> None:
+        """Get ready for a cell."""
         before = self._cell
         if before is not None and before.begun:
             held = time.monotonic() - before.since
@@ -230,18 +206,18 @@ class Cells:
                 hint=("If it does not come out: ", Command("restart")),
             )
         taken = dict(self._taken)
-        values = {name: await self._get(name, how, taken) for name, how in names.items()}
-        if cell in self._ended:  # it took so long that somebody has given it up
+        values = {name: await self._get(name, how, taken) for name, how in asked["names"].items()}
+        if asked["cell"] in self._ended:  # it took so long that somebody has given it up
             raise CollectiveFailed("the cell was called off before it began")
-        if generation != self._generation:
+        if asked["generation"] != self._generation:
             self._given_up += self._watch.posted
-            self._generation, self._watch = generation, Watch()
+            self._generation, self._watch = asked["generation"], Watch()
             for old in self._comms:
                 self._communicators.abandon(old)
             self._comms.clear()
-        self._cell = Cell(cell, serial, list(ranks), values, self._watch, limit, taken)
+        self._cell = Cell(asked, values, self._watch, taken)
 
-    async def _get(self, name: str, how: dict[str, Any], taken: dict[Key, Any]) -> Any:
+    async def _get(self, name: str, how: protocol.How, taken: dict[Key, Any]) -> Any:
         from distributed.utils import offload
         from distributed.utils_comm import gather_from_workers
 
@@ -264,24 +240,16 @@ class Cells:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    async def end(self, cell: str, reason: str, interrupt: bool) -> None:
-        """End a cell.
-
-        Parameters
-        ----------
-        reason
-            In words.
-        interrupt
-            End it wherever it is, by SIGINT; else only if it is, or comes, in MPI.
-        """
+    async def end(self, **asked: Unpack[protocol.End]) -> None:
+        """End a cell."""
+        cell, reason = asked["cell"], asked["reason"]
         # The request to get ready for it may be under way, or may even come later.
         self._ended.add(cell)
-        asyncio.get_running_loop().call_later(_REMEMBER, self._ended.discard, cell)
         now = self._cell
         if now is None or now.id != cell:
             return
         now.watch.end(reason)
-        if not interrupt:
+        if not asked["interrupt"]:
             now.forsaken = True
             return
         now.interrupted = reason
@@ -308,9 +276,9 @@ class Cells:
 
     def _report(self, cell: str, status: str, summary: str) -> None:
         """Tell the head that this rank is done with a cell. On the worker's loop."""
-        told = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
+        told: protocol.Ended = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
         with contextlib.suppress(OSError):
-            self._worker.batched_stream.send({"op": "workbench_cells_ended", **told})
+            self._worker.batched_stream.send({"op": protocol.ENDED, **told})
 
     # -- on the main thread ------------------------------------------------------------------------------------
 
@@ -346,7 +314,8 @@ class Cells:
         self._given_up = []
         if self._communicators is None:
             self._communicators = Communicators(self._context.cells, "cells")
-        if cell.serial not in self._comms:
+        serial = cell.asked["serial"]
+        if serial not in self._comms:
             deadline = time.monotonic() + _MEET
 
             # Ctrl-C does not end it: those who do not hear of it in time would wait in MPI for ever.
@@ -354,9 +323,9 @@ class Cells:
                 if cell.forsaken or time.monotonic() > deadline:
                     raise CallEnded(cell.watch.ended or "not all ranks came to make their communicator")
 
-            made = self._communicators.get(cell.serial, cell.ranks, check)
-            self._comms[cell.serial] = Communicator(made, cell.watch, cell.serial)
-        own = {"comm": self._comms[cell.serial], "rank": self._context.rank, "size": self._context.size}
+            made = self._communicators.get(serial, cell.asked["ranks"], check)
+            self._comms[serial] = Communicator(made, cell.watch, serial)
+        own = {"comm": self._comms[serial], "rank": self._context.rank, "size": self._context.size}
         return own | cell.names
 
     def where(self) -> dict[str, Any] | None:

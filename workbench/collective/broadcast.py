@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
+from workbench.collective import protocol
 from workbench.errors import CollectiveTimeout, InvalidRequest, RankLost
 from workbench.session.head_client import ClientHead
 
@@ -105,10 +106,10 @@ async def send(client: Client, obj: Any, timeout: float) -> Future[Any]:
     future: Future[Any] = Future(key, client, state=in_memory)
     try:
         async with asyncio.timeout_at(deadline + _GRACE):
-            root = await head.begin("broadcast_begin", key=key, client=client.id)
+            root = await head.begin(protocol.BROADCAST_BEGIN, key=key, client=client.id)
             await _upload(client, head, root, key, obj)
             left = deadline - asyncio.get_running_loop().time()
-            await head.call("broadcast", key=key, client=client.id, timeout=left)
+            await head.call(protocol.BROADCAST, key=key, client=client.id, timeout=left)
     except TimeoutError as error:
         future.release()
         if isinstance(error, CollectiveTimeout):
@@ -130,11 +131,11 @@ async def _upload(client: Client, head: ClientHead, root: str, key: str, obj: An
     try:
         comm = await client.rpc.connect(root, timeout=_REACH)
     except OSError:
-        await head.call("broadcast_upload", key=key, value=value, root=root)
+        await head.call(protocol.BROADCAST_UPLOAD, key=key, value=value, root=root)
     else:
         # Not through the head, which would have to take it in and send it out again.
         client.rpc.reuse(root, comm)
         try:
-            await client.rpc(root).workbench_broadcast_upload(key=key, value=value)
+            await getattr(client.rpc(root), protocol.BROADCAST_UPLOAD)(key=key, value=value)
         except CommClosedError as error:
             raise RankLost("rank 0 was lost while it took the object in for a broadcast; no rank has it") from error

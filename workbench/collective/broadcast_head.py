@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
+from workbench.collective import protocol
 from workbench.collective.queue import Collectives, require_complete
 from workbench.collective.rank_rpc import LOOK, STAYS, Asking, all_of, leaves, most_telling
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
@@ -45,10 +46,10 @@ class Broadcasts:
     def __init__(self, scheduler: Scheduler, worlds: Worlds, collectives: Collectives) -> None:
         self.scheduler, self.worlds, self.collectives = scheduler, worlds, collectives
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
-            "workbench_broadcast_begin": self.begin,
-            "workbench_broadcast_upload": self.upload,
-            "workbench_broadcast_uploaded": self.uploaded,
-            "workbench_broadcast": self.broadcast,
+            protocol.BROADCAST_BEGIN: self.begin,
+            protocol.BROADCAST_UPLOAD: self.upload,
+            protocol.BROADCAST_UPLOADED: self.uploaded,
+            protocol.BROADCAST: self.broadcast,
         }
 
     async def begin(self, key: Key, client: str) -> str:
@@ -74,7 +75,7 @@ class Broadcasts:
         try:
             if root not in self.scheduler.workers:  # a connection to it would be tried for long
                 raise ConnectionError(f"{root} has left")
-            await self.scheduler.rpc(root).workbench_broadcast_upload(key=key, value=value)
+            await getattr(self.scheduler.rpc(root), protocol.BROADCAST_UPLOAD)(key=key, value=value)
         except OSError as error:
             if await leaves(self.scheduler, root):
                 raise RankLost("rank 0 was lost before it had the object for a broadcast; no rank has it") from error
@@ -130,9 +131,12 @@ class _Part:
                 await self._fetch()
                 if len(self.ranks) == 1:
                     return
-                told = {"key": self._key, "timeout": self._left() + _GRACE}
-                sizes = await self._ask(0, "offer", **told)
-                await all_of(self._ask(rank, "take", sizes=sizes, **told) for rank in range(1, len(self.ranks)))
+                offer: protocol.Offer = {"call": self._call, "key": self._key, "timeout": self._left() + _GRACE}
+                sizes = await self._ranks.ask(0, protocol.BROADCAST_OFFER, **offer)
+                take: protocol.Take = {**offer, "sizes": sizes}
+                await all_of(
+                    self._ranks.ask(rank, protocol.BROADCAST_TAKE, **take) for rank in range(1, len(self.ranks))
+                )
         except BaseException as error:
             self._cancel()
             if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
@@ -195,12 +199,9 @@ class _Part:
         return max(0.0, self._deadline - asyncio.get_running_loop().time())
 
     async def _go(self, rank: int, serial: int) -> None:
-        await self._ask(rank, "go", serial=serial)
+        await self._ranks.ask(rank, protocol.BROADCAST_GO, call=self._call, serial=serial)
         # If nobody wants it any more, the scheduler has the rank drop it again.
         self._scheduler.add_keys(worker=self.ranks[rank], keys=[self._key])
 
-    async def _ask(self, rank: int, step: str, **told: Any) -> Any:
-        return await self._ranks.ask(rank, f"workbench_broadcast_{step}", call=self._call, **told)
-
     def _cancel(self) -> None:
-        self._ranks.tell("workbench_broadcast_cancel", call=self._call)
+        self._ranks.tell(protocol.BROADCAST_CANCEL, call=self._call)

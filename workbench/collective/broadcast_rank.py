@@ -6,10 +6,10 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from workbench.collective import protocol
 from workbench.collective.bcast import bcast, incoming, layout, outgoing
 from workbench.collective.rank_rpc import answering
 from workbench.errors import CollectiveFailed, CollectiveTimeout
@@ -64,32 +64,33 @@ class Broadcasts:
     def __init__(self, worker: Worker, context: RankContext, communicators: Communicators) -> None:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._calls: dict[str, _Call] = {}
-        worker.handlers["workbench_broadcast_upload"] = self.upload
+        worker.handlers[protocol.BROADCAST_UPLOAD] = self.upload
         worker.handlers |= answering(
             {
-                "workbench_broadcast_offer": self.offer,
-                "workbench_broadcast_take": self.take,
-                "workbench_broadcast_go": self.go,
+                protocol.BROADCAST_OFFER: self.offer,
+                protocol.BROADCAST_TAKE: self.take,
+                protocol.BROADCAST_GO: self.go,
             }
         )
-        worker.stream_handlers["workbench_broadcast_cancel"] = self.cancel
+        worker.stream_handlers[protocol.BROADCAST_CANCEL] = self.cancel
 
     async def upload(self, key: Key, value: Any) -> None:
         """Keep the object that a client sends, and tell the head."""
         worker = self._worker
         nbytes = worker.update_data({key: value})["nbytes"][key]
-        await worker.scheduler.workbench_broadcast_uploaded(key=key, address=worker.address, nbytes=nbytes)
+        uploaded = getattr(worker.scheduler, protocol.BROADCAST_UPLOADED)
+        await uploaded(key=key, address=worker.address, nbytes=nbytes)
 
-    async def offer(self, call: str, key: Key, timeout: float) -> list[int]:
+    async def offer(self, **asked: Unpack[protocol.Offer]) -> list[int]:
         """Get ready to send the object; return the bytes of its frames."""
         from distributed.utils import offload
 
-        ready = self._expect(call, key, timeout)
-        frames = await offload(_to_frames, self._worker.data[key])
+        ready = self._expect(asked)
+        frames = await offload(_to_frames, self._worker.data[ready.key])
         ready.buffers = outgoing(frames)
         return [frame.nbytes for frame in frames]
 
-    async def take(self, call: str, key: Key, sizes: Sequence[int], timeout: float) -> None:
+    async def take(self, **asked: Unpack[protocol.Take]) -> None:
         """Get ready to receive frames of these sizes.
 
         Raises
@@ -99,12 +100,12 @@ class Broadcasts:
         """
         from workbench.comm import receive_memory
 
-        _, _, total = layout(sizes)
+        _, _, total = layout(asked["sizes"])
         limit = self._worker.memory_manager.memory_limit
         if limit and total > limit:
             raise MemoryError(f"the object has {total} bytes, and the memory limit of a rank is {limit} bytes")
-        buffers, frames = incoming(receive_memory.take(total), sizes)
-        ready = self._expect(call, key, timeout)
+        buffers, frames = incoming(receive_memory.take(total), asked["sizes"])
+        ready = self._expect(asked)
         ready.buffers, ready.frames = buffers, frames
 
     async def go(self, call: str, serial: int) -> None:
@@ -130,10 +131,10 @@ class Broadcasts:
         if ready := self._calls.pop(call, None):
             ready.called_off.set()
 
-    def _expect(self, call: str, key: Key, timeout: float) -> _Call:
-        ready = self._calls[call] = _Call(key, time.monotonic() + timeout)
+    def _expect(self, asked: protocol.Offer) -> _Call:
+        ready = self._calls[asked["call"]] = _Call(asked["key"], time.monotonic() + asked["timeout"])
         # If nobody ever says go, what is held for it is let go.
-        asyncio.get_running_loop().call_later(timeout, self._calls.pop, call, None)
+        asyncio.get_running_loop().call_later(asked["timeout"], self._calls.pop, asked["call"], None)
         return ready
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from workbench.collective import broadcast, serialize
+from workbench.collective import broadcast, protocol, serialize
 from workbench.collective import result as collective_result
 from workbench.collective.request import Request
 from workbench.collective.watchdog import Hang
@@ -107,7 +107,7 @@ class Call:
 
     def _cancel(self) -> None:
         request = self._request
-        request.client._send_to_scheduler({"op": "workbench_spmd_cancel", "call": request.call})  # noqa: SLF001
+        request.client._send_to_scheduler({"op": protocol.CANCEL, "call": request.call})  # noqa: SLF001
 
     async def _run(self) -> Any:
         client = self._request.client
@@ -125,7 +125,7 @@ class Call:
 
     async def _computed(self) -> float | None:
         """Wait for what is to be computed before; return the seconds that are left for the call."""
-        allowed, now = self._request.timeout, self._loop.time
+        allowed, now = self._request.message["timeout"], self._loop.time
         began = now()
         try:
             async with asyncio.timeout(allowed) as limit:
@@ -149,24 +149,12 @@ class Call:
         self._request.large.clear()
         await computed(self._request.needs, f"an argument of {self._request.name}")
 
-    async def _send(self, timeout: float | None) -> dict[str, Any]:
+    async def _send(self, timeout: float | None) -> protocol.Answer:
         request = self._request
         self._sent = True
         try:
-            told: dict[str, Any] = await self._head.begin(
-                "spmd",
-                call=request.call,
-                client=request.client.id,
-                name=request.name,
-                origin=notebook.cell_number(),
-                contents=request.contents,
-                keys=request.keys,
-                addresses=request.addresses,
-                world=request.world,
-                root=request.result == "root",
-                limit=request.limit,
-                timeout=timeout,
-            )
+            message: protocol.Call = {**request.message, "origin": notebook.cell_number(), "timeout": timeout}
+            told: protocol.Answer = await self._head.begin(protocol.CALL, **message)
         except WorkbenchError as error:
             raise error.with_traceback(None) from None  # its sentence says it all
         return told
@@ -178,7 +166,7 @@ class Call:
         while True:
             await asyncio.sleep(hang.interval)
             with contextlib.suppress(OSError):
-                running = await self._head.call("spmd_running", call=self._request.call, patience=patience)
+                running = await self._head.call(protocol.RUNNING, call=self._request.call, patience=patience)
                 if self._request.call in running:
                     told = now()
                     name, places = running[self._request.call]

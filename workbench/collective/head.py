@@ -6,10 +6,12 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from workbench.collective import protocol
+from workbench.collective.cancelled import Cancelled
 from workbench.collective.head_call import Run, whereabouts
-from workbench.collective.queue import Collectives
+from workbench.collective.queue import Collectives, Turn, require_complete
 from workbench.collective.rank_rpc import Asking
 from workbench.errors import CollectiveFailed, InvalidRequest, RankLost
 
@@ -51,104 +53,42 @@ class SpmdCalls:
     ) -> None:
         self._scheduler, self._worlds, self._collectives, self._began = scheduler, worlds, collectives, began
         self._got_on = got_on
-        self._runs: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        # Calls that wait for their turn, or have it.
+        self._runs: dict[str, tuple[Turn, Run]] = {}
         # By index of the world, the call whose turn it is: what is told of it, and its ranks.
         self._current: dict[int, tuple[dict[str, str], dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
-        self._cancelled: set[str] = set()
+        self._cancelled = Cancelled(_TAKE_BACK)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
-            "workbench_spmd": self.call,
-            "workbench_spmd_running": self.running,
-            "workbench_where": self.where,
+            protocol.CALL: self.call,
+            protocol.RUNNING: self.running,
+            protocol.WHERE: self.where,
         }
-        self.stream_handlers: dict[str, Callable[..., None]] = {"workbench_spmd_cancel": self.cancel}
+        self.stream_handlers: dict[str, Callable[..., None]] = {protocol.CANCEL: self.cancel}
 
-    async def call(
-        self,
-        *,
-        call: str,
-        client: str,
-        name: str,
-        origin: int | None,
-        contents: bytes,
-        keys: Sequence[Sequence[Key]],
-        addresses: Sequence[str] | None,
-        world: int | None,
-        root: bool,
-        limit: int | None,
-        timeout: float | None,
-    ) -> dict[str, Any]:
-        """Run a call on all ranks that take part, and return how it went.
-
-        Parameters
-        ----------
-        call, client
-            Identities of the call and of who has asked for it.
-        name
-            What messages call it.
-        origin
-            Number of the cell of a notebook that has asked for it.
-        contents
-            Parcel for the ranks.
-        keys
-            For each rank: what stands for the slots among its arguments.
-        addresses
-            The ranks that take part, where the first argument lies on them; None: all of the world.
-        world
-            Index of the world; None: that of the `addresses`.
-        root
-            Whether only the first rank tells its value.
-        limit
-            Bytes that may travel to the client; None for any number.
-        timeout
-            Seconds for waiting and running; None for as long as it takes.
-
-        Returns
-        -------
-        told : dict
-            As of `Run.run`.
-
-        Raises
-        ------
-        InvalidRequest
-            If there is no such world, or the ranks belong to another or to several.
-        RankLost
-            If a rank is gone, or goes meanwhile.
-        CollectiveFailed
-            If a rank cannot take part, or the call was cancelled.
-        CollectiveTimeout
-            If it was not done in time.
-        """
+    async def call(self, **asked: Unpack[protocol.Call]) -> protocol.Answer:
+        """Run a call on all ranks that take part, and return how it went."""
+        call, name = asked["call"], asked["name"]
         if call in self._cancelled:
             raise CollectiveFailed(f"{name} was cancelled.")
-        self._began(call, origin)
-        its, ranks = self._place(addresses, world)
+        self._began(call, asked["origin"])
+        its, ranks = self._place(asked["addresses"], asked["world"])
+        timeout = asked["timeout"]
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
         members = Asking(self._scheduler, its.index, ranks, f"the call {name}")
-        run = Run(
-            self._scheduler, self._collectives, its, members, call=call, name=name, client=client, deadline=deadline
-        )
-
-        async def in_turn() -> dict[str, Any]:
-            self._current[its.index] = {"call": call, "name": name}, ranks
-            try:
-                return await run.run(contents, keys, root, limit)
-            finally:
-                self._current.pop(its.index, None)
-
-        needed = None if addresses is None else ranks
-        turn = self._collectives.run(its, client, in_turn, deadline, needed)
-        self._runs[call] = running = asyncio.ensure_future(turn)
+        run = Run(self._scheduler, self._collectives, its, members, asked, deadline=deadline)
+        turn = self._collectives.turn(its, asked["client"], deadline)
+        self._runs[call] = turn, run
         try:
-            answer = await running
-        except asyncio.CancelledError:
-            if not running.cancelled():
-                raise
-            # By its client, which is told so when the ranks have ended, and never hears of blocks that were made.
-            self._scheduler.client_releases_keys(keys=run.made, client=client)
-            raise CollectiveFailed(f"{name} was cancelled.{run.left}") from None
+            async with turn.held():
+                require_complete(its, None if asked["addresses"] is None else ranks)
+                self._current[its.index] = {"call": call, "name": name}, ranks
+                try:
+                    answer = await run.run()
+                finally:
+                    del self._current[its.index]
         finally:
-            self._runs.pop(call, None)
+            del self._runs[call]
         if "blocks" in answer:
             self._made[call] = answer.pop("keys")
             asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
@@ -184,13 +124,13 @@ class SpmdCalls:
     def cancel(self, call: str, client: str) -> None:
         """End a call for the client that has asked for it, wherever it is."""
         if running := self._runs.get(call):
-            running.cancel()
+            turn, run = running
+            turn.cancel(run.was_cancelled)
         elif made := self._made.pop(call, None):
             self._scheduler.client_releases_keys(keys=made, client=client)
         else:
             # It comes by another connection than the call, and may have been faster.
             self._cancelled.add(call)
-            asyncio.get_running_loop().call_later(_TAKE_BACK, self._cancelled.discard, call)
 
     async def running(self, call: str, patience: float) -> dict[str, tuple[str, dict[int, Any]]]:
         """Return the calls whose turn it is, for a client that waits for one of them.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dask.utils import format_bytes
 
-from workbench.collective import rank_locations
+from workbench.collective import protocol, rank_locations
+from workbench.collective.protocol import part
 from workbench.collective.queue import Collectives
 from workbench.collective.rank_rpc import Asking, all_of, most_telling, room
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from workbench.deploy.world import MPIWorld
 
-_Going = dict[int, asyncio.Task[dict[str, Any]]]
+_Going = dict[int, asyncio.Task[protocol.Outcome]]
 
 # Further failures of other ranks that are told.
 _FURTHER = 4
@@ -46,10 +47,8 @@ class Run:
         The world.
     members
         The ranks that take part.
-    call, client
-        Identities of the call and of who has asked for it.
-    name
-        What messages call it.
+    asked
+        What the client asks for.
     deadline
         Time of the event loop at which it is ended.
     """
@@ -60,42 +59,27 @@ class Run:
         collectives: Collectives,
         world: MPIWorld,
         members: Asking,
+        asked: protocol.Call,
         *,
-        call: str,
-        name: str,
-        client: str,
         deadline: float,
     ) -> None:
         self._scheduler, self._collectives, self._world, self._members = scheduler, collectives, world, members
-        self._call, self._name, self._client, self._deadline = call, name, client, deadline
+        self._asked, self._deadline = asked, deadline
+        self._call, self._name, self._client = asked["call"], asked["name"], asked["client"]
         self._stopped = asyncio.Event()
-        self.made: list[Key] = []
-        """Blocks that are held for the client."""
-        self.left = ""
-        """A sentence on ranks that did not come back, with a blank before it; or nothing."""
+        # Blocks that are held for the client.
+        self._made: list[Key] = []
+        # A sentence on ranks that did not come back, with a blank before it; or nothing.
+        self._left = ""
 
-    async def run(
-        self, contents: bytes, keys: Sequence[Sequence[Key]], root: bool, limit: int | None
-    ) -> dict[str, Any]:
-        """Run it, and return how it went.
-
-        Returns
-        -------
-        told : dict
-            ``values`` in the order of the ranks; or ``blocks`` in this order, their ``keys`` and the ``addresses`` of
-            the ranks; or the ``error`` of a ``rank``, with what is to be told of the ``others``.
-
-        Raises
-        ------
-        InvalidRequest, RankLost, CollectiveFailed, CollectiveTimeout
-            As of `workbench.collective.head.SpmdCalls.call`.
-        """
+    async def run(self) -> protocol.Answer:
+        """Run it, and return how it went."""
         ranks = list(self._members.ranks)
-        needs = self._needs(keys)
+        needs = self._needs(self._asked["keys"])
         self._serial = self._collectives.communicator(self._world, ranks)
         try:
             async with asyncio.timeout_at(self._deadline):
-                failed = await self._reserve(contents, needs)
+                failed = await self._reserve(needs)
         except BaseException as error:
             self._call_off()
             if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
@@ -104,8 +88,9 @@ class Run:
         if failed is not None:
             self._call_off()
             return {**failed, "world": self._world.index}
-        going: _Going = {rank: asyncio.ensure_future(self._ask(rank, "go", root=root, limit=limit)) for rank in ranks}
-        attending = asyncio.ensure_future(self._attend(going, limit))
+        go = part(protocol.Go, self._asked)
+        going: _Going = {rank: asyncio.ensure_future(self._members.ask(rank, protocol.GO, **go)) for rank in ranks}
+        attending = asyncio.ensure_future(self._attend(going))
         try:
             answer = await asyncio.shield(attending)
         except asyncio.CancelledError:
@@ -114,6 +99,9 @@ class Run:
             while not attending.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([attending])
+            if self._made and self._client in self._scheduler.clients:
+                # The client never hears of these blocks.
+                self._scheduler.client_releases_keys(keys=self._made, client=self._client)
             raise
         finally:
             drop_copies(self._scheduler, self._written(needs), f"spmd-{self._call}")
@@ -138,20 +126,25 @@ class Run:
                 owners[key] = address if owners.get(key, address) == address else None
         return [(key, owner) for key, owner in owners.items() if owner is not None]
 
-    async def _reserve(self, contents: bytes, needs: dict[int, Sequence[Key]]) -> dict[str, Any] | None:
-        told = {"name": self._name, "serial": self._serial, "ranks": list(self._members.ranks), "contents": contents}
-        admitted = room(len(contents))
-        answers = await all_of(self._get_ready(rank, its, told, admitted) for rank, its in needs.items())
+    async def _reserve(self, needs: dict[int, Sequence[Key]]) -> protocol.Answer | None:
+        admitted = room(len(self._asked["contents"]))
+        answers = await all_of(self._get_ready(rank, its, admitted) for rank, its in needs.items())
         for rank, answer in zip(self._members.ranks, answers, strict=True):
             if "error" in answer:
                 return {"error": answer["error"], "rank": rank, "others": ""}
         return None
 
-    async def _get_ready(
-        self, rank: int, keys: Sequence[Key], told: dict[str, Any], admitted: asyncio.Semaphore
-    ) -> dict[str, Any]:
+    async def _get_ready(self, rank: int, keys: Sequence[Key], admitted: asyncio.Semaphore) -> protocol.Ready:
+        request: protocol.Reserve = {
+            "call": self._call,
+            **part(protocol.Work, self._asked),
+            "serial": self._serial,
+            "ranks": list(self._members.ranks),
+            "keys": keys,
+        }
+        answer: protocol.Ready
         async with admitted:
-            answer = await self._ask(rank, "reserve", keys=keys, **told)
+            answer = await self._members.ask(rank, protocol.RESERVE, **request)
         if missing := answer.get("missing"):
             tasks = [self._scheduler.tasks.get(key) for key in missing]
             holders = {task.key: [worker.address for worker in task.who_has or ()] for task in tasks if task}
@@ -159,14 +152,14 @@ class Run:
             if lost or await self._scheduler.gather_on_worker(self._members.ranks[rank], holders):
                 raise CollectiveFailed(_gone(lost or missing, self._name))
             async with admitted:
-                answer = await self._ask(rank, "reserve", keys=keys, **told)
+                answer = await self._members.ask(rank, protocol.RESERVE, **request)
             if "missing" in answer:  # again: nobody keeps it
                 raise CollectiveFailed(_gone(answer["missing"], self._name))
         if "ended" in answer:
             raise CollectiveFailed(f"{self._name} was called off: {answer['ended']}")
-        return dict(answer)
+        return answer
 
-    async def _attend(self, going: _Going, limit: int | None) -> dict[str, Any]:
+    async def _attend(self, going: _Going) -> protocol.Answer:
         """Wait for all ranks, or until one fails; leave none of them in it."""
         order = await self._over(going, self._deadline)
         answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
@@ -175,7 +168,7 @@ class Run:
             if unreceived or any(answer["pending"] for answer in answers.values()):
                 # The next call would receive what was meant for this one.
                 await self._settle()
-            return await self._finish(list(answers.values()), limit)
+            return await self._finish(list(answers.values()))
         return await self._break_off(going, order)
 
     async def _over(self, going: _Going, until: float) -> list[int]:
@@ -185,7 +178,7 @@ class Run:
         # Told once, not looked for among all whenever one of many ends.
         over: asyncio.Future[None] = loop.create_future()
 
-        def ended(rank: int, its: asyncio.Future[dict[str, Any]]) -> None:
+        def ended(rank: int, its: asyncio.Future[protocol.Outcome]) -> None:
             order.append(rank)
             if not over.done() and (len(order) == len(going) or its.cancelled() or _failed(its)):
                 over.set_result(None)
@@ -200,7 +193,7 @@ class Run:
             stopping.cancel()
         return order  # to which those are added that end later
 
-    async def _break_off(self, going: _Going, order: Sequence[int]) -> dict[str, Any]:
+    async def _break_off(self, going: _Going, order: Sequence[int]) -> protocol.Answer:
         """End it on all ranks, and return or raise what has happened."""
         first = next((rank for rank in order if _failed(going[rank])), None)
         why = "the call was cancelled" if self._stopped.is_set() else "its time is over"
@@ -212,13 +205,17 @@ class Run:
         """Have the ranks receive what is left on the communicator, or have the next call get another one."""
         try:
             async with asyncio.timeout(_GRACE):
-                settled = await all_of(self._ask(rank, "settle", serial=self._serial) for rank in self._members.ranks)
+                settle: protocol.Settle = {"call": self._call, "serial": self._serial}
+                settled = await all_of(
+                    self._members.ask(rank, protocol.SETTLE, **settle) for rank in self._members.ranks
+                )
         except (CollectiveFailed, RankLost, OSError):  # a TimeoutError is one
             settled = [False]
         if not all(settled):
             self._collectives.abandon(self._world, self._serial)
 
-    async def _finish(self, answers: list[dict[str, Any]], limit: int | None) -> dict[str, Any]:
+    async def _finish(self, answers: list[protocol.Outcome]) -> protocol.Answer:
+        limit = self._asked["limit"]
         if "blocks" not in answers[0]:
             values = [answer["value"] for answer in answers if "value" in answer]
             total = sum(answer.get("nbytes", 0) for answer in answers)
@@ -246,11 +243,11 @@ class Run:
                 self._scheduler.update_data(who_has={key: [address]}, nbytes={key: nbytes}, client=self._client)
                 # Pinned to its rank, as any other block.
                 self._scheduler.tasks[key].worker_restrictions = {address}
-                self.made.append(key)
+                self._made.append(key)
         return {"blocks": [answer["blocks"] for answer in answers], "keys": keys}
 
-    async def _keep(self, rank: int) -> dict[str, Any]:
-        return {"kept": await self._ask(rank, "keep")}
+    async def _keep(self, rank: int) -> protocol.Outcome:
+        return {"kept": await self._members.ask(rank, protocol.KEEP, call=self._call)}
 
     def _require_client(self) -> None:
         if self._stopped.is_set() or self._client not in self._scheduler.clients:
@@ -270,18 +267,18 @@ class Run:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
             self._collectives.wait_for(self._world, list(stuck.values()), f"{self._name} was ended, but {reason}")
-            self.left = f" But {reason}: until that is over no other call on all ranks can be made."
+            self._left = f" But {reason}: until that is over no other call on all ranks can be made."
 
-    def _failure(self, going: _Going, order: Sequence[int]) -> dict[str, Any]:
+    def _failure(self, going: _Going, order: Sequence[int]) -> protocol.Answer:
         """Return the error of the rank that failed first, or raise what else has happened."""
         refused = most_telling(going[rank].exception() for rank in order)
         answered = {rank: going[rank].result() for rank in order if not going[rank].exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
-            raise type(refused)(f"{str(refused).rstrip('.')}.{self.left}") from refused
+            raise type(refused)(f"{str(refused).rstrip('.')}.{self._left}") from refused
         if not failed:
             if self._stopped.is_set():
-                raise CollectiveFailed(f"{self._name} was cancelled.{self.left}")
+                raise CollectiveFailed(self.was_cancelled())
             raise self._late("and was ended")
         first = next(iter(failed.values()))["words"]
         alike = sorted(rank for rank, error in failed.items() if error["words"] == first)
@@ -291,25 +288,30 @@ class Run:
         return {
             "error": failed[alike[0]],
             "rank": alike[0],
-            "others": ("; ".join(others) + "." * bool(others) + self.left).strip(),
+            "others": ("; ".join(others) + "." * bool(others) + self._left).strip(),
         }
+
+    def was_cancelled(self) -> str:
+        """Return in words that the call was cancelled, and who did not come back from it."""
+        return f"{self._name} was cancelled.{self._left}"
 
     def _late(self, how: str) -> CollectiveTimeout:
         return CollectiveTimeout(
-            f"{self._name} was not done in time on the ranks of world {self._world.index}, {how}.{self.left} Allow "
+            f"{self._name} was not done in time on the ranks of world {self._world.index}, {how}.{self._left} Allow "
             "more with timeout=."
         )
 
-    async def _ask(self, rank: int, step: str, **told: Any) -> Any:
-        return await self._members.ask(rank, f"workbench_spmd_{step}", call=self._call, **told)
-
     def _call_off(self) -> None:
         """End it where it has not begun: nobody has sent anything."""
-        self._members.tell("workbench_spmd_end", call=self._call, serial=None, reason="it was called off")
+        self._tell_end(None, "it was called off")
 
     def _end(self, reason: str) -> None:
         self._collectives.abandon(self._world, self._serial)
-        self._members.tell("workbench_spmd_end", call=self._call, serial=self._serial, reason=reason)
+        self._tell_end(self._serial, reason)
+
+    def _tell_end(self, serial: int | None, reason: str) -> None:
+        message: protocol.End = {"call": self._call, "serial": serial, "reason": reason}
+        self._members.tell(protocol.END, **message)
 
 
 def _gone(keys: Sequence[Key], name: str) -> str:
@@ -319,7 +321,7 @@ def _gone(keys: Sequence[Key], name: str) -> str:
     )
 
 
-def _failed(going: asyncio.Future[dict[str, Any]]) -> bool:
+def _failed(going: asyncio.Future[protocol.Outcome]) -> bool:
     return going.done() and bool(going.exception() or not going.result().keys().isdisjoint(("error", "ended")))
 
 
@@ -340,7 +342,7 @@ async def whereabouts(
     async def ask(rank: int) -> dict[str, Any] | None:
         try:
             async with asyncio.timeout(timeout):
-                told: dict[str, Any] | None = await asking.ask(rank, "workbench_where")
+                told: dict[str, Any] | None = await asking.ask(rank, protocol.WHERE)
                 return told
         except (TimeoutError, RuntimeError):
             return {"silent": True}

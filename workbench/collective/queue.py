@@ -1,16 +1,18 @@
-"""Calls on all ranks of a world: one at a time, in the order in which clients asked for them.
+"""Whose turn it is on the ranks of a world: one at a time, in the order in which clients asked for it.
 
 MPI pairs the collective calls of a communicator by their order, so two calls that reach the ranks in different
-orders would take each other's messages. All of them pass through this queue. When one breaks off, messages of it may be
-left on its communicator: the next call gets a fresh one.
+orders would take each other's messages. Calls on all ranks and broadcasts pass through one queue, cells, which have
+a communicator and a thread of their own, through another. When a call breaks off, messages of it may be left on its
+communicator: the next call gets a fresh one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -27,19 +29,143 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Collectives(SchedulerPlugin):
-    """The queue of each world.
+class Turns(SchedulerPlugin):
+    """A queue for each world.
 
     Notes
     -----
-    As a plugin of the scheduler it learns which clients go: their calls are cancelled, also those that wait.
+    As a plugin of the scheduler it learns which clients go: what they wait for or run is cancelled.
     """
+
+    name = "workbench-turns"
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
+        self._of_clients: defaultdict[str, set[Turn]] = defaultdict(set)
+
+    def turn(
+        self,
+        world: MPIWorld,
+        client: str,
+        deadline: float,
+        *,
+        busy: str | None = None,
+        gone: Callable[[], None] | None = None,
+    ) -> Turn:
+        """Return a turn on a world, to be waited for.
+
+        Parameters
+        ----------
+        deadline
+            Time of the event loop until which to wait.
+        busy
+            What is raised then, in words.
+        gone
+            Called when the client goes. Default: the turn is cancelled.
+        """
+        lock = self._locks.setdefault(world, asyncio.Lock())
+        turn = Turn(lock, self._of_clients[client], deadline, busy=busy or _busy(world), gone=gone)
+        self._of_clients[client].add(turn)
+        return turn
+
+    def is_taken(self, world: MPIWorld) -> bool:
+        """Return whether somebody has the turn of a world."""
+        return world in self._locks and self._locks[world].locked()
+
+    async def rest(self) -> None:
+        """Return when all have ended that have a turn, or wait for one."""
+        for lock in list(self._locks.values()):
+            async with lock:
+                pass
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Cancel what a client that is gone waits for or runs."""
+        for turn in list(self._of_clients.pop(client, ())):
+            turn.gone()
+
+
+class Turn:
+    """The turn of a call or a cell; `held` waits for it."""
+
+    def __init__(
+        self, lock: asyncio.Lock, of_client: set[Turn], deadline: float, *, busy: str, gone: Callable[[], None] | None
+    ) -> None:
+        self._lock, self._of_client, self._deadline, self._busy = lock, of_client, deadline, busy
+        self._task: asyncio.Task[Any] | None = None
+        self._why: Callable[[], str] | None = None
+        self.gone = gone or self._client_gone
+        """Called when the client goes."""
+
+    def _client_gone(self) -> None:
+        self.cancel(lambda: "the client that asked for a call on all ranks has gone")
+
+    def cancel(self, why: Callable[[], str]) -> None:
+        """Cancel the task that waits for the turn or has it: `held` raises `CollectiveFailed` there.
+
+        Parameters
+        ----------
+        why
+            Returns the reason, once the task has left what it did. The first one counts.
+        """
+        if self._why is None:
+            self._why = why
+            if self._task is not None:
+                self._task.cancel()
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Wait for the turn, and have it within.
+
+        Raises
+        ------
+        CollectiveTimeout
+            If it has not come in time.
+        CollectiveFailed
+            If it was cancelled.
+        """
+        task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+        self._task, before = task, task.cancelling()
+        try:
+            if self._why is not None:
+                raise CollectiveFailed(self._why())
+            await self._wait()
+            try:
+                yield
+            finally:
+                self._lock.release()
+        except asyncio.CancelledError:
+            # The head's shutdown may have cancelled the task as well.
+            if self._why is None or task.cancelling() > before + 1:
+                raise
+            raise CollectiveFailed(self._why()) from None
+        finally:
+            if self._why is not None:
+                task.uncancel()
+            self._task = None
+            self._of_client.discard(self)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise CollectiveTimeout(self._busy) from None
+
+
+def _busy(world: MPIWorld) -> str:
+    return (
+        f"world {world.index} is still busy with another call on all its ranks, and the time to wait for the end of "
+        "that is over. Allow more with timeout=, or ask again later."
+    )
+
+
+class Collectives(Turns):
+    """The queue of calls on all ranks and of broadcasts, with their communicators."""
 
     name = "workbench-collectives"
 
     def __init__(self) -> None:
-        self._turns: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
-        self._calls: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        super().__init__()
         # Of the communicators in order, for the ranks of a start of a world.
         self._serials: WeakKeyDictionary[MPIWorld, dict[tuple[int, ...], int]] = WeakKeyDictionary()
         self._next = itertools.count(1)
@@ -52,70 +178,10 @@ class Collectives(SchedulerPlugin):
         deadline: float,
         ranks: Collection[int] | None = None,
     ) -> T:
-        """Run a call when it is its turn, and return its result.
-
-        Parameters
-        ----------
-        world
-            The world whose ranks take part.
-        client
-            Identity of the client that has asked. When it goes, the call is cancelled; one that may not be
-            cut off in the middle shields that part.
-        call
-            Asks the ranks. It has to end at the deadline by itself.
-        deadline
-            Time of the event loop until which to wait for the turn.
-        ranks
-            Those that take part, where it is not all.
-
-        Raises
-        ------
-        CollectiveTimeout
-            If its turn had not come by then.
-        CollectiveFailed
-            If the world cannot make such calls, or the client went.
-        RankLost
-            If a rank of the world is gone.
-        """
-        calls = self._calls[client]
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        calls.add(gone)
-        running = asyncio.ensure_future(self._in_turn(world, call, deadline, ranks))
-        gone.add_done_callback(lambda _: running.cancel())
-        try:
-            return await running
-        except asyncio.CancelledError:
-            if not gone.done():
-                raise
-            raise CollectiveFailed("the client that asked for a call on all ranks has gone") from None
-        finally:
-            calls.discard(gone)
-            if not calls:
-                self._calls.pop(client, None)
-
-    async def _in_turn(
-        self, world: MPIWorld, call: Callable[[], Awaitable[T]], deadline: float, ranks: Collection[int] | None
-    ) -> T:
-        turn = self._turns.setdefault(world, asyncio.Lock())
-        try:
-            async with asyncio.timeout_at(deadline):
-                await turn.acquire()
-        except TimeoutError:
-            raise CollectiveTimeout(
-                f"world {world.index} is still busy with another call on all its ranks, and the time to wait for the "
-                "end of that is over. Allow more with timeout=, or ask again later."
-            ) from None
-        try:
+        """Run a call on ranks of a world (all, if none are named) when it is its turn, and return its result."""
+        async with self.turn(world, client, deadline).held():
             require_complete(world, ranks)
             return await call()
-        finally:
-            turn.release()
-
-    def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """Cancel the calls of a client that is gone."""
-        for gone in self._calls.get(client, ()):
-            if not gone.done():
-                gone.set_result(None)
 
     def communicator(self, world: MPIWorld, ranks: Sequence[int]) -> int:
         """Return the number of the communicator for a call on these ranks of a world."""
@@ -156,30 +222,28 @@ class Collectives(SchedulerPlugin):
 
 
 def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> None:
-    """Refuse a call on ranks of a world that cannot make it.
-
-    Parameters
-    ----------
-    ranks
-        Those that take part. Default: all.
-
-    Raises
-    ------
-    RankLost
-        If a rank is gone.
-    CollectiveFailed
-        If the world is being started or ended, or ranks do not come back from an earlier call.
-    """
-    if world.stopping or not world.ready:
+    """Raise if ranks of a world (all, if none are named) cannot make a call: `RankLost`, or `CollectiveFailed`."""
+    if doing := just_being(world):
         raise CollectiveFailed(
-            f"world {world.index} is just being {'ended' if world.stopping else 'started'}, and a call on all ranks "
-            "needs every one.",
+            f"world {world.index} is just being {doing}, and a call on all ranks needs every one.",
             hint="Ask again when the cluster is ready.",
         )
-    if missing := [rank for rank in world.missing() if ranks is None or rank in ranks]:
-        gone = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
-        raise RankLost(f"{gone} gone from world {world.index}, and a call on all ranks needs every one.", hint=AGAIN)
+    if missing := gone(world, ranks):
+        them = f"rank {missing[0]} is" if len(missing) == 1 else f"ranks {', '.join(map(str, missing[:16]))} are"
+        raise RankLost(f"{them} gone from world {world.index}, and a call on all ranks needs every one.", hint=AGAIN)
     if world.broken:
         raise CollectiveFailed(
             f"{world.broken}. Until that is over no other call on all ranks can be made.", hint=AGAIN
         )
+
+
+def just_being(world: MPIWorld) -> str | None:
+    """Return what a world is just being: ``"started"`` or ``"ended"``; None if it can be used."""
+    if world.stopping:
+        return "ended"
+    return None if world.ready else "started"
+
+
+def gone(world: MPIWorld, ranks: Collection[int] | None = None) -> list[int]:
+    """Return which ranks of a world (of some, if they are named) are not there."""
+    return [rank for rank in world.missing() if ranks is None or rank in ranks]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
-from workbench.collective import serialize
+from workbench.collective import protocol, serialize
+from workbench.collective.cancelled import Cancelled
 from workbench.collective.quiet import quiet
 from workbench.collective.rank_call import SpmdCall
 from workbench.collective.rank_rpc import answering
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from workbench.mpi.communicator_cache import Communicators
     from workbench.mpi.context import RankContext
 
+
+T = TypeVar("T", protocol.Ready, protocol.Outcome)
 
 # Bytes of a value from which it does not travel within the message, but beside it.
 _LARGE = 1 << 20
@@ -56,68 +59,39 @@ class SpmdCalls:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._activity = activity
         self._calls: dict[str, SpmdCall] = {}
-        self._ended: set[str] = set()
+        self._ended = Cancelled(_REMEMBER)
         # Of the last call, if it has succeeded here: its identity, the requests that it left, and its communicator.
         self._last: tuple[str, list[MPI.Request], Communicator] | None = None
         worker.handlers |= answering(
             {
-                "workbench_spmd_reserve": self.reserve,
-                "workbench_spmd_go": self.go,
-                "workbench_spmd_settle": self.settle,
-                "workbench_spmd_keep": self.keep,
+                protocol.RESERVE: self.reserve,
+                protocol.GO: self.go,
+                protocol.SETTLE: self.settle,
+                protocol.KEEP: self.keep,
             }
         )
-        worker.stream_handlers["workbench_spmd_end"] = self.end
+        worker.stream_handlers[protocol.END] = self.end
 
-    async def reserve(
-        self, *, call: str, name: str, serial: int, ranks: Sequence[int], contents: bytes, keys: Sequence[Key]
-    ) -> dict[str, Any]:
-        """Get ready for a call.
-
-        Parameters
-        ----------
-        call
-            Identity of the call.
-        name
-            What messages call it.
-        serial, ranks
-            The communicator: its number, and the ranks of the world that it has.
-        contents
-            Parcel with function, arguments and keyword arguments, and what turns the value into blocks, or None.
-        keys
-            Of what the slots among the arguments stand for.
-
-        Returns
-        -------
-        told : dict
-            ``missing``: keys that this rank does not hold; ``error``: why it cannot be done; ``ended``: that it was
-            called off; empty if it is ready.
-        """
+    async def reserve(self, **asked: Unpack[protocol.Reserve]) -> protocol.Ready:
+        """Get ready for a call."""
+        call, keys = asked["call"], asked["keys"]
         data = self._worker.data
         if missing := [key for key in keys if key not in data]:
             return {"missing": missing}
         if call in self._ended:
             raise CollectiveFailed("the call was called off")
-        ready = self._calls[call] = SpmdCall(call, name, serial, tuple(ranks))
+        ready = self._calls[call] = SpmdCall(call, asked["name"], asked["serial"], tuple(asked["ranks"]))
         ready.taken = {key: take(data, key) for key in keys}
         values = [ready.taken[key] for key in keys]
-        told = await asyncio.wrap_future(self._context.spmd_thread.submit(_unpack, ready, contents, values))
+        unpacking = self._context.spmd_thread.submit(_unpack, ready, asked["contents"], values)
+        told = await asyncio.wrap_future(unpacking)
         if told:
             self._calls.pop(call, None)
         return told
 
-    async def go(self, call: str, root: bool, limit: int | None) -> dict[str, Any]:
-        """Join in; return how it went: a ``value``, ``blocks``, an ``error``, or that it was ``ended``.
-
-        Beside a value or blocks: what was left behind, see `SpmdCall.left_behind`.
-
-        Parameters
-        ----------
-        root
-            Whether only the first rank tells its value.
-        limit
-            Bytes that a value may have; None for any number.
-        """
+    async def go(self, **asked: Unpack[protocol.Go]) -> protocol.Outcome:
+        """Join in; return how it went, and what was left behind, see `SpmdCall.left_behind`."""
+        call, root, limit = asked["call"], asked["root"], asked["limit"]
         ready = self._calls.get(call)
         if ready is None:
             raise CollectiveFailed("the call was called off")
@@ -131,9 +105,10 @@ class SpmdCalls:
                 self._calls.pop(call, None)
         return told
 
-    async def settle(self, call: str, serial: int) -> bool:
+    async def settle(self, **asked: Unpack[protocol.Settle]) -> bool:
         """Make the communicator of the last call, which has succeeded, fit for the next one; tell whether it is."""
-        return await asyncio.wrap_future(self._context.spmd_thread.submit(self._settle, call, serial))
+        settling = self._context.spmd_thread.submit(self._settle, asked["call"], asked["serial"])
+        return await asyncio.wrap_future(settling)
 
     def _settle(self, call: str, serial: int) -> bool:
         last, self._last = self._last, None
@@ -145,26 +120,26 @@ class SpmdCalls:
             _free(comm)
         return settled
 
-    def _run(self, ready: SpmdCall, root: bool, limit: int | None) -> dict[str, Any]:
+    def _run(self, ready: SpmdCall, root: bool, limit: int | None) -> protocol.Outcome:
         number = ready.ranks.index(self._context.rank)
         if self._last is not None:
             # Not before: what is made later may get the context of one that is freed, with the messages left there.
             _free(self._last[2])
             self._last = None
 
-        def tell(value: Any) -> dict[str, Any]:
+        def tell(value: Any) -> protocol.Outcome:
             if ready.to_blocks is None:
                 return {} if root and number else _told(value, limit)
             ready.made = ready.to_blocks(value, number)
             made = [told for told, _ in ready.made]
             return {"blocks": serialize.pack(made), "keys": [its.key for its in made]}
 
-        def run() -> dict[str, Any]:
+        def run() -> protocol.Outcome:
             with self._activity.running(ready.id, ready.name, ready.watch):
                 told = ready.run(self._communicators, tell)
             if ready.comm is not None:
                 self._last = ready.id, ready.left, ready.comm
-            return told | ready.left_behind()
+            return {**told, **ready.left_behind()}
 
         return _outcome(run)
 
@@ -173,16 +148,15 @@ class SpmdCalls:
         blocks = {made.key: block for made, block in self._calls.pop(call).made}
         return list(self._worker.update_data(blocks)["nbytes"].items())
 
-    def end(self, call: str, serial: int | None, reason: str) -> None:
+    def end(self, **asked: Unpack[protocol.End]) -> None:
         """Call it off, wherever it is; its communicator, if it has used one, is not used again."""
-        if serial is not None:
-            self._communicators.abandon(serial)
+        call = asked["call"]
+        if asked["serial"] is not None:
+            self._communicators.abandon(asked["serial"])
         # The request to get ready for it may be under way, or may even come later.
         self._ended.add(call)
-        later = asyncio.get_running_loop().call_later
-        later(_REMEMBER, self._ended.discard, call)
         if ready := self._calls.get(call):
-            ready.end(reason, later)
+            ready.end(asked["reason"], asyncio.get_running_loop().call_later)
             if not ready.running:
                 del self._calls[call]
 
@@ -204,25 +178,25 @@ def _free(comm: Communicator) -> None:
         comm.free_offspring()
 
 
-def _unpack(ready: SpmdCall, contents: bytes, values: Sequence[Any]) -> dict[str, Any]:
-    def unpack() -> dict[str, Any]:
+def _unpack(ready: SpmdCall, contents: bytes, values: Sequence[Any]) -> protocol.Ready:
+    def unpack() -> protocol.Ready:
         ready.unpack(contents, values)
         return {}
 
     return _outcome(unpack)
 
 
-def _outcome(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _outcome(step: Callable[[], T]) -> T:
     """Return what a step with code of the user tells; an error as data: an event loop would end with `SystemExit`."""
     try:
         return step()
     except CallEnded as error:
-        return {"ended": str(error)}
+        return cast("T", {"ended": str(error)})
     except BaseException as error:  # noqa: BLE001  (whatever it is)
-        return {"error": serialize.pack_error(error)}
+        return cast("T", {"error": serialize.pack_error(error)})
 
 
-def _told(value: Any, limit: int | None) -> dict[str, Any]:
+def _told(value: Any, limit: int | None) -> protocol.Outcome:
     """Return what is told of a value: how many bytes it has, and the value itself unless these are too many."""
     from distributed.protocol.serialize import to_serialize
 

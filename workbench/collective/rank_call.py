@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.collective import serialize
+from workbench.collective.protocol import Outcome
 from workbench.mpi.call_state import CallEnded, Watch
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import abandon, is_over
@@ -171,15 +172,8 @@ class SpmdCall:
         for request in self.left:
             abandon(request)
 
-    def left_behind(self) -> dict[str, Any]:
-        """Return what would come between the next call and its messages, on the same communicator.
-
-        Returns
-        -------
-        dict
-            ``pending``: whether there are requests that are not complete, or may be; ``messages``: as of `Watch`, and
-            of all ranks the sum is a multiple of `KEYS` + 1 where each message was received.
-        """
+    def left_behind(self) -> Outcome:
+        """Return what would come between the next call and its messages, on the same communicator."""
         watch = self.watch
         return {"pending": bool(self.left) or watch.doubtful or watch.unknown > 0, "messages": watch.messages & KEYS}
 

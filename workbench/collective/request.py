@@ -6,12 +6,13 @@ import functools
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.collective import broadcast, serialize
 from workbench.collective.globals import taken_along
+from workbench.collective.protocol import Call
 from workbench.collective.serialize import Slot
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placement import from_results, layout, pinning, rows, sources
@@ -38,30 +39,36 @@ class Request:
 
     client: Client
     """Of the cluster."""
-    name: str
-    """What messages call it."""
-    contents: bytes
-    """Parcel of function and arguments, or of the slot for that parcel."""
-    keys: list[list[Key]]
-    """For each rank, what the slots among the arguments stand for; for all ranks the same if there is one item."""
-    addresses: list[str] | None
-    """Ranks that hold the blocks; None: all of the world."""
-    world: int | None
-    """Index of the world; None: that of the blocks."""
+    message: Call
+    """What the head gets. The timeout is for all of it; the head gets what is left of that."""
     result: str
     """One of `RESULTS`."""
-    limit: int | None
-    """Bytes that may travel back; None for any number."""
-    timeout: float | None
-    """Seconds for all of it; None for as long as it takes."""
     patience: float
     """Seconds without progress after which it is told where the ranks are."""
     needs: list[Future[Any]]
     """What has to be computed before; and to be kept until the end."""
     large: dict[int, Any]
     """What is to be broadcast before, by the number of its slot; the keys are not known yet."""
-    call: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Identity of the call."""
+
+    @property
+    def call(self) -> str:
+        """Identity of the call."""
+        return self.message["call"]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.message["name"]
+
+    @property
+    def contents(self) -> bytes:
+        """Parcel of function and arguments, or of the slot for that parcel."""
+        return self.message["contents"]
+
+    @property
+    def keys(self) -> list[list[Key]]:
+        """What the slots among the arguments stand for on each rank."""
+        return self.message["keys"]
 
 
 def request(
@@ -74,8 +81,9 @@ def request(
     world: int | None,
     limit: float | str | None,
     timeout: float | str | None,
+    name: str | None = None,
 ) -> Request:
-    """Return the request for a call, as `workbench.run_on_ranks` was asked for it.
+    """Return the request for a call, as `workbench.run_on_ranks` was asked for it; `name` is what messages call it.
 
     Raises
     ------
@@ -87,7 +95,7 @@ def request(
     from dask.base import is_dask_collection
     from dask.utils import funcname
 
-    name = funcname(function)
+    name = name or funcname(function)
     if not callable(function):
         raise InvalidRequest(f"{function!r} was given to run on the ranks: a function is needed, fn(comm, ...)")
     if result not in RESULTS:
@@ -128,17 +136,23 @@ def request(
         columns.append([None] * len(pins or [None]))
     return Request(
         client=client,
-        name=name,
-        contents=contents,
-        keys=[
-            [future.key if (future := column[number]) else "" for column in columns]
-            for number in range(len(pins or [None]))
-        ],
-        addresses=[pin.address for pin in pins] if pins else None,
-        world=world,
+        message={
+            "call": uuid.uuid4().hex,
+            "client": client.id,
+            "name": name,
+            "origin": None,
+            "contents": contents,
+            "keys": [
+                [future.key if (future := column[number]) else "" for column in columns]
+                for number in range(len(pins or [None]))
+            ],
+            "addresses": [pin.address for pin in pins] if pins else None,
+            "world": world,
+            "root": result == "root",
+            "limit": _limit(limit),
+            "timeout": None if timeout is None else config.time_span("timeout", timeout),
+        },
         result=result,
-        limit=_limit(limit),
-        timeout=None if timeout is None else config.time_span("timeout", timeout),
         patience=config.seconds("spmd.watchdog"),
         needs=[future for column in columns for future in dict.fromkeys(column) if future],
         large=large,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.collective import serialize
+from workbench.collective.protocol import Answer
 from workbench.collective.request import Request
 from workbench.errors import CollectiveFailed, PlacementError
 from workbench.placement import from_results, pinning, sources
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-def read(request: Request, told: Mapping[str, Any]) -> Any:
+def read(request: Request, told: Answer) -> Any:
     """Return what a call returns, from what the head told of it.
 
     Raises

@@ -17,6 +17,7 @@ from typing import Any
 
 import cloudpickle
 
+from workbench.collective.protocol import Error
 from workbench.errors import CollectiveFailed
 
 # Bytes of an error that travels as itself, and characters of one that does so in words: all ranks may have one.
@@ -84,12 +85,12 @@ def bare(error: BaseException) -> BaseException:
     return error.with_traceback(stack)
 
 
-def pack_error(error: BaseException) -> dict[str, Any]:
+def pack_error(error: BaseException) -> Error:
     """Return an error that was caught for its journey: as itself, and in words for those who cannot read that."""
     import tblib.pickling_support
 
     stack = bare(error).__traceback__
-    told = {
+    told: Error = {
         "words": _cut(_in_words(error), _LONGEST_WORDS),
         "stack": _cut("".join(traceback.format_exception(error)), _LONGEST_STACK),
         "parcel": None,
@@ -100,7 +101,7 @@ def pack_error(error: BaseException) -> dict[str, Any]:
         unpack(parcel)
     except Exception:  # noqa: BLE001  (whatever it is made of: then the words have to do)
         return told
-    return told | {"parcel": parcel} if len(parcel) <= _LARGEST_ERROR else told
+    return {**told, "parcel": parcel} if len(parcel) <= _LARGEST_ERROR else told
 
 
 def unpack_error(told: Mapping[str, Any], note: str) -> Exception:

@@ -55,11 +55,11 @@ class HeadSource:
 
     async def ask(self, since: int) -> Update:
         """As `Source.ask`."""
-        return await self._answer(Update.unpack, "metrics", _PATIENCE if since else _FIRST, since=since)
+        return await self._answer(Update.unpack, "workbench_metrics", _PATIENCE if since else _FIRST, since=since)
 
     async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As `Source.pair`."""
-        return await self._answer(_unpack_pair, "metrics_pair", _PATIENCE, source=source, target=target)
+        return await self._answer(_unpack_pair, "workbench_metrics_pair", _PATIENCE, source=source, target=target)
 
     async def _answer(self, unpack: Callable[[Any], _Told], operation: str, patience: float, **asked: int) -> _Told:
         try:

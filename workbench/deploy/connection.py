@@ -149,7 +149,7 @@ class HeadConnection(HeadClient):
 
     async def ask(self, timeout: float | None = None) -> None:
         """Ask the head for the state of the cluster; raises as `call`."""
-        self._job.update(registry.from_dict(await self.call("status", timeout)))
+        self._job.update(registry.from_dict(await self.call("workbench_status", timeout)))
 
     async def ask_while_looking(self) -> None:
         """Ask the head, but do not insist: if it has failed meanwhile its record tells why."""
@@ -221,7 +221,7 @@ class HeadConnection(HeadClient):
         """Return everything that the head has measured and kept; raises as `refresh`."""
         from workbench.metrics.update import Update
 
-        return Update.unpack(await self.call("metrics", config.seconds("connect-timeout"), since=0))
+        return Update.unpack(await self.call("workbench_metrics", config.seconds("connect-timeout"), since=0))
 
     def unreachable(self, error: BaseException) -> HeadUnreachable:
         """As `HeadClient.unreachable`."""
@@ -243,7 +243,7 @@ class HeadConnection(HeadClient):
 
     async def ask_to_end(self) -> None:
         """Ask the head to end the cluster; return when it has said yes, or is gone."""
-        closing = self.call("close", config.seconds("connect-timeout"), reason="the user has closed it")
+        closing = self.call("workbench_close", config.seconds("connect-timeout"), reason="the user has closed it")
         await self._done_while_it_runs(closing)
 
     async def _done_while_it_runs(self, call: Awaitable[None]) -> bool:

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import signal
 import threading
 import time
@@ -240,12 +239,8 @@ class Head:
         self.end(reason)
 
     async def _rest(self) -> None:
-        async def nothing() -> None: ...
-
         await self.scheduler.rest()
-        # Their turn comes behind all calls on all ranks; a world that refuses them makes no others either.
-        turns = [self.collectives.run(world, "drain", nothing, math.inf) for world in self.worlds]
-        await asyncio.gather(*turns, self.cells.rest(), return_exceptions=True)
+        await asyncio.gather(self.collectives.rest(), self.cells.rest())
         await asyncio.sleep(_FETCH)
 
     async def _watch_lease(self) -> None:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from workbench.cells import protocol as cells
+from workbench.collective import protocol as collective
 from workbench.log.debug_log import is_written, write
 
 # Not those that clients repeat in order to look.
@@ -21,14 +23,14 @@ _CHANGES = frozenset(
         "run_function",
         "scatter",
         "terminate",
-        "workbench_broadcast",
-        "workbench_broadcast_begin",
-        "workbench_cells_begin",
-        "workbench_cells_interrupt",
+        collective.BROADCAST,
+        collective.BROADCAST_BEGIN,
+        cells.BEGIN,
+        cells.INTERRUPT,
         "workbench_close",
         "workbench_restart",
         "workbench_scale",
-        "workbench_spmd",
+        collective.CALL,
     }
 )
 

@@ -14,6 +14,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.protocol import pickle
 
 from workbench import comm
+from workbench.cells import protocol as cells
+from workbench.collective import protocol as collective
 from workbench.comm.unix_http import UnixHTTP
 from workbench.errors import WorkbenchError
 from workbench.head import request_log
@@ -45,9 +47,9 @@ SETTINGS = {
 # What clients ask for beside graphs that a cluster which drains does not begin any more.
 _WORK = (
     "scatter",
-    "workbench_spmd",
-    "workbench_broadcast_begin",
-    "workbench_cells_begin",
+    collective.CALL,
+    collective.BROADCAST_BEGIN,
+    cells.BEGIN,
     "workbench_scale",
     "workbench_restart",
 )

@@ -148,7 +148,7 @@ def _ask(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, 
 def _ask_head(client: Client) -> Promise[Any]:
     """Begin to ask how long ranks have waited for others until now: the head tells it when it has heard of it."""
     head, timeout = ClientHead(client, _PURPOSE), config.seconds("connect-timeout")
-    return head.submit("metrics_met", timeout, until=head.wait("time", timeout))
+    return head.submit("workbench_metrics_met", timeout, until=head.wait("workbench_time", timeout))
 
 
 def _told(answer: Promise[Any]) -> Met:

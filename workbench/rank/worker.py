@@ -12,6 +12,7 @@ from distributed import Worker
 
 from workbench import comm, config
 from workbench.cells.rank import Cells
+from workbench.collective import protocol
 from workbench.collective.broadcast_rank import Broadcasts
 from workbench.collective.rank import SpmdCalls
 from workbench.collective.rank_rpc import answering
@@ -150,7 +151,7 @@ async def serve(
     async def where() -> dict[str, Any] | None:
         return calls.where() or cells.where()
 
-    worker.handlers |= answering({"workbench_where": where})
+    worker.handlers |= answering({protocol.WHERE: where})
     times["serving"] = time.time()
     async with worker:
         ready.set()

@@ -55,7 +55,7 @@ async def _ask(name: str, heard: dict[str, Any]) -> None:
             try:
                 await connection.open()
                 while True:
-                    heard[name] = await connection.call("pulse", _ANSWER)
+                    heard[name] = await connection.call("workbench_pulse", _ANSWER)
                     pause = _EVERY
                     await asyncio.sleep(_EVERY)
             finally:

@@ -41,7 +41,7 @@ class HeadClient(ABC):
         Parameters
         ----------
         operation
-            Its name without ``workbench_``.
+            Name of the handler.
         timeout
             Seconds for the answer; None: as long as the head lives.
         **message
@@ -57,7 +57,7 @@ class HeadClient(ABC):
         try:
             # A head that is suspended or stuck keeps its connections, so only a deadline ends the wait.
             async with asyncio.timeout(timeout):
-                return await getattr(self.head, f"workbench_{operation}")(**message)
+                return await getattr(self.head, operation)(**message)
         except BaseException as error:
             if is_lost(error):
                 raise self.unreachable(error) from error

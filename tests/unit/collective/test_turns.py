@@ -67,11 +67,12 @@ def _soon(monkeypatch):
 
 def prepare(scheduler: Any, world: Any, deadline: float) -> head_call.Run:
     members = Asking(scheduler, 0, RANKS, "the call f")
-    return head_call.Run(scheduler, Collectives(), world, members, call="1", name="f", client="me", deadline=deadline)
+    asked: Any = {"call": "1", "name": "f", "client": "me", "contents": b"", "keys": [[]], "root": False, "limit": None}
+    return head_call.Run(scheduler, Collectives(), world, members, asked, deadline=deadline)
 
 
 def start(run: head_call.Run) -> Any:
-    return asyncio.ensure_future(run.run(b"", [[]], root=False, limit=None))
+    return asyncio.ensure_future(run.run())
 
 
 async def ends(call: Any) -> Any:

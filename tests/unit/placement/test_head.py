@@ -40,7 +40,7 @@ async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_ran
 @pytest.mark.parametrize("blocks", [0, 2, 4])
 def test_another_number_of_blocks_than_of_ranks_is_refused(blocks):
     members = Asking(None, 0, {0: "a", 1: "b", 2: "c"}, "the call f")
-    run = Run(None, None, None, members, call="0", name="f", client="client", deadline=1)
+    run = Run(None, None, None, members, {"call": "0", "name": "f", "client": "client"}, deadline=1)
 
     with pytest.raises(InvalidRequest, match=rf"^f was given {blocks} blocks for 3 ranks: one block for each rank"):
         run._needs([["key"]] * blocks)

@@ -31,7 +31,7 @@ async def test_a_handler_gets_its_message_as_it_is():
     async def handler(**message):
         return message
 
-    answer = await ClientHead(client(workbench_fit=handler), "a fit").call("fit", 60, timeout=3, call="x")
+    answer = await ClientHead(client(workbench_fit=handler), "a fit").call("workbench_fit", 60, timeout=3, call="x")
     assert answer == {"timeout": 3, "call": "x"}
 
 
@@ -40,13 +40,13 @@ async def test_a_head_that_is_silent_is_reported_after_the_timeout():
         await asyncio.Event().wait()
 
     with pytest.raises(HeadUnreachable, match=r"lost during a fit \(TimeoutError\).*%mpicluster list"):
-        await ClientHead(client(workbench_fit=handler), "a fit").call("fit", 0)
+        await ClientHead(client(workbench_fit=handler), "a fit").call("workbench_fit", 0)
 
 
 async def test_a_connection_that_breaks_is_reported_with_its_cause():
     broken = ConnectionResetError("by peer")
     with pytest.raises(HeadUnreachable, match=r"a fit \(ConnectionResetError\)") as raised:
-        await ClientHead(client(workbench_fit=raising(broken)), "a fit").call("fit")
+        await ClientHead(client(workbench_fit=raising(broken)), "a fit").call("workbench_fit")
     assert raised.value.__cause__ is broken
 
 
@@ -55,13 +55,13 @@ async def test_a_client_that_closes_its_connections_meanwhile_has_lost_its_head(
     await pool.close()
     closing = SimpleNamespace(status="closing", scheduler=PooledRPCCall("tcp://127.0.0.1:9", pool))
     with pytest.raises(HeadUnreachable, match="a fit"):
-        await ClientHead(closing, "a fit").call("fit")
+        await ClientHead(closing, "a fit").call("workbench_fit")
 
 
 @pytest.mark.parametrize("error", [CollectiveTimeout("not in time"), RuntimeError("of the handler"), ValueError()])
 async def test_an_error_of_a_handler_is_raised_as_it_is(error):
     with pytest.raises(type(error)) as raised:
-        await ClientHead(client(workbench_fit=raising(error)), "a fit").call("fit")
+        await ClientHead(client(workbench_fit=raising(error)), "a fit").call("workbench_fit")
     assert raised.value is error
 
 
@@ -70,15 +70,15 @@ async def test_another_scheduler_which_returns_none_is_no_head():
         return None
 
     head = ClientHead(client(workbench_fit=unknown), "a fit")
-    assert await head.call("fit") is None
+    assert await head.call("workbench_fit") is None
     with pytest.raises(InvalidRequest, match=rf"{ADDRESS}, which is no MPICluster: a fit needs one"):
-        await head.begin("fit")
+        await head.begin("workbench_fit")
 
 
 def test_a_thread_does_not_wait_for_a_client_that_is_closed():
     closed = SimpleNamespace(status="closed", scheduler=None)
     with pytest.raises(HeadUnreachable, match="the client was closed"):
-        ClientHead(closed, "a fit").wait("fit", 60)
+        ClientHead(closed, "a fit").wait("workbench_fit", 60)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("Event loop is closed"), CancelledError()])
@@ -89,4 +89,4 @@ def test_a_loop_that_ends_meanwhile_has_lost_the_head(error):
     ending = client()
     ending.sync = sync
     with pytest.raises(HeadUnreachable):
-        ClientHead(ending, "a fit").wait("fit", 60)
+        ClientHead(ending, "a fit").wait("workbench_fit", 60)

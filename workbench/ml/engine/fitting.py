@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import uuid
@@ -103,8 +102,10 @@ def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     listener = Listener(client, fit, report) if report else None
     args = [task, _starts(data), fit, listener is not None, *data.columns()]
     # Nobody who calls `fit` could ask for more.
-    asked = request(on_rank, args, {}, client=client, result="root", world=None, limit=math.inf, timeout=None)
-    call = Call(dataclasses.replace(asked, name=f"{task.checks.estimator}.fit"))
+    name = f"{task.checks.estimator}.fit"
+    call = Call(
+        request(on_rank, args, {}, client=client, result="root", world=None, limit=math.inf, timeout=None, name=name)
+    )
     if listener is None:
         return call.result()[0]
     listener.listen(call)
