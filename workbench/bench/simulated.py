@@ -158,7 +158,8 @@ class Simulated:
         per = self.layout.cores[0]
         taken = home * per + (np.arange(ranks) - np.searchsorted(home, home)) % per
         np.add.at(core, taken, its["cpu"])
-        return np.stack([its[name] for name in RANK], axis=1), node, np.clip(core, 0, 100)
+        unknown = np.full(ranks, np.nan)
+        return np.stack([its.get(name, unknown) for name in RANK], axis=1), node, np.clip(core, 0, 100)
 
     def _now(self, tick: int) -> tuple[Now, ...]:
         phase, moment = self._phase(tick), self._began + tick * TICK

@@ -12,9 +12,9 @@ import numpy as np
 import psutil
 
 from workbench.metrics import system
-from workbench.metrics.node_message import VALUES, pack_rows
+from workbench.metrics.node_message import pack_rows
 from workbench.metrics.rank_sample import Told
-from workbench.metrics.schema import TICK
+from workbench.metrics.schema import COUNTERS, PARTS, SAMPLED, TICK
 from workbench.metrics.shared_slots import Board
 from workbench.mpi.operation_names import OPERATIONS
 
@@ -59,7 +59,7 @@ class NodeReport:
         self._met: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._since = self._ticked = time.monotonic()
-        self._looked: dict[int, system.Process] = {}
+        self._looked: dict[int, system.ProcessUsage] = {}
 
     def tick(self) -> None:
         """Send the message of this node, if it is this rank's turn."""
@@ -95,7 +95,7 @@ class NodeReport:
             "node": node.tobytes(),
             "cores": cores.tobytes(),
             "ranks": list(told),
-            "values": pack_rows(tuple(getattr(its, name) for name in VALUES) for its in told.values()),
+            "values": pack_rows([its.values[name] for name in SAMPLED] for its in told.values()),
             "now": [
                 (its.what, its.operation, its.since + zero, now - its.time if now - its.time > _SILENT else 0.0)
                 for its in told.values()
@@ -112,12 +112,12 @@ class NodeReport:
         try:
             seen = system.process(psutil.Process(its.pid))
         except psutil.Error:
-            return dataclasses.replace(its, cpu=0.0, busy=0.0, stuck=0.0, waits=0.0, closed=0.0, tasks=0.0)
+            return dataclasses.replace(its, values={**its.values, **dict.fromkeys((*COUNTERS, *PARTS, "tasks"), 0.0)})
         before = self._looked.get(rank, seen)
         self._looked[rank] = seen
-        cpu = 100 * (seen.cpu - before.cpu) / max(seen.time - before.time, TICK / 2)
         # It holds the interpreter, so it computes, or waits in C code that knows nothing of others.
-        return dataclasses.replace(its, cpu=cpu, memory=float(seen.memory), busy=1.0, stuck=0.0, waits=0.0, closed=0.0)
+        parts = {**dict.fromkeys(PARTS, 0.0), "busy": 1.0}
+        return dataclasses.replace(its, values={**its.values, **seen.since(before), **parts})
 
     def _is_new(self, key: tuple[int, ...], value: Any) -> bool:
         if self._said.get(key) == value:

@@ -31,22 +31,8 @@ class Told:
 
     time: float
     pid: int
-    cpu: float
-    """Percent of one core."""
-    memory: float
-    threads: float
-    read: float
-    """Bytes a second, as `written`."""
-    written: float
-    tasks: float
-    busy: float
-    """Part of the tick in which code of users ran."""
-    stuck: float
-    """Part of the tick in the MPI operation that it is in now."""
-    waits: float
-    """Part of the tick in operations that do nothing but wait, and have ended."""
-    closed: float
-    """Part of the tick in other operations that have ended."""
+    values: Mapping[str, float]
+    """By the names of `workbench.metrics.schema.SAMPLED`."""
     what: str = ""
     operation: str | None = None
     since: float = 0.0

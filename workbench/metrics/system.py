@@ -12,36 +12,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
-from workbench.metrics.schema import NODE
+from workbench.metrics.schema import COUNTERS, NODE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Process:
-    """A process: what it has used so far, and has now."""
+class ProcessUsage:
+    """What a process has used so far, and has now."""
 
     time: float
-    """When this was looked at, in seconds of `time.monotonic`."""
-    cpu: float
-    """Seconds of all its threads."""
-    memory: int
-    """Bytes, resident."""
-    threads: int
-    read: int
-    """Bytes from files; 0 where the system does not tell."""
-    written: int
+    """When this was measured, in seconds of `time.monotonic`."""
+    values: Mapping[str, float]
+    """By the names of `RANK`, totals so far of `COUNTERS`; 0 where the system has no number."""
+
+    def since(self, before: ProcessUsage) -> dict[str, float]:
+        """Return the numbers of the time between two measurements: rates for totals."""
+        passed = max(self.time - before.time, 1e-3)
+        return {
+            name: (value - before.values[name]) / passed if name in COUNTERS else value
+            for name, value in self.values.items()
+        }
 
 
-def process(of: psutil.Process) -> Process:
-    """Look at a process.
-
-    Raises
-    ------
-    psutil.NoSuchProcess
-        If it has ended.
-    """
+def process(of: psutil.Process) -> ProcessUsage:
+    """Measure a process; raises `psutil.NoSuchProcess` if the process has ended."""
     with of.oneshot():
         # the kernel counts in ticks of 10 ms for others, and by a clock for the process itself
         cpu = time.process_time() if of.pid == os.getpid() else sum(of.cpu_times()[:2])
@@ -50,7 +46,14 @@ def process(of: psutil.Process) -> Process:
         with contextlib.suppress(psutil.AccessDenied, AttributeError):
             files = of.io_counters()
             read, written = files.read_bytes, files.write_bytes
-        return Process(time.monotonic(), cpu, of.memory_info().rss, of.num_threads(), read, written)
+        values = {
+            "cpu": 100 * cpu,
+            "memory": float(of.memory_info().rss),
+            "threads": float(of.num_threads()),
+            "read": float(read),
+            "written": float(written),
+        }
+        return ProcessUsage(time.monotonic(), values)
 
 
 class Node:

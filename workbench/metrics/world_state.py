@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.node_message import SENT, SIZED, VALUES, WHEN, WHO, rows
-from workbench.metrics.schema import KINDS, RANK
+from workbench.metrics.node_message import SENT, SIZED, WHEN, WHO, rows
+from workbench.metrics.schema import KINDS, RANK, SAMPLED
 from workbench.metrics.update import Now
 from workbench.metrics.wait_times import LATE, Meetings
 from workbench.mpi.operation_names import OPERATIONS, WAITS
@@ -18,7 +18,6 @@ from workbench.mpi.size_bins import SIZES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_COLUMN = {name: index for index, name in enumerate(VALUES)}
 # How much of the share of waiting is that of the last half second: meetings are a sample.
 _SMOOTH = 0.5
 
@@ -40,7 +39,7 @@ class WorldState:
         self.start, self.by_node = start, by_node
         self.nodes = [""] * size
         """Host of each rank; nothing of one that has not come yet."""
-        self._values = np.full((size, len(VALUES)), np.nan)
+        self._values = np.full((size, len(SAMPLED)), np.nan)
         self._told = np.full(size, -np.inf)
         self.now: list[Now] = [Now("", None, 0.0)] * size
         self.sent = np.zeros((2, len(KINDS), size, size))
@@ -67,7 +66,7 @@ class WorldState:
     def take(self, message: Mapping[str, Any], now: float) -> None:
         """Take the message of a node, which came now, in seconds since the epoch."""
         ranks = np.array(message["ranks"], np.intp)
-        self._values[ranks] = rows(message["values"], VALUES)
+        self._values[ranks] = rows(message["values"], SAMPLED)
         self._told[ranks] = now
         for rank, doing in zip(message["ranks"], message["now"], strict=True):
             self.now[rank] = Now(*doing)
@@ -91,13 +90,13 @@ class WorldState:
             Seconds after which what a rank has told is of no use any more.
         """
         self._learn_waiting(now)
-        values = {name: self._values[:, column] for name, column in _COLUMN.items()}
+        values = dict(zip(SAMPLED, self._values.T, strict=True))
         waiting = values["stuck"] + values["waits"] + self._share * values["closed"]
         in_mpi = values["stuck"] + values["waits"] + values["closed"]
         busy = np.clip(np.maximum(values["busy"], in_mpi), 0.0, 1.0)
         sent, received = self._rates(passed)
         columns = {
-            **{name: values[name] for name in RANK if name in values},
+            **values,
             "compute": np.maximum(busy - in_mpi, 0.0),
             "mpi": np.maximum(in_mpi - waiting, 0.0),
             "waiting": np.minimum(waiting, 1.0),

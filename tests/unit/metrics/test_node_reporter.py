@@ -13,9 +13,10 @@ from support.patience import DEADLINE
 from workbench.metrics import clock_offset as clock_module
 from workbench.metrics.clock_offset import HeadClock
 from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.node_message import SENT, VALUES, WHEN, WHO, rows
+from workbench.metrics.node_message import SENT, WHEN, WHO, rows
 from workbench.metrics.node_reporter import NodeReport
 from workbench.metrics.rank_sample import Ended, Told
+from workbench.metrics.schema import SAMPLED
 from workbench.metrics.shared_slots import Board
 from workbench.mpi.operation_names import OPERATIONS
 
@@ -39,7 +40,8 @@ class Node:
         return NodeReport(context, self.board, "first", self.said[rank].append, lambda: self.ahead)
 
     def tell(self, rank, *, ago=0.0, **facts):
-        known = dict.fromkeys(VALUES, 0.0) | {"time": time.monotonic() - ago, "pid": os.getpid()}
+        values = {name: facts.pop(name, 0.0) for name in SAMPLED}
+        known = {"time": time.monotonic() - ago, "pid": os.getpid(), "values": values}
         self.board.write(rank, Told(**known | facts))
 
     def tick(self):
@@ -66,7 +68,7 @@ def test_the_first_rank_of_a_node_speaks_for_all_of_them(node):
     [said] = node.said[2]
     assert node.said[3] == []
     assert (said["world"], said["start"], said["ranks"]) == (1, "first", [2, 3])
-    assert rows(said["values"], VALUES)[:, VALUES.index("cpu")].tolist() == [20.0, 30.0]
+    assert rows(said["values"], SAMPLED)[:, SAMPLED.index("cpu")].tolist() == [20.0, 30.0]
     what, operation, since, silent = said["now"][1]
     assert (what, operation, silent) == ("f", "Bcast", 0.0)
     assert time.time() - since == pytest.approx(5, abs=1)
@@ -97,9 +99,9 @@ def test_another_rank_speaks_when_the_first_is_silent_and_says_for_how_long(node
     assert said["ranks"] == [2, 3]
     assert said["now"][0][3] == pytest.approx(4.0, abs=1)
     assert rows(said["sent"], SENT).tolist() == [[2, 0, 1, 10, 1]], "all totals"
-    values = rows(said["values"], VALUES)[0]
-    assert values[VALUES.index("memory")] > 1e6, "seen from outside"
-    assert values[VALUES.index("busy")] == 1.0
+    values = rows(said["values"], SAMPLED)[0]
+    assert values[SAMPLED.index("memory")] > 1e6, "seen from outside"
+    assert values[SAMPLED.index("busy")] == 1.0
 
 
 def test_of_a_rank_that_is_gone_nothing_is_seen_from_outside(node):
@@ -108,8 +110,8 @@ def test_of_a_rank_that_is_gone_nothing_is_seen_from_outside(node):
     for _ in range(2):
         node.tell(3)
         node.reports[3].tick()
-    values = rows(node.said[3][0]["values"], VALUES)[0]
-    assert values[VALUES.index("cpu")] == values[VALUES.index("busy")] == 0.0
+    values = rows(node.said[3][0]["values"], SAMPLED)[0]
+    assert values[SAMPLED.index("cpu")] == values[SAMPLED.index("busy")] == 0.0
 
 
 def test_what_is_over_is_said_once_by_whoever_speaks(node):
