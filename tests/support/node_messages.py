@@ -43,7 +43,7 @@ def message(
     meetings
         Rank, key, number, name, entered, left.
     ended
-        As of `workbench.metrics.rank_sample.Ended`, dicts.
+        As of `workbench.metrics.rank_sample.FinishedCall`, dicts.
     **values
         Of all ranks, of `SAMPLED`; 0 where nothing is said.
     """

@@ -18,7 +18,7 @@ from workbench.placement import pinning
 if TYPE_CHECKING:
     from distributed import Client
 
-    from workbench.metrics.profile_frame import Met, ProfileFrame
+    from workbench.metrics.profile_frame import ProfileFrame, WaitedSeconds
 
 
 class Profile:
@@ -142,11 +142,11 @@ def _ask(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, 
     return {address: answer for address, answer in answers.items() if not isinstance(answer, Exception)}
 
 
-def _ask_head(client: Client) -> Promise[Met]:
+def _ask_head(client: Client) -> Promise[WaitedSeconds]:
     """Begin to ask how long ranks have waited for others until now: the head tells it when it has heard of it."""
     scheduler: Any = client.scheduler
 
-    async def ask() -> Met:
+    async def ask() -> WaitedSeconds:
         told = await scheduler.workbench_metrics_met(until=now)
         return {(world, rank, operation): seconds for world, rank, operation, *seconds in told}
 
@@ -157,7 +157,7 @@ def _ask_head(client: Client) -> Promise[Met]:
     return asyncio.run_coroutine_threadsafe(ask(), client.loop.asyncio_loop)  # type: ignore[union-attr]
 
 
-def _told(met: Promise[Met]) -> Met:
+def _told(met: Promise[WaitedSeconds]) -> WaitedSeconds:
     try:
         return met.result(config.seconds("connect-timeout"))
     except OSError as error:

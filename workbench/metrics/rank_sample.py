@@ -1,4 +1,4 @@
-"""What a rank writes on the board of its node at each tick."""
+"""What a rank writes to its shared slot at each tick."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.mpi.counters import Sites
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedCall:
     """A call or cell that has ended on this rank."""
 
     call: str
@@ -26,8 +26,8 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a rank tells of the last tick, and of all its time. Times are seconds of `time.monotonic` of its node."""
+class RankSample:
+    """A rank in the last tick, and its totals. Times are seconds of `time.monotonic` of its node."""
 
     time: float
     pid: int
@@ -44,12 +44,12 @@ class Told:
     """Calls, bytes and seconds so far."""
     meetings: list[tuple[int, int, str, float, float]] = field(default_factory=list)
     """As of `Counters.meetings`, of the last ticks."""
-    ended: list[Ended] = field(default_factory=list)
-    """What has ended of late; each is told more than once."""
+    ended: list[FinishedCall] = field(default_factory=list)
+    """The last calls that have ended; each is in several samples."""
 
 
 @dataclass(frozen=True)
-class Counted:
+class RankTotals:
     """What a rank has counted so far."""
 
     time: float

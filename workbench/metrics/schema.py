@@ -54,8 +54,8 @@ RANK_COLUMNS = (
 )
 """All numbers of a rank: the message of a node, the arrays of the head, tables, OpenMetrics and the dashboard follow.
 
-``compute``, ``mpi``, ``waiting`` and ``idle`` come to 1. `workbench.metrics.system.process` measures the numbers of a
-process, `workbench.metrics.sampler` the others, and `workbench.metrics.world_state` computes those of the head.
+``compute``, ``mpi``, ``waiting`` and ``idle`` come to 1. `workbench.metrics.system.process_usage` measures the numbers
+of a process, `workbench.metrics.sampler` the others, and `workbench.metrics.world_state` computes those of the head.
 """
 
 NODE_COLUMNS = (

@@ -1,4 +1,4 @@
-"""What the operating system tells of a process and of a node: CPU, memory, files, network."""
+"""What the operating system counts for a process and for a node: CPU, memory, files, network."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProcessUsage:
         }
 
 
-def process(of: psutil.Process) -> ProcessUsage:
+def process_usage(of: psutil.Process) -> ProcessUsage:
     """Measure a process; raises `psutil.NoSuchProcess` if the process has ended."""
     with of.oneshot():
         # the kernel counts in ticks of 10 ms for others, and by a clock for the process itself
@@ -56,8 +56,8 @@ def process(of: psutil.Process) -> ProcessUsage:
         return ProcessUsage(time.monotonic(), values)
 
 
-class Node:
-    """What a node does between one look at it and the next."""
+class NodeUsage:
+    """What a node has used between two samples."""
 
     def __init__(self) -> None:
         self._time = time.monotonic()
@@ -65,7 +65,7 @@ class Node:
         self._busy, self._all = _cores()
 
     def sample(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """Return what the node did since the last look.
+        """Return what the node has used since the last sample.
 
         Returns
         -------
@@ -91,15 +91,15 @@ class Node:
 
 def _cores() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the seconds that each core was busy, and all its seconds."""
-    times = [its._asdict() for its in psutil.cpu_times(percpu=True)]
-    idle = np.array([its["idle"] + its.get("iowait", 0.0) for its in times])
+    times = [core._asdict() for core in psutil.cpu_times(percpu=True)]
+    idle = np.array([core["idle"] + core.get("iowait", 0.0) for core in times])
     # the time of guests is in that of users already
-    everything = np.array([sum(its.values()) - its.get("guest", 0.0) - its.get("guest_nice", 0.0) for its in times])
+    everything = np.array([sum(core.values()) - core.get("guest", 0.0) - core.get("guest_nice", 0.0) for core in times])
     return everything - idle, everything
 
 
 def _totals() -> Mapping[str, float]:
-    """Return bytes so far by network and disk; what the system does not tell is missing."""
+    """Return bytes so far by network and disk; what the system does not count is missing."""
     totals: dict[str, float] = {}
     with contextlib.suppress(OSError, RuntimeError):
         if network := psutil.net_io_counters():

@@ -14,16 +14,16 @@ from workbench.metrics import clock_offset as clock_module
 from workbench.metrics.clock_offset import HeadClock
 from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
 from workbench.metrics.node_message import SENT, WHEN, WHO, rows
-from workbench.metrics.node_reporter import NodeReport
-from workbench.metrics.rank_sample import Ended, Told
+from workbench.metrics.node_reporter import NodeReporter
+from workbench.metrics.rank_sample import FinishedCall, RankSample
 from workbench.metrics.schema import SAMPLED
-from workbench.metrics.shared_slots import Board
+from workbench.metrics.shared_slots import SharedSlots
 from workbench.mpi.operation_names import OPERATIONS
 
 
 @pytest.fixture
 def board(tmp_path):
-    board = Board(tmp_path / "board")
+    board = SharedSlots(tmp_path / "board")
     yield board
     board.close()
 
@@ -37,12 +37,12 @@ class Node:
 
     def _report(self, rank):
         context = SimpleNamespace(rank=rank, nodes=(0, 0, 2, 2), world=1)
-        return NodeReport(context, self.board, "first", self.said[rank].append, lambda: self.ahead)
+        return NodeReporter(context, self.board, "first", self.said[rank].append, lambda: self.ahead)
 
     def tell(self, rank, *, ago=0.0, **facts):
         values = {name: facts.pop(name, 0.0) for name in SAMPLED}
         known = {"time": time.monotonic() - ago, "pid": os.getpid(), "values": values}
-        self.board.write(rank, Told(**known | facts))
+        self.board.write(rank, RankSample(**known | facts))
 
     def tick(self):
         for report in self.reports.values():
@@ -117,7 +117,7 @@ def test_of_a_rank_that_is_gone_nothing_is_seen_from_outside(node):
 def test_what_is_over_is_said_once_by_whoever_speaks(node):
     node.begin()
     now = time.monotonic()
-    over = Ended("abc", "f", now - 1, now, mpi=0.5, operations=3, bytes=80)
+    over = FinishedCall("abc", "f", now - 1, now, mpi=0.5, operations=3, bytes=80)
     met = (7, 1, "Bcast", now - 1, now)
     for _ in range(2):
         node.tell(2, ended=[over], meetings=[met])
@@ -135,7 +135,7 @@ def test_what_is_over_is_said_once_by_whoever_speaks(node):
     assert [said["ended"] for said in node.said[3]] == [[]]
     assert [said["who"] for said in node.said[3]] == [b""]
     # and rank 2 comes back, not knowing that somebody else has spoken
-    node.reports[2]._ticked -= 10.0
+    node.reports[2]._last_tick -= 10.0
     for _ in range(3):
         node.tell(2, ended=[over], meetings=[met])
         node.tick()
@@ -171,13 +171,13 @@ async def test_the_clock_of_the_head_is_that_of_the_quickest_answer():
     clock = HeadClock(SimpleNamespace(scheduler=Scheduler()), is_local=False)
     assert clock.ahead() is None
     assert HeadClock(SimpleNamespace(), is_local=True).ahead() == 0.0
-    assert await clock._look() == pytest.approx(50.0, abs=0.5)
+    assert await clock._poll() == pytest.approx(50.0, abs=0.5)
 
 
 async def test_only_a_rank_that_speaks_for_its_node_asks_the_head_for_the_time(monkeypatch):
     import asyncio
 
-    monkeypatch.setattr(clock_module, "_NOTICE", 0)
+    monkeypatch.setattr(clock_module, "_DEMAND_POLL_INTERVAL_S", 0)
     asked = asyncio.Event()
 
     class Scheduler:
