@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.metrics.node_message import VALUES, pack_rows
-from workbench.metrics.schema import NODE
+from workbench.metrics.node_message import pack_rows
+from workbench.metrics.schema import NODE, SAMPLED
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
 
@@ -43,9 +43,9 @@ def message(
     meetings
         Rank, key, number, name, entered, left.
     ended
-        As of `workbench.metrics.rank_sample.Ended`, dicts.
+        As of `workbench.metrics.rank_sample.FinishedCall`, dicts.
     **values
-        Of all ranks, of `VALUES`; 0 where nothing is said.
+        Of all ranks, of `SAMPLED`; 0 where nothing is said.
     """
     who = [(rank, key, number, OPERATIONS.index(name)) for rank, key, number, name, _, _ in meetings]
     return {
@@ -55,7 +55,7 @@ def message(
         "node": np.arange(len(NODE), dtype=np.float32).tobytes(),
         "cores": np.full(cores, 50, np.uint8).tobytes(),
         "ranks": list(ranks),
-        "values": np.array([[values.get(name, 0.0) for name in VALUES] for _ in ranks], np.float64).tobytes(),
+        "values": np.array([[values.get(name, 0.0) for name in SAMPLED] for _ in ranks], np.float64).tobytes(),
         "now": now or [("", None, 0.0, 0.0)] * len(ranks),
         "sent": pack_rows(sent),
         "operations": pack_rows((rank, OPERATIONS.index(name), *counts) for rank, name, *counts in operations),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
-from workbench.metrics.update import Layout, Now, Place, Traffic, Update
+from workbench.metrics.update import Layout, RankActivity, RankPlace, Traffic, Update
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
 
@@ -58,7 +58,7 @@ class Simulated:
         history: float = 180.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        places = tuple(Place(0, rank, rank * nodes // ranks) for rank in range(ranks))
+        places = tuple(RankPlace(0, rank, rank * nodes // ranks) for rank in range(ranks))
         names = tuple(f"node{node + 1:03}" for node in range(nodes))
         self.layout = Layout(1, places, names, (cores,) * nodes)
         self.straggler = 2 * ranks // 3
@@ -158,17 +158,18 @@ class Simulated:
         per = self.layout.cores[0]
         taken = home * per + (np.arange(ranks) - np.searchsorted(home, home)) % per
         np.add.at(core, taken, its["cpu"])
-        return np.stack([its[name] for name in RANK], axis=1), node, np.clip(core, 0, 100)
+        unknown = np.full(ranks, np.nan)
+        return np.stack([its.get(name, unknown) for name in RANK], axis=1), node, np.clip(core, 0, 100)
 
-    def _now(self, tick: int) -> tuple[Now, ...]:
+    def _now(self, tick: int) -> tuple[RankActivity, ...]:
         phase, moment = self._phase(tick), self._began + tick * TICK
         if phase == "idle":
-            return (Now("", None, moment - 1),) * len(self.layout.ranks)
+            return (RankActivity("", None, moment - 1),) * len(self.layout.ranks)
         what = f"{_FITS[tick // _FIT % 2][0]}.fit"
         stuck = self._began + (tick - tick % _FIT + _STUCK.start) * TICK
         since = stuck if phase == "stuck" else moment - 0.02
-        waiting = Now(what, "Allreduce", since)
-        computing = Now(what, None, since)
+        waiting = RankActivity(what, "Allreduce", since)
+        computing = RankActivity(what, None, since)
         rng = np.random.default_rng([self._seed, 2, tick])
         busy = rng.random(len(self.layout.ranks)) < (0.0 if phase == "stuck" else 0.6)
         busy[self.straggler] = True

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.node_message import SENT, SIZED, VALUES
-from workbench.metrics.schema import KINDS, NODE
+from workbench.metrics.node_message import SENT, SIZED
+from workbench.metrics.schema import KINDS, NODE, SAMPLED
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
 
@@ -54,7 +54,7 @@ def messages(node: int, nodes: int, ranks: int, *, cores: int = 16) -> Iterator[
             "node": np.ones(len(NODE), np.float32).tobytes(),
             "cores": rng.integers(0, 101, cores, dtype=np.uint8).tobytes(),
             "ranks": mine.tolist(),
-            "values": rng.random((ranks, len(VALUES))).tobytes(),
+            "values": rng.random((ranks, len(SAMPLED))).tobytes(),
             "now": [("KMeans.fit", "Allreduce", now, 0.0)] * ranks,
             "sent": sent.tobytes(),
             "operations": operations.tobytes(),

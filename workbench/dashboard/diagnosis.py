@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.collective.rank_locations import ranges
-from workbench.metrics.update import Layout, Now
+from workbench.metrics.update import Layout, RankActivity
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.text import duration
 
@@ -49,7 +49,7 @@ def named(layout: Layout, ranks: Sequence[int]) -> str:
     return ", ".join(told)
 
 
-def doing(now: Now, moment: float) -> str:
+def doing(now: RankActivity, moment: float) -> str:
     """Word what a rank does."""
     if now.is_lost:
         return f"lost ({ago(now, moment)})"
@@ -62,12 +62,12 @@ def doing(now: Now, moment: float) -> str:
     return f"in {now.what}, outside MPI{since}" if now.what else "idle"
 
 
-def ago(now: Now, moment: float) -> str:
+def ago(now: RankActivity, moment: float) -> str:
     """Word how long before a moment a rank has begun what it does."""
     return f"{duration(max(0.0, moment - now.since))} ago"
 
 
-def waits(layout: Layout, now: Sequence[Now], moment: float) -> list[Wait]:
+def waits(layout: Layout, now: Sequence[RankActivity], moment: float) -> list[Wait]:
     """Find who is in an operation for long, and who of the same world is not in it; the longest first."""
     groups: dict[tuple[int, str, str], list[int]] = {}
     worlds: dict[int, list[int]] = {}
@@ -85,7 +85,7 @@ def waits(layout: Layout, now: Sequence[Now], moment: float) -> list[Wait]:
     return sorted(found, key=lambda wait: -wait.seconds)
 
 
-def words(layout: Layout, now: Sequence[Now], moment: float, wait: Wait) -> str:
+def words(layout: Layout, now: Sequence[RankActivity], moment: float, wait: Wait) -> str:
     """Word who waits for whom, and what those do."""
     one = len(wait.waiting) == 1
     said = f"{named(layout, wait.waiting).capitalize()} {'has' if one else 'have'} been in {wait.operation}"

@@ -12,7 +12,7 @@ from bokeh.models import ColumnDataSource, FactorRange, NumeralTickFormatter
 from workbench.dashboard import cards, charts, diagnosis
 from workbench.dashboard.format import UNKNOWN, percent
 from workbench.dashboard.page import Page
-from workbench.metrics.update import Now
+from workbench.metrics.update import RankActivity
 from workbench.text import count
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Waiting(Page):
         ]
         return pd.DataFrame(rows, columns=["doing", "ranks", "colour"])
 
-    def _group(self, now: Now) -> tuple[str, str]:
+    def _group(self, now: RankActivity) -> tuple[str, str]:
         compute, mpi, waiting, idle = self.theme.shares
         if now.is_lost:
             return "lost", self.theme.bad

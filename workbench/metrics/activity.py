@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workbench.metrics.busy_time import Busy
-from workbench.metrics.rank_sample import Counted, Ended
+from workbench.metrics.busy_time import BusyTime
+from workbench.metrics.rank_sample import FinishedCall, RankTotals
 from workbench.mpi.call_state import Watch
 from workbench.mpi.counters import Counters, Meter
 
-# Calls that are told of at a tick, if so many end within it.
-_ENDED = 16
+# Calls of a sample, if so many end within a tick.
+_FINISHED_CALLS_KEPT = 16
 
 Doing = tuple[str, Watch, float]
 """Name of what runs, its watch, and since when it runs, in seconds of `time.monotonic`."""
@@ -32,12 +32,12 @@ class Activity:
         Whether it is counted at all.
     """
 
-    def __init__(self, busy: Busy, meter: Meter, *, enabled: bool = True) -> None:
+    def __init__(self, busy: BusyTime, meter: Meter, *, enabled: bool = True) -> None:
         self.busy, self.meter, self.enabled = busy, meter, enabled
         self.began = time.monotonic()
-        self.profiles: dict[str, Counted] = {}
+        self.profiles: dict[str, RankTotals] = {}
         """Those that go on, by their names: what had been counted when they began."""
-        self.ended: deque[Ended] = deque(maxlen=_ENDED)
+        self.ended: deque[FinishedCall] = deque(maxlen=_FINISHED_CALLS_KEPT)
         """The last that have ended."""
         # A call and a cell may run at once, on two threads.
         self._doing: list[Doing] = []
@@ -58,13 +58,13 @@ class Activity:
             if (operation := watch.operation) is not None and watch.counters is not None
         }
 
-    def counted(self) -> Counted:
+    def counted(self) -> RankTotals:
         """Return what there is now."""
         inside, sums = self.inside, self.meter.sum()
         for name, seconds in inside.items():
             sums.operations[name][2] += seconds
         messages = sum(messages for _, messages in sums.sent.values())
-        return Counted(time.monotonic(), self.busy.seconds, messages, sums.operations, sums.sites)
+        return RankTotals(time.monotonic(), self.busy.seconds, messages, sums.operations, sums.sites)
 
     @contextmanager
     def running(self, call: str, what: str, watch: Watch) -> Iterator[None]:
@@ -93,7 +93,7 @@ class Activity:
             self.ended.append(_ended(call, doing, counters))
 
 
-def _ended(call: str, doing: Doing, counters: Counters) -> Ended:
+def _ended(call: str, doing: Doing, counters: Counters) -> FinishedCall:
     calls, sent, seconds = map(sum, zip((0, 0, 0.0), *counters.operations.values(), strict=True))
     what, _, begin = doing
-    return Ended(call, what, begin, time.monotonic(), mpi=seconds, operations=calls, bytes=sent)
+    return FinishedCall(call, what, begin, time.monotonic(), mpi=seconds, operations=calls, bytes=sent)

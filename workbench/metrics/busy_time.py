@@ -11,7 +11,7 @@ from typing import Any
 from distributed import WorkerPlugin
 
 
-class Busy(WorkerPlugin):
+class BusyTime(WorkerPlugin):
     """Counts the seconds in which something runs, however many things at once. Thread-safe.
 
     Notes

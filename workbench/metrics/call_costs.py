@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 # Calls that are remembered.
-_MANY = 500
+_CALLS_KEPT = 500
 
 
 @dataclass
-class Call:
+class CallCost:
     """A call on all ranks, or a cell, that has ended on some ranks at least."""
 
     call: str
@@ -37,41 +37,41 @@ class Call:
     """Sent by MPI."""
 
 
-class Calls:
+class CallCosts:
     """The last calls of a cluster."""
 
     def __init__(self) -> None:
         self._cells: OrderedDict[str, int | None] = OrderedDict()
-        self._calls: OrderedDict[str, tuple[int, Call]] = OrderedDict()
+        self._calls: OrderedDict[str, tuple[int, CallCost]] = OrderedDict()
 
     def began(self, call: str, cell: int | None) -> None:
         """Note which cell has asked for a call."""
         self._cells[call] = cell
-        if len(self._cells) > _MANY:
+        if len(self._cells) > _CALLS_KEPT:
             self._cells.popitem(last=False)
 
-    def ended(self, seq: int, world: int, told: Mapping[str, Any]) -> None:
-        """Take what a rank tells of a call that it has ended, as `workbench.metrics.rank_sample.Ended`.
+    def ended(self, seq: int, world: int, call: Mapping[str, Any]) -> None:
+        """Take a call that a rank has ended, as `workbench.metrics.rank_sample.FinishedCall`.
 
         Parameters
         ----------
         seq
             Of the tick to which it belongs.
         """
-        name, begin, end = told["call"], told["begin"], told["end"]
-        _, its = self._calls.get(name, (0, None))
-        if its is None:
-            its = Call(name, self._cells.get(name), told["what"], world, begin, end)
-        its.begin, its.end = min(its.begin, begin), max(its.end, end)
-        its.ranks += 1
-        its.seconds += end - begin
+        name, begin, end = call["call"], call["begin"], call["end"]
+        _, cost = self._calls.get(name, (0, None))
+        if cost is None:
+            cost = CallCost(name, self._cells.get(name), call["what"], world, begin, end)
+        cost.begin, cost.end = min(cost.begin, begin), max(cost.end, end)
+        cost.ranks += 1
+        cost.seconds += end - begin
         for what in ("mpi", "operations", "bytes"):
-            setattr(its, what, getattr(its, what) + told[what])
-        self._calls[name] = seq, its
+            setattr(cost, what, getattr(cost, what) + call[what])
+        self._calls[name] = seq, cost
         self._calls.move_to_end(name)
-        if len(self._calls) > _MANY:
+        if len(self._calls) > _CALLS_KEPT:
             self._calls.popitem(last=False)
 
     def since(self, since: int, until: int) -> list[dict[str, Any]]:
-        """Return the calls of which something was told after one tick and up to another."""
-        return [asdict(its) for seq, its in self._calls.values() if since < seq <= until]
+        """Return the calls that have changed after one tick and up to another."""
+        return [asdict(cost) for seq, cost in self._calls.values() if since < seq <= until]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distributed import Worker
 
-# Seconds between two looks, questions at each, and seconds for an answer.
-_EVERY, _QUESTIONS, _ANSWER = 30.0, 5, 5.0
-# Seconds until a rank that begins to speak for its node is noticed.
-_NOTICE = 1.0
+# Seconds between two polls, questions of each, and seconds for an answer.
+_POLL_INTERVAL_S, _QUESTIONS_PER_POLL, _ANSWER_TIMEOUT_S = 30.0, 5, 5.0
+# Seconds between two checks whether this rank has begun to send the messages of its node.
+_DEMAND_POLL_INTERVAL_S = 1.0
 
 
 class HeadClock:
@@ -32,7 +32,7 @@ class HeadClock:
 
     Notes
     -----
-    Of the ranks of a node one speaks to the head. Those that do not want to know the time do not ask for it.
+    Of the ranks of a node one sends to the head. A rank that does not need the time does not ask for it.
     """
 
     def __init__(self, worker: Worker, *, is_local: bool) -> None:
@@ -49,19 +49,19 @@ class HeadClock:
         """Keep `ahead` true as long as it is asked for, to the end of the event loop."""
         while True:
             while not self._wanted:  # noqa: ASYNC110  (a thread wants it)
-                await asyncio.sleep(_NOTICE)
+                await asyncio.sleep(_DEMAND_POLL_INTERVAL_S)
             self._wanted = False
             # The head may be busy, or restart the world just now.
             with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_ANSWER):
-                    self._ahead = await self._look()
-            await asyncio.sleep(_EVERY)
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                    self._ahead = await self._poll()
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _look(self) -> float:
+    async def _poll(self) -> float:
         best = float("inf"), 0.0
-        for _ in range(_QUESTIONS):
+        for _ in range(_QUESTIONS_PER_POLL):
             asked = time.time()
-            told = await self._worker.scheduler.workbench_time()
+            head_time = await self._worker.scheduler.workbench_time()
             answered = time.time()
-            best = min(best, (answered - asked, told - (asked + answered) / 2))
+            best = min(best, (answered - asked, head_time - (asked + answered) / 2))
         return best[1]

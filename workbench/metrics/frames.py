@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.errors import InvalidRequest
-from workbench.metrics.call_costs import Call
+from workbench.metrics.call_costs import CallCost
 from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZE_BEGINS, SIZES
@@ -31,7 +31,7 @@ def frame(update: Update, what: str) -> pd.DataFrame:
         ``ranks``, ``nodes``, ``cores``: the last ten minutes, twice a second. ``traffic``, ``operations``, ``sizes``:
         totals since the start, of pairs of ranks (of nodes, in worlds of more than 64 ranks), of MPI operations and of
         message sizes. ``fits``: what fits and `workbench.report` have told. ``calls``: what the last calls on all ranks
-        and cells have cost, and which cell of the notebook had asked, see `workbench.metrics.call_costs.Call`.
+        and cells have cost, and which cell of the notebook had asked, see `workbench.metrics.call_costs.CallCost`.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def _fits(update: Update) -> Any:
 def _calls(update: Update) -> Any:
     import pandas as pd
 
-    table = pd.DataFrame(update.calls, columns=[each.name for each in fields(Call)])
+    table = pd.DataFrame(update.calls, columns=[column.name for column in fields(CallCost)])
     for time in ("begin", "end"):
         table[time] = pd.to_datetime(table[time], unit="s", utc=True)
     return table

@@ -1,4 +1,4 @@
-"""What the head does for metrics: it hears the nodes, ticks, and answers whoever looks."""
+"""What the head does for metrics: it receives the messages of nodes, ticks, and answers requests."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class Metrics(SchedulerPlugin):
         self.handlers: dict[str, Callable[..., Any]] = {
             "workbench_metrics": self.update,
             "workbench_metrics_pair": self.pair,
-            "workbench_metrics_met": self.met,
+            "workbench_metrics_met": self.wait_times,
             "workbench_time": self.time,
         }
         self.stream_handlers = {"workbench-metrics": self._take}
 
     async def run(self) -> None:
         """Tick, to the end of the head."""
-        # Behind the ranks, which look at the beginning of each tick, so that what they send is there.
+        # Half a tick after the ranks, which sample at the begin of each tick, so that their messages have arrived.
         while True:
             await asyncio.sleep(TICK - (time.time() - TICK / 2) % TICK)
             try:
                 self.store.keep(self._worlds())
                 self.store.tick()
-            except Exception as error:  # noqa: BLE001  (the cluster is worth more than what is told of it)
+            except Exception as error:  # noqa: BLE001  (metrics must not end the cluster)
                 self._complain("metrics were not collected", error)
 
     async def update(self, since: int = 0) -> dict[str, Any]:
@@ -67,10 +67,10 @@ class Metrics(SchedulerPlugin):
         times, rates = self.store.pair(source, target)
         return times.tobytes(), rates.tobytes()
 
-    async def met(self, until: float) -> list[tuple[int, int, str, float, float]]:
-        """Return `Store.met`, as soon as the ranks have told all until then."""
+    async def wait_times(self, until: float) -> list[tuple[int, int, str, float, float]]:
+        """Return `Store.wait_times`, as soon as the ranks have sent all meetings until then."""
         await asyncio.sleep(until + LATE - time.time())
-        return self.store.met(until)
+        return self.store.wait_times(until)
 
     async def time(self) -> float:
         """Return the time of this clock, in seconds since the epoch."""
@@ -85,10 +85,10 @@ class Metrics(SchedulerPlugin):
     def _complain(self, what: str, error: Exception) -> None:
         if what not in self._complaints:
             self._complaints.add(what)
-            logger.error("%s; this is said once", what, exc_info=error)
+            logger.error("%s; this is logged once", what, exc_info=error)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Take what fits and `workbench.report` tell."""
+        """Take the records of fits and of `workbench.report`."""
         if topic == TOPIC:
             for record in records(msg, time.time()):
                 self.store.report(record)

@@ -84,12 +84,12 @@ class ProfileMagics(Magics):
 
 def _out(line: str) -> str | None:
     """Return the name that a first line has for the frame."""
-    words = split(line.replace("=", " ", 1))
-    if words and (words[0] != "--out" or len(words) != 2 or not words[1].isidentifier()):
+    arguments = split(line.replace("=", " ", 1))
+    if arguments and (arguments[0] != "--out" or len(arguments) != 2 or not arguments[1].isidentifier()):
         raise InvalidRequest(
             f"%%mpi_profile {line}: allowed is --out and a name for a variable. Usage: %%mpi_profile [--out NAME]"
         )
-    return words[1] if words else None
+    return arguments[1] if arguments else None
 
 
 def load(shell: InteractiveShell) -> None:

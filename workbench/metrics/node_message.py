@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,6 @@ from workbench.mpi.size_bins import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-VALUES = ("cpu", "memory", "threads", "read", "written", "tasks", "busy", "stuck", "waits", "closed")
-"""Of ``values``: attributes of `workbench.metrics.rank_sample.Told`."""
 
 SENT = ("rank", "peer", "kind", "bytes", "messages")
 """Of ``sent``: totals that have changed."""
@@ -27,7 +24,7 @@ WHEN = ("entered", "left")
 """Of ``when``: the same meetings, in seconds since the epoch by the clock of the head."""
 
 
-def pack_rows(rows: Iterable[tuple[float, ...]]) -> bytes:
+def pack_rows(rows: Iterable[Sequence[float]]) -> bytes:
     """Return rows of numbers as bytes of float64."""
     return np.array(list(rows), np.float64).tobytes()
 

@@ -1,40 +1,40 @@
-"""One message for all ranks of a world on a node: what they have written on the board, as arrays for the head."""
+"""One message for all ranks of a world on a node: the samples in their shared slots, as arrays for the head."""
 
 from __future__ import annotations
 
 import dataclasses
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
 from workbench.metrics import system
-from workbench.metrics.node_message import VALUES, pack_rows
-from workbench.metrics.rank_sample import Told
-from workbench.metrics.schema import TICK
-from workbench.metrics.shared_slots import Board
+from workbench.metrics.node_message import pack_rows
+from workbench.metrics.rank_sample import RankSample
+from workbench.metrics.schema import COUNTERS, PARTS, SAMPLED, TICK
+from workbench.metrics.shared_slots import SharedSlots
 from workbench.mpi.operation_names import OPERATIONS
 
 if TYPE_CHECKING:
     from workbench.mpi.context import RankContext
 
-# Seconds without a word after which a rank is held to be stuck: code that holds the interpreter, or a dead process.
-_SILENT = 3 * TICK
-_NUMBER = {name: index for index, name in enumerate(OPERATIONS)}
+# Seconds without a sample after which a rank counts as stuck: code that holds the interpreter, or a dead process.
+_SILENT_AFTER_S = 3 * TICK
+_OPERATION_INDEX = {name: index for index, name in enumerate(OPERATIONS)}
 
 
-class NodeReport:
-    """Sends what the ranks of this node tell, if this rank is the one to do so: the first that is not stuck.
+class NodeReporter:
+    """Sends the samples of all ranks of this node, if this rank is the first of them that is not stuck.
 
     Parameters
     ----------
     context
         The rank.
-    board
-        That of this node.
+    slots
+        Those of this node.
     start
         Name of this start of the world.
     send
@@ -46,47 +46,52 @@ class NodeReport:
     def __init__(
         self,
         context: RankContext,
-        board: Board,
+        slots: SharedSlots,
         start: str,
         send: Callable[[dict[str, Any]], None],
         offset: Callable[[], float | None] = lambda: 0.0,
     ) -> None:
-        self._context, self._board, self._start, self._send, self._offset = context, board, start, send, offset
+        self._context, self._slots, self._start, self._send, self._offset = context, slots, start, send, offset
         self._ranks = [rank for rank, node in enumerate(context.nodes) if node == context.nodes[context.rank]]
         self._host = socket.gethostname()
-        self._node: system.Node | None = None
-        self._said: dict[tuple[int, ...], Any] = {}
-        self._met: dict[int, float] = {}
-        self._last: dict[int, float] = {}
-        self._since = self._ticked = time.monotonic()
-        self._looked: dict[int, system.Process] = {}
+        self._node: system.NodeUsage | None = None
+        self._sent: dict[tuple[int, ...], Any] = {}
+        self._last_meeting: dict[int, float] = {}
+        self._last_call_end: dict[int, float] = {}
+        self._since = self._last_tick = time.monotonic()
+        self._outside_usage: dict[int, system.ProcessUsage] = {}
 
     def tick(self) -> None:
         """Send the message of this node, if it is this rank's turn."""
         now = time.monotonic()
-        told = {rank: its for rank in self._ranks if (its := self._board.read(rank)) is not None}
-        speaks = next((rank for rank, its in told.items() if now - its.time < _SILENT), None)
-        # Where this thread stood still somebody else has spoken meanwhile.
-        goes_on, self._ticked = now - self._ticked < _SILENT, now
-        if speaks != self._context.rank or not goes_on:
-            # Who takes over has nothing to compare with, and tells all totals; what is over by now somebody else tells.
-            self._node, self._said, self._met, self._last, self._since = None, {}, {}, {}, now
+        samples = {rank: sample for rank in self._ranks if (sample := self._slots.read(rank)) is not None}
+        speaker = next((rank for rank, sample in samples.items() if now - sample.time < _SILENT_AFTER_S), None)
+        # While this thread stood still, another rank has sent the messages.
+        goes_on, self._last_tick = now - self._last_tick < _SILENT_AFTER_S, now
+        if speaker != self._context.rank or not goes_on:
+            # A rank that takes over has nothing to compare with, and sends all totals; what is over was sent.
+            self._node, self._sent, self._last_meeting, self._last_call_end, self._since = None, {}, {}, {}, now
             return
         if self._node is None:
-            self._node = system.Node()
+            self._node = system.NodeUsage()
             return
         try:
-            self._send(self._message(now, told, *self._node.sample()))
+            self._send(self._message(now, samples, *self._node.sample()))
         except BaseException:
-            # What was not sent was not said.
-            self._said = {}
+            # The message did not leave: all totals are new again.
+            self._sent = {}
             raise
 
-    def _message(self, now: float, told: dict[int, Told], node: Any, cores: Any) -> dict[str, Any]:
+    def _message(self, now: float, samples: dict[int, RankSample], node: Any, cores: Any) -> dict[str, Any]:
         ahead = self._offset()
         # what the head's clock shows when this node's monotonic clock shows 0
         zero = time.time() - now + (ahead or 0.0)
-        told = {rank: self._looked_at(rank, its) if now - its.time > _SILENT else its for rank, its in told.items()}
+        silences = {rank: now - sample.time for rank, sample in samples.items() if now - sample.time > _SILENT_AFTER_S}
+        samples |= {rank: self._seen_from_outside(rank, samples[rank]) for rank in silences}
+
+        def new_rows(new: Callable[[int, RankSample], Iterable[Sequence[float]]]) -> bytes:
+            return pack_rows(row for rank, sample in samples.items() for row in new(rank, sample))
+
         return {
             "op": "workbench-metrics",
             "world": self._context.world,
@@ -94,73 +99,75 @@ class NodeReport:
             "host": self._host,
             "node": node.tobytes(),
             "cores": cores.tobytes(),
-            "ranks": list(told),
-            "values": pack_rows(tuple(getattr(its, name) for name in VALUES) for its in told.values()),
+            "ranks": list(samples),
+            "values": pack_rows([sample.values[name] for name in SAMPLED] for sample in samples.values()),
             "now": [
-                (its.what, its.operation, its.since + zero, now - its.time if now - its.time > _SILENT else 0.0)
-                for its in told.values()
+                (sample.what, sample.operation, sample.since + zero, silences.get(rank, 0.0))
+                for rank, sample in samples.items()
             ],
-            "sent": pack_rows(row for rank, its in told.items() for row in self._new_traffic(rank, its)),
-            "operations": pack_rows(row for rank, its in told.items() for row in self._new_operations(rank, its)),
-            "sizes": pack_rows(row for rank, its in told.items() for row in self._new_sizes(rank, its)),
-            "ended": [row for rank, its in told.items() for row in self._new_ended(rank, its, zero)],
-            **self._new_meetings({} if ahead is None else told, zero),
+            "sent": new_rows(self._new_traffic),
+            "operations": new_rows(self._new_operations),
+            "sizes": new_rows(self._new_sizes),
+            "ended": [row for rank, sample in samples.items() for row in self._new_ended(rank, sample, zero)],
+            **self._new_meetings({} if ahead is None else samples, zero),
         }
 
-    def _looked_at(self, rank: int, its: Told) -> Told:
-        """Return what can be seen from outside of a rank that tells nothing itself."""
+    def _seen_from_outside(self, rank: int, sample: RankSample) -> RankSample:
+        """Return the sample of a rank that writes none, as far as another process can measure it."""
         try:
-            seen = system.process(psutil.Process(its.pid))
+            usage = system.process_usage(psutil.Process(sample.pid))
         except psutil.Error:
-            return dataclasses.replace(its, cpu=0.0, busy=0.0, stuck=0.0, waits=0.0, closed=0.0, tasks=0.0)
-        before = self._looked.get(rank, seen)
-        self._looked[rank] = seen
-        cpu = 100 * (seen.cpu - before.cpu) / max(seen.time - before.time, TICK / 2)
+            # The process is gone.
+            nothing = dict.fromkeys((*COUNTERS, *PARTS, "tasks"), 0.0)
+            return dataclasses.replace(sample, values={**sample.values, **nothing})
+        before = self._outside_usage.get(rank, usage)
+        self._outside_usage[rank] = usage
         # It holds the interpreter, so it computes, or waits in C code that knows nothing of others.
-        return dataclasses.replace(its, cpu=cpu, memory=float(seen.memory), busy=1.0, stuck=0.0, waits=0.0, closed=0.0)
+        parts = {**dict.fromkeys(PARTS, 0.0), "busy": 1.0}
+        return dataclasses.replace(sample, values={**sample.values, **usage.since(before), **parts})
 
     def _is_new(self, key: tuple[int, ...], value: Any) -> bool:
-        if self._said.get(key) == value:
+        if self._sent.get(key) == value:
             return False
-        self._said[key] = value
+        self._sent[key] = value
         return True
 
-    def _new_traffic(self, rank: int, its: Told) -> Sequence[tuple[float, ...]]:
+    def _new_traffic(self, rank: int, sample: RankSample) -> Sequence[tuple[float, ...]]:
         return [
             (rank, peer, kind, *counts)
-            for kind, sent in its.sent.items()
+            for kind, sent in sample.sent.items()
             for peer, counts in sent.items()
             if self._is_new((0, rank, kind, peer), tuple(counts))
         ]
 
-    def _new_operations(self, rank: int, its: Told) -> Sequence[tuple[float, ...]]:
+    def _new_operations(self, rank: int, sample: RankSample) -> Sequence[tuple[float, ...]]:
         sums: dict[int, tuple[float, ...]] = {}
-        for name, counts in its.operations.items():
-            number = _NUMBER.get(name, 0)  # several are "other"
+        for name, counts in sample.operations.items():
+            number = _OPERATION_INDEX.get(name, 0)  # several are "other"
             sums[number] = tuple(map(sum, zip(counts, sums.get(number, (0, 0, 0.0)), strict=True)))
         return [(rank, number, *sums[number]) for number in sums if self._is_new((1, rank, number), sums[number])]
 
-    def _new_sizes(self, rank: int, its: Told) -> Sequence[tuple[float, ...]]:
+    def _new_sizes(self, rank: int, sample: RankSample) -> Sequence[tuple[float, ...]]:
         return [
             (rank, kind, *counts)
-            for kind, counts in enumerate(its.sizes)
+            for kind, counts in enumerate(sample.sizes)
             if self._is_new((2, rank, kind), tuple(counts))
         ]
 
-    def _new_ended(self, rank: int, its: Told, zero: float) -> Sequence[dict[str, Any]]:
-        known = self._last.get(rank, self._since)
-        new = [ended for ended in its.ended if ended.end > known]
-        self._last[rank] = max([known, *(ended.end for ended in new)])
-        return [dataclasses.asdict(each) | {"begin": each.begin + zero, "end": each.end + zero} for each in new]
+    def _new_ended(self, rank: int, sample: RankSample, zero: float) -> Sequence[dict[str, Any]]:
+        known = self._last_call_end.get(rank, self._since)
+        new = [ended for ended in sample.ended if ended.end > known]
+        self._last_call_end[rank] = max([known, *(ended.end for ended in new)])
+        return [dataclasses.asdict(call) | {"begin": call.begin + zero, "end": call.end + zero} for call in new]
 
-    def _new_meetings(self, told: dict[int, Told], zero: float) -> dict[str, bytes]:
+    def _new_meetings(self, samples: dict[int, RankSample], zero: float) -> dict[str, bytes]:
         who: list[tuple[int, ...]] = []
         when: list[tuple[float, ...]] = []
-        for rank, its in told.items():
-            known = self._met.get(rank, self._since)
-            for key, number, operation, entered, left in its.meetings:
+        for rank, sample in samples.items():
+            known = self._last_meeting.get(rank, self._since)
+            for key, number, operation, entered, left in sample.meetings:
                 if left > known:
-                    who.append((rank, key, number, _NUMBER.get(operation, 0)))
+                    who.append((rank, key, number, _OPERATION_INDEX.get(operation, 0)))
                     when.append((entered + zero, left + zero))
-                    self._met[rank] = max(self._met.get(rank, known), left)
+                    self._last_meeting[rank] = max(self._last_meeting.get(rank, known), left)
         return {"who": np.array(who, np.int64).tobytes(), "when": pack_rows(when)}

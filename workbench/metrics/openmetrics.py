@@ -9,27 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workbench.metrics.frames import places
-from workbench.metrics.schema import KINDS, NODE, OPERATION, RANK
+from workbench.metrics.schema import KINDS, NODE_COLUMNS, OPERATION_COLUMNS, RANK_COLUMNS, TRAFFIC_COLUMNS
 from workbench.mpi.operation_names import OPERATIONS
 
 if TYPE_CHECKING:
     from workbench.metrics.update import Update
-
-_UNITS = {
-    "cpu": "percent",
-    "memory": "bytes",
-    "memory_total": "bytes",
-    "read": "bytes_per_second",
-    "written": "bytes_per_second",
-    "sent": "bytes_per_second",
-    "received": "bytes_per_second",
-    "net_sent": "bytes_per_second",
-    "net_received": "bytes_per_second",
-    "compute": "ratio",
-    "mpi": "ratio",
-    "waiting": "ratio",
-    "idle": "ratio",
-}
 
 
 def text(update: Update) -> str:
@@ -41,24 +25,29 @@ def text(update: Update) -> str:
         Lines as ``workbench_rank_cpu_percent{cluster="mpi",world="0",rank="3",host="n1"} 98.5``, and ``# EOF``.
     """
     lines: list[str] = []
-    for family, kind, samples in _families(update):
-        lines.append(f"# TYPE {family} {kind}")
+    for family, kind, meaning, samples in _families(update):
+        lines += [f"# TYPE {family} {kind}", f"# HELP {family} {meaning}."]
         suffix = "_total" if kind == "counter" else ""
         lines += [f"{family}{suffix}{{{labels}}} {value!r}" for labels, value in samples]
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _families(update: Update) -> Iterator[tuple[str, str, Iterable[tuple[str, float]]]]:
+def _families(update: Update) -> Iterator[tuple[str, str, str, Iterable[tuple[str, float]]]]:
+    """Return the name, the type, the help and the samples of each family."""
     layout, cluster = update.layout, str(update.state.get("name", ""))
     ranks = [
-        _labels(cluster=cluster, world=its.world, rank=its.rank, host=layout.nodes[its.node]) for its in layout.ranks
+        _labels(cluster=cluster, world=place.world, rank=place.rank, host=layout.nodes[place.node])
+        for place in layout.ranks
     ]
     nodes = [_labels(cluster=cluster, host=host) for host in layout.nodes]
-    for room, names, labels, values in (("rank", RANK, ranks, update.rank), ("node", NODE, nodes, update.node)):
+    for scope, columns, labels, values in (
+        ("rank", RANK_COLUMNS, ranks, update.rank),
+        ("node", NODE_COLUMNS, nodes, update.node),
+    ):
         if len(values):
-            for column, name in enumerate(names):
-                family = "_".join(filter(None, ("workbench", room, name, _UNITS.get(name))))
-                yield family, "gauge", _known(labels, values[-1, :, column])
+            for index, column in enumerate(columns):
+                family = "_".join(filter(None, ("workbench", scope, column.name, column.unit)))
+                yield family, "gauge", column.help, _known(labels, values[-1, :, index])
     between = places(update)
     pairs = [
         _labels(cluster=cluster, kind=kind, source=source, target=target)
@@ -66,13 +55,13 @@ def _families(update: Update) -> Iterator[tuple[str, str, Iterable[tuple[str, fl
         for source in between
         for target in between
     ]
-    for what, totals in (("bytes", update.traffic.bytes), ("messages", update.traffic.messages)):
-        yield f"workbench_traffic_{what}", "counter", _known(pairs, totals.ravel())
+    for column, totals in zip(TRAFFIC_COLUMNS, (update.traffic.bytes, update.traffic.messages), strict=True):
+        yield f"workbench_traffic_{column.name}", "counter", column.help, _known(pairs, totals.ravel())
     operations = [_labels(cluster=cluster, operation=name) for name in OPERATIONS]
     used = update.operations[:, 0] > 0
-    for column, what in enumerate(OPERATION):
-        samples = np.where(used, update.operations[:, column], np.nan)
-        yield f"workbench_operation_{what}", "counter", _known(operations, samples)
+    for index, column in enumerate(OPERATION_COLUMNS):
+        samples = np.where(used, update.operations[:, index], np.nan)
+        yield f"workbench_operation_{column.name}", "counter", column.help, _known(operations, samples)
 
 
 def _known(

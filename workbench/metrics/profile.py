@@ -19,7 +19,7 @@ from workbench.session.head_client import ClientHead
 if TYPE_CHECKING:
     from distributed import Client
 
-    from workbench.metrics.profile_frame import Met, ProfileFrame
+    from workbench.metrics.profile_frame import ProfileFrame, WaitedSeconds
 
 _PURPOSE = "a profile"
 
@@ -151,5 +151,5 @@ def _ask_head(client: Client) -> Promise[Any]:
     return head.submit("workbench_metrics_met", timeout, until=head.wait("workbench_time", timeout))
 
 
-def _told(answer: Promise[Any]) -> Met:
+def _told(answer: Promise[Any]) -> WaitedSeconds:
     return {(world, rank, operation): seconds for world, rank, operation, *seconds in answer.result()}

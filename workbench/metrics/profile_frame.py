@@ -1,4 +1,4 @@
-"""What a profile comes to: a frame with a row for each rank that shows itself as a table like that of mpiP."""
+"""The result of a profile: a frame with a row for each rank that shows itself as a table like that of mpiP."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dask.utils import format_bytes
 from workbench.mpi.operation_names import OPERATIONS, WAITS
 from workbench.text import count, rank_name
 
-Met = Mapping[tuple[int, int, str], Sequence[float]]
+WaitedSeconds = Mapping[tuple[int, int, str], Sequence[float]]
 """By world, rank and operation: seconds waited for other ranks, and in the operation, in a sample of them."""
 
 # Rows that are shown; the frames have all.
-_RANKS, _OPERATIONS, _SITES = 32, 10, 5
+_RANKS_SHOWN, _OPERATIONS_SHOWN, _SITES_SHOWN = 32, 10, 5
 
 _COLUMNS = (
     "world",
@@ -33,7 +33,7 @@ _COLUMNS = (
     "bytes",
     "top_operation",
 )
-_HEADS = {
+_TITLES = {
     "mpi": "MPI",
     "mpi_percent": "MPI %",
     "percent": "% of MPI",
@@ -58,7 +58,7 @@ class ProfileFrame(pd.DataFrame):
 
     Parameters
     ----------
-    told
+    counts
         Of each rank: as `workbench.metrics.profile_rank.end` returns it.
     missing
         Names of the workers that were not there all the time.
@@ -83,14 +83,14 @@ class ProfileFrame(pd.DataFrame):
 
     def __init__(
         self,
-        told: Iterable[Mapping[str, Any]],
+        counts: Iterable[Mapping[str, Any]],
         missing: Sequence[str] = (),
-        met: Met = MappingProxyType({}),
+        met: WaitedSeconds = MappingProxyType({}),
     ) -> None:
-        ranks = sorted(told, key=lambda its: (its["world"], its["rank"]))
-        super().__init__([_row(its, met) for its in ranks], columns=_COLUMNS)  # type: ignore[call-arg]  # so say its stubs
-        self.operations = _ranking(["operation"], (its["operations"] for its in ranks))
-        self.sites = _ranking(["operation", "place"], (its["sites"] for its in ranks))
+        ranks = sorted(counts, key=lambda entry: (entry["world"], entry["rank"]))
+        super().__init__([_row(entry, met) for entry in ranks], columns=_COLUMNS)  # type: ignore[call-arg]  # so say its stubs
+        self.operations = _ranking(["operation"], (entry["operations"] for entry in ranks))
+        self.sites = _ranking(["operation", "place"], (entry["sites"] for entry in ranks))
         self.missing = list(missing)
 
     def __repr__(self) -> str:
@@ -105,19 +105,19 @@ class ProfileFrame(pd.DataFrame):
     def _summary(self) -> str:
         seconds, share = self["seconds"].max() if len(self) else 0.0, _percent(self["mpi"].sum(), self["seconds"].sum())
         words = [f"{count(len(self), 'rank')}, {seconds:.3f} s, {share:.1f} % of it in MPI"]
-        if len(self) > _RANKS:
-            words.append(f"the {_RANKS} ranks that were longest in MPI")
+        if len(self) > _RANKS_SHOWN:
+            words.append(f"the {_RANKS_SHOWN} ranks that were longest in MPI")
         if self.missing:
             words.append(f"without {', '.join(self.missing)}, not there all the time")
         return "; ".join(words)
 
     def _tables(self) -> list[pd.DataFrame]:
-        tables = [self._ranks(), self.operations.head(_OPERATIONS), self.sites.head(_SITES)]
+        tables = [self._ranks(), self.operations.head(_OPERATIONS_SHOWN), self.sites.head(_SITES_SHOWN)]
         return [_shown(table) for table in tables if len(table)]
 
     def _ranks(self) -> pd.DataFrame:
         plain = pd.DataFrame(self)
-        longest = plain.nlargest(_RANKS, "mpi").sort_index() if len(plain) > _RANKS else plain
+        longest = plain.nlargest(_RANKS_SHOWN, "mpi").sort_index() if len(plain) > _RANKS_SHOWN else plain
         sums = plain[["seconds", "compute", "mpi", "waiting", "messages", "bytes"]].sum()
         top = next(iter(self.operations["operation"]), "")
         total = {**sums, "mpi_percent": _percent(sums["mpi"], sums["seconds"]), "top_operation": top}
@@ -126,26 +126,26 @@ class ProfileFrame(pd.DataFrame):
         return pd.DataFrame([*rows, {"rank": "all", "host": "", **total}])
 
 
-def _row(told: Mapping[str, Any], met: Met) -> dict[str, Any]:
-    operations = told["operations"]
+def _row(counts: Mapping[str, Any], met: WaitedSeconds) -> dict[str, Any]:
+    operations = counts["operations"]
     _, nbytes, mpi = map(sum, zip((0, 0, 0.0), *operations.values(), strict=True))
     return {
-        **{key: told[key] for key in ("world", "rank", "host", "seconds", "messages")},
-        "compute": max(0.0, told["busy"] - mpi),
+        **{key: counts[key] for key in ("world", "rank", "host", "seconds", "messages")},
+        "compute": max(0.0, counts["busy"] - mpi),
         "mpi": mpi,
-        "mpi_percent": _percent(mpi, told["seconds"]),
-        "waiting": sum(_waiting(told, name, seconds, met) for name, (_, _, seconds) in operations.items()),
+        "mpi_percent": _percent(mpi, counts["seconds"]),
+        "waiting": sum(_waiting(counts, name, seconds, met) for name, (_, _, seconds) in operations.items()),
         "bytes": nbytes,
         "top_operation": max(operations, key=lambda name: operations[name][2], default=""),
     }
 
 
-def _waiting(told: Mapping[str, Any], operation: str, seconds: float, met: Met) -> float:
+def _waiting(counts: Mapping[str, Any], operation: str, seconds: float, met: WaitedSeconds) -> float:
     """Return how long a rank has waited in an operation that took so long in all: its share is that of the sample."""
     if operation in WAITS:
         return seconds
     key = operation if operation in OPERATIONS else "other"
-    waited, inside = met.get((told["world"], told["rank"], key), (0.0, 0.0))
+    waited, inside = met.get((counts["world"], counts["rank"], key), (0.0, 0.0))
     return seconds * waited / inside if inside else 0.0
 
 
@@ -158,7 +158,7 @@ def _ranking(keys: list[str], counted: Iterable[Mapping[Any, Sequence[float]]]) 
     whole = sum(seconds for _, _, seconds in totals.values())
     rows = [
         (*((key,) if isinstance(key, str) else key), calls, seconds, _percent(seconds, whole), nbytes)
-        for key, (calls, nbytes, seconds) in sorted(totals.items(), key=lambda its: its[1][2], reverse=True)
+        for key, (calls, nbytes, seconds) in sorted(totals.items(), key=lambda entry: entry[1][2], reverse=True)
     ]
     return pd.DataFrame(rows, columns=[*keys, "calls", "seconds", "percent", "bytes"])
 
@@ -170,5 +170,5 @@ def _percent(part: float, whole: float) -> float:
 def _shown(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table in words, with the names that its columns have for readers."""
     return pd.DataFrame(
-        {_HEADS.get(key, key): [_FORMATS.get(key, str)(value) for value in table[key]] for key in table.columns}
+        {_TITLES.get(key, key): [_FORMATS.get(key, str)(value) for value in table[key]] for key in table.columns}
     )

@@ -1,4 +1,4 @@
-"""What a rank tells of a profile: what it has counted from its begin to its end, and from where MPI was called."""
+"""What a rank returns for a profile: what it has counted from its begin to its end, and from where MPI was called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import InvalidRequest
 from workbench.metrics.call_stack import is_users
 from workbench.metrics.call_stack import place as place_of
-from workbench.metrics.rank_sample import Counted
+from workbench.metrics.rank_sample import RankTotals
 from workbench.mpi.context import current
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 # Seconds after which a profile is forgotten: whoever has begun it may be gone.
-_LONGEST = 24 * 3600.0
+_FORGET_AFTER_S = 24 * 3600.0
 # Between an operation of MPI and who calls it: what counts, the communicator, mpi4py, the blocks that these open. What
 # hands blocks to Heat is not: MPI is called there for a user's library.
 _HEAT = str(Path(__file__).parents[1] / "mpi" / "heat.py")
@@ -39,7 +39,7 @@ _BETWEEN = (
 def begin(profile: str, dask_worker: Worker) -> str:
     """Begin a profile on this rank, and return the name of its worker; for `distributed.Client.run`.
 
-    Calls on all ranks and cells that begin from now on are told by their places in the code of the user, too.
+    Calls on all ranks and cells that begin from now on are counted by their places in the code of the user, too.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def begin(profile: str, dask_worker: Worker) -> str:
     activity = _counting(dask_worker)
     activity.meter.locate = locate
     activity.profiles[profile] = activity.counted()
-    dask_worker.loop.call_later(_LONGEST, _end, activity, profile)
+    dask_worker.loop.call_later(_FORGET_AFTER_S, _end, activity, profile)
     return str(dask_worker.name)
 
 
@@ -65,7 +65,7 @@ def end(profile: str, dask_worker: Worker) -> dict[str, Any] | None:
     -------
     dict
         ``name`` (of the worker), ``world``, ``rank``, ``host``, ``seconds``, ``busy`` (seconds), ``messages``, and as
-        of `Counted` ``operations`` and ``sites``.
+        of `RankTotals` ``operations`` and ``sites``.
     """
     activity = _counting(dask_worker)
     now, before = activity.counted(), _end(activity, profile)
@@ -75,7 +75,7 @@ def end(profile: str, dask_worker: Worker) -> dict[str, Any] | None:
 def since_start(dask_worker: Worker) -> dict[str, Any]:
     """Return what has been counted since this rank was started, as `end` does; but for profiles it has no sites."""
     activity = _counting(dask_worker)
-    return _told(dask_worker, activity.counted(), Counted(activity.began)) | {"sites": {}}
+    return _told(dask_worker, activity.counted(), RankTotals(activity.began)) | {"sites": {}}
 
 
 def _counting(worker: Worker) -> Activity:
@@ -93,14 +93,14 @@ def _counting(worker: Worker) -> Activity:
     return activity
 
 
-def _end(activity: Activity, profile: str) -> Counted | None:
+def _end(activity: Activity, profile: str) -> RankTotals | None:
     before = activity.profiles.pop(profile, None)
     if not activity.profiles:
         activity.meter.locate = None
     return before
 
 
-def _told(worker: Worker, now: Counted, before: Counted) -> dict[str, Any]:
+def _told(worker: Worker, now: RankTotals, before: RankTotals) -> dict[str, Any]:
     context = current()
     return {
         "name": str(worker.name),

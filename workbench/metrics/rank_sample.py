@@ -1,4 +1,4 @@
-"""What a rank writes on the board of its node at each tick."""
+"""What a rank writes to its shared slot at each tick."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.mpi.counters import Sites
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedCall:
     """A call or cell that has ended on this rank."""
 
     call: str
@@ -26,27 +26,13 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a rank tells of the last tick, and of all its time. Times are seconds of `time.monotonic` of its node."""
+class RankSample:
+    """A rank in the last tick, and its totals. Times are seconds of `time.monotonic` of its node."""
 
     time: float
     pid: int
-    cpu: float
-    """Percent of one core."""
-    memory: float
-    threads: float
-    read: float
-    """Bytes a second, as `written`."""
-    written: float
-    tasks: float
-    busy: float
-    """Part of the tick in which code of users ran."""
-    stuck: float
-    """Part of the tick in the MPI operation that it is in now."""
-    waits: float
-    """Part of the tick in operations that do nothing but wait, and have ended."""
-    closed: float
-    """Part of the tick in other operations that have ended."""
+    values: Mapping[str, float]
+    """By the names of `workbench.metrics.schema.SAMPLED`."""
     what: str = ""
     operation: str | None = None
     since: float = 0.0
@@ -58,12 +44,12 @@ class Told:
     """Calls, bytes and seconds so far."""
     meetings: list[tuple[int, int, str, float, float]] = field(default_factory=list)
     """As of `Counters.meetings`, of the last ticks."""
-    ended: list[Ended] = field(default_factory=list)
-    """What has ended of late; each is told more than once."""
+    ended: list[FinishedCall] = field(default_factory=list)
+    """The last calls that have ended; each is in several samples."""
 
 
 @dataclass(frozen=True)
-class Counted:
+class RankTotals:
     """What a rank has counted so far."""
 
     time: float

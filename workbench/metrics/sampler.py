@@ -1,4 +1,4 @@
-"""The thread that tells twice a second what this rank does, also while the rank is in MPI or in a long task."""
+"""The thread that samples this rank twice a second, also while the rank is in MPI or in a long task."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from workbench.files import node_dirs
 from workbench.metrics import system
 from workbench.metrics.activity import Activity, Doing
 from workbench.metrics.clock_offset import HeadClock
-from workbench.metrics.node_reporter import NodeReport
-from workbench.metrics.rank_sample import Told
+from workbench.metrics.node_reporter import NodeReporter
+from workbench.metrics.rank_sample import RankSample
 from workbench.metrics.schema import BY_NODE, KINDS, TICK
-from workbench.metrics.shared_slots import Board
+from workbench.metrics.shared_slots import SharedSlots
 from workbench.mpi.counters import Counters
 from workbench.mpi.operation_names import WAITS
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("workbench.metrics")
 
-# Ticks for which meetings stay on the board: who reads it may miss one.
-_KEPT = 4
-# Letters of a name that are told.
-_LETTERS = 100
+# Ticks for which meetings stay in the slot: the reader may miss one.
+_MEETING_TICKS_KEPT = 4
+# Letters of a name that are sent.
+_NAME_LENGTH = 100
 # Seconds for all ranks of the node to write.
-_WRITING = 0.05
+_WRITE_TIME_S = 0.05
 
 
-class Metering:
-    """Looks at this rank twice a second, writes what it sees on the board of the node, and has the node report.
+class RankSampler:
+    """Samples this rank twice a second, writes the sample to a shared slot, and lets the reporter send them all.
 
     Parameters
     ----------
     context
         The rank.
-    board
-        That of this node.
+    slots
+        Those of this node.
     activity
         What is counted here, and runs.
     report
@@ -60,17 +60,17 @@ class Metering:
     def __init__(
         self,
         context: RankContext,
-        board: Board,
+        slots: SharedSlots,
         activity: Activity,
-        report: NodeReport,
+        report: NodeReporter,
     ) -> None:
-        self._context, self._board, self._activity, self._report = context, board, activity, report
+        self._context, self._slots, self._activity, self._report = context, slots, activity, report
         self._process = psutil.Process()
-        self._before = system.process(self._process)
+        self._before = system.process_usage(self._process)
         self._counted = (activity.busy.seconds, 0.0, 0.0)
         self._idle = time.monotonic()
-        self._meetings: deque[list[Any]] = deque(maxlen=_KEPT)
-        self._ended, self._complained = threading.Event(), False
+        self._meetings: deque[list[Any]] = deque(maxlen=_MEETING_TICKS_KEPT)
+        self._ended, self._has_logged = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
@@ -78,54 +78,52 @@ class Metering:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what the rank has told stays on the board."""
+        """End; the last sample stays in the slot."""
         self._ended.set()
 
     def _run(self) -> None:
-        # All ranks look at the same moments, so that what they tell fits together.
+        # All ranks sample at the same moments, so that the samples fit together.
         while not self._ended.wait(TICK - time.time() % TICK):
             if not self._activity.enabled:
                 continue
             try:
-                self._board.write(self._context.rank, self._look())
-                if not self._ended.wait(_WRITING):
+                self._slots.write(self._context.rank, self._sample())
+                if not self._ended.wait(_WRITE_TIME_S):
                     self._report.tick()
             except Exception:
-                # No file left, or no memory: the next tick may go better, and the rank lives on without it.
-                if not self._complained:
-                    logger.exception("metrics could not be told; this is said once")
-                self._complained = True
-        self._board.close()
+                # No file left, or no memory: the next tick may succeed, and the rank works without metrics.
+                if not self._has_logged:
+                    logger.exception("metrics could not be sent; this is logged once")
+                self._has_logged = True
+        self._slots.close()
 
-    def _look(self) -> Told:
-        before, now = self._before, system.process(self._process)
+    def _sample(self) -> RankSample:
+        before, now = self._before, system.process_usage(self._process)
         self._before = now
         passed = max(now.time - before.time, 1e-3)
         activity = self._activity
         counters, doing, tasks = activity.meter.snapshot(), activity.now, dict(activity.busy.tasks)
         self._meetings.append(counters.meetings)
-        what, operation, since = _words(doing, tasks) or ("", None, self._idle)
+        what, operation, since = _current_activity(doing, tasks) or ("", None, self._idle)
         if what:
             self._idle = now.time
         busy, waits, closed = activity.busy.seconds, *_in_mpi(counters)
         counted, self._counted = self._counted, (busy, waits, closed)
         stuck = min(now.time - since, passed) if operation else 0.0
-        # Of an operation that has ended, what it took before this tick was told as `stuck` then.
+        # Of an operation that has ended, its time before this tick was sent as `stuck` then.
         ended = max(0.0, min(waits - counted[1], passed - stuck)), max(0.0, min(closed - counted[2], passed - stuck))
-        return Told(
+        return RankSample(
             time=now.time,
             pid=os.getpid(),
-            cpu=100 * (now.cpu - before.cpu) / passed,
-            memory=float(now.memory),
-            threads=float(now.threads),
-            read=(now.read - before.read) / passed,
-            written=(now.written - before.written) / passed,
-            tasks=float(len(tasks)),
-            busy=min((busy - counted[0]) / passed, 1.0),
-            stuck=stuck / passed,
-            waits=ended[0] / passed,
-            closed=ended[1] / passed,
-            what=what[:_LETTERS],
+            values={
+                **now.since(before),
+                "tasks": float(len(tasks)),
+                "busy": min((busy - counted[0]) / passed, 1.0),
+                "stuck": stuck / passed,
+                "waits": ended[0] / passed,
+                "closed": ended[1] / passed,
+            },
+            what=what[:_NAME_LENGTH],
             operation=operation,
             since=since,
             sent={
@@ -135,7 +133,7 @@ class Metering:
             sizes=(comm.sizes(), counters.sizes),
             operations=dict(counters.operations),
             ended=list(activity.ended),
-            meetings=[met for several in self._meetings for met in several],
+            meetings=[meeting for tick_meetings in self._meetings for meeting in tick_meetings],
         )
 
     def _by_place(self, sent: Mapping[int, list[int]]) -> dict[int, list[int]]:
@@ -151,29 +149,29 @@ class Metering:
 
 
 @contextlib.contextmanager
-def metering(
+def sample_rank(
     worker: Worker, context: RankContext, cluster: str, start: str, activity: Activity, *, head_is_here: bool
 ) -> Iterator[None]:
-    """Tell the head what this rank does, to the end of the block. For the event loop of its worker.
+    """Send samples of this rank to the head, to the end of the block. For the event loop of its worker.
 
     Parameters
     ----------
     cluster
         Identity of the cluster.
     start
-        Name of this start of the world: what an earlier one has left on the board is not this one's.
+        Name of this start of the world: samples of an earlier start are not of this one.
     head_is_here
         Whether the head runs on this node, and so by the same clock.
     """
     try:
-        board = Board(node_dirs.shared_memory(cluster) / f"world-{context.world}" / f"metrics-{start[:8]}")
+        slots = SharedSlots(node_dirs.shared_memory(cluster) / f"world-{context.world}" / f"metrics-{start[:8]}")
     except OSError:
         logger.exception("there are no metrics of this rank")
         yield
         return
-    clock, asking = HeadClock(worker, is_local=head_is_here), None
+    clock, clock_task = HeadClock(worker, is_local=head_is_here), None
     if not head_is_here:
-        asking = asyncio.ensure_future(clock.watch())
+        clock_task = asyncio.ensure_future(clock.watch())
 
     def send(message: dict[str, Any]) -> None:
         # Its head may be gone: then this process is about to end, too.
@@ -184,18 +182,18 @@ def metering(
         with contextlib.suppress(RuntimeError):  # the loop is closed
             worker.loop.add_callback(send, message)
 
-    its = Metering(context, board, activity, NodeReport(context, board, start, report, clock.ahead))
-    its.start()
+    sampler = RankSampler(context, slots, activity, NodeReporter(context, slots, start, report, clock.ahead))
+    sampler.start()
     try:
         yield
     finally:
-        its.stop()
-        if asking is not None:
-            asking.cancel()
+        sampler.stop()
+        if clock_task is not None:
+            clock_task.cancel()
 
 
-def _words(doing: Doing | None, tasks: Mapping[Any, float]) -> tuple[str, str | None, float] | None:
-    """Return what the rank does, the operation of MPI that it is in, and since when; None if it is idle."""
+def _current_activity(doing: Doing | None, tasks: Mapping[Any, float]) -> tuple[str, str | None, float] | None:
+    """Return what the rank runs, the MPI operation that is in progress, and since when; None if the rank is idle."""
     if doing is not None:
         what, watch, started = doing
         operation, since = watch.operation, watch.since

@@ -1,6 +1,9 @@
-"""What is measured, by name: the order of columns wherever numbers travel or are kept."""
+"""What is measured: the table of all numbers, from which whatever carries or shows a number derives."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 TICK = 0.5
 """Seconds between two samples."""
@@ -11,23 +14,95 @@ KEPT = 600.0
 BY_NODE = 64
 """Ranks of a world above which traffic is told between nodes, not between ranks."""
 
-RANK = (
-    "cpu", "memory", "threads", "read", "written", "compute", "mpi", "waiting", "idle", "tasks", "sent", "received",
-)  # fmt: skip
-"""Of a rank, over one tick.
 
-``cpu``: percent of one core; ``memory``: bytes, resident; ``threads``: number; ``read``, ``written``: bytes a second
-from and to files; ``compute``, ``mpi``, ``waiting``, ``idle``: parts of the time that come to 1, of which ``mpi`` is
-the time in MPI less that for which it has waited for other ranks; ``tasks``: Dask tasks that it executes; ``sent``,
-``received``: bytes a second to and from other ranks, by Dask's transport and by MPI together.
+@dataclass(frozen=True)
+class Column:
+    """A number of every rank, or of every node, over one tick.
+
+    Attributes
+    ----------
+    name : str
+        Of the column in tables, and in the name of its OpenMetrics family.
+    unit : str
+        The end of the name of its OpenMetrics family; nothing for a plain number.
+    help : str
+        What the number is.
+    source : {"gauge", "counter", "head"}
+        ``gauge``: sampled as it is. ``counter``: sampled as a total, of which the growth per second is the number.
+        ``head``: the head computes it from what it has received.
+    """
+
+    name: str
+    unit: str
+    help: str
+    source: Literal["gauge", "counter", "head"] = "gauge"
+
+
+RANK_COLUMNS = (
+    Column("cpu", "percent", "CPU time, in percent of one core", "counter"),
+    Column("memory", "bytes", "Resident memory"),
+    Column("threads", "", "Threads of the process"),
+    Column("read", "bytes_per_second", "Bytes read from files", "counter"),
+    Column("written", "bytes_per_second", "Bytes written to files", "counter"),
+    Column("compute", "ratio", "Part of the time in user code outside MPI", "head"),
+    Column("mpi", "ratio", "Part of the time in MPI, without the time spent waiting for other ranks", "head"),
+    Column("waiting", "ratio", "Part of the time in MPI spent waiting for other ranks", "head"),
+    Column("idle", "ratio", "Part of the time without any code of users", "head"),
+    Column("tasks", "", "Dask tasks that the rank executes"),
+    Column("sent", "bytes_per_second", "Bytes sent to other ranks by Dask's transport and by MPI", "head"),
+    Column("received", "bytes_per_second", "Bytes received from other ranks by Dask's transport and by MPI", "head"),
+)
+"""All numbers of a rank: the message of a node, the arrays of the head, tables, OpenMetrics and the dashboard follow.
+
+``compute``, ``mpi``, ``waiting`` and ``idle`` come to 1. `workbench.metrics.system.process_usage` measures the numbers
+of a process, `workbench.metrics.sampler` the others, and `workbench.metrics.world_state` computes those of the head.
 """
 
-NODE = ("memory", "memory_total", "net_received", "net_sent", "read", "written")
-"""Of a node, over one tick: ``memory`` and ``memory_total`` in bytes, everything else in bytes a second."""
+NODE_COLUMNS = (
+    Column("memory", "bytes", "Memory in use"),
+    Column("memory_total", "bytes", "Memory of the node"),
+    Column("net_received", "bytes_per_second", "Bytes received by the network", "counter"),
+    Column("net_sent", "bytes_per_second", "Bytes sent by the network", "counter"),
+    Column("read", "bytes_per_second", "Bytes read from disks", "counter"),
+    Column("written", "bytes_per_second", "Bytes written to disks", "counter"),
+)
+"""All numbers of a node."""
+
+RANK = tuple(column.name for column in RANK_COLUMNS)
+"""Names of the numbers of a rank, in the order of every array of them."""
+
+NODE = tuple(column.name for column in NODE_COLUMNS)
+"""Names of the numbers of a node, in the order of every array of them."""
+
+COUNTERS = frozenset(column.name for column in RANK_COLUMNS if column.source == "counter")
+"""Numbers of a rank that are sampled as totals."""
+
+PARTS = ("busy", "stuck", "waits", "closed")
+"""Parts of the tick that a rank samples, from which the head computes ``compute``, ``mpi``, ``waiting`` and ``idle``.
+
+``busy``: in code of users; ``stuck``: in the MPI operation that goes on; ``waits``: in operations that only wait, and
+have ended; ``closed``: in other operations that have ended.
+"""
+
+SAMPLED = (*(column.name for column in RANK_COLUMNS if column.source != "head"), *PARTS)
+"""What a rank samples, in the order of the message of its node."""
 
 KINDS = ("dask", "mpi")
 """Who sends: Dask's transport between ranks, or calls on all ranks and cells by their communicator."""
 
-OPERATION = ("calls", "bytes", "seconds", "waiting")
-"""Of an operation: ``bytes`` that the rank has sent by it, ``seconds`` in it, ``waiting``: the part of these in which
-other ranks had not come yet."""
+OPERATION_COLUMNS = (
+    Column("calls", "", "Calls of an MPI operation since the start"),
+    Column("bytes", "", "Bytes sent by an MPI operation since the start"),
+    Column("seconds", "", "Seconds of all ranks in an MPI operation since the start"),
+    Column("waiting", "", "Seconds of all ranks in an MPI operation spent waiting for other ranks, since the start"),
+)
+"""All numbers of an MPI operation, of all ranks together."""
+
+OPERATION = tuple(column.name for column in OPERATION_COLUMNS)
+"""Names of the numbers of an MPI operation, in the order of every array of them."""
+
+TRAFFIC_COLUMNS = (
+    Column("bytes", "", "Bytes sent from one place to another since the start"),
+    Column("messages", "", "Messages sent from one place to another since the start"),
+)
+"""The numbers of a pair of places, which are ranks or nodes."""

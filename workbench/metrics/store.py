@@ -1,4 +1,4 @@
-"""What the head keeps of all that ranks tell: the last ten minutes of every rank, and totals; in bounded memory."""
+"""What the head keeps of all samples: the last ten minutes of every rank, and totals; in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.call_costs import Calls
+from workbench.metrics.call_costs import CallCosts
 from workbench.metrics.schema import BY_NODE, KEPT, KINDS, NODE, OPERATION, RANK, TICK
-from workbench.metrics.traffic_history import Matrices
+from workbench.metrics.traffic_history import TrafficHistory
 from workbench.metrics.training import Fits
-from workbench.metrics.update import LOST, Layout, Now, Place, Traffic, Update
+from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Traffic, Update
 from workbench.metrics.world_state import WorldState
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
@@ -23,9 +23,9 @@ from workbench.mpi.size_bins import SIZES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_TICKS = round(KEPT / TICK)
-# Seconds after which what a rank has told is of no use any more: time for another to speak for its node.
-_PATIENCE = 6 * TICK
+_TICKS_KEPT = round(KEPT / TICK)
+# Seconds for which the sample of a rank is valid: time for another rank to send the messages of its node.
+_VALID_S = 6 * TICK
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Frame:
 
 
 class Store:
-    """Collects the messages of nodes, and tells whoever asks what is new.
+    """Collects the messages of nodes, and returns what is new to each client that asks.
 
     Parameters
     ----------
@@ -55,33 +55,33 @@ class Store:
     def __init__(self, state: Callable[[], Mapping[str, Any]] = dict, clock: Callable[[], float] = time.time) -> None:
         self._state, self._clock = state, clock
         self._worlds: dict[int, WorldState] = {}
-        # Of each host: cores, and what was told last of the node and of them, and when.
+        # Of each host: cores, and the time and the numbers of its last message.
         self._number_of_cores: dict[str, int] = {}
         self._nodes: dict[str, tuple[float, NDArray[np.float32], NDArray[np.uint8]]] = {}
         self._layouts = itertools.count(1)
         self._last, self._time = 0, clock()
-        self._frames: deque[_Frame] = deque(maxlen=_TICKS)
-        self._fits, self.calls = Fits(), Calls()
+        self._frames: deque[_Frame] = deque(maxlen=_TICKS_KEPT)
+        self._fits, self.calls = Fits(), CallCosts()
         self._changed = True
         self._arrange()
 
     # -- what comes in -----------------------------------------------------------------------------------------
 
-    def joined(self, world: int, rank: int, told: Mapping[str, Any]) -> None:
+    def joined(self, world: int, rank: int, facts: Mapping[str, Any]) -> None:
         """Note a rank that is there.
 
         Parameters
         ----------
-        told
+        facts
             ``size`` of its world, ``start`` of it, ``host``, and the ``cores`` of that.
         """
         known = self._worlds.get(world)
-        if known is None or known.start != told["start"]:
+        if known is None or known.start != facts["start"]:
             # What was counted before belongs to processes that are gone.
-            known = self._worlds[world] = WorldState(told["size"], told["start"], by_node=told["size"] > BY_NODE)
-        known.nodes[rank] = told["host"]
+            known = self._worlds[world] = WorldState(facts["size"], facts["start"], by_node=facts["size"] > BY_NODE)
+        known.nodes[rank] = facts["host"]
         known.lost.pop(rank, None)
-        self._number_of_cores[told["host"]] = told["cores"]
+        self._number_of_cores[facts["host"]] = facts["cores"]
         self._changed = True
 
     def left(self, world: int, rank: int) -> None:
@@ -102,18 +102,18 @@ class Store:
             world.take(message, now)
             node = np.frombuffer(message["node"], np.float32), np.frombuffer(message["cores"], np.uint8)
             if len(node[0]) != len(NODE):
-                raise ValueError(f"a node has {len(NODE)} numbers, and {len(node[0])} were told of {message['host']}")
+                raise ValueError(f"a node has {len(NODE)} numbers, and {len(node[0])} were sent by {message['host']}")
             self._nodes[message["host"]] = now, *node
             for ended in message["ended"]:
                 self.calls.ended(self._last + 1, message["world"], ended)
 
     def got_on(self, world: int, ranks: Collection[int]) -> float:
         """Return when one of some ranks has last entered or left an operation; 0 where nothing is known of it."""
-        its = self._worlds.get(world)
-        return 0.0 if its is None else max((its.now[rank].since for rank in ranks), default=0.0)
+        state = self._worlds.get(world)
+        return 0.0 if state is None else max((state.now[rank].since for rank in ranks), default=0.0)
 
     def report(self, record: Mapping[str, Any]) -> None:
-        """Take what a fit or `workbench.report` tells, see `Update.fits`."""
+        """Take a record of a fit or of `workbench.report`, see `Update.fits`."""
         self._fits.add(self._last + 1, record)
 
     # -- ticks -------------------------------------------------------------------------------------------------
@@ -125,12 +125,10 @@ class Store:
         if self._changed:
             self._arrange()
         self._last += 1
-        samples = {
-            index: world.sample(now, passed, _PATIENCE)[world.there] for index, world in sorted(self._worlds.items())
-        }
-        rank = np.concatenate([np.empty((0, len(RANK)), np.float32), *samples.values()])
+        samples = [world.sample(now, passed, _VALID_S)[world.known_ranks] for _, world in sorted(self._worlds.items())]
+        rank = np.concatenate([np.empty((0, len(RANK)), np.float32), *samples])
         self._frames.append(_Frame(self._last, now, rank, *self._of_nodes(now)))
-        self._matrices.add(now, self._traffic())
+        self._traffic_history.add(now, self._traffic())
         self._now = self._doing()
 
     def _of_nodes(self, now: float) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
@@ -139,17 +137,17 @@ class Store:
         cores = [np.zeros(number, np.uint8) for number in layout.cores]
         for index, host in enumerate(layout.nodes):
             when, values, percent = self._nodes.get(host, (-np.inf, node[index], cores[index]))
-            if now - when <= _PATIENCE:
+            if now - when <= _VALID_S:
                 node[index] = values
                 if len(percent) == len(cores[index]):
                     cores[index] = percent
         return node, np.concatenate([np.empty(0, np.uint8), *cores])
 
-    def _doing(self) -> tuple[Now, ...]:
+    def _doing(self) -> tuple[RankActivity, ...]:
         return tuple(
-            Now(LOST, None, world.lost[rank]) if rank in world.lost else world.now[rank]
+            RankActivity(LOST, None, world.lost[rank]) if rank in world.lost else world.now[rank]
             for _, world in sorted(self._worlds.items())
-            for rank in world.there
+            for rank in world.known_ranks
         )
 
     def _arrange(self) -> None:
@@ -157,18 +155,18 @@ class Store:
         self._changed = False
         hosts = list(dict.fromkeys(host for _, world in sorted(self._worlds.items()) for host in world.nodes if host))
         places = tuple(
-            Place(index, rank, hosts.index(host))
+            RankPlace(index, rank, hosts.index(host))
             for index, world in sorted(self._worlds.items())
             for rank, host in enumerate(world.nodes)
             if host
         )
-        self._nodes = {host: told for host, told in self._nodes.items() if host in hosts}
+        self._nodes = {host: values for host, values in self._nodes.items() if host in hosts}
         cores = tuple(self._number_of_cores[host] for host in hosts)
         self.layout = Layout(next(self._layouts), places, tuple(hosts), cores)
         self._frames.clear()
         self._by_node: bool = len(places) > BY_NODE or any(world.by_node for world in self._worlds.values())
         self._now = self._doing()
-        self._matrices: Matrices = Matrices(len(hosts) if self._by_node else len(places))
+        self._traffic_history: TrafficHistory = TrafficHistory(len(hosts) if self._by_node else len(places))
 
     def _traffic(self) -> Traffic:
         layout = self.layout
@@ -176,7 +174,7 @@ class Store:
         totals = np.zeros((2, len(KINDS), places, places))
         begin = 0
         for _, world in sorted(self._worlds.items()):
-            there = world.there
+            there = world.known_ranks
             if not self._by_node:
                 end = begin + len(there)
                 totals[:, :, begin:end, begin:end] = world.sent[:, :, there][:, :, :, there]
@@ -186,7 +184,7 @@ class Store:
             by_node = np.argsort(nodes, kind="stable")
             ranks, (places_here, firsts) = np.array(there)[by_node], np.unique(nodes[by_node], return_index=True)
             if world.by_node:
-                # what goes to a node is told as what goes to its first rank
+                # what goes to a node is counted as sent to its first rank
                 sent = world.sent[:, :, ranks[:, None], ranks[firsts]]
             else:
                 sent = np.add.reduceat(world.sent[:, :, ranks[:, None], ranks], firsts, axis=3)
@@ -208,10 +206,10 @@ class Store:
             core=_stacked([frame.core for frame in frames], sum(layout.cores), dtype=np.uint8),
             now=self._now,
             by="node" if self._by_node else "rank",
-            traffic=self._matrices.total,
-            recent=self._matrices.recent,
-            operations=sum((its.operations for its in worlds), np.zeros((len(OPERATIONS), len(OPERATION)))),
-            sizes=sum((its.sizes for its in worlds), np.zeros((len(KINDS), SIZES))),
+            traffic=self._traffic_history.total,
+            recent=self._traffic_history.recent,
+            operations=sum((world.operations for world in worlds), np.zeros((len(OPERATIONS), len(OPERATION)))),
+            sizes=sum((world.sizes for world in worlds), np.zeros((len(KINDS), SIZES))),
             fits=self._fits.since(since, self._last),
             calls=self.calls.since(since, self._last),
             state=self._state(),
@@ -221,11 +219,11 @@ class Store:
         """Return of the last tick ``cpu``, percent of a core, mean of the ranks, and ``memory``, bytes of all; or 0."""
         last = self._frames[-1].rank if self._frames else np.empty((0, len(RANK)), np.float32)
         cpu, memory = (last[:, RANK.index(name)].astype(np.float64) for name in ("cpu", "memory"))
-        told = ~np.isnan(cpu)
-        return {"cpu": float(cpu[told].mean()) if told.any() else 0.0, "memory": float(np.nansum(memory))}
+        mean = float(np.nanmean(cpu)) if np.isfinite(cpu).any() else 0.0
+        return {"cpu": mean, "memory": float(np.nansum(memory))}
 
-    def met(self, until: float) -> list[tuple[int, int, str, float, float]]:
-        """Return how long ranks have waited for others in the meetings that they told of, see `WorldState.met`.
+    def wait_times(self, until: float) -> list[tuple[int, int, str, float, float]]:
+        """Return how long ranks have waited for others in the meetings so far, see `WorldState.wait_times`.
 
         Returns
         -------
@@ -234,15 +232,15 @@ class Store:
         """
         return [
             (index, int(rank), OPERATIONS[number], *seconds[rank, number].tolist())
-            for index, seconds in ((index, world.met(until)) for index, world in self._worlds.items())
+            for index, seconds in ((index, world.wait_times(until)) for index, world in self._worlds.items())
             for rank, number in zip(*seconds[:, :, 1].nonzero(), strict=True)
         ]
 
     def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """As `Matrices.pair`; nothing for places that there are no more."""
-        if not all(0 <= place < len(self._matrices.total.bytes[0]) for place in (source, target)):
+        """As `TrafficHistory.pair`; nothing for places that there are no more."""
+        if not all(0 <= place < len(self._traffic_history.total.bytes[0]) for place in (source, target)):
             return np.empty(0), np.empty((0, len(KINDS)), np.float32)
-        return self._matrices.pair(source, target)
+        return self._traffic_history.pair(source, target)
 
 
 def _stacked(arrays: list[NDArray[Any]], *shape: int, dtype: Any = np.float32) -> NDArray[Any]:

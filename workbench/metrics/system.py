@@ -1,4 +1,4 @@
-"""What the operating system tells of a process and of a node: CPU, memory, files, network."""
+"""What the operating system counts for a process and for a node: CPU, memory, files, network."""
 
 from __future__ import annotations
 
@@ -12,36 +12,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
-from workbench.metrics.schema import NODE
+from workbench.metrics.schema import COUNTERS, NODE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Process:
-    """A process: what it has used so far, and has now."""
+class ProcessUsage:
+    """What a process has used so far, and has now."""
 
     time: float
-    """When this was looked at, in seconds of `time.monotonic`."""
-    cpu: float
-    """Seconds of all its threads."""
-    memory: int
-    """Bytes, resident."""
-    threads: int
-    read: int
-    """Bytes from files; 0 where the system does not tell."""
-    written: int
+    """When this was measured, in seconds of `time.monotonic`."""
+    values: Mapping[str, float]
+    """By the names of `RANK`, totals so far of `COUNTERS`; 0 where the system has no number."""
+
+    def since(self, before: ProcessUsage) -> dict[str, float]:
+        """Return the numbers of the time between two measurements: rates for totals."""
+        passed = max(self.time - before.time, 1e-3)
+        return {
+            name: (value - before.values[name]) / passed if name in COUNTERS else value
+            for name, value in self.values.items()
+        }
 
 
-def process(of: psutil.Process) -> Process:
-    """Look at a process.
-
-    Raises
-    ------
-    psutil.NoSuchProcess
-        If it has ended.
-    """
+def process_usage(of: psutil.Process) -> ProcessUsage:
+    """Measure a process; raises `psutil.NoSuchProcess` if the process has ended."""
     with of.oneshot():
         # the kernel counts in ticks of 10 ms for others, and by a clock for the process itself
         cpu = time.process_time() if of.pid == os.getpid() else sum(of.cpu_times()[:2])
@@ -50,11 +46,18 @@ def process(of: psutil.Process) -> Process:
         with contextlib.suppress(psutil.AccessDenied, AttributeError):
             files = of.io_counters()
             read, written = files.read_bytes, files.write_bytes
-        return Process(time.monotonic(), cpu, of.memory_info().rss, of.num_threads(), read, written)
+        values = {
+            "cpu": 100 * cpu,
+            "memory": float(of.memory_info().rss),
+            "threads": float(of.num_threads()),
+            "read": float(read),
+            "written": float(written),
+        }
+        return ProcessUsage(time.monotonic(), values)
 
 
-class Node:
-    """What a node does between one look at it and the next."""
+class NodeUsage:
+    """What a node has used between two samples."""
 
     def __init__(self) -> None:
         self._time = time.monotonic()
@@ -62,7 +65,7 @@ class Node:
         self._busy, self._all = _cores()
 
     def sample(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """Return what the node did since the last look.
+        """Return what the node has used since the last sample.
 
         Returns
         -------
@@ -88,15 +91,15 @@ class Node:
 
 def _cores() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the seconds that each core was busy, and all its seconds."""
-    times = [its._asdict() for its in psutil.cpu_times(percpu=True)]
-    idle = np.array([its["idle"] + its.get("iowait", 0.0) for its in times])
+    times = [core._asdict() for core in psutil.cpu_times(percpu=True)]
+    idle = np.array([core["idle"] + core.get("iowait", 0.0) for core in times])
     # the time of guests is in that of users already
-    everything = np.array([sum(its.values()) - its.get("guest", 0.0) - its.get("guest_nice", 0.0) for its in times])
+    everything = np.array([sum(core.values()) - core.get("guest", 0.0) - core.get("guest_nice", 0.0) for core in times])
     return everything - idle, everything
 
 
 def _totals() -> Mapping[str, float]:
-    """Return bytes so far by network and disk; what the system does not tell is missing."""
+    """Return bytes so far by network and disk; what the system does not count is missing."""
     totals: dict[str, float] = {}
     with contextlib.suppress(OSError, RuntimeError):
         if network := psutil.net_io_counters():

@@ -1,4 +1,4 @@
-"""Who has sent how much to whom: since the start, lately, and for a pair over time."""
+"""Who has sent how much to whom: since the start, in the last seconds, and for a pair over time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workbench.metrics.update import Traffic
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Seconds that count as lately.
-RECENT = 10.0
+# Seconds of the recent traffic.
+RECENT_S = 10.0
 # Seconds between two rates that are kept of all pairs, how many, and of how many places at most.
-_STEP, _STEPS, _PLACES = 1.0, 600, 64
+_RATE_INTERVAL_S, _RATES_KEPT, _PLACES_IN_FULL = 1.0, 600, 64
 
 
-class Matrices:
+class TrafficHistory:
     """Totals of all pairs of places as they grow.
 
     Parameters
@@ -31,20 +31,22 @@ class Matrices:
     def __init__(self, places: int) -> None:
         nothing = np.zeros((len(KINDS), places, places))
         self.total = Traffic(nothing, nothing)
-        self._lately: deque[tuple[float, Traffic]] = deque()
-        steps = _STEPS if places <= _PLACES else max(10, int(_STEPS * (_PLACES / places) ** 2))
+        self._recent_totals: deque[tuple[float, Traffic]] = deque()
+        steps = (
+            _RATES_KEPT if places <= _PLACES_IN_FULL else max(10, int(_RATES_KEPT * (_PLACES_IN_FULL / places) ** 2))
+        )
         self._rates: deque[tuple[float, NDArray[np.float32]]] = deque(maxlen=steps)
         self._step: tuple[float, NDArray[np.float64]] | None = None
 
     def add(self, now: float, total: Traffic) -> None:
         """Take the totals of now, in seconds since the epoch."""
         self.total = total
-        self._lately.append((now, total))
-        while now - self._lately[0][0] > RECENT and len(self._lately) > 1:
-            self._lately.popleft()
+        self._recent_totals.append((now, total))
+        while now - self._recent_totals[0][0] > RECENT_S and len(self._recent_totals) > 1:
+            self._recent_totals.popleft()
         if self._step is None:
             self._step = (now, total.bytes)
-        elif now - self._step[0] >= _STEP:
+        elif now - self._step[0] >= _RATE_INTERVAL_S:
             then, before = self._step
             self._rates.append((now, ((total.bytes - before) / (now - then)).astype(np.float32)))
             self._step = (now, total.bytes)
@@ -52,7 +54,7 @@ class Matrices:
     @property
     def recent(self) -> Traffic:
         """What was sent in the last ten seconds."""
-        before = self._lately[0][1] if self._lately else self.total
+        before = self._recent_totals[0][1] if self._recent_totals else self.total
         return Traffic(
             np.maximum(self.total.bytes - before.bytes, 0.0), np.maximum(self.total.messages - before.messages, 0.0)
         )

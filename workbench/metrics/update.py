@@ -1,4 +1,4 @@
-"""What the head tells of its metrics: all that is new since one asked last, and where things stand now."""
+"""The answer of the head to a request for metrics: all that is new since the last request, and the state now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """A rank: its world, its number in it, and its node (an index of `Layout.nodes`)."""
 
     world: int
@@ -39,7 +39,7 @@ class Layout:
     ----------
     number : int
         Another one whenever ranks or nodes have come or gone: then what is kept of before has other columns.
-    ranks : tuple of Place
+    ranks : tuple of RankPlace
         In order of world and rank.
     nodes : tuple of str
         Names of hosts.
@@ -48,7 +48,7 @@ class Layout:
     """
 
     number: int
-    ranks: tuple[Place, ...]
+    ranks: tuple[RankPlace, ...]
     nodes: tuple[str, ...]
     cores: tuple[int, ...]
 
@@ -58,8 +58,8 @@ LOST = "(lost)"
 
 
 @dataclass(frozen=True)
-class Now:
-    """What a rank does at the moment.
+class RankActivity:
+    """What a rank does now.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Now:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the rank is gone; `since` tells when."""
+        """Whether the rank is gone; `since` is when."""
         return self.what == LOST
 
 
@@ -101,21 +101,21 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Update:
-    """All that is new since one asked last, and where things stand now.
+    """All that is new since the last request, and the state now.
 
     Attributes
     ----------
     seq : int
-        What to ask with next time.
+        The argument of the next request.
     layout : Layout
     times : ndarray of float64, shape (f,)
         Ends of the ticks that are new, oldest first, in seconds since the epoch by the clock of the head.
     rank : ndarray of float32, shape (f, ranks, len(RANK))
-        NaN where a rank has told nothing.
+        NaN where a rank has sent nothing.
     node : ndarray of float32, shape (f, nodes, len(NODE))
     core : ndarray of uint8, shape (f, sum of cores)
         Percent; those of node 0 first.
-    now : tuple of Now
+    now : tuple of RankActivity
         For each rank.
     by : {"rank", "node"}
         What `traffic` and `recent` are between.
@@ -126,10 +126,10 @@ class Update:
     sizes : ndarray of float64, shape (len(KINDS), SIZES)
         Messages by size since the start, of all ranks together.
     fits : list of dict
-        What fits and `workbench.report` have told since: ``fit`` (identity), ``name``, ``time`` (seconds since the
+        What fits and `workbench.report` have reported since: ``fit`` (identity), ``name``, ``time`` (seconds since the
         epoch), ``step``, and numbers by name; oldest first.
     calls : list of dict
-        Calls on all ranks and cells that have ended since, on some rank at least: `workbench.metrics.call_costs.Call`.
+        Calls on all ranks and cells that have ended since, on some rank at least, see `CallCost`.
     state : mapping
         ``name``, ``state``, ``message``, ``ranks`` (wanted), ``present``, ``ends`` (seconds since the epoch, or None:
         there is no walltime), ``version`` (of workbench).
@@ -141,7 +141,7 @@ class Update:
     rank: NDArray[np.float32]
     node: NDArray[np.float32]
     core: NDArray[np.uint8]
-    now: tuple[Now, ...]
+    now: tuple[RankActivity, ...]
     by: str
     traffic: Traffic
     recent: Traffic
@@ -158,7 +158,7 @@ class Update:
             "seq": self.seq,
             "layout": {
                 "number": layout.number,
-                "ranks": [(its.world, its.rank, its.node) for its in layout.ranks],
+                "ranks": [(place.world, place.rank, place.node) for place in layout.ranks],
                 "nodes": list(layout.nodes),
                 "cores": list(layout.cores),
             },
@@ -166,7 +166,7 @@ class Update:
             "rank": self.rank.tobytes(),
             "node": self.node.tobytes(),
             "core": self.core.tobytes(),
-            "now": [(its.what, its.operation, its.since, its.silent) for its in self.now],
+            "now": [(doing.what, doing.operation, doing.since, doing.silent) for doing in self.now],
             "by": self.by,
             "traffic": (self.traffic.bytes.tobytes(), self.traffic.messages.tobytes()),
             "recent": (self.recent.bytes.tobytes(), self.recent.messages.tobytes()),
@@ -178,36 +178,34 @@ class Update:
         }
 
     @classmethod
-    def unpack(cls, told: Mapping[str, Any]) -> Update:
+    def unpack(cls, packed: Mapping[str, Any]) -> Update:
         """Return what `pack` has packed."""
-        its = told["layout"]
-        layout = Layout(
-            its["number"], tuple(Place(*each) for each in its["ranks"]), tuple(its["nodes"]), tuple(its["cores"])
-        )
+        fields = packed["layout"]
+        places = tuple(RankPlace(*place) for place in fields["ranks"])
+        layout = Layout(fields["number"], places, tuple(fields["nodes"]), tuple(fields["cores"]))
         ranks, nodes = len(layout.ranks), len(layout.nodes)
-        between = ranks if told["by"] == "rank" else nodes
+        between = ranks if packed["by"] == "rank" else nodes
 
-        def traffic(packed: tuple[bytes, bytes]) -> Traffic:
-            sent, messages = (_array(each, np.float64, len(KINDS), between, between) for each in packed)
-            return Traffic(sent, messages)
+        def traffic(matrices: tuple[bytes, bytes]) -> Traffic:
+            return Traffic(*(_array(matrix, np.float64, len(KINDS), between, between) for matrix in matrices))
 
-        times = _array(told["times"], np.float64, -1)
+        times = _array(packed["times"], np.float64, -1)
         return cls(
-            seq=told["seq"],
+            seq=packed["seq"],
             layout=layout,
             times=times,
-            rank=_array(told["rank"], np.float32, len(times), ranks, len(RANK)),
-            node=_array(told["node"], np.float32, len(times), nodes, len(NODE)),
-            core=_array(told["core"], np.uint8, len(times), sum(layout.cores)),
-            now=tuple(Now(*each) for each in told["now"]),
-            by=told["by"],
-            traffic=traffic(told["traffic"]),
-            recent=traffic(told["recent"]),
-            operations=_array(told["operations"], np.float64, len(OPERATIONS), len(OPERATION)),
-            sizes=_array(told["sizes"], np.float64, len(KINDS), SIZES),
-            fits=list(told["fits"]),
-            calls=list(told["calls"]),
-            state=told["state"],
+            rank=_array(packed["rank"], np.float32, len(times), ranks, len(RANK)),
+            node=_array(packed["node"], np.float32, len(times), nodes, len(NODE)),
+            core=_array(packed["core"], np.uint8, len(times), sum(layout.cores)),
+            now=tuple(RankActivity(*fields) for fields in packed["now"]),
+            by=packed["by"],
+            traffic=traffic(packed["traffic"]),
+            recent=traffic(packed["recent"]),
+            operations=_array(packed["operations"], np.float64, len(OPERATIONS), len(OPERATION)),
+            sizes=_array(packed["sizes"], np.float64, len(KINDS), SIZES),
+            fits=list(packed["fits"]),
+            calls=list(packed["calls"]),
+            state=packed["state"],
         )
 
 

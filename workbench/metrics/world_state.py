@@ -1,4 +1,4 @@
-"""What the head knows of the ranks of one world: the last that their nodes have told, and totals."""
+"""What the head knows of the ranks of one world: the last samples, and totals."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.node_message import SENT, SIZED, VALUES, WHEN, WHO, rows
-from workbench.metrics.schema import KINDS, RANK
-from workbench.metrics.update import Now
-from workbench.metrics.wait_times import LATE, Meetings
+from workbench.metrics.node_message import SENT, SIZED, WHEN, WHO, rows
+from workbench.metrics.schema import KINDS, RANK, SAMPLED
+from workbench.metrics.update import RankActivity
+from workbench.metrics.wait_times import LATE, WaitTimes
 from workbench.mpi.operation_names import OPERATIONS, WAITS
 from workbench.mpi.size_bins import SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_COLUMN = {name: index for index, name in enumerate(VALUES)}
 # How much of the share of waiting is that of the last half second: meetings are a sample.
-_SMOOTH = 0.5
+_SHARE_SMOOTHING = 0.5
 
 
 class WorldState:
@@ -33,26 +32,26 @@ class WorldState:
     start
         Name of this start of it.
     by_node
-        Whether traffic is told between nodes (by the first rank of each), not between ranks.
+        Whether traffic is counted between nodes (by the first rank of each), not between ranks.
     """
 
     def __init__(self, size: int, start: str, *, by_node: bool) -> None:
         self.start, self.by_node = start, by_node
         self.nodes = [""] * size
         """Host of each rank; nothing of one that has not come yet."""
-        self._values = np.full((size, len(VALUES)), np.nan)
-        self._told = np.full(size, -np.inf)
-        self.now: list[Now] = [Now("", None, 0.0)] * size
+        self._values = np.full((size, len(SAMPLED)), np.nan)
+        self._received_at = np.full(size, -np.inf)
+        self.now: list[RankActivity] = [RankActivity("", None, 0.0)] * size
         self.sent = np.zeros((2, len(KINDS), size, size))
         """Bytes and messages, of each kind, from ranks to ranks, or to the first rank of each node."""
         self._operations = np.zeros((size, len(OPERATIONS), 3))
         self._waiting = np.zeros(len(OPERATIONS))
-        self._spent = np.zeros(len(OPERATIONS))
+        self._spent_before = np.zeros(len(OPERATIONS))
         self._sizes = np.zeros((size, len(KINDS), SIZES))
-        self._meetings = Meetings()
+        self._wait_times = WaitTimes()
         # Of the meetings so far: seconds that each rank has waited in each operation, and was in it.
-        self._met = np.zeros((size, len(OPERATIONS), 2))
-        self._new: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
+        self._wait_totals = np.zeros((size, len(OPERATIONS), 2))
+        self._new_waits: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
         self._share = np.zeros(size)
         self._share_of_operation = np.isin(OPERATIONS, list(WAITS)).astype(np.float64)
         self._sent_before = np.zeros((2, size))
@@ -60,17 +59,17 @@ class WorldState:
         """Ranks that are gone, and since when, in seconds since the epoch."""
 
     @property
-    def there(self) -> list[int]:
+    def known_ranks(self) -> list[int]:
         """Ranks that have come, also those that are gone since."""
         return [rank for rank, host in enumerate(self.nodes) if host]
 
     def take(self, message: Mapping[str, Any], now: float) -> None:
         """Take the message of a node, which came now, in seconds since the epoch."""
         ranks = np.array(message["ranks"], np.intp)
-        self._values[ranks] = rows(message["values"], VALUES)
-        self._told[ranks] = now
+        self._values[ranks] = rows(message["values"], SAMPLED)
+        self._received_at[ranks] = now
         for rank, doing in zip(message["ranks"], message["now"], strict=True):
-            self.now[rank] = Now(*doing)
+            self.now[rank] = RankActivity(*doing)
         sent = rows(message["sent"], SENT)
         rank, peer, kind = sent[:, :3].astype(np.intp).T
         self.sent[:, kind, rank, peer] = sent[:, 3:].T
@@ -78,26 +77,26 @@ class WorldState:
         self._operations[tuple(operations[:, :2].astype(np.intp).T)] = operations[:, 2:]
         sizes = rows(message["sizes"], SIZED)
         self._sizes[tuple(sizes[:, :2].astype(np.intp).T)] = sizes[:, 2:]
-        self._meetings.add(rows(message["who"], WHO, np.int64), rows(message["when"], WHEN), now)
+        self._wait_times.add(rows(message["who"], WHO, np.int64), rows(message["when"], WHEN), now)
 
     def sample(self, now: float, passed: float, patience: float) -> NDArray[np.float32]:
-        """Return the columns of `RANK` for each rank; NaN for those that have told nothing lately.
+        """Return the columns of `RANK` for each rank; NaN for ranks without a valid sample.
 
         Parameters
         ----------
         now, passed
             Seconds since the epoch, and since the last sample.
         patience
-            Seconds after which what a rank has told is of no use any more.
+            Seconds for which a sample is valid.
         """
-        self._learn_waiting(now)
-        values = {name: self._values[:, column] for name, column in _COLUMN.items()}
+        self._update_waiting(now)
+        values = dict(zip(SAMPLED, self._values.T, strict=True))
         waiting = values["stuck"] + values["waits"] + self._share * values["closed"]
         in_mpi = values["stuck"] + values["waits"] + values["closed"]
         busy = np.clip(np.maximum(values["busy"], in_mpi), 0.0, 1.0)
         sent, received = self._rates(passed)
         columns = {
-            **{name: values[name] for name in RANK if name in values},
+            **values,
             "compute": np.maximum(busy - in_mpi, 0.0),
             "mpi": np.maximum(in_mpi - waiting, 0.0),
             "waiting": np.minimum(waiting, 1.0),
@@ -106,12 +105,12 @@ class WorldState:
             "received": received,
         }
         table = np.stack([columns[name] for name in RANK], axis=1).astype(np.float32)
-        table[now - self._told > patience] = np.nan
+        table[now - self._received_at > patience] = np.nan
         table[list(self.lost)] = np.nan
         return table
 
     def _rates(self, passed: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the bytes a second that each rank sends, and receives: unknown where only nodes are told apart."""
+        """Return the bytes a second that each rank sends, and receives: unknown where nodes are counted."""
         sent = self.sent[0].sum(axis=(0, 2))
         received = np.full(len(sent), np.nan) if self.by_node else self.sent[0].sum(axis=(0, 1))
         totals = np.stack((sent, received))
@@ -120,37 +119,37 @@ class WorldState:
         self._sent_before = totals
         return rates[0], rates[1]
 
-    def _learn_waiting(self, now: float) -> None:
-        self.met(now - LATE)
-        who, seconds = map(np.concatenate, zip(*self._new, strict=True))
-        self._new = []
+    def _update_waiting(self, now: float) -> None:
+        self.wait_times(now - LATE)
+        who, seconds = map(np.concatenate, zip(*self._new_waits, strict=True))
+        self._new_waits = []
         for index, (shares, size) in enumerate(
             ((self._share, len(self._share)), (self._share_of_operation, len(OPERATIONS)))
         ):
             waited, inside = (np.bincount(who[:, index], seconds[:, column], minlength=size) for column in (0, 1))
             known = inside > 0
-            shares[known] += _SMOOTH * (waited[known] / inside[known] - shares[known])
+            shares[known] += _SHARE_SMOOTHING * (waited[known] / inside[known] - shares[known])
         spent = self._operations[:, :, 2].sum(axis=0)
-        self._waiting += (spent - self._spent) * self._share_of_operation
-        self._spent = spent
+        self._waiting += (spent - self._spent_before) * self._share_of_operation
+        self._spent_before = spent
 
-    def met(self, until: float) -> NDArray[np.float64]:
-        """Return how long each rank has waited for others, of the meetings that were told.
+    def wait_times(self, until: float) -> NDArray[np.float64]:
+        """Return how long each rank has waited for others, from the meetings that ranks have sent.
 
         Parameters
         ----------
         until
-            Seconds since the epoch, as of `Meetings.take`: when they were over.
+            Seconds since the epoch, as of `WaitTimes.take`: when they were over.
 
         Returns
         -------
         ndarray of float64, shape (size, len(OPERATIONS), 2)
             Seconds waited, and in the operation, since the start. The meetings are a sample of those that there were.
         """
-        who, seconds = self._meetings.take(until)
-        np.add.at(self._met, (who[:, 0], who[:, 1]), seconds)
-        self._new.append((who, seconds))
-        return self._met
+        who, seconds = self._wait_times.take(until)
+        np.add.at(self._wait_totals, (who[:, 0], who[:, 1]), seconds)
+        self._new_waits.append((who, seconds))
+        return self._wait_totals
 
     @property
     def operations(self) -> NDArray[np.float64]:

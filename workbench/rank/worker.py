@@ -23,8 +23,8 @@ from workbench.files import node_dirs
 from workbench.launch import allocation, network
 from workbench.metrics import report
 from workbench.metrics.activity import Activity
-from workbench.metrics.busy_time import Busy
-from workbench.metrics.sampler import metering
+from workbench.metrics.busy_time import BusyTime
+from workbench.metrics.sampler import sample_rank
 from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
 from workbench.mpi.counters import MEETINGS, Meter
@@ -134,7 +134,7 @@ async def serve(
         death_timeout=timeout,
         startup_information={"workbench": lambda _: facts(context) | {"start": start, "times": times}},
         metrics={"transport": lambda _: comm.summary()},
-        plugins=(busy := Busy(),),
+        plugins=(busy := BusyTime(),),
     )
     report.carry(worker)
     communicators = Communicators(context.spmd)
@@ -155,7 +155,7 @@ async def serve(
     times["serving"] = time.time()
     async with worker:
         ready.set()
-        with metering(worker, context, record.id, start, activity, head_is_here=record.process.is_local):
+        with sample_rank(worker, context, record.id, start, activity, head_is_here=record.process.is_local):
             await worker.finished()
     return worker.finalize
 

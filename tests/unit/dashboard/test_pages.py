@@ -28,7 +28,7 @@ from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
 from workbench.dashboard.view_state import PAGES, Looking
 from workbench.metrics.schema import TICK
-from workbench.metrics.update import LOST, Now, Place
+from workbench.metrics.update import LOST, RankActivity, RankPlace
 
 
 def known(ranks, nodes, **fields):
@@ -132,8 +132,8 @@ def test_the_theme_stays_in_the_address_of_who_has_asked_for_it():
 
 def test_ranks_in_one_operation_have_one_bar_in_the_colour_of_those_that_wait():
     moment = known(4, 1).at(None)
-    recent, long = Now("f", "Allreduce", moment.told), Now("f", "Allreduce", moment.told - 60)
-    lost = Now(LOST, None, moment.told - 12)
+    recent, long = RankActivity("f", "Allreduce", moment.told), RankActivity("f", "Allreduce", moment.told - 60)
+    lost = RankActivity(LOST, None, moment.told - 12)
     page = made("waiting", known(4, 1, now=(recent, long, recent, lost)).at(None))
 
     assert page._groups.data["name"] == ["lost", "Allreduce"]
@@ -242,7 +242,7 @@ def test_the_history_of_a_pair_that_was_chosen_before_is_not_shown():
 
 
 def test_a_pair_is_named_by_its_ranks_and_stays_the_same_when_others_come():
-    worlds = [Place(0, 0, 0), Place(0, 1, 0), Place(1, 0, 0), Place(1, 3, 0)]
+    worlds = [RankPlace(0, 0, 0), RankPlace(0, 1, 0), RankPlace(1, 0, 0), RankPlace(1, 3, 0)]
     layout = dataclasses.replace(Simulated(4, 1).layout, ranks=tuple(worlds))
     moment, asked = known(4, 1, layout=layout).at(None), []
     desk = Desk(Looking(pair="w1.3,0"), Cards(LIGHT), lambda *its: asked.append(its[:2]))

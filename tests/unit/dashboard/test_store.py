@@ -18,7 +18,7 @@ from workbench.dashboard.ring_buffer import Ring
 from workbench.dashboard.store import DataStore
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.metrics.schema import KEPT, RANK, TICK
-from workbench.metrics.update import LOST, Layout, Now, Place, Update
+from workbench.metrics.update import LOST, Layout, RankActivity, RankPlace, Update
 from workbench.session.head_client import HeadClient
 
 BEGAN = 1_800_000_000.0
@@ -301,7 +301,11 @@ async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
 
 async def test_a_rank_that_is_not_heard_of_is_worse_than_one_that_is_late():
     source, store, _ = simulated(4)
-    source.fields["now"] = (Now("", None, BEGAN), Now("", None, BEGAN, silent=30.0), *[Now("", None, BEGAN)] * 2)
+    source.fields["now"] = (
+        RankActivity("", None, BEGAN),
+        RankActivity("", None, BEGAN, silent=30.0),
+        *[RankActivity("", None, BEGAN)] * 2,
+    )
 
     await store.refresh()
 
@@ -311,7 +315,7 @@ async def test_a_rank_that_is_not_heard_of_is_worse_than_one_that_is_late():
 
 async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
     source, store, _ = simulated(4)
-    lost, waits = Now(LOST, None, BEGAN - 12, silent=5.0), Now("f", "Allreduce", BEGAN - 10)
+    lost, waits = RankActivity(LOST, None, BEGAN - 12, silent=5.0), RankActivity("f", "Allreduce", BEGAN - 10)
     source.fields["now"] = (waits, waits, waits, lost)
     await store.refresh()
 
@@ -326,8 +330,8 @@ async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
 
 
 def test_who_waits_for_a_message_waits_for_nobody_that_is_known():
-    layout = Layout(1, (Place(0, 0, 0), Place(0, 1, 0)), ("a",), (2,))
-    now = (Now("f", "Recv", BEGAN), Now("f", None, BEGAN))
+    layout = Layout(1, (RankPlace(0, 0, 0), RankPlace(0, 1, 0)), ("a",), (2,))
+    now = (RankActivity("f", "Recv", BEGAN), RankActivity("f", None, BEGAN))
 
     (wait,) = diagnosis.waits(layout, now, BEGAN + 60)
 
@@ -335,8 +339,8 @@ def test_who_waits_for_a_message_waits_for_nobody_that_is_known():
 
 
 def test_ranks_of_one_world_do_not_wait_for_those_of_another():
-    layout = Layout(1, (Place(0, 0, 0), Place(0, 1, 0), Place(1, 0, 0)), ("a",), (2,))
-    now = (Now("f", "Bcast", BEGAN), Now("f", "Bcast", BEGAN), Now("", None, BEGAN))
+    layout = Layout(1, (RankPlace(0, 0, 0), RankPlace(0, 1, 0), RankPlace(1, 0, 0)), ("a",), (2,))
+    now = (RankActivity("f", "Bcast", BEGAN), RankActivity("f", "Bcast", BEGAN), RankActivity("", None, BEGAN))
 
     (wait,) = diagnosis.waits(layout, now, BEGAN + 10)
 

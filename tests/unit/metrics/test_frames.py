@@ -83,10 +83,13 @@ def test_a_table_that_there_is_not_is_refused_in_words(update):
 def test_open_metrics_have_the_last_tick_and_the_totals(update):
     lines = openmetrics.text(update).splitlines()
     assert lines[-1] == "# EOF"
+    assert "# HELP workbench_rank_cpu_percent CPU time, in percent of one core." in lines
     assert 'workbench_rank_cpu_percent{cluster="a \\"name\\"",world="0",rank="1",host="a"} 12.5' in lines
     assert 'workbench_traffic_bytes_total{cluster="a \\"name\\"",kind="mpi",source="0",target="3"} 100.0' in lines
     assert 'workbench_operation_seconds_total{cluster="a \\"name\\"",operation="Send"} 0.5' in lines
-    line = re.compile(r'(# TYPE \w+ (gauge|counter)|\w+\{(\w+="([^"\\\n]|\\.)*",?)+\} [-+.\de]+|# EOF)')
+    line = re.compile(
+        r'(# TYPE \w+ (gauge|counter)|# HELP \w+ [^\n]+\.|\w+\{(\w+="([^"\\\n]|\\.)*",?)+\} [-+.\de]+|# EOF)'
+    )
     assert all(map(line.fullmatch, lines))
     families = [its.split()[2] for its in lines if its.startswith("# TYPE")]
     assert len(families) == len(set(families))

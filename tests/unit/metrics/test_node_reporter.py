@@ -13,16 +13,17 @@ from support.patience import DEADLINE
 from workbench.metrics import clock_offset as clock_module
 from workbench.metrics.clock_offset import HeadClock
 from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.node_message import SENT, VALUES, WHEN, WHO, rows
-from workbench.metrics.node_reporter import NodeReport
-from workbench.metrics.rank_sample import Ended, Told
-from workbench.metrics.shared_slots import Board
+from workbench.metrics.node_message import SENT, WHEN, WHO, rows
+from workbench.metrics.node_reporter import NodeReporter
+from workbench.metrics.rank_sample import FinishedCall, RankSample
+from workbench.metrics.schema import SAMPLED
+from workbench.metrics.shared_slots import SharedSlots
 from workbench.mpi.operation_names import OPERATIONS
 
 
 @pytest.fixture
 def board(tmp_path):
-    board = Board(tmp_path / "board")
+    board = SharedSlots(tmp_path / "board")
     yield board
     board.close()
 
@@ -36,11 +37,12 @@ class Node:
 
     def _report(self, rank):
         context = SimpleNamespace(rank=rank, nodes=(0, 0, 2, 2), world=1)
-        return NodeReport(context, self.board, "first", self.said[rank].append, lambda: self.ahead)
+        return NodeReporter(context, self.board, "first", self.said[rank].append, lambda: self.ahead)
 
     def tell(self, rank, *, ago=0.0, **facts):
-        known = dict.fromkeys(VALUES, 0.0) | {"time": time.monotonic() - ago, "pid": os.getpid()}
-        self.board.write(rank, Told(**known | facts))
+        values = {name: facts.pop(name, 0.0) for name in SAMPLED}
+        known = {"time": time.monotonic() - ago, "pid": os.getpid(), "values": values}
+        self.board.write(rank, RankSample(**known | facts))
 
     def tick(self):
         for report in self.reports.values():
@@ -66,7 +68,7 @@ def test_the_first_rank_of_a_node_speaks_for_all_of_them(node):
     [said] = node.said[2]
     assert node.said[3] == []
     assert (said["world"], said["start"], said["ranks"]) == (1, "first", [2, 3])
-    assert rows(said["values"], VALUES)[:, VALUES.index("cpu")].tolist() == [20.0, 30.0]
+    assert rows(said["values"], SAMPLED)[:, SAMPLED.index("cpu")].tolist() == [20.0, 30.0]
     what, operation, since, silent = said["now"][1]
     assert (what, operation, silent) == ("f", "Bcast", 0.0)
     assert time.time() - since == pytest.approx(5, abs=1)
@@ -97,9 +99,9 @@ def test_another_rank_speaks_when_the_first_is_silent_and_says_for_how_long(node
     assert said["ranks"] == [2, 3]
     assert said["now"][0][3] == pytest.approx(4.0, abs=1)
     assert rows(said["sent"], SENT).tolist() == [[2, 0, 1, 10, 1]], "all totals"
-    values = rows(said["values"], VALUES)[0]
-    assert values[VALUES.index("memory")] > 1e6, "seen from outside"
-    assert values[VALUES.index("busy")] == 1.0
+    values = rows(said["values"], SAMPLED)[0]
+    assert values[SAMPLED.index("memory")] > 1e6, "seen from outside"
+    assert values[SAMPLED.index("busy")] == 1.0
 
 
 def test_of_a_rank_that_is_gone_nothing_is_seen_from_outside(node):
@@ -108,14 +110,14 @@ def test_of_a_rank_that_is_gone_nothing_is_seen_from_outside(node):
     for _ in range(2):
         node.tell(3)
         node.reports[3].tick()
-    values = rows(node.said[3][0]["values"], VALUES)[0]
-    assert values[VALUES.index("cpu")] == values[VALUES.index("busy")] == 0.0
+    values = rows(node.said[3][0]["values"], SAMPLED)[0]
+    assert values[SAMPLED.index("cpu")] == values[SAMPLED.index("busy")] == 0.0
 
 
 def test_what_is_over_is_said_once_by_whoever_speaks(node):
     node.begin()
     now = time.monotonic()
-    over = Ended("abc", "f", now - 1, now, mpi=0.5, operations=3, bytes=80)
+    over = FinishedCall("abc", "f", now - 1, now, mpi=0.5, operations=3, bytes=80)
     met = (7, 1, "Bcast", now - 1, now)
     for _ in range(2):
         node.tell(2, ended=[over], meetings=[met])
@@ -133,7 +135,7 @@ def test_what_is_over_is_said_once_by_whoever_speaks(node):
     assert [said["ended"] for said in node.said[3]] == [[]]
     assert [said["who"] for said in node.said[3]] == [b""]
     # and rank 2 comes back, not knowing that somebody else has spoken
-    node.reports[2]._ticked -= 10.0
+    node.reports[2]._last_tick -= 10.0
     for _ in range(3):
         node.tell(2, ended=[over], meetings=[met])
         node.tick()
@@ -169,13 +171,13 @@ async def test_the_clock_of_the_head_is_that_of_the_quickest_answer():
     clock = HeadClock(SimpleNamespace(scheduler=Scheduler()), is_local=False)
     assert clock.ahead() is None
     assert HeadClock(SimpleNamespace(), is_local=True).ahead() == 0.0
-    assert await clock._look() == pytest.approx(50.0, abs=0.5)
+    assert await clock._poll() == pytest.approx(50.0, abs=0.5)
 
 
 async def test_only_a_rank_that_speaks_for_its_node_asks_the_head_for_the_time(monkeypatch):
     import asyncio
 
-    monkeypatch.setattr(clock_module, "_NOTICE", 0)
+    monkeypatch.setattr(clock_module, "_DEMAND_POLL_INTERVAL_S", 0)
     asked = asyncio.Event()
 
     class Scheduler:

@@ -13,7 +13,7 @@ import pytest
 from workbench.errors import InvalidRequest
 from workbench.metrics import profile_rank
 from workbench.metrics.activity import Activity
-from workbench.metrics.busy_time import Busy
+from workbench.metrics.busy_time import BusyTime
 from workbench.metrics.profile_frame import ProfileFrame
 from workbench.mpi.call_state import Watch
 from workbench.mpi.counters import Counters, Meter
@@ -165,7 +165,7 @@ class Loop:
 
 @pytest.fixture
 def worker():
-    return SimpleNamespace(activity=Activity(Busy(), Meter()), loop=Loop(), name=0)
+    return SimpleNamespace(activity=Activity(BusyTime(), Meter()), loop=Loop(), name=0)
 
 
 def test_a_profile_whose_client_is_gone_is_forgotten_one_day(worker):

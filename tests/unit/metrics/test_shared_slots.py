@@ -8,11 +8,11 @@ import stat
 
 import pytest
 
-from workbench.metrics.shared_slots import Board
+from workbench.metrics.shared_slots import SharedSlots
 
 
 def test_a_rank_reads_what_another_has_written_last(tmp_path):
-    mine, others = Board(tmp_path / "board"), Board(tmp_path / "board")
+    mine, others = SharedSlots(tmp_path / "board"), SharedSlots(tmp_path / "board")
     mine.write(3, {"cpu": 1.0})
     mine.write(3, {"cpu": 2.0})
     assert others.read(3) == {"cpu": 2.0}
@@ -22,7 +22,7 @@ def test_a_rank_reads_what_another_has_written_last(tmp_path):
 
 
 def test_what_is_being_written_is_nothing_new(tmp_path):
-    board = Board(tmp_path / "board")
+    board = SharedSlots(tmp_path / "board")
     board.write(0, list(range(100)))
     with open(tmp_path / "board", "r+b") as file:
         file.seek(40)
@@ -32,7 +32,7 @@ def test_what_is_being_written_is_nothing_new(tmp_path):
 
 
 def test_what_has_no_room_is_not_written(tmp_path):
-    board = Board(tmp_path / "board")
+    board = SharedSlots(tmp_path / "board")
     board.write(0, "before")
     board.write(0, b"x" * 100_000)
     assert board.read(0) == "before"
@@ -41,7 +41,7 @@ def test_what_has_no_room_is_not_written(tmp_path):
 
 
 def test_it_is_for_nobody_else_and_takes_no_memory_that_is_not_used(tmp_path):
-    board = Board(tmp_path / "board")
+    board = SharedSlots(tmp_path / "board")
     board.write(511, "x")
     assert board.read(511) == "x"
     assert board.read(7) is None
@@ -52,7 +52,7 @@ def test_it_is_for_nobody_else_and_takes_no_memory_that_is_not_used(tmp_path):
 
 
 def test_full_memory_is_an_error_and_no_signal(tmp_path, monkeypatch):
-    board = Board(tmp_path / "board")
+    board = SharedSlots(tmp_path / "board")
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

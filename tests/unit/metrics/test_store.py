@@ -199,13 +199,13 @@ def test_what_ranks_have_waited_so_far_is_known_to_the_meeting(store, clock):
 
     first, second = barrier(1, (0.0, 0.3), 0.3), barrier(2, (0.5, 0.6), 0.6)
     tick(store, message([0, 1], meetings=[first[0], *second]), message([0, 1], meetings=[first[1]]), seconds=1.0)
-    assert store.met(begin) == []
+    assert store.wait_times(begin) == []
 
     # rank 0 left the second barrier by then, rank 1 had not
-    [early, late] = store.met(begin + 0.65)
+    [early, late] = store.wait_times(begin + 0.65)
     assert early == (0, 0, "Barrier", pytest.approx(0.3), pytest.approx(0.3))
     assert late == (0, 1, "Barrier", 0.0, pytest.approx(0.1))
-    [early, late] = store.met(begin + 1.0)
+    [early, late] = store.wait_times(begin + 1.0)
     assert early == (0, 0, "Barrier", pytest.approx(0.4), pytest.approx(0.4))
     assert late == (0, 1, "Barrier", 0.0, pytest.approx(0.2))
 
@@ -268,7 +268,7 @@ def test_of_a_node_that_tells_nothing_any_more_nothing_is_known(store):
 def test_meetings_of_other_times_are_none_of_now(store, clock):
     ahead = clock.now + 5000.0
     tick(store, message([0], meetings=[(0, 1, 1, "Bcast", ahead, ahead + 1)]))
-    assert not any(len(who) for who, _ in store._worlds[0]._meetings._told)
+    assert not any(len(who) for who, _ in store._worlds[0]._wait_times._received)
 
 
 def test_one_fit_that_tells_much_takes_nothing_from_others(store):

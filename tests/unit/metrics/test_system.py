@@ -23,35 +23,35 @@ def spin(seconds):
 
 def test_a_process_uses_the_time_that_it_spins():
     process = psutil.Process()
-    before = system.process(process)
+    before = system.process_usage(process)
     spin(0.1)
-    after = system.process(process)
-    assert after.cpu - before.cpu >= 0.1
+    after = system.process_usage(process)
+    assert after.since(before)["cpu"] >= 100 * 0.1 / (after.time - before.time)
     assert after.time > before.time
-    assert after.threads >= 1
-    assert after.memory == pytest.approx(process.memory_info().rss, rel=0.2)
+    assert after.values["threads"] >= 1
+    assert after.values["memory"] == pytest.approx(process.memory_info().rss, rel=0.2)
 
 
 def test_a_process_writes_what_it_writes(tmp_path):
-    before = system.process(psutil.Process())
+    before = system.process_usage(psutil.Process())
     with open(tmp_path / "file", "wb") as file:
         file.write(b"x" * (1 << 22))
         file.flush()
         os.fsync(file.fileno())
-    assert system.process(psutil.Process()).written - before.written >= 1 << 22
+    assert system.process_usage(psutil.Process()).values["written"] - before.values["written"] >= 1 << 22
 
 
 def test_another_process_is_looked_at_from_outside():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        seen = system.process(psutil.Process(child.pid))
+        seen = system.process_usage(psutil.Process(child.pid))
         child.stdin.close()
-    assert seen.memory > 0
+    assert seen.values["memory"] > 0
     with pytest.raises(psutil.NoSuchProcess):
-        system.process(psutil.Process(child.pid))
+        system.process_usage(psutil.Process(child.pid))
 
 
 def test_a_node_tells_of_each_core_and_of_its_memory():
-    node = system.Node()
+    node = system.NodeUsage()
     spin(0.2)
     values, cores = node.sample()
     assert cores.dtype == np.uint8
