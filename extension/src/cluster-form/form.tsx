@@ -17,7 +17,7 @@ import {
 import { DIRECTORY, KERNEL, parseScript, visibleFields } from './values';
 
 /** The form for a new cluster, with the script of its job beside it. */
-export function NewClusterForm({ desk: context }: { desk: IFormContext }): React.JSX.Element {
+export function NewClusterForm({ context }: { context: IFormContext }): React.JSX.Element {
   const { model, trans } = context;
   useSignal(model.changed);
   const { form } = model;
@@ -41,10 +41,10 @@ export function NewClusterForm({ desk: context }: { desk: IFormContext }): React
 function Form({ form }: { form: IFormDescription }): React.JSX.Element {
   const { model, trans } = useForm();
   const element = React.useRef<HTMLFormElement>(null);
-  const [tries, countTry] = React.useReducer((count: number) => count + 1, 0);
+  const [attempts, countAttempt] = React.useReducer((count: number) => count + 1, 0);
   React.useEffect(() => {
     focusFirstError(element.current);
-  }, [tries]);
+  }, [attempts]);
   return (
     <form
       ref={element}
@@ -52,7 +52,7 @@ function Form({ form }: { form: IFormDescription }): React.JSX.Element {
       onSubmit={event => {
         event.preventDefault();
         // a notification reports the error if the tab was closed meanwhile
-        model.start().then(countTry, notifyError(trans.__('New cluster'), trans));
+        model.start().then(countAttempt, notifyError(trans.__('New cluster'), trans));
       }}
     >
       <div className="wb-Form">

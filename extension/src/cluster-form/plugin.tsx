@@ -103,7 +103,7 @@ export class FormTab extends MainAreaWidget<ReactWidget> {
     readonly model: FormModel,
     trans: TranslationBundle
   ) {
-    super({ content: ReactWidget.create(<NewClusterForm desk={{ model, trans }} />) });
+    super({ content: ReactWidget.create(<NewClusterForm context={{ model, trans }} />) });
     this.id = 'mpi-workbench-new-cluster';
     this.addClass('wb-NewCluster');
     this.title.label = trans.__('New Cluster');

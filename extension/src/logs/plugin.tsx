@@ -4,7 +4,7 @@ import {
   type JupyterFrontEnd,
   type JupyterFrontEndPlugin
 } from '@jupyterlab/application';
-import { ICommandPalette, WidgetTracker } from '@jupyterlab/apputils';
+import { ICommandPalette, MainAreaWidget, WidgetTracker } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { listIcon, ReactWidget } from '@jupyterlab/ui-components';
 import type { Message } from '@lumino/messaging';
@@ -89,24 +89,24 @@ function onFileChanged(logs: LogsModel, save: () => void): void {
 }
 
 /** The logs of a cluster as a tab: they are read while the tab is visible. */
-export class LogsTab extends ReactWidget {
+export class LogsTab extends MainAreaWidget<ReactWidget> {
   constructor(
     readonly model: LogsModel,
-    private readonly source: ILogSource,
-    private readonly trans: TranslationBundle,
+    source: ILogSource,
+    trans: TranslationBundle,
     /** The identity of the cluster, if it has ended; empty: whichever has the name. */
     readonly clusterId = ''
   ) {
-    super();
+    const { downloadUrl } = source;
+    super({ content: ReactWidget.create(<LogViewer {...{ model, trans, downloadUrl }} />) });
     this.id = `mpi-workbench-logs-${model.name}-${clusterId}`;
-    this.addClass('wb-Logs');
-    // it is activated before it is drawn
-    this.node.tabIndex = -1;
     this.title.label = trans.__('%1: logs', model.name);
     this.title.caption = trans.__('Logs of cluster %1', model.name);
     this.title.icon = listIcon;
-    this.title.closable = true;
-    observeVisibility(this, isVisible => {
+    this.toolbar.hide();
+    this.content.addClass('wb-Logs');
+    this.content.node.setAttribute('aria-label', this.title.caption);
+    observeVisibility(this.content, isVisible => {
       model.setVisible(isVisible);
     });
   }
@@ -116,13 +116,9 @@ export class LogsTab extends ReactWidget {
     super.dispose();
   }
 
-  protected override render(): React.JSX.Element {
-    const { model, trans, source } = this;
-    return <LogViewer model={model} trans={trans} downloadUrl={source.downloadUrl} />;
-  }
-
   protected override onActivateRequest(message: Message): void {
     super.onActivateRequest(message);
-    (this.node.querySelector<HTMLElement>('select:enabled, .wb-Logs-text') ?? this.node).focus();
+    // a tab may be activated before it is rendered: the content has the focus then
+    this.content.node.querySelector<HTMLElement>('select:enabled, .wb-Logs-text')?.focus();
   }
 }

@@ -79,13 +79,13 @@ function notify(
   // another cluster may have the name by the time the user reads this
   const endedId = (kind === 'failed' ? cluster : ended)?.id;
   const hasLogs = name !== '' && ended?.logs !== null && app.commands.hasCommand(CommandIDs.logs);
-  const logs = hasLogs
+  const logsActions = hasLogs
     ? [action(trans.__('Logs'), CommandIDs.logs, endedId ? { id: endedId } : {})]
     : [];
   const notifyFailure = (title: string, text: string, log?: string) =>
     Notification.error(text, {
       autoClose: false,
-      actions: [...detailsActions(title, text, trans, log), ...logs]
+      actions: [...detailsActions(title, text, trans, log), ...logsActions]
     });
   switch (kind) {
     case 'ready':
@@ -112,7 +112,7 @@ function notify(
         autoClose: false,
         actions: [
           ...detailsActions(name, text, trans),
-          ...logs,
+          ...logsActions,
           action(trans.__('Show'), CommandIDs.show)
         ]
       });
@@ -128,7 +128,7 @@ function notify(
       } else {
         Notification.warning(text, {
           autoClose: false,
-          actions: [...detailsActions(name, text, trans), ...logs]
+          actions: [...detailsActions(name, text, trans), ...logsActions]
         });
       }
       break;
