@@ -341,11 +341,9 @@ class Cells(SchedulerPlugin):
         asyncio.get_running_loop().call_later(_PATIENCE, cell.over.set)
 
     def _tell(self, cell: _Cell, reason: str, *, interrupt: bool) -> None:
-        for rank in cell.running:
-            address = cell.addresses[rank]
-            if address in self._scheduler.stream_comms:
-                message: protocol.End = {"cell": cell.id, "reason": reason, "interrupt": interrupt}
-                self._scheduler.worker_send(address, {"op": protocol.END, **message})
+        running = {rank: cell.addresses[rank] for rank in cell.running}
+        message: protocol.End = {"cell": cell.id, "reason": reason, "interrupt": interrupt}
+        Asking(self._scheduler, cell.world.index, running, "a cell").tell(protocol.END, **message)
 
 
 def _was_called_off() -> str:
