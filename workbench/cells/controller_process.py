@@ -67,11 +67,6 @@ class Engines:
         ----------
         ranks
             All of the world that there are.
-
-        Raises
-        ------
-        CollectiveFailed
-            If the controller or an engine cannot be started, or has ended.
         """
         # Two notebooks may ask at once.
         async with self._starting:

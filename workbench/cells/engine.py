@@ -21,6 +21,7 @@ from ipyparallel.engine.app import IPEngine
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from workbench.cells.run_cell import Done, RunCell
 from workbench.errors import StartError
 
 # A callback of Dask's, in which an exception would be lost: the SIGINT comes again.
@@ -103,10 +104,17 @@ class RankEngine(IPEngine):  # type: ignore[misc]
     """An engine without processes, files and signal handlers of its own."""
 
     def __init__(
-        self, *, registered: Future[str], ended: Future[Any], admit: Callable[[int], int], **kwargs: Any
+        self,
+        *,
+        registered: Future[str],
+        ended: Future[Any],
+        admit: Callable[[int], int],
+        run: Callable[[RunCell], Done],
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self._registered, self._ended, self._admit = registered, ended, admit
+        self.run_cell = run
 
     def init_signal(self) -> None:
         """Signals are the rank's own."""
@@ -151,6 +159,7 @@ def serve(
     registered: Future[str],
     ended: Future[Any],
     admit: Callable[[int], int],
+    run: Callable[[RunCell], Done],
 ) -> None:
     """Be an engine until the worker has ended. On the main thread.
 
@@ -166,6 +175,8 @@ def serve(
         Done when the worker has ended.
     admit
         As of `CellStream`.
+    run
+        Runs a cell that was sent to the engine.
     """
     settings = Config()
     settings.ProfileDir.location = str(folder)
@@ -182,6 +193,7 @@ def serve(
             registered=registered,
             ended=ended,
             admit=admit,
+            run=run,
         )
         engine.connection_info_env = json.dumps(connection)
         engine.initialize([])

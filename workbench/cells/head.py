@@ -7,7 +7,6 @@ ranks are ready for it, and ends it on all of them when one fails, or its notebo
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from workbench.cells import protocol
 from workbench.cells.controller_process import Engines, ask
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.protocol import part
-from workbench.collective.queue import Turn, Turns, gone, just_being
+from workbench.collective.queue import Collectives, Turn, gone, just_being
 from workbench.collective.rank_locations import ranges
 from workbench.collective.rank_rpc import Asking, all_of, room
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost
@@ -96,7 +95,7 @@ class Cells(SchedulerPlugin):
     ) -> None:
         self._scheduler, self._worlds, self._record, self._run = scheduler, worlds, record, run
         self._began = began
-        self._turns = Turns()
+        self._turns = Collectives()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
         self._called_off = Cancelled(_REMEMBER)
@@ -105,7 +104,6 @@ class Cells(SchedulerPlugin):
         self._given: WeakKeyDictionary[MPIWorld, dict[Key, str]] = WeakKeyDictionary()
         # Communicators are made anew after a cell that broke off: of the old ones messages may be on their way.
         self._generations: defaultdict[MPIWorld, int] = defaultdict(int)
-        self._serials: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.BEGIN: self.begin,
             protocol.WAIT: self.wait,
@@ -210,6 +208,7 @@ class Cells(SchedulerPlugin):
             self._drop_copies(cell)
             if cell.broken:
                 self._generations[cell.world] += 1
+                self._turns.abandon(cell.world)
 
     async def _get_ready(self, cell: _Cell) -> protocol.Granted:
         world, objects = cell.world, cell.asked["names"]
@@ -223,7 +222,7 @@ class Cells(SchedulerPlugin):
             given |= {how["blocks"][address]: address for address in cell.addresses.values() if "blocks" in how}
         told = await self._engines_of(world).ready(asking)
         generation = self._generations[world]
-        serial = self._serials[world.index, world.starts, generation, tuple(ranks)]
+        serial = self._turns.communicator(world, ranks)
         cell.running = set(ranks)
         admitted = room(sum(len(how.get("parcel", b"")) for how in objects.values()))
 
@@ -341,11 +340,9 @@ class Cells(SchedulerPlugin):
         asyncio.get_running_loop().call_later(_PATIENCE, cell.over.set)
 
     def _tell(self, cell: _Cell, reason: str, *, interrupt: bool) -> None:
-        for rank in cell.running:
-            address = cell.addresses[rank]
-            if address in self._scheduler.stream_comms:
-                message: protocol.End = {"cell": cell.id, "reason": reason, "interrupt": interrupt}
-                self._scheduler.worker_send(address, {"op": protocol.END, **message})
+        running = {rank: cell.addresses[rank] for rank in cell.running}
+        message: protocol.End = {"cell": cell.id, "reason": reason, "interrupt": interrupt}
+        Asking(self._scheduler, cell.world.index, running, "a cell").tell(protocol.END, **message)
 
 
 def _was_called_off() -> str:

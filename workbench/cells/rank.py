@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import signal
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.cells import protocol
-from workbench.cells.run_cell import Done, matching, run_in_shell, take_place
+from workbench.cells.rank_cell import Cell, matching, run_in_shell
+from workbench.cells.run_cell import Done, RunCell
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.rank_rpc import answering
 from workbench.collective.serialize import unpack
@@ -26,7 +26,7 @@ from workbench.hints import Command
 from workbench.mpi.call_state import CallEnded, Watch
 from workbench.mpi.polling import abandon
 from workbench.mpi.threads import MainThread
-from workbench.placement.in_use import put_back, take
+from workbench.placement.in_use import take
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -46,44 +46,6 @@ _MEET = 30.0
 # Seconds for a completion, and for an engine to register.
 _COMPLETE = 0.4
 _REGISTER = 30.0
-
-
-@dataclass
-class Cell:
-    """A cell that this rank is ready for, or in."""
-
-    asked: protocol.Prepare
-    names: dict[str, Any]
-    """What it finds in its namespace."""
-    watch: Watch
-    taken: dict[Key, Any]
-    """What it, or a cell before it, was given of the worker's data, and may write to."""
-    since: float = field(default_factory=time.monotonic)
-    begun: bool = False
-    running: bool = False
-    """Whether the code of the user runs now, so that SIGINT may end it."""
-    interrupted: str | None = None
-    """Why it is to end, if somebody wants it to; None also if it only follows the failure of another rank."""
-    shown: int = 0
-    """Characters of output that have gone out."""
-    cut: int = 0
-    """Those that have not, since they were too many."""
-    forsaken: bool = False
-    """Whether some rank does not take part in it to its end."""
-
-    @property
-    def id(self) -> str:
-        """Identity of the cell."""
-        return self.asked["cell"]
-
-    @contextlib.contextmanager
-    def user_code(self) -> Iterator[None]:
-        """Let SIGINT end what runs within."""
-        self.running = True
-        try:
-            yield
-        finally:
-            self.running = False
 
 
 class Cells:
@@ -132,7 +94,6 @@ class Cells:
             }
         )
         worker.stream_handlers[protocol.END] = self.end
-        take_place(self)
 
     # -- the engine --------------------------------------------------------------------------------------------
 
@@ -142,13 +103,7 @@ class Cells:
             self._main.submit(_import)
 
     async def engine(self, connection: dict[str, Any]) -> str:
-        """Become an engine; return its identity when it is ready.
-
-        Raises
-        ------
-        CollectiveFailed
-            If MPI cannot be called from the main thread beside the others.
-        """
+        """Become an engine; return its identity when it is ready."""
         if self._context.threads != "multiple":
             raise CollectiveFailed(
                 f"cells call MPI on a thread of their own, and {self._context.library} gives only "
@@ -177,30 +132,25 @@ class Cells:
             registered=registered,
             ended=self._main.ended,
             admit=self._admit,
+            run=self.run,
         )
 
     def _in_user_code(self) -> bool:
         cell = self._cell
         # An operation of MPI ends by itself, since it was told to, and is not to be cut off in the middle.
-        return cell is not None and cell.running and cell.watch.operation is None
+        return cell is not None and cell.in_user_code and cell.watch.operation is None
 
     def _admit(self, characters: int) -> int:
         """Return how many more characters of output may go to the notebook."""
-        cell = self._cell
-        if cell is None:
-            return characters
-        admitted = min(characters, cell.asked["limit"] - cell.shown)
-        cell.shown += admitted
-        cell.cut += characters - admitted
-        return admitted
+        return characters if self._cell is None else self._cell.admit(characters)
 
     # -- getting ready -----------------------------------------------------------------------------------------
 
     async def prepare(self, **asked: Unpack[protocol.Prepare]) -> None:
         """Get ready for a cell."""
         before = self._cell
-        if before is not None and before.begun:
-            held = time.monotonic() - before.since
+        if before is not None and before.running:
+            held = time.monotonic() - before.started
             raise CollectiveFailed(
                 f"it is still in an earlier cell, for {held:.0f} s, {self._where(before)}.",
                 hint=("If it does not come out: ", Command("restart")),
@@ -253,24 +203,22 @@ class Cells:
             now.forsaken = True
             return
         now.interrupted = reason
-        if not now.begun:
+        if not now.running:
             self._cell = None
             self._report(now.id, "called off", reason)
             return
         deadline = time.monotonic() + _PATIENCE
         while self._cell is now and time.monotonic() < deadline:
-            if now.running:
+            if now.in_user_code:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             await asyncio.sleep(_AGAIN)
 
     def _leave(self, cell: Cell, status: str, summary: str) -> None:
         """Keep what the cell has written to blocks, and report that it is over. On the worker's loop."""
         try:
-            put_back(self._worker.data, cell.taken)
-            for key, value in cell.taken.items():
+            for key, value in cell.put_back(self._worker.data).items():
                 with contextlib.suppress(TypeError):  # a value of a type without weak references, a list for instance
                     self._taken[key] = value
-            cell.taken = {}
         finally:
             self._report(cell.id, status, summary)
 
@@ -282,19 +230,17 @@ class Cells:
 
     # -- on the main thread ------------------------------------------------------------------------------------
 
-    def run(self, cell: str, source: str, result_limit: int | None) -> Done:
-        """Run a cell that was prepared, as `RunCell` says."""
+    def run(self, cell: RunCell) -> Done:
+        """Run a cell that was prepared."""
         now = self._cell
-        if now is None or now.id != cell:
+        if now is None or now.id != cell.cell:
             return Done("ended", "it was called off before it began")
-        now.begun = True
-
-        def failing(summary: str) -> None:
-            self._worker.loop.add_callback(self._report, cell, "failing", summary)
-
+        now.begin()
+        # Ahead of its traceback, which takes time.
+        failing = functools.partial(self._worker.loop.add_callback, self._report, now.id, "failing")
         try:
             with self._activity.running(now.id, "a cell", now.watch):
-                done = run_in_shell(self._names(now), source, result_limit, now.user_code, failing)
+                done = run_in_shell(self._names(now), cell, now.user_code, failing)
         except CallEnded as error:
             done = Done("ended", str(error))
         except BaseException as error:  # noqa: BLE001  (SIGINT on the way in or out, MPI that fails)
@@ -316,13 +262,7 @@ class Cells:
             self._communicators = Communicators(self._context.cells, "cells")
         serial = cell.asked["serial"]
         if serial not in self._comms:
-            deadline = time.monotonic() + _MEET
-
-            # Ctrl-C does not end it: those who do not hear of it in time would wait in MPI for ever.
-            def check() -> None:
-                if cell.forsaken or time.monotonic() > deadline:
-                    raise CallEnded(cell.watch.ended or "not all ranks came to make their communicator")
-
+            check = functools.partial(cell.check_meeting, time.monotonic() + _MEET)
             made = self._communicators.get(serial, cell.asked["ranks"], check)
             self._comms[serial] = Communicator(made, cell.watch, serial)
         own = {"comm": self._comms[serial], "rank": self._context.rank, "size": self._context.size}
@@ -330,12 +270,8 @@ class Cells:
 
     def where(self) -> dict[str, Any] | None:
         """Return where the cell is that this rank is in; None if it is in none."""
-        from workbench.metrics.call_stack import whereabouts
-
-        cell, main = self._cell, threading.main_thread().ident
-        if cell is None or not cell.begun or main is None:
-            return None
-        return {"cell": cell.id, "name": "a cell", **whereabouts(cell.watch, main, cell.since)}
+        cell = self._cell
+        return None if cell is None else cell.where()
 
     # -- completion --------------------------------------------------------------------------------------------
 

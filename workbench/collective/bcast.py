@@ -83,11 +83,6 @@ def bcast(communicator: MPI.Intracomm, buffers: Sequence[memoryview], check: Cal
         As many, and as long, on all ranks.
     check
         Called again and again while it waits; raises to break off. The communicator is of no use after that.
-
-    Raises
-    ------
-    CollectiveFailed
-        If MPI says that it failed, as it does when a rank dies.
     """
     from mpi4py import MPI
 

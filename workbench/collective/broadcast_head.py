@@ -63,15 +63,7 @@ class Broadcasts:
         return self.worlds.addresses(worlds[0])[0]
 
     async def upload(self, key: Key, value: Any, root: str) -> None:
-        """Pass an upload on to rank 0, for a client that cannot reach it.
-
-        Raises
-        ------
-        RankLost
-            If rank 0 is gone.
-        CollectiveFailed
-            If it cannot be reached although it is there.
-        """
+        """Pass an upload on to rank 0, for a client that cannot reach it."""
         try:
             if root not in self.scheduler.workers:  # a connection to it would be tried for long
                 raise ConnectionError(f"{root} has left")
@@ -91,17 +83,7 @@ class Broadcasts:
             self.scheduler.add_keys(worker=address, keys=[key])
 
     async def broadcast(self, key: Key, client: str, timeout: float) -> None:
-        """Send the object from rank 0 to all other ranks of all worlds.
-
-        Raises
-        ------
-        RankLost
-            If a rank is gone, or dies meanwhile.
-        CollectiveFailed
-            If a rank cannot take the object, or a call broke off; which, and why.
-        CollectiveTimeout
-            If it was not done in time.
-        """
+        """Send the object from rank 0 to all other ranks of all worlds."""
         deadline = asyncio.get_running_loop().time() + timeout
         parts = [_Part(self, world, key, deadline) for world in self.worlds]
         calls = [self.collectives.run(part.world, client, part.run, deadline) for part in parts]

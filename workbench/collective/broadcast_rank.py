@@ -91,13 +91,7 @@ class Broadcasts:
         return [frame.nbytes for frame in frames]
 
     async def take(self, **asked: Unpack[protocol.Take]) -> None:
-        """Get ready to receive frames of these sizes.
-
-        Raises
-        ------
-        MemoryError
-            If there is no room for them.
-        """
+        """Get ready to receive frames of these sizes."""
         from workbench.comm import receive_memory
 
         _, _, total = layout(asked["sizes"])

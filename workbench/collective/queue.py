@@ -29,19 +29,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Turns(SchedulerPlugin):
-    """A queue for each world.
+class Collectives(SchedulerPlugin):
+    """The queue of each world, and the numbers of its communicators: one for calls and broadcasts, one for cells.
 
     Notes
     -----
     As a plugin of the scheduler it learns which clients go: what they wait for or run is cancelled.
     """
 
-    name = "workbench-turns"
+    name = "workbench-collectives"
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[MPIWorld, asyncio.Lock] = WeakKeyDictionary()
         self._of_clients: defaultdict[str, set[Turn]] = defaultdict(set)
+        # Of the communicators in order, for the ranks of a start of a world.
+        self._serials: WeakKeyDictionary[MPIWorld, dict[tuple[int, ...], int]] = WeakKeyDictionary()
+        self._next = itertools.count(1)
 
     def turn(
         self,
@@ -82,6 +85,56 @@ class Turns(SchedulerPlugin):
         """Cancel what a client that is gone waits for or runs."""
         for turn in list(self._of_clients.pop(client, ())):
             turn.gone()
+
+    async def run(
+        self,
+        world: MPIWorld,
+        client: str,
+        call: Callable[[], Awaitable[T]],
+        deadline: float,
+        ranks: Collection[int] | None = None,
+    ) -> T:
+        """Run a call on ranks of a world (all, if none are named) when it is its turn, and return its result."""
+        async with self.turn(world, client, deadline).held():
+            require_complete(world, ranks)
+            return await call()
+
+    def communicator(self, world: MPIWorld, ranks: Sequence[int]) -> int:
+        """Return the number of the communicator for a call on these ranks of a world."""
+        serials = self._serials.setdefault(world, {})
+        key = (world.starts, *ranks)
+        if key not in serials:
+            serials[key] = next(self._next)
+        return serials[key]
+
+    def abandon(self, world: MPIWorld, serial: int | None = None) -> None:
+        """Have the next call get a fresh communicator, since messages may be left on this one (on all, if None)."""
+        serials = self._serials.setdefault(world, {})
+        for key in [key for key, its in serials.items() if serial in (None, its)]:
+            del serials[key]
+
+    def wait_for(self, world: MPIWorld, stuck: Collection[asyncio.Future[Any]], reason: str) -> None:
+        """Make no calls on a world until ranks that do not come back from one have done so.
+
+        Parameters
+        ----------
+        stuck
+            Each is done when its rank is back, or gone.
+        reason
+            Who does not come back from what.
+        """
+        world.broken = reason
+        start, left = world.starts, set(stuck)
+
+        def back(future: asyncio.Future[Any]) -> None:
+            left.discard(future)
+            if not future.cancelled():
+                future.exception()
+            if not left and world.starts == start:
+                world.broken = None
+
+        for future in stuck:
+            future.add_done_callback(back)
 
 
 class Turn:
@@ -139,7 +192,7 @@ class Turn:
                 raise
             raise CollectiveFailed(self._why()) from None
         finally:
-            if self._why is not None:
+            if self._why is not None and task.cancelling() > before:
                 task.uncancel()
             self._task = None
             self._of_client.discard(self)
@@ -157,68 +210,6 @@ def _busy(world: MPIWorld) -> str:
         f"world {world.index} is still busy with another call on all its ranks, and the time to wait for the end of "
         "that is over. Allow more with timeout=, or ask again later."
     )
-
-
-class Collectives(Turns):
-    """The queue of calls on all ranks and of broadcasts, with their communicators."""
-
-    name = "workbench-collectives"
-
-    def __init__(self) -> None:
-        super().__init__()
-        # Of the communicators in order, for the ranks of a start of a world.
-        self._serials: WeakKeyDictionary[MPIWorld, dict[tuple[int, ...], int]] = WeakKeyDictionary()
-        self._next = itertools.count(1)
-
-    async def run(
-        self,
-        world: MPIWorld,
-        client: str,
-        call: Callable[[], Awaitable[T]],
-        deadline: float,
-        ranks: Collection[int] | None = None,
-    ) -> T:
-        """Run a call on ranks of a world (all, if none are named) when it is its turn, and return its result."""
-        async with self.turn(world, client, deadline).held():
-            require_complete(world, ranks)
-            return await call()
-
-    def communicator(self, world: MPIWorld, ranks: Sequence[int]) -> int:
-        """Return the number of the communicator for a call on these ranks of a world."""
-        serials = self._serials.setdefault(world, {})
-        key = (world.starts, *ranks)
-        if key not in serials:
-            serials[key] = next(self._next)
-        return serials[key]
-
-    def abandon(self, world: MPIWorld, serial: int) -> None:
-        """Have the next call get a fresh communicator, since messages may be left on this one."""
-        serials = self._serials.setdefault(world, {})
-        for key in [key for key, its in serials.items() if its == serial]:
-            del serials[key]
-
-    def wait_for(self, world: MPIWorld, stuck: Collection[asyncio.Future[Any]], reason: str) -> None:
-        """Make no calls on a world until ranks that do not come back from one have done so.
-
-        Parameters
-        ----------
-        stuck
-            Each is done when its rank is back, or gone.
-        reason
-            Who does not come back from what.
-        """
-        world.broken = reason
-        start, left = world.starts, set(stuck)
-
-        def back(future: asyncio.Future[Any]) -> None:
-            left.discard(future)
-            if not future.cancelled():
-                future.exception()
-            if not left and world.starts == start:
-                world.broken = None
-
-        for future in stuck:
-            future.add_done_callback(back)
 
 
 def require_complete(world: MPIWorld, ranks: Collection[int] | None = None) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 from workbench.collective import protocol, serialize
 from workbench.collective.cancelled import Cancelled
@@ -14,7 +15,7 @@ from workbench.collective.rank_call import SpmdCall
 from workbench.collective.rank_rpc import answering
 from workbench.errors import CollectiveFailed
 from workbench.mpi.call_state import CallEnded
-from workbench.placement.in_use import put_back, take
+from workbench.placement.in_use import take
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -27,12 +28,28 @@ if TYPE_CHECKING:
     from workbench.mpi.context import RankContext
 
 
+P = ParamSpec("P")
 T = TypeVar("T", protocol.Ready, protocol.Outcome)
 
 # Bytes of a value from which it does not travel within the message, but beside it.
 _LARGE = 1 << 20
 # Seconds for which calls are remembered that were called off.
 _REMEMBER = 600.0
+
+
+def _as_data(step: Callable[P, T]) -> Callable[P, T]:
+    """Have a step with code of the user return its error as data: an event loop would end with `SystemExit`."""
+
+    @functools.wraps(step)
+    def outcome(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return step(*args, **kwargs)
+        except CallEnded as error:
+            return cast("T", {"ended": str(error)})
+        except BaseException as error:  # noqa: BLE001  (whatever it is)
+            return cast("T", {"error": serialize.pack_error(error)})
+
+    return outcome
 
 
 class SpmdCalls:
@@ -99,8 +116,7 @@ class SpmdCalls:
             with quiet(self._worker):
                 told = await asyncio.wrap_future(self._context.spmd_thread.submit(self._run, ready, root, limit))
         finally:
-            put_back(self._worker.data, ready.taken)
-            ready.taken = {}
+            ready.put_back(self._worker.data)
             if not ready.made:
                 self._calls.pop(call, None)
         return told
@@ -120,28 +136,26 @@ class SpmdCalls:
             _free(comm)
         return settled
 
+    @_as_data
     def _run(self, ready: SpmdCall, root: bool, limit: int | None) -> protocol.Outcome:
-        number = ready.ranks.index(self._context.rank)
         if self._last is not None:
             # Not before: what is made later may get the context of one that is freed, with the messages left there.
             _free(self._last[2])
             self._last = None
+        with self._activity.running(ready.id, ready.name, ready.watch):
+            told = ready.run(self._communicators, functools.partial(self._of_value, ready, root, limit))
+        if ready.comm is not None:
+            self._last = ready.id, ready.left, ready.comm
+        return {**told, **ready.left_behind()}
 
-        def tell(value: Any) -> protocol.Outcome:
-            if ready.to_blocks is None:
-                return {} if root and number else _told(value, limit)
-            ready.made = ready.to_blocks(value, number)
-            made = [told for told, _ in ready.made]
-            return {"blocks": serialize.pack(made), "keys": [its.key for its in made]}
-
-        def run() -> protocol.Outcome:
-            with self._activity.running(ready.id, ready.name, ready.watch):
-                told = ready.run(self._communicators, tell)
-            if ready.comm is not None:
-                self._last = ready.id, ready.left, ready.comm
-            return {**told, **ready.left_behind()}
-
-        return _outcome(run)
+    def _of_value(self, ready: SpmdCall, root: bool, limit: int | None, value: Any) -> protocol.Outcome:
+        """Return what is told of what the function returned; blocks of it are kept for now."""
+        number = ready.ranks.index(self._context.rank)
+        if ready.to_blocks is None:
+            return {} if root and number else _told(value, limit)
+        ready.made = ready.to_blocks(value, number)
+        made = [told for told, _ in ready.made]
+        return {"blocks": serialize.pack(made), "keys": [its.key for its in made]}
 
     async def keep(self, call: str) -> list[tuple[Key, int]]:
         """Keep the blocks that were made; return their keys, and how many bytes each has."""
@@ -162,12 +176,7 @@ class SpmdCalls:
 
     def where(self) -> dict[str, Any] | None:
         """Return where the call is that this rank is in; None if it is in none."""
-        from workbench.metrics.call_stack import whereabouts
-
-        for call, ready in self._calls.items():
-            if ready.running and ready.thread is not None:
-                return {"call": call, "name": ready.name, **whereabouts(ready.watch, ready.thread, ready.started)}
-        return None
+        return next((place for ready in self._calls.values() if (place := ready.where())), None)
 
 
 def _free(comm: Communicator) -> None:
@@ -178,22 +187,10 @@ def _free(comm: Communicator) -> None:
         comm.free_offspring()
 
 
+@_as_data
 def _unpack(ready: SpmdCall, contents: bytes, values: Sequence[Any]) -> protocol.Ready:
-    def unpack() -> protocol.Ready:
-        ready.unpack(contents, values)
-        return {}
-
-    return _outcome(unpack)
-
-
-def _outcome(step: Callable[[], T]) -> T:
-    """Return what a step with code of the user tells; an error as data: an event loop would end with `SystemExit`."""
-    try:
-        return step()
-    except CallEnded as error:
-        return cast("T", {"ended": str(error)})
-    except BaseException as error:  # noqa: BLE001  (whatever it is)
-        return cast("T", {"error": serialize.pack_error(error)})
+    ready.unpack(contents, values)
+    return {}
 
 
 def _told(value: Any, limit: int | None) -> protocol.Outcome:

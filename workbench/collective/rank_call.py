@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from workbench.collective import serialize
 from workbench.collective.protocol import Outcome
+from workbench.collective.rank_state import RankState
 from workbench.mpi.call_state import CallEnded, Watch
 from workbench.mpi.counters import KEYS
 from workbench.mpi.polling import abandon, is_over
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from workbench.mpi.communicator import Communicator
     from workbench.mpi.communicator_cache import Communicators
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 ToBlocks = Callable[[Any, int], list[tuple[Any, Any]]]
@@ -36,13 +38,13 @@ AGAIN = 2.0
 OURS = 1.0
 
 
-class SpmdCall:
+class SpmdCall(RankState):
     """A call that this rank is ready for, or in.
 
     Parameters
     ----------
     id, name
-        Its identity, and what messages call it.
+        As of `RankState`.
     serial, ranks
         Of its communicator; see `workbench.mpi.communicator_cache`.
 
@@ -52,16 +54,10 @@ class SpmdCall:
     """
 
     def __init__(self, id: str, name: str, serial: int, ranks: tuple[int, ...]) -> None:  # noqa: A002
-        self.id, self.name, self.ranks = id, name, ranks
-        self.watch = Watch()
-        self.thread: int | None = None
-        """Identity of the thread that runs it."""
-        self.started = time.monotonic()
-        self.running = False
+        super().__init__(id, name, Watch())
+        self.ranks = ranks
         self.made: list[tuple[Any, Any]] = []
         """Blocks that are to be kept, as `to_blocks` returned them."""
-        self.taken: dict[Any, Any] = {}
-        """What it is given of the worker's data, by key."""
         self.to_blocks: ToBlocks | None = None
         """Turns the value into blocks to keep; None: it is to be sent."""
         self.comm: Communicator | None = None
@@ -70,6 +66,7 @@ class SpmdCall:
         """Requests that were not complete at its end."""
         self._serial = serial
         self._function: Callable[..., Any] | None = None
+        self._whole = False
         self._lock = threading.Lock()
         self._told = 0.0
         self._interrupted = False
@@ -83,59 +80,44 @@ class SpmdCall:
             Parcel with function, arguments and keyword arguments, and `to_blocks`; or with the slot of that parcel.
         values
             What the slots stand for.
-
-        Raises
-        ------
-        CallEnded
-            If it was ended from outside.
         """
+        self._attend(self._unpack, contents, values)
 
-        def unpack() -> None:
-            what = serialize.unpack(contents)
-            if isinstance(what, serialize.Slot):
-                what = serialize.unpack(values[what.number])
-            function, args, kwargs, self.to_blocks = what
-            args, kwargs = serialize.fill(args, kwargs, values)
-            self._function = lambda comm: function(comm, *args, **kwargs)
-
-        self._attend(unpack)
+    def _unpack(self, contents: bytes, values: Sequence[Any]) -> None:
+        what = serialize.unpack(contents)
+        if isinstance(what, serialize.Slot):
+            what = serialize.unpack(values[what.number])
+        function, args, kwargs, self.to_blocks = what
+        args, kwargs = serialize.fill(args, kwargs, values)
+        self._function = lambda comm: function(comm, *args, **kwargs)
 
     def run(self, communicators: Communicators, tell: Callable[[Any], T]) -> T:
-        """Call the function, and return what is told of what it returns; collective.
+        """Call the function, and return what is told of what it returns; collective."""
+        try:
+            return self._attend(self._run, communicators, tell)
+        finally:
+            self._let_go()
 
-        Raises
-        ------
-        CallEnded
-            If it was ended from outside.
-        """
+    def _run(self, communicators: Communicators, tell: Callable[[Any], T]) -> T:
         from workbench.mpi.communicator import Communicator
 
-        whole = False
+        # It is none of the user's operations.
+        counters, self.watch.counters = self.watch.counters, None
+        with self.watch.doing("the making of its communicator"):
+            shared = communicators.get(self._serial, self.ranks, self.watch.check)
+        self.watch.counters = counters
+        self.comm = comm = Communicator(shared, self.watch, _key(self.id))
+        self.watch.check()
+        told = tell(self._function(comm))  # type: ignore[misc]
+        self._whole = True
+        return told
 
-        def run() -> T:
-            nonlocal whole
-            # It is none of the user's operations.
-            counters, self.watch.counters = self.watch.counters, None
-            with self.watch.doing("the making of its communicator"):
-                shared = communicators.get(self._serial, self.ranks, self.watch.check)
-            self.watch.counters = counters
-            self.comm = comm = Communicator(shared, self.watch, _key(self.id))
-            self.watch.check()
-            told = tell(self._function(comm))  # type: ignore[misc]
-            whole = True
-            return told
-
-        try:
-            return self._attend(run)
-        finally:
-            self._let_go(whole=whole)
-
-    def _attend(self, function: Callable[[], T]) -> T:
+    def _attend(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call something that `end` is to end."""
         try:
-            self.thread, self.started, self.running = threading.get_ident(), time.monotonic(), True
+            self.begin()
             self.watch.check()
-            return function()
+            return function(*args, **kwargs)
         finally:
             # An interrupt may come until the lock is taken, also on the way there.
             while self.running:
@@ -155,20 +137,20 @@ class SpmdCall:
             while True:
                 pass
 
-    def _let_go(self, *, whole: bool) -> None:
+    def _let_go(self) -> None:
         """Forget what may be large, but for what MPI may write to yet."""
         from mpi4py import MPI
 
         self._function = None
         # A persistent one that the user started, and freed, by a copy, MPI.Prequest(request), may look active. After an
         # error its buffers are kept all the same, for MPI may write to them.
-        posted = [request for request in self.watch.posted if request and (request.started or not whole)]
+        posted = [request for request in self.watch.posted if request and (request.started or not self._whole)]
         self.watch.posted = []
         for request in posted:
             if request.receives and not is_over(request):
                 with contextlib.suppress(MPI.Exception):
                     request.Cancel()
-        self.left = [request for request in posted if not (whole and is_over(request))]
+        self.left = [request for request in posted if not (self._whole and is_over(request))]
         for request in self.left:
             abandon(request)
 

@@ -1,0 +1,175 @@
+"""One cell on one rank: its state, and the IPython of the process that runs it on the main thread."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from workbench.cells import protocol
+from workbench.cells.run_cell import Done, RunCell
+from workbench.collective.rank_state import RankState
+from workbench.mpi.call_state import CallEnded, Watch
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+
+
+class Cell(RankState):
+    """A cell that this rank is ready for, or in.
+
+    Parameters
+    ----------
+    asked
+        What the head has asked for.
+    names
+        What it finds in its namespace.
+    watch
+        As of `RankState`; that of the communicators of cells.
+    taken
+        What it, or a cell before it, was given of the worker's data.
+    """
+
+    kind = "cell"
+
+    def __init__(self, asked: protocol.Prepare, names: dict[str, Any], watch: Watch, taken: dict[Key, Any]) -> None:
+        super().__init__(asked["cell"], "a cell", watch)
+        self.asked, self.names, self.taken = asked, names, taken
+        self.in_user_code = False
+        """Whether the code of the user runs now, so that SIGINT may end it."""
+        self.interrupted: str | None = None
+        """Why it is to end, if somebody wants it to; None also if it only follows the failure of another rank."""
+        self.forsaken = False
+        """Whether some rank does not take part in it to its end."""
+        self._shown = 0
+        self.cut = 0
+        """Characters of output that have not gone out, since they were too many."""
+
+    def admit(self, characters: int) -> int:
+        """Return how many more characters of output may go to the notebook."""
+        admitted = min(characters, self.asked["limit"] - self._shown)
+        self._shown += admitted
+        self.cut += characters - admitted
+        return admitted
+
+    def check_meeting(self, deadline: float) -> None:
+        """Raise if not all ranks come to make their communicator; Ctrl-C does not end that.
+
+        Those who do not hear of Ctrl-C in time would wait in MPI for ever.
+        """
+        if self.forsaken or time.monotonic() > deadline:
+            raise CallEnded(self.watch.ended or "not all ranks came to make their communicator")
+
+    @contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Let SIGINT end what runs within."""
+        self.in_user_code = True
+        try:
+            yield
+        finally:
+            self.in_user_code = False
+
+
+def leave(code: Any = None) -> NoReturn:
+    """Leave a cell; what `exit` and `quit` are in it."""
+    raise SystemExit(code)
+
+
+def run_in_shell(
+    names: dict[str, Any],
+    cell: RunCell,
+    user_code: Callable[[], AbstractContextManager[None]],
+    failing: Callable[[str], None],
+) -> Done:
+    """Run a cell in the IPython of this process.
+
+    Parameters
+    ----------
+    names
+        What it finds in its namespace.
+    cell
+        The cell.
+    user_code
+        Entered around the code of the user.
+    failing
+        Is told of an error in one line before its traceback is made, which takes time.
+    """
+    from IPython.core.getipython import get_ipython
+
+    shell: Any = get_ipython()
+    # Of IPython, to people at a prompt, whenever a cell raises SystemExit.
+    warnings.filterwarnings("ignore", "To exit: use", UserWarning)
+    shell.user_ns.update(names | {"exit": leave, "quit": leave})
+
+    def show(shell: Any, kind: type[BaseException], error: BaseException, trace: Any, tb_offset: Any = None) -> None:
+        # Others are to blame for these.
+        if not issubclass(kind, CallEnded | KeyboardInterrupt):
+            failing(_line(error))
+            shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+
+    shell.set_custom_exc((BaseException,), show)
+    with _unseen(shell) if cell.result_limit is not None else nullcontext(), user_code():
+        result = shell.run_cell(cell.source, store_history=True)
+    error = result.error_before_exec or result.error_in_exec
+    if error is None:
+        return _with_value(result.result, cell.result_limit)
+    if isinstance(error, SystemExit):
+        return Done("exit", "it left the cell by exit()")
+    if isinstance(error, CallEnded):
+        return Done("ended", str(error))
+    traceback = "\n".join(getattr(shell, "_last_traceback", None) or ())
+    return Done("error", _line(error), traceback)
+
+
+@contextmanager
+def _unseen(shell: Any) -> Iterator[None]:
+    """Do not display the value of a last line: who wants it itself does not, and to write it out may take long."""
+    hook = shell.displayhook
+    shown, hook.compute_format_data = hook.compute_format_data, lambda _: ({}, {})
+    try:
+        yield
+    finally:
+        hook.compute_format_data = shown
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _with_value(value: Any, limit: int | None) -> Done:
+    from dask.utils import format_bytes
+
+    from workbench.collective.serialize import pack
+
+    if limit is None:
+        return Done("ok")
+    try:
+        parcel = pack(value)
+    except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
+        return Done("ok", refusal=f"a {type(value).__name__} cannot be sent: {type(error).__name__}: {error}")
+    if len(parcel) > limit:
+        size, allowed = format_bytes(len(parcel)), format_bytes(limit)
+        return Done("ok", refusal=f"it has {size}, and {allowed} may be sent (setting workbench.cells.result-limit)")
+    return Done("ok", value=parcel)
+
+
+def matching(text: str) -> list[str]:
+    """Return the names of the IPython of this process that continue `text`, attributes after a dot."""
+    import inspect
+
+    from IPython.core.getipython import get_ipython
+
+    owner, dot, begun = text.rpartition(".")
+    shell: Any = get_ipython()
+    namespace = shell.user_ns
+    if not dot:
+        return sorted(name for name in list(namespace) if name.startswith(begun) and (begun or name[0] != "_"))
+    first, *attributes = owner.split(".")
+    thing = namespace.get(first)
+    for attribute in attributes:
+        # Statically: a property may compute for long, or talk to other ranks.
+        thing = inspect.getattr_static(thing, attribute, None)
+    names = dir(thing) if thing is not None else []
+    return [f"{owner}.{name}" for name in names if name.startswith(begun) and (begun or name[0] != "_")]
