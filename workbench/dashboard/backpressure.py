@@ -11,10 +11,10 @@ from typing import Any
 import panel as pn
 
 # Seconds: a browser that does not tell is sent more all the same.
-_PATIENCE = 10.0
+_ANSWER_TIMEOUT_S = 10.0
 
 
-class Pace:
+class Backpressure:
     """Two numbers on the page that nobody sees: what was sent last, and what the browser has of it.
 
     Parameters
@@ -46,20 +46,20 @@ class Pace:
         self.view = pn.Row(self._sent, self._has, visible=False)
 
     @property
-    def is_free(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether more may be sent."""
-        return self._there.is_set() or time.monotonic() - self._since > _PATIENCE
+        return self._there.is_set() or time.monotonic() - self._since > _ANSWER_TIMEOUT_S
 
-    def sent(self) -> None:
+    def mark_sent(self) -> None:
         """Tell that something was sent."""
         self._there.clear()
         self._since = time.monotonic()
         self._sent.value += 1
 
-    async def free(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until more may be sent."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._there.wait(), _PATIENCE)
+            await asyncio.wait_for(self._there.wait(), _ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
         """Hear no more: Panel holds what a callback of a browser is about, and with it who hears."""

@@ -8,7 +8,7 @@ import signal
 import threading
 
 
-async def until_told() -> None:
+async def wait_for_shutdown() -> None:
     """Wait for SIGTERM or Ctrl-C, or until whoever has started this process closes its standard input or is gone."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -18,7 +18,7 @@ from workbench.errors import InvalidRequest
 from workbench.metrics.schema import TICK
 
 # Bytes that the path of a Unix socket may have, its end included.
-_LONGEST = 108
+_SOCKET_PATH_BYTES = 108
 
 
 @asynccontextmanager
@@ -84,7 +84,9 @@ async def serving(
 
 
 def _check(socket: Path) -> None:
-    if len(str(socket).encode()) >= _LONGEST:
-        raise InvalidRequest(f"socket {str(socket)!r}: a path may have {_LONGEST - 1} bytes; take a shorter folder.")
+    if len(str(socket).encode()) >= _SOCKET_PATH_BYTES:
+        raise InvalidRequest(
+            f"socket {str(socket)!r}: a path may have {_SOCKET_PATH_BYTES - 1} bytes; take a shorter folder."
+        )
     if socket.exists():
         raise InvalidRequest(f"socket {str(socket)!r}: there is something already; take another path.")

@@ -23,18 +23,18 @@ SHARES = ("compute", "mpi", "waiting", "idle")
 SHARE_TITLES = ("Compute", "MPI", "Waiting", "Idle")
 
 # Ticks that make up "at the moment": one alone jumps about.
-_LATELY = round(5 / TICK)
+_RECENT_TICKS = round(5 / TICK)
 
 
 @dataclass(frozen=True)
-class Moment:
+class Snapshot:
     """A moment that is looked at, the last one or one in the buffer.
 
     Attributes
     ----------
     update : Update
         Where things stood; its arrays of ticks are empty.
-    told : float
+    valid_at : float
         When things stood so, in seconds since the epoch: a while before the moment if that is not the last one.
     times : ndarray of float64, shape (f,)
         Ends of the ticks up to then, oldest first.
@@ -47,7 +47,7 @@ class Moment:
     """
 
     update: Update
-    told: float
+    valid_at: float
     times: NDArray[np.float64]
     rank: NDArray[np.float32]
     node: NDArray[np.float32]
@@ -59,10 +59,10 @@ class Moment:
     def of(cls, update: Update) -> Self:
         """Return the last moment of all that a head remembers, and that it tells at once."""
         moment = float(update.times[-1]) if len(update.times) else 0.0
-        its = update.times, update.rank, update.node, update.core
-        return cls(bare(update), moment, *its, np.empty((0, 1 + len(KINDS))), update.fits)
+        ticks = update.times, update.rank, update.node, update.core
+        return cls(without_history(update), moment, *ticks, np.empty((0, 1 + len(KINDS))), update.fits)
 
-    def copy(self) -> Moment:
+    def copy(self) -> Snapshot:
         """Return the same moment with numbers of its own: those of the buffer move on."""
         kept: dict[str, Any] = {
             name: getattr(self, name).copy() for name in ("times", "rank", "node", "core", "totals")
@@ -95,28 +95,28 @@ class Moment:
         return numbers
 
     @cached_property
-    def lately(self) -> NDArray[np.float32]:
+    def recent_means(self) -> NDArray[np.float32]:
         """Means of the last five seconds, shape (ranks, len(RANK)); NaN where a rank has told nothing."""
-        return means(self.rank[-_LATELY:])
+        return means(self.rank[-_RECENT_TICKS:])
 
-    def late(self, field: str) -> NDArray[np.float32]:
+    def recent_mean(self, field: str) -> NDArray[np.float32]:
         """Return the mean of a number over the last five seconds, shape (ranks,)."""
-        return self.lately[:, RANK.index(field)]
+        return self.recent_means[:, RANK.index(field)]
 
     @cached_property
-    def nodes_lately(self) -> NDArray[np.float32]:
+    def recent_node_means(self) -> NDArray[np.float32]:
         """Means of the last five seconds, shape (nodes, len(NODE))."""
-        return means(self.node[-_LATELY:])
+        return means(self.node[-_RECENT_TICKS:])
 
     @cached_property
     def waits(self) -> list[Wait]:
         """Who waits for whom for more than a moment."""
-        return diagnosis.waits(self.layout, self.update.now, self.told)
+        return diagnosis.waits(self.layout, self.update.now, self.valid_at)
 
     @cached_property
     def imbalance(self) -> float:
         """The part of the busiest rank's computing that the mean rank does not have: 0 if the work is even."""
-        compute = self.late("compute")
+        compute = self.recent_mean("compute")
         most = float(np.nanmax(compute)) if np.isfinite(compute).any() else 0.0
         # what ranks do that have nothing to do is not uneven work
         return 1 - float(np.nanmean(compute)) / most if most > 0.1 else 0.0
@@ -130,7 +130,7 @@ class Moment:
         return self.totals[1:, 0], np.maximum(steps[:, 1:], 0) / np.maximum(steps[:, :1], TICK / 2)
 
 
-def bare(update: Update) -> Update:
+def without_history(update: Update) -> Update:
     """Return where things stand, without the ticks and what fits have told."""
     # copies of nothing: a view would keep all that it is of
     ticks: dict[str, Any] = {name: getattr(update, name)[:0].copy() for name in ("times", "rank", "node", "core")}

@@ -20,7 +20,7 @@ PAGES = {
 """Titles of the pages, by what the address calls them."""
 
 
-class Looking(param.Parameterized):
+class ViewState(param.Parameterized):
     """What somebody looks at.
 
     Attributes
@@ -52,27 +52,27 @@ class Looking(param.Parameterized):
     theme: Any = param.Selector(default=None, objects=["light", "dark"], allow_None=True)
 
     @classmethod
-    def at(cls, query: Mapping[str, str]) -> Looking:
+    def at(cls, query: Mapping[str, str]) -> ViewState:
         """Return what an address tells; what it has that cannot be is passed over."""
-        looking = cls()
+        view_state = cls()
         for name, text in query.items():
-            if name not in looking.param or name == "name":
+            if name not in view_state.param or name == "name":
                 continue
             try:
-                setattr(looking, name, _READ.get(name, str)(text))
+                setattr(view_state, name, _READ.get(name, str)(text))
             except ValueError:
                 continue
-        return looking
+        return view_state
 
     @property
     def query(self) -> str:
         """What an address tells of this; no more than differs from the beginning."""
-        told: dict[str, Any] = {
+        changed: dict[str, Any] = {
             name: value
             for name, value in self.param.values().items()
             if name != "name" and value != self.param[name].default
         }
-        return f"?{urlencode(told, safe=',')}" if told else ""
+        return f"?{urlencode(changed, safe=',')}" if changed else ""
 
     def cell(self, between: Sequence[str]) -> tuple[int, int] | None:
         """Return row and column of `pair` in a matrix of these names, or None if it is not in there."""
