@@ -1,4 +1,4 @@
-"""How a browser tells that it has what it was sent."""
+"""Flow control: a browser reports that it has received what it was sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import panel as pn
 
-# Seconds: a browser that does not tell is sent more all the same.
+# Seconds without a report after which a browser is sent more all the same.
 _ANSWER_TIMEOUT_S = 10.0
 
 
@@ -51,7 +51,7 @@ class Backpressure:
         return self._there.is_set() or time.monotonic() - self._since > _ANSWER_TIMEOUT_S
 
     def mark_sent(self) -> None:
-        """Tell that something was sent."""
+        """Note that something was sent."""
         self._there.clear()
         self._since = time.monotonic()
         self._sent.value += 1
@@ -62,7 +62,7 @@ class Backpressure:
             await asyncio.wait_for(self._there.wait(), _ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
-        """Hear no more: Panel holds what a callback of a browser is about, and with it who hears."""
+        """Stop watching: Panel keeps the callbacks of a browser, and with them their objects."""
         self._has.param.unwatch(self._heard)
 
     def _hear(self, event: Any) -> None:

@@ -1,4 +1,4 @@
-"""Every core of every node, as htop has them."""
+"""Every core of every node, as htop shows them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from workbench.metrics.update import Layout, RankActivity
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.text import duration
 
-# Seconds in one operation from which on it is told that a rank waits.
+# Seconds in one operation after which a rank counts as waiting.
 PATIENCE = 2.0
 # Operations that all ranks of a communicator take part in come before this one.
 _COLLECTIVES = frozenset(OPERATIONS[1 : OPERATIONS.index("Send")])
@@ -39,7 +39,7 @@ class Wait:
 
 
 def rank_names(layout: Layout, ranks: Sequence[int]) -> str:
-    """Word ranks by their names."""
+    """Return the names of ranks in words."""
     worlds = sorted({layout.ranks[rank].world for rank in ranks})
     names = []
     for world in worlds:
@@ -50,7 +50,7 @@ def rank_names(layout: Layout, ranks: Sequence[int]) -> str:
 
 
 def describe_activity(now: RankActivity, moment: float) -> str:
-    """Word what a rank does."""
+    """Return what a rank does, in words."""
     if now.is_lost:
         return f"lost ({time_ago(now, moment)})"
     if now.silent > 0:
@@ -63,7 +63,7 @@ def describe_activity(now: RankActivity, moment: float) -> str:
 
 
 def time_ago(now: RankActivity, moment: float) -> str:
-    """Word how long before a moment a rank has begun what it does."""
+    """Return how long before a moment a rank has begun its activity, in words."""
     return f"{duration(max(0.0, moment - now.since))} ago"
 
 
@@ -86,7 +86,7 @@ def waits(layout: Layout, now: Sequence[RankActivity], moment: float) -> list[Wa
 
 
 def describe_wait(layout: Layout, now: Sequence[RankActivity], moment: float, wait: Wait) -> str:
-    """Word who waits for whom, and what those do."""
+    """Return a sentence: which ranks wait for which, and what those do."""
     one = len(wait.waiting) == 1
     sentence = f"{rank_names(layout, wait.waiting).capitalize()} {'has' if one else 'have'} been in {wait.operation}"
     sentence += f" of {wait.what}" if wait.what else ""

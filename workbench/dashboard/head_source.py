@@ -35,16 +35,14 @@ class HeadSource:
     Raises
     ------
     ClusterNotFound
-        If there is none of that name, or it has ended.
-    HeadUnreachable
-        On entry, if its head does not answer.
+        If no cluster of that name runs; on entry `HeadUnreachable` if its head does not answer.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._job = Job(registry.running(name), renamable=False, attached=True)
         self.connection = HeadConnection(self._job)
-        """The connection that it asks by."""
+        """The connection to the head."""
 
     async def __aenter__(self) -> Self:
         await self.connection.open()

@@ -14,7 +14,7 @@ from workbench.dashboard.colour_scale import ColourScale
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
 from workbench.dashboard.share_bars import share_bars
-from workbench.dashboard.snapshot import SHARES
+from workbench.dashboard.snapshot import SHARES, means
 from workbench.metrics.schema import NODE
 from workbench.text import clock, count, duration
 
@@ -89,17 +89,12 @@ class Overview(Page):
         ends, cpu, nodes = state.get("ends"), snapshot.recent_mean("cpu"), snapshot.recent_node_means
         left = max(0.0, (ends or 0.0) - snapshot.valid_at)
         used, total = (np.nansum(nodes[:, NODE.index(name)]) for name in ("memory", "memory_total"))
-        mean = float(np.nanmean(cpu)) / 100 if np.isfinite(cpu).any() else float("nan")
         tiles = [
             (str(state.get("state", "unknown")).capitalize(), "state", state.get("state") not in ("ready", "starting")),
             (f"{present} of {wanted}", f"ranks on {count(len(snapshot.layout.nodes), 'node')}", present < wanted),
             *([(duration(left), f"left, until {clock(ends)}", left < _SHORT_WALLTIME_S)] if ends else []),
-            (percent(mean), "of a core, the mean rank", False),
-            (
-                percent(float(np.nanmean(snapshot.recent_mean("compute"))) if np.isfinite(cpu).any() else float("nan")),
-                "of the time computing",
-                False,
-            ),
+            (percent(float(means(cpu)) / 100), "of a core, the mean rank", False),
+            (percent(float(means(snapshot.recent_mean("compute")))), "of the time computing", False),
             (size(float(used)), f"node memory, of {size(float(total))}", bool(used > 0.9 * total)),
             (rate(float(np.nansum(snapshot.recent_mean("sent")))), "sent by all ranks", False),
             (percent(snapshot.imbalance), "imbalance of computing", False),

@@ -1,4 +1,4 @@
-"""What a page is."""
+"""The base of all pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Columns that a heat map over time has at most: it is no wider.
 _HEAT_MAP_COLUMNS = 240
-# Ticks: what comes that late after the one before has nothing known between them, and was not just told late.
+# Ticks between two samples above which the time between them is unknown, and the second is not merely late.
 _GAP_TICKS = 4
 
 Take = Callable[["NDArray[np.float64]", "NDArray[np.float64]"], None]
@@ -30,12 +30,12 @@ Take = Callable[["NDArray[np.float64]", "NDArray[np.float64]"], None]
 
 @dataclass(frozen=True)
 class PageContext:
-    """What a page has at hand.
+    """What a page needs of its session.
 
     Attributes
     ----------
     view_state : ViewState
-        What is looked at; when it changes, the page is drawn anew.
+        What is chosen; when it changes, the page is drawn anew.
     cards : CardFactory
         Makes the cards.
     ask_pair : callable
@@ -51,14 +51,14 @@ class PageContext:
 
 
 class Page(ABC):
-    """Shows one side of what is known, to one who looks.
+    """One page of the dashboard, in one browser.
 
     Parameters
     ----------
     snapshot
         The first that is shown; ranks and nodes stay those.
     context
-        What it has at hand.
+        What the page needs of its session.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Page(ABC):
         self.draw()
 
     def leave(self) -> None:  # noqa: B027  (most have nothing to do)
-        """End what goes on though nobody looks: the page is hidden until it is shown again."""
+        """Stop what goes on in the browser: the page is hidden until it is shown again."""
 
     @property
     def ticks(self) -> slice:

@@ -48,18 +48,14 @@ async def report(source: Source, name: str) -> str:
     Parameters
     ----------
     source
-        What tells of it.
+        The source of the numbers.
     name
         Of the cluster.
 
     Raises
     ------
     InvalidRequest
-        If its ranks have not told anything.
-    ClusterNotFound
-        If it has ended.
-    OSError
-        If it does not answer.
+        If the ranks have not sent any sample; also what `Source.ask` raises.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Serves the app where only this user gets at it."""
+"""Serves the app on a socket that only this user can open."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def serving(
     Parameters
     ----------
     source
-        What tells of the cluster.
+        The source of the numbers.
     name
         Of the cluster.
     socket
@@ -50,9 +50,7 @@ async def serving(
     Raises
     ------
     InvalidRequest
-        If the path is too long for a socket, or there is something.
-    OSError
-        If it cannot be made.
+        If the path is too long for a socket, or exists; `OSError` if the socket cannot be made.
 
     Notes
     -----

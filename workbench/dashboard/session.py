@@ -1,4 +1,4 @@
-"""What one who looks has: a page, the line above it, and what has been chosen."""
+"""The session of one browser: a page, the controls above it, and what is chosen."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ PAGE_CLASSES: dict[str, type[Page]] = {
     "dask": DaskPage,
 }
 """What draws a page, by the names of `workbench.dashboard.view_state.PAGES`."""
-# Pages that are put away for good, because other ranks have come, until the browser is told to begin anew: Bokeh's
-# side of it keeps all that was ever shown (bokeh#15289, bokeh#15290).
+# Pages that are dropped because other ranks have come, until the browser loads the page again: Bokeh keeps in the
+# browser all that was ever shown (bokeh#15289, bokeh#15290).
 _HIDDEN_PAGES_KEPT = 30
 
 
 class Session:
-    """Draws what one looks at when there is something new.
+    """Draws the chosen page of one browser when there is something new.
 
     Parameters
     ----------
     store
         What is known.
     view_state
-        What is looked at.
+        What is chosen.
     dask
         Address of Dask's own pages; None if there are none.
     """
@@ -77,11 +77,11 @@ class Session:
         self._draw()
         # Panel loses what changes while the browser still loads.
         pn.state.onload(self._load)
-        # the last: of what fails before, nobody would tell the store that it has gone
+        # the last: a session that fails before this would never leave the store
         self._leave = store.listen(self._later)
 
     def close(self) -> None:
-        """Look no more."""
+        """End the session."""
         self._leave()
         self.backpressure.close()
         for task in self._asking:
@@ -143,7 +143,7 @@ class Session:
         return page, *(getattr(self._view_state, name) for name in PAGE_CLASSES[page].chosen)
 
     def _turn(self, key: tuple[str, ...], snapshot: Snapshot) -> None:
-        """Show a page that was not shown, as it is at a moment."""
+        """Show another page, as of a snapshot."""
         if self._number != snapshot.layout.number:
             self._hidden += len(self._pages)
             self._pages.clear()
@@ -164,7 +164,7 @@ class Session:
             self.main.append(self._page.view)
 
     def _is_new(self, snapshot: Snapshot) -> bool:
-        """Tell whether a moment is another one than what is on the screen."""
+        """Return whether a snapshot differs from what is on the screen."""
         before = self._drawn
         return before is None or (
             before is not snapshot and (before.time, before.valid_at) != (snapshot.time, snapshot.valid_at)
@@ -175,7 +175,7 @@ class Session:
             try:
                 times, rates = await self._store.source.pair(source, target)
             except (OSError, WorkbenchError):
-                return  # the line at the top tells that the head does not answer
+                return  # the line at the top reports that the head does not answer
             await self.backpressure.wait_ready()
             self._document.add_next_tick_callback(lambda: take(times, rates))
 

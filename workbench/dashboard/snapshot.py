@@ -1,4 +1,4 @@
-"""Where things stand at a moment, and what came before it."""
+"""The state of a cluster at a moment, with the ticks before."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SHARES = ("compute", "mpi", "waiting", "idle")
 """Parts of the time of a rank."""
 SHARE_TITLES = ("Compute", "MPI", "Waiting", "Idle")
 
-# Ticks that make up "at the moment": one alone jumps about.
+# Ticks of the recent means: single ticks vary too much to read.
 _RECENT_TICKS = round(5 / TICK)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment that is looked at, the last one or one in the buffer.
+    """A moment that is shown: the last one, or one in the buffer.
 
     Attributes
     ----------
     update : Update
-        Where things stood; its arrays of ticks are empty.
+        The state; its arrays of ticks are empty.
     valid_at : float
-        When things stood so, in seconds since the epoch: a while before the moment if that is not the last one.
+        The time of that state, in seconds since the epoch: before the moment if that is not the last one.
     times : ndarray of float64, shape (f,)
         Ends of the ticks up to then, oldest first.
     rank, node, core : ndarray
@@ -43,7 +43,7 @@ class Snapshot:
     totals : ndarray of float64, shape (g, 1 + len(KINDS))
         Time, and bytes sent since the start, by kind: one row for each answer of the head.
     fits : list of dict
-        What fits have told up to then.
+        Records of fits up to then.
     """
 
     update: Update
@@ -57,7 +57,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, update: Update) -> Self:
-        """Return the last moment of all that a head remembers, and that it tells at once."""
+        """Return the last moment of the first answer of a head, with all its history."""
         moment = float(update.times[-1]) if len(update.times) else 0.0
         ticks = update.times, update.rank, update.node, update.core
         return cls(without_history(update), moment, *ticks, np.empty((0, 1 + len(KINDS))), update.fits)
@@ -96,7 +96,7 @@ class Snapshot:
 
     @cached_property
     def recent_means(self) -> NDArray[np.float32]:
-        """Means of the last five seconds, shape (ranks, len(RANK)); NaN where a rank has told nothing."""
+        """Means of the last five seconds, shape (ranks, len(RANK)); NaN where a rank has sent nothing."""
         return means(self.rank[-_RECENT_TICKS:])
 
     def recent_mean(self, field: str) -> NDArray[np.float32]:
@@ -110,7 +110,7 @@ class Snapshot:
 
     @cached_property
     def waits(self) -> list[Wait]:
-        """Who waits for whom for more than a moment."""
+        """Which ranks wait for which for longer than `diagnosis.PATIENCE`."""
         return diagnosis.waits(self.layout, self.update.now, self.valid_at)
 
     @cached_property
@@ -131,7 +131,7 @@ class Snapshot:
 
 
 def without_history(update: Update) -> Update:
-    """Return where things stand, without the ticks and what fits have told."""
+    """Return the state without the ticks and the records of fits."""
     # copies of nothing: a view would keep all that it is of
     ticks: dict[str, Any] = {name: getattr(update, name)[:0].copy() for name in ("times", "rank", "node", "core")}
     return replace(update, **ticks, fits=[])

@@ -1,4 +1,4 @@
-"""What is known of a cluster, for all who look at it."""
+"""What the dashboard knows of a cluster, shared by all browsers."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("workbench.dashboard")
 
-# Of what is told beside the ticks one is kept each so many seconds, and all of them up to so many bytes.
+# Seconds between two answers of which the matrices and activities are kept, and bytes of all that are kept.
 _KEEP_INTERVAL_S, _KEPT_BYTES = 10.0, 64 << 20
 # Records of fits that are kept.
 _RECORDS_KEPT = 20_000
-# Seconds without an answer before it is told, and between two questions about what has ended.
+# Seconds without an answer before the page reports it, and between two polls of a cluster that has ended.
 _SILENT_AFTER_S, _ENDED_POLL_INTERVAL_S = 3.0, 5.0
 
 
 class DataStore:
-    """Asks a source twice a second while anybody looks, and keeps ten minutes of what it tells.
+    """Polls a source twice a second while a browser listens, and keeps ten minutes of the answers.
 
     Parameters
     ----------
     source
-        What to ask.
+        What is polled.
     now
-        Tells the time in seconds; it need not agree with the clock of the head.
+        Returns the time in seconds, which need not agree with the clock of the head.
     every
-        Seconds between two questions.
+        Seconds between two polls.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class DataStore:
 
     Notes
     -----
-    For one event loop, with all who look in it. When ranks or nodes come or go, all that was kept is dropped: its
+    For one event loop, with all browsers in it. When ranks or nodes come or go, all that was kept is dropped: its
     columns are of other ranks.
     """
 
@@ -98,7 +98,7 @@ class DataStore:
             self._ended = str(error)
         except OSError as error:
             self._reason, self._unreadable = f" {error}" if isinstance(error, WorkbenchError) else "", ""
-        except Exception as error:  # noqa: BLE001  (all who look depend on this one that asks)
+        except Exception as error:  # noqa: BLE001  (all browsers depend on this poll)
             self._log("what the head tells cannot be read", error)
             self._unreadable = f"{type(error).__name__}: {error}"
             # half of it may have been taken: all that there is will be asked for
@@ -157,7 +157,7 @@ class DataStore:
             for listener in list(self._listeners.values()):
                 try:
                     listener()
-                except Exception as error:  # noqa: BLE001  (one who looks must not keep the others from it)
+                except Exception as error:  # noqa: BLE001  (one browser must not stop the others)
                     self._log("a page could not be told of what is new", error)
             pause = _ENDED_POLL_INTERVAL_S if self._ended or self._unreadable else self._poll_interval
             await asyncio.sleep(max(self._poll_interval / 10, pause - (time.monotonic() - begin)))

@@ -1,4 +1,4 @@
-"""What somebody looks at: all that the address of a shared view tells."""
+"""What a browser shows: all that the address of a shared view has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = {
 
 
 class ViewState(param.Parameterized):
-    """What somebody looks at.
+    """What a browser shows.
 
     Attributes
     ----------
@@ -30,15 +30,15 @@ class ViewState(param.Parameterized):
     kind, measure, span : str
         Whose traffic, in what, and since when.
     pair : str
-        Ranks or nodes whose traffic is looked at closely, as ``"w1.3,0"``: from, to; or nothing.
+        Ranks or nodes whose traffic is shown over time, as ``"w1.3,0"``: from, to; or nothing.
     fit : str
-        Identity of the fit that is looked at; nothing for the last one.
+        Identity of the fit that is shown; nothing for the last one.
     minutes : int
         Of the axes of time.
     until : float or None
-        The moment that is looked at, in seconds since the epoch; None for the last one.
+        The moment that is shown, in seconds since the epoch; None for the last one.
     theme : str or None
-        As it was asked for; it does not change while one looks. None if it was not.
+        As the address has it; it does not change in a session. None if the address has none.
     """
 
     page: Any = param.Selector(default="overview", objects=list(PAGES))
@@ -53,7 +53,7 @@ class ViewState(param.Parameterized):
 
     @classmethod
     def at(cls, query: Mapping[str, str]) -> ViewState:
-        """Return what an address tells; what it has that cannot be is passed over."""
+        """Return the view of an address; values that are not valid are ignored."""
         view_state = cls()
         for name, text in query.items():
             if name not in view_state.param or name == "name":
@@ -66,7 +66,7 @@ class ViewState(param.Parameterized):
 
     @property
     def query(self) -> str:
-        """What an address tells of this; no more than differs from the beginning."""
+        """The query of the address: what differs from the defaults."""
         changed: dict[str, Any] = {
             name: value
             for name, value in self.param.values().items()
@@ -87,5 +87,5 @@ def _moment(text: str) -> float:
     return moment
 
 
-# What makes a value of what an address tells, where that is not text.
+# How a value of an address is read, where that is not text.
 _READ: dict[str, Callable[[str], Any]] = {"minutes": int, "until": _moment}

@@ -10,8 +10,9 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, NumeralTickFormatter
 
 from workbench.dashboard import cards, charts, diagnosis
-from workbench.dashboard.format import UNKNOWN, percent
+from workbench.dashboard.format import percent
 from workbench.dashboard.page import Page
+from workbench.dashboard.snapshot import means
 from workbench.metrics.update import RankActivity
 from workbench.text import count
 
@@ -93,8 +94,7 @@ class Waiting(Page):
             html += f"<p class=note>and {count(len(sentences) - _SENTENCES_SHOWN, 'more group')}</p>"
         if not sentences:
             html = f"<p>No: no rank has been in one operation for longer than {diagnosis.PATIENCE:.0f} s.</p>"
-        waiting = snapshot.recent_mean("waiting")
-        mean = percent(float(np.nanmean(waiting))) if np.isfinite(waiting).any() else UNKNOWN
+        mean = percent(float(means(snapshot.recent_mean("waiting"))))
         return (
             f"{html}<div class=tiles style='margin-top:12px'>"
             f"<div class=tile><b>{mean}</b>of its time the mean rank waits</div>"

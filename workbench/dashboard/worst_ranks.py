@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 # Of a rank: how bad it is, and why.
 _Mark = tuple[int, float, str]
 _SUSPECTS_SHOWN = 3
-# Part of a node's memory above which it is told.
+# Part of a node's memory above which one of its ranks is a suspect.
 _FULL_MEMORY = 0.9
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A rank that is worth a look: its index in `Layout.ranks`, and why."""
+    """A rank that may hold others up: its index in `Layout.ranks`, and why."""
 
     rank: int
     why: str
@@ -52,7 +52,7 @@ def _activity_marks(snapshot: Snapshot) -> Iterator[_Mark]:
         elif activity.silent > 0:
             yield rank, 1000 + activity.silent, f"nothing was heard of it for {duration(activity.silent)}"
     for wait in snapshot.waits:
-        # Whom many wait for is late; where many are awaited, those who wait are just early.
+        # If a minority is missing they are stragglers; if the majority is, the waiting ranks are merely early.
         if 0 < len(wait.awaited) <= len(wait.waiting):
             waiting = count(len(wait.waiting), "rank")
             verb = "waits" if len(wait.waiting) == 1 else "wait"
@@ -90,7 +90,7 @@ def _node_marks(snapshot: Snapshot) -> Iterator[_Mark]:
 
 
 def _largest(numbers: NDArray[np.float32], beyond: float) -> list[int]:
-    """Return the ranks that are so far beyond the median, up to as many as are told."""
+    """Return the ranks that are so far beyond the median, the farthest first."""
     if not np.isfinite(numbers).any():
         return []
     order = np.argsort(np.nan_to_num(-numbers))[:_SUSPECTS_SHOWN]
