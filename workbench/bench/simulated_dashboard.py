@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard.lifetime import until_told
+from workbench.dashboard.lifetime import wait_for_shutdown
 from workbench.dashboard.server import serving
 from workbench.metrics.schema import TICK
 
@@ -45,7 +45,7 @@ async def main(ranks: int, nodes: int, socket: str, prefix: str = "", dask: str 
     async with serving(source, "simulated", Path(socket), prefix=prefix, dask=dask or None, every=every):
         bridge = await asyncio.start_server(lead, "127.0.0.1")
         print(bridge.sockets[0].getsockname()[1], flush=True)
-        await until_told()
+        await wait_for_shutdown()
         bridge.close()
 
 

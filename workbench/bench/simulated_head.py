@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from distributed.core import Server, Status
 
 from workbench.bench.simulated_nodes import host
-from workbench.dashboard.lifetime import until_told
+from workbench.dashboard.lifetime import wait_for_shutdown
 from workbench.deploy import certificates
 from workbench.metrics.head import Metrics
 
@@ -39,7 +39,7 @@ async def main(folder: Path, ranks: int, nodes: int) -> None:
     await server.listen("tls://127.0.0.1:0", **arguments)
     print(server.address, flush=True)
     ticking = asyncio.create_task(metrics.run())
-    await until_told()
+    await wait_for_shutdown()
     ticking.cancel()
     await server.close()
 

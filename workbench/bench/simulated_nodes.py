@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.node_message import SENT, SIZED
+from workbench.metrics.node_message import OPERATION_TOTALS, SENT, SIZED
 from workbench.metrics.schema import KINDS, NODE, SAMPLED
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
@@ -43,7 +42,7 @@ def messages(node: int, nodes: int, ranks: int, *, cores: int = 16) -> Iterator[
     for tick in itertools.count(1):
         now = time.time()
         sent = np.column_stack([pairs, np.full((len(pairs), len(SENT) - 3), tick * 1e6)])
-        operations = np.column_stack([used, np.full((len(used), len(OPERATION_COLUMNS) - 2), float(tick))])
+        operations = np.column_stack([used, np.full((len(used), len(OPERATION_TOTALS) - 2), float(tick))])
         sizes = np.column_stack([kinds, np.full((len(kinds), SIZES), float(tick))])
         who = np.array([(rank, 7, tick * _MET + met, 1) for rank in mine for met in range(_MET)], np.int64)
         begin = now - 0.5 + np.tile(np.arange(_MET), ranks) * 0.5 / _MET + rng.random(len(who)) * 0.01

@@ -16,7 +16,7 @@ from pathlib import Path
 from workbench.dashboard import PREFIX
 from workbench.dashboard.dask_bridge import bridge
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.lifetime import until_told
+from workbench.dashboard.lifetime import wait_for_shutdown
 from workbench.dashboard.server import serving
 from workbench.errors import WorkbenchError
 
@@ -43,7 +43,7 @@ async def _serve(options: argparse.Namespace) -> None:
         bridge(source.connection, options.dask_socket),
         serving(source, options.name, options.socket, prefix=os.environ.get(PREFIX, ""), dask=options.dask),
     ):
-        await until_told()
+        await wait_for_shutdown()
 
 
 if __name__ == "__main__":

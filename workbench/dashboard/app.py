@@ -10,8 +10,8 @@ from bokeh.models import CustomJS
 
 from workbench.dashboard.session import Session
 from workbench.dashboard.store import DataStore
-from workbench.dashboard.theme import STYLE, THEMES, beside
-from workbench.dashboard.view_state import Looking
+from workbench.dashboard.theme import STYLE, THEMES, read_asset
+from workbench.dashboard.view_state import ViewState
 
 
 def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[], Any]:
@@ -29,11 +29,11 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
 
     def app() -> Any:
         query = {key: values[-1].decode(errors="replace") for key, values in pn.state.session_args.items()}
-        looking = Looking.at(query)
-        session = Session(store, looking, dask)
+        view_state = ViewState.at(query)
+        session = Session(store, view_state, dask)
         pn.state.on_session_destroyed(lambda _: session.close())
-        theme = THEMES[looking.theme or "light"]
-        template: Any = pn.template.Template(beside("page.html"), location=True)
+        theme = THEMES[view_state.theme or "light"]
+        template: Any = pn.template.Template(read_asset("page.html"), location=True)
         template.add_variable("variables", theme.variables)
         template.add_variable("scheme", theme.name)
         template.add_variable("style", STYLE)
@@ -42,7 +42,7 @@ def make_app(store: DataStore, name: str, dask: str | None = None) -> Callable[[
         template.add_panel("choices", session.controls.choices)
         template.add_panel("trouble", session.trouble)
         template.add_panel("main", session.main)
-        template.add_panel("pace", session.pace.view)
+        template.add_panel("pace", session.backpressure.view)
         # The line says so while there is no connection; whose session has gone meanwhile needs another page.
         document: Any = pn.state.curdoc
         document.js_on_event("connection_lost", CustomJS(code='document.getElementById("cut").hidden = false'))

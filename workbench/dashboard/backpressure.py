@@ -1,4 +1,4 @@
-"""How a browser tells that it has what it was sent."""
+"""Flow control: a browser reports that it has received what it was sent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import panel as pn
 
-# Seconds: a browser that does not tell is sent more all the same.
-_PATIENCE = 10.0
+# Seconds without a report after which a browser is sent more all the same.
+_ANSWER_TIMEOUT_S = 10.0
 
 
-class Pace:
+class Backpressure:
     """Two numbers on the page that nobody sees: what was sent last, and what the browser has of it.
 
     Parameters
@@ -46,23 +46,23 @@ class Pace:
         self.view = pn.Row(self._sent, self._has, visible=False)
 
     @property
-    def is_free(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether more may be sent."""
-        return self._there.is_set() or time.monotonic() - self._since > _PATIENCE
+        return self._there.is_set() or time.monotonic() - self._since > _ANSWER_TIMEOUT_S
 
-    def sent(self) -> None:
-        """Tell that something was sent."""
+    def mark_sent(self) -> None:
+        """Note that something was sent."""
         self._there.clear()
         self._since = time.monotonic()
         self._sent.value += 1
 
-    async def free(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait until more may be sent."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._there.wait(), _PATIENCE)
+            await asyncio.wait_for(self._there.wait(), _ANSWER_TIMEOUT_S)
 
     def close(self) -> None:
-        """Hear no more: Panel holds what a callback of a browser is about, and with it who hears."""
+        """Stop watching: Panel keeps the callbacks of a browser, and with them their objects."""
         self._has.param.unwatch(self._heard)
 
     def _hear(self, event: Any) -> None:

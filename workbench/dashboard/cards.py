@@ -55,7 +55,7 @@ _CARD = {
     "min-width": "0",
 }
 # Pixels of a card, at least, that is beside others.
-_WIDTH = 420
+_MIN_WIDTH_PX = 420
 
 Table = Callable[[], pd.DataFrame]
 
@@ -95,17 +95,17 @@ def column(*cards: Any) -> Any:
 
 def row(*cards: Any, widths: Sequence[int] = ()) -> Any:
     """Return cards beside each other, below each other where there is less room than their widths in pixels."""
-    for card, width in zip(cards, widths or [_WIDTH] * len(cards), strict=True):
+    for card, width in zip(cards, widths or [_MIN_WIDTH_PX] * len(cards), strict=True):
         card.styles = {**card.styles, "flex": f"1 1 {width}px"}
     return pn.FlexBox(*cards, sizing_mode="stretch_width", margin=0, gap="14px", align_items="stretch")
 
 
-def unlike(name: str, others: Container[str], mark: str) -> str:
+def unique_name(name: str, others: Container[str], mark: str) -> str:
     """Return a name that none of the others is, with a mark and a number behind it if need be."""
     return next(each for each in chain([name], (f"{name}{mark}{at}" for at in count(2))) if each not in others)
 
 
-class Cards:
+class CardFactory:
     """Makes the cards of a page.
 
     Parameters
@@ -144,8 +144,8 @@ class Cards:
         above
             What stands between heading and figure.
         """
-        words = "".join(letter if letter.isalnum() else " " for letter in title.lower()).split()
-        name = unlike("-".join(words), self._tables, "-")
+        slug = "".join(letter if letter.isalnum() else " " for letter in title.lower()).split()
+        name = unique_name("-".join(slug), self._tables, "-")
         self._tables[name] = table
         if self.live:
             ask = CustomJS(

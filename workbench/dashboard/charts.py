@@ -25,7 +25,7 @@ from bokeh.models.annotations import ColorBar
 from bokeh.models.tools import PanTool, ResetTool, WheelZoomTool
 from bokeh.plotting import figure
 
-from workbench.dashboard.colour_scale import FIRST, MISSING, TOP, Coding
+from workbench.dashboard.colour_scale import FIRST, MISSING, TOP, ColourScale
 from workbench.dashboard.theme import FONT, Theme
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ Figure = Any
 
 _CLOCK = "%H:%M:%S"
 # Pixels left of an axis of time, for the longest words of its figure: charts below each other have their moments there.
-_LEFT = 64
+_LEFT_BORDER_PX = 64
 # Rows and columns of a heat map that has its numbers written in its cells, at most.
-_WRITTEN = 8
+_NUMBERS_SHOWN = 8
 # In the colour bar: codes of the colour that is apart from the ramp, of the space between, and pixels of a figure that
 # has room for both.
-_APART, _SPACE, _HIGH = 18, 10, 300
+_APART_CODES, _SPACE_CODES, _ROOM_FOR_BOTH_PX = 18, 10, 300
 
 # What a heat map is decoded with in the browser, by what its numbers are.
 _DECODE = """
@@ -82,7 +82,7 @@ def plot(theme: Theme, height: int, **options: Any) -> Figure:
     options
         Of ``bokeh.plotting.figure``.
     """
-    made: Figure = figure(
+    chart: Figure = figure(
         height=height,
         sizing_mode="stretch_width",
         min_width=200,
@@ -94,15 +94,15 @@ def plot(theme: Theme, height: int, **options: Any) -> Figure:
         min_border_right=16,
         **options,
     )
-    made.toolbar.logo = None
-    made.toolbar.autohide = True
-    made.toolbar_inner = True
-    made.toolbar.active_drag = None
-    for axis in made.axis:
+    chart.toolbar.logo = None
+    chart.toolbar.autohide = True
+    chart.toolbar_inner = True
+    chart.toolbar.active_drag = None
+    for axis in chart.axis:
         style_axis(axis, theme)
-    made.grid.grid_line_color = theme.line
-    made.xgrid.visible = False
-    return made
+    chart.grid.grid_line_color = theme.line
+    chart.xgrid.visible = False
+    return chart
 
 
 def style_axis(axis: Any, theme: Theme) -> None:
@@ -123,14 +123,14 @@ def style_axis(axis: Any, theme: Theme) -> None:
     )
 
 
-def over_time(made: Figure) -> None:
+def over_time(chart: Figure) -> None:
     """Make the horizontal axis one of times of day, see `local`."""
-    made.xaxis.formatter = DatetimeTickFormatter(
+    chart.xaxis.formatter = DatetimeTickFormatter(
         seconds=_CLOCK, minsec=_CLOCK, minutes=_CLOCK, hourmin=_CLOCK, hours=_CLOCK, days=_CLOCK
     )
-    made.xaxis.ticker = SingleIntervalTicker(num_minor_ticks=0)
-    made.min_border_left = _LEFT
-    made.x_range = Range1d()
+    chart.xaxis.ticker = SingleIntervalTicker(num_minor_ticks=0)
+    chart.min_border_left = _LEFT_BORDER_PX
+    chart.x_range = Range1d()
 
 
 def local(moments: Any) -> Any:
@@ -138,12 +138,12 @@ def local(moments: Any) -> Any:
     return (np.asarray(moments) + time.localtime().tm_gmtoff) * 1000
 
 
-def show_span(made: Figure, begin: float, end: float) -> None:
+def show_span(chart: Figure, begin: float, end: float) -> None:
     """Have an axis of `over_time` go from a moment to another one."""
     start, stop = local([begin, end])
-    made.x_range.update(start=start, end=stop)
+    chart.x_range.update(start=start, end=stop)
     # whole minutes, or a part of one
-    made.xaxis[0].ticker.interval = (stop - start) / (4 if end - begin < 300 else 5)
+    chart.xaxis[0].ticker.interval = (stop - start) / (4 if end - begin < 300 else 5)
 
 
 def name_ticks(axis: Any, names: Sequence[str]) -> None:
@@ -155,25 +155,25 @@ def name_ticks(axis: Any, names: Sequence[str]) -> None:
     axis.ticker.num_minor_ticks = 0
 
 
-def words_of(words: str) -> CustomJSTickFormatter:
+def tick_format(unit: str) -> CustomJSTickFormatter:
     """Return what words the numbers of an axis, by a key of `WORDS`."""
-    return CustomJSTickFormatter(code=f"const number = tick\n{WORDS[words]}")
+    return CustomJSTickFormatter(code=f"const number = tick\n{WORDS[unit]}")
 
 
-def numbers(made: Figure, words: str) -> None:
+def numbers(chart: Figure, unit: str) -> None:
     """Have the vertical axis show numbers from 0 on, worded by a key of `WORDS`."""
-    made.yaxis.formatter = words_of(words)
-    made.yaxis.ticker = BasicTicker(base=2, mantissas=[1]) if words == "bytes" else BasicTicker()
-    made.yaxis.ticker.desired_num_ticks = 5
-    made.y_range.start = 0
-    made.y_range.min_interval = 1e-6
+    chart.yaxis.formatter = tick_format(unit)
+    chart.yaxis.ticker = BasicTicker(base=2, mantissas=[1]) if unit == "bytes" else BasicTicker()
+    chart.yaxis.ticker.desired_num_ticks = 5
+    chart.y_range.start = 0
+    chart.y_range.min_interval = 1e-6
 
 
-def legend(made: Figure, theme: Theme) -> None:
+def legend(chart: Figure, theme: Theme) -> None:
     """Put the legend of a figure above it, in one line."""
-    its = made.legend[0]
-    made.add_layout(its, "above")
-    its.update(
+    legend_model = chart.legend[0]
+    chart.add_layout(legend_model, "above")
+    legend_model.update(
         orientation="horizontal",
         location="top_left",
         background_fill_alpha=0,
@@ -190,9 +190,9 @@ def legend(made: Figure, theme: Theme) -> None:
     )
 
 
-def hover(made: Figure, renderers: Sequence[Any], told: Sequence[tuple[str, str]]) -> None:
+def hover(chart: Figure, renderers: Sequence[Any], tooltips: Sequence[tuple[str, str]]) -> None:
     """Have the figure tell numbers of what is under the pointer."""
-    made.add_tools(HoverTool(renderers=list(renderers), tooltips=list(told)))
+    chart.add_tools(HoverTool(renderers=list(renderers), tooltips=list(tooltips)))
 
 
 class HeatMap:
@@ -208,12 +208,12 @@ class HeatMap:
         Names of the rows, from the top down.
     columns
         Names of the columns, from left to right; None for an axis of time.
-    words
+    unit
         What the numbers are, a key of `WORDS`.
-    told
-        What is told of a field under the pointer: what a row is, what a column is, what a number is.
+    hover_titles
+        Titles under the pointer: of a row, of a column, and of a number.
     logarithmic
-        Whether `draw` gets codings by `Coding.logarithms`: the colour bar names the scale, and has the colour of 0.
+        Whether `draw` gets a scale by `ColourScale.logarithms`: the colour bar names that, and has the colour of 0.
     """
 
     def __init__(
@@ -223,34 +223,34 @@ class HeatMap:
         rows: Sequence[str],
         columns: Sequence[str] | None,
         *,
-        words: str,
-        told: tuple[str, str, str],
+        unit: str,
+        hover_titles: tuple[str, str, str],
         logarithmic: bool = False,
     ) -> None:
         options: dict[str, Any] = {}
         if columns is not None:
             options["x_range"] = Range1d(start=-0.5, end=len(columns) - 0.5)
-        self.figure = made = plot(theme, height, y_range=Range1d(start=len(rows) - 0.5, end=-0.5), **options)
-        made.grid.visible = False
+        self.figure = chart = plot(theme, height, y_range=Range1d(start=len(rows) - 0.5, end=-0.5), **options)
+        chart.grid.visible = False
         if columns is None:
-            over_time(made)
+            over_time(chart)
         else:
-            name_ticks(made.xaxis[0], columns)
-        name_ticks(made.yaxis[0], rows)
+            name_ticks(chart.xaxis[0], columns)
+        name_ticks(chart.yaxis[0], rows)
         self._image = ColumnDataSource({"image": [np.zeros((1, 1), np.uint8)], "x": [0.0], "dw": [1.0]})
         self._scale = ColumnDataSource({"low": [0.0], "high": [1.0]})
         mapper = LinearColorMapper(palette=theme.palette, low=0, high=255)
-        image = made.image(
+        image = chart.image(
             "image", "x", -0.5, "dw", len(rows),
             source=self._image, color_mapper=mapper,
         )  # fmt: skip
-        made.outline_line_color = theme.line
-        self._theme, self._words_apart = theme, None if logarithmic else "no data"
-        self._has_apart = height >= _HIGH
+        chart.outline_line_color = theme.line
+        self._theme, self._apart_label = theme, None if logarithmic else "no data"
+        self._has_apart = height >= _ROOM_FOR_BOTH_PX
         colours, below = theme.palette[FIRST:MISSING], 0
         if self._has_apart:
             apart = theme.nothing if logarithmic else theme.missing
-            colours, below = [apart] * _APART + [theme.card] * _SPACE + colours, _APART + _SPACE
+            colours, below = [apart] * _APART_CODES + [theme.card] * _SPACE_CODES + colours, _APART_CODES + _SPACE_CODES
         self._ticks = FixedTicker(ticks=[])
         self._bar = ColorBar(
             color_mapper=LinearColorMapper(palette=colours, low=FIRST - below, high=TOP),
@@ -270,15 +270,15 @@ class HeatMap:
             major_tick_line_color=None,
             bar_line_color=None,
         )
-        made.add_layout(self._bar, "right")
-        self._tell(image, rows, columns, words, told)
+        chart.add_layout(self._bar, "right")
+        self._add_hover(image, rows, columns, unit, hover_titles)
         self._labels: dict[float, str] = {}
         self._written: ColumnDataSource | None = None
-        if columns is not None and max(len(rows), len(columns)) <= _WRITTEN:
+        if columns is not None and max(len(rows), len(columns)) <= _NUMBERS_SHOWN:
             self._written = ColumnDataSource({"x": [], "y": [], "text": [], "ink": []})
             # in two lines where a cell is high and narrow
-            self._between = "\n" if len(columns) > _WRITTEN // 2 and height > 48 * len(rows) else " "
-            made.text(
+            self._between = "\n" if len(columns) > _NUMBERS_SHOWN // 2 and height > 48 * len(rows) else " "
+            chart.text(
                 "x", "y", "text", source=self._written, text_color="ink", text_font=value(FONT), text_font_size="11px",
                 text_align="center", text_baseline="middle",
             )  # fmt: skip
@@ -286,8 +286,8 @@ class HeatMap:
     def draw(
         self,
         values: NDArray[np.floating],
-        coding: Coding,
-        words: Callable[[float], str],
+        scale: ColourScale,
+        describe: Callable[[float], str],
         times: NDArray[np.float64] | None = None,
         tick: float = 0.0,
     ) -> None:
@@ -297,9 +297,9 @@ class HeatMap:
         ----------
         values
             Of shape (rows, columns); NaN where nothing is known.
-        coding
+        scale
             How they become colours.
-        words
+        describe
             Words a number for the colour bar.
         times, tick
             For an axis of time: the end of each column, and how long it is, in seconds.
@@ -307,7 +307,7 @@ class HeatMap:
         x, dw = -0.5, float(values.shape[1])
         if times is not None and len(times):
             x, dw = float(local(times[0] - tick)), (float(times[-1] - times[0]) + tick) * 1000
-        codes = coding.codes(values)
+        codes = scale.codes(values)
         self._image.data = {"image": [codes], "x": [x], "dw": [dw]}
         if self._written is not None:
             inks = self._theme.inks
@@ -315,24 +315,29 @@ class HeatMap:
             self._written.data = {
                 "x": column,
                 "y": row,
-                "text": [self._cell(words, number) for number in values.ravel()],
+                "text": [self._cell(describe, number) for number in values.ravel()],
                 "ink": [inks[code] for code in codes.ravel()],
             }
-        labels = coding.labels(words)
+        labels = scale.labels(describe)
         if self._has_apart:
-            labels[FIRST - _SPACE - _APART / 2] = self._words_apart or words(0.0)
+            labels[FIRST - _SPACE_CODES - _APART_CODES / 2] = self._apart_label or describe(0.0)
         if labels != self._labels:
             self._labels = labels
-            self._scale.data = {"low": [coding.low], "high": [coding.high]}
+            self._scale.data = {"low": [scale.low], "high": [scale.high]}
             # in order: the browser leaves out labels that come too close to the one before
             self._ticks.ticks = sorted(labels)
             self._bar.update(major_label_overrides=labels)
 
-    def _cell(self, words: Callable[[float], str], number: np.floating) -> str:
-        return words(float(number)).replace(" ", self._between) if np.isfinite(number) else ""
+    def _cell(self, describe: Callable[[float], str], number: np.floating) -> str:
+        return describe(float(number)).replace(" ", self._between) if np.isfinite(number) else ""
 
-    def _tell(
-        self, image: Any, rows: Sequence[str], columns: Sequence[str] | None, words: str, told: tuple[str, str, str]
+    def _add_hover(
+        self,
+        image: Any,
+        rows: Sequence[str],
+        columns: Sequence[str] | None,
+        unit: str,
+        hover_titles: tuple[str, str, str],
     ) -> None:
         def name(names: Sequence[str]) -> CustomJSHover:
             return CustomJSHover(args={"names": list(names)}, code="return names[Math.round(value)] ?? ''")
@@ -340,8 +345,8 @@ class HeatMap:
         formatters: dict[str, Any] = {
             "$y": name(rows),
             "$x": "datetime" if columns is None else name(columns),
-            "@image": CustomJSHover(args={"scale": self._scale}, code=_DECODE + WORDS[words]),
+            "@image": CustomJSHover(args={"scale": self._scale}, code=_DECODE + WORDS[unit]),
         }
         across = "$x{%H:%M:%S}" if columns is None else "$x{custom}"
-        tooltips = [(told[0], "$y{custom}"), (told[1], across), (told[2], "@image{custom}")]
+        tooltips = [(hover_titles[0], "$y{custom}"), (hover_titles[1], across), (hover_titles[2], "@image{custom}")]
         self.figure.add_tools(HoverTool(renderers=[image], tooltips=tooltips, formatters=formatters))

@@ -17,7 +17,7 @@ NOTHING, FIRST, TOP, MISSING = 0, 1, 254, 255
 
 
 @dataclass(frozen=True)
-class Coding:
+class ColourScale:
     """How numbers become codes.
 
     Attributes
@@ -32,12 +32,12 @@ class Coding:
     high: float
 
     @classmethod
-    def even(cls, high: float) -> Coding:
+    def even(cls, high: float) -> ColourScale:
         """From 0 on."""
         return cls(0.0, high if high > 0 else 1.0)
 
     @classmethod
-    def logarithms(cls, numbers: NDArray[np.float64]) -> Coding:
+    def logarithms(cls, numbers: NDArray[np.float64]) -> ColourScale:
         """From the smallest number above 0 on, over one decade at least and six at most."""
         above = numbers[np.isfinite(numbers) & (numbers > 0)]
         if not above.size:

@@ -11,7 +11,7 @@ from bokeh.events import Tap
 from bokeh.models import ColumnDataSource, FactorRange
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.colour_scale import Coding
+from workbench.dashboard.colour_scale import ColourScale
 from workbench.dashboard.format import percent, short, size, span
 from workbench.dashboard.page import Page
 from workbench.metrics.schema import KINDS, OPERATION
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _TITLES = ("Dask", "MPI")
-_OPERATIONS = 8
+_OPERATIONS_SHOWN = 8
 # Draws between two questions for the history of a pair.
-_SELDOM = 4
+_DRAWS_PER_QUESTION = 4
 
 
 class Communication(Page):
@@ -34,16 +34,16 @@ class Communication(Page):
 
     def build(self) -> Any:
         """Make all cards."""
-        looking, theme, between = self.looking, self.theme, self.moment.between
-        by = self.moment.update.by
-        what = "bytes" if looking.measure == "bytes" else "count"
+        view_state, theme, between = self.view_state, self.theme, self.snapshot.between
+        by = self.snapshot.update.by
+        what = "bytes" if view_state.measure == "bytes" else "count"
         self._matrix = charts.HeatMap(
             theme,
             502,
             between,
             between,
-            words=what,
-            told=(f"from {by}", f"to {by}", looking.measure),
+            unit=what,
+            hover_titles=(f"from {by}", f"to {by}", view_state.measure),
             logarithmic=True,
         )
         if self.cards.live:
@@ -68,11 +68,10 @@ class Communication(Page):
         if not self.cards.live:
             rate.legend[0].items = rate.legend[0].items[-1:]
         self._rate_figure, self._pair_figure = rate, pair
-        made = self.cards
-        since = "in the last ten seconds" if looking.span == "recent" else "since the start"
-        kind = {"both": "Dask and MPI", "dask": "Dask", "mpi": "MPI"}[looking.kind]
+        since = "in the last ten seconds" if view_state.span == "recent" else "since the start"
+        kind = {"both": "Dask and MPI", "dask": "Dask", "mpi": "MPI"}[view_state.kind]
         click = " Click a cell for its history." if self.cards.live else ""
-        noted = f"Sent {looking.measure} {since}, {kind}, on a logarithmic scale.{click}"
+        noted = f"Sent {view_state.measure} {since}, {kind}, on a logarithmic scale.{click}"
         sizes = "Messages since the start, by size"
         spent = (
             "Seconds of all ranks since the start, in the operation and waiting for others. mpi4py's operations with a "
@@ -80,30 +79,32 @@ class Communication(Page):
         )
         return cards.column(
             cards.row(
-                made.chart(f"Who sends to whom, by {by}", self._matrix.figure, self._matrix_table, noted),
+                self.cards.chart(f"Who sends to whom, by {by}", self._matrix.figure, self._matrix_table, noted),
                 cards.column(
-                    made.chart("One pair over time", pair, self._pair_table, "Bytes a second", above=self._heading),
-                    made.chart("Sent by all ranks", rate, self._rate_table, "Bytes a second"),
+                    self.cards.chart(
+                        "One pair over time", pair, self._pair_table, "Bytes a second", above=self._heading
+                    ),
+                    self.cards.chart("Sent by all ranks", rate, self._rate_table, "Bytes a second"),
                 ),
             ),
             cards.row(
-                made.chart("Message sizes", self._size_chart(), self._size_table, sizes),
-                made.chart("Where time in MPI goes", self._operation_chart(), self._operation_table, spent),
+                self.cards.chart("Message sizes", self._size_chart(), self._size_table, sizes),
+                self.cards.chart("Where time in MPI goes", self._operation_chart(), self._operation_table, spent),
             ),
         )
 
     def draw(self) -> None:
         """Show the moment."""
-        moment, words = self.moment, size if self.looking.measure == "bytes" else short
+        snapshot, describe = self.snapshot, size if self.view_state.measure == "bytes" else short
         matrix = self._numbers()
-        self._matrix.draw(matrix, Coding.logarithms(matrix), words)
-        times, rates = moment.rates
+        self._matrix.draw(matrix, ColourScale.logarithms(matrix), describe)
+        times, rates = snapshot.rates
         shown = times >= self.span[0]
         self._rate.data = _steps(times[shown], dict(zip(KINDS, rates[shown].T, strict=True)))
-        sums = np.nansum(moment.of_ranks("sent")[self.ticks], axis=1)
-        self._sent.data = _steps(moment.times[self.ticks], {"sent": sums})
-        for made in (self._rate_figure, self._pair_figure):
-            charts.show_span(made, *self.span)
+        sums = np.nansum(snapshot.of_ranks("sent")[self.ticks], axis=1)
+        self._sent.data = _steps(snapshot.times[self.ticks], {"sent": sums})
+        for chart in (self._rate_figure, self._pair_figure):
+            charts.show_span(chart, *self.span)
         self._draw_sizes()
         self._draw_operations()
         self._heading.object = self._pair_words(matrix)
@@ -111,7 +112,7 @@ class Communication(Page):
             self._ask_pair(pair)
 
     def _ask_pair(self, pair: tuple[int, int]) -> None:
-        wanted = pair, self.looking.minutes
+        wanted = pair, self.view_state.minutes
 
         def take(times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
             if wanted == self._wanted:  # no other one was chosen meanwhile
@@ -119,28 +120,28 @@ class Communication(Page):
 
         if wanted != self._wanted:
             self._asked, self._wanted = 0, wanted
-        if self._asked % _SELDOM == 0:
-            self.desk.ask_pair(*pair, take)
+        if self._asked % _DRAWS_PER_QUESTION == 0:
+            self.context.ask_pair(*pair, take)
         self._asked += 1
 
     def _numbers(self) -> NDArray[np.float64]:
-        update = self.moment.update
-        traffic = update.recent if self.looking.span == "recent" else update.traffic
-        numbers = traffic.bytes if self.looking.measure == "bytes" else traffic.messages
-        if self.looking.kind == "both":
+        update = self.snapshot.update
+        traffic = update.recent if self.view_state.span == "recent" else update.traffic
+        numbers = traffic.bytes if self.view_state.measure == "bytes" else traffic.messages
+        if self.view_state.kind == "both":
             return np.asarray(numbers.sum(axis=0))
-        return np.asarray(numbers[KINDS.index(self.looking.kind)])
+        return np.asarray(numbers[KINDS.index(self.view_state.kind)])
 
     def _choose(self, event: Any) -> None:
         if event.x is None or event.y is None:
             return
-        source, target, between = round(event.y), round(event.x), self.moment.between
+        source, target, between = round(event.y), round(event.x), self.snapshot.between
         if min(source, target) >= 0 and max(source, target) < len(between):
-            self.looking.pair = f"{between[source]},{between[target]}"
+            self.view_state.pair = f"{between[source]},{between[target]}"
 
     def _looked_at(self, matrix: NDArray[np.float64]) -> tuple[int, int] | None:
         """Return the pair that was chosen, or else the one that was busiest when this page was opened."""
-        if (cell := self.looking.cell(self.moment.between)) is not None:
+        if (cell := self.view_state.cell(self.snapshot.between)) is not None:
             return cell
         if self._busiest is None and matrix.any():
             source, target = np.unravel_index(int(matrix.argmax()), matrix.shape)
@@ -148,25 +149,25 @@ class Communication(Page):
         return self._busiest
 
     def _pair_words(self, matrix: NDArray[np.float64]) -> str:
-        pair, between = self._looked_at(matrix), self.moment.between
+        pair, between = self._looked_at(matrix), self.snapshot.between
         lacking = self._lacking()
         if pair is None:
             return f"{lacking}<p class=note>Nothing has been sent.</p>"
         source, target = pair
-        number, noun = matrix[source, target], "rank " if self.moment.update.by == "rank" else ""
-        sent = size(number) if self.looking.measure == "bytes" else f"{short(number)} messages"
+        number, noun = matrix[source, target], "rank " if self.snapshot.update.by == "rank" else ""
+        sent = size(number) if self.view_state.measure == "bytes" else f"{short(number)} messages"
         click = "; click a cell of the matrix for another" if self.cards.live else ""
-        chosen = "" if pair == self.looking.cell(between) else f" (the busiest pair{click})"
+        chosen = "" if pair == self.view_state.cell(between) else f" (the busiest pair{click})"
         names = f"<b>From {noun}{escape(between[source])} to {noun}{escape(between[target])}</b>"
         return f"{lacking}<p>{names}: {sent}<span class=note>{chosen}</span></p>"
 
     def _lacking(self) -> str:
         """Say that what the address asks for is not there: its ranks have gone, or nothing was ever called that."""
-        asked, between, by = self.looking.pair, self.moment.between, self.moment.update.by
-        if not asked or self.looking.cell(between) is not None:
+        pair, between, by = self.view_state.pair, self.snapshot.between, self.snapshot.update.by
+        if not pair or self.view_state.cell(between) is not None:
             return ""
         like = f"{between[0]},{between[-1]}"
-        return f"<p class=bad>There is no pair {escape(asked)}: pairs of {by}s are named like {escape(like)}.</p>"
+        return f"<p class=bad>There is no pair {escape(pair)}: pairs of {by}s are named like {escape(like)}.</p>"
 
     def _take_pair(self, times: NDArray[np.float64], rates: NDArray[np.float64]) -> None:
         shown = (times >= self.span[0]) & (times <= self.span[1])
@@ -174,9 +175,9 @@ class Communication(Page):
         self._past_of_pair = _by_kind(times[shown], rates[shown])
 
     def _rate_chart(self, source: ColumnDataSource, height: int = 180) -> Any:
-        made = charts.plot(self.theme, height)
-        charts.over_time(made)
-        made.varea_stack(
+        chart = charts.plot(self.theme, height)
+        charts.over_time(chart)
+        chart.varea_stack(
             list(KINDS),
             x="time",
             source=source,
@@ -184,13 +185,13 @@ class Communication(Page):
             fill_alpha=0.75,
             legend_label=list(_TITLES),
         )
-        charts.legend(made, self.theme)
-        charts.numbers(made, "bytes")
-        return made
+        charts.legend(chart, self.theme)
+        charts.numbers(chart, "bytes")
+        return chart
 
     def _size_chart(self) -> Any:
-        made = charts.plot(self.theme, 280)
-        bars = made.vbar_stack(
+        chart = charts.plot(self.theme, 280)
+        bars = chart.vbar_stack(
             list(KINDS),
             x="bin",
             width=0.85,
@@ -199,19 +200,22 @@ class Communication(Page):
             line_color=self.theme.card,
             legend_label=list(_TITLES),
         )
-        charts.legend(made, self.theme)
-        charts.numbers(made, "count")
-        charts.name_ticks(made.xaxis[0], [size(begin) for begin in SIZE_BEGINS])
-        made.xaxis.axis_label, made.yaxis.axis_label = "bytes of a message, at least", "messages"
-        told = [("from", "@name"), *((title, f"@{kind}{{0,0}}") for title, kind in zip(_TITLES, KINDS, strict=True))]
-        charts.hover(made, bars, told)
-        return made
+        charts.legend(chart, self.theme)
+        charts.numbers(chart, "count")
+        charts.name_ticks(chart.xaxis[0], [size(begin) for begin in SIZE_BEGINS])
+        chart.xaxis.axis_label, chart.yaxis.axis_label = "bytes of a message, at least", "messages"
+        tooltips = [
+            ("from", "@name"),
+            *((title, f"@{kind}{{0,0}}") for title, kind in zip(_TITLES, KINDS, strict=True)),
+        ]
+        charts.hover(chart, bars, tooltips)
+        return chart
 
     def _operation_chart(self) -> Any:
-        made = charts.plot(self.theme, 280, y_range=FactorRange())
-        self._names = made.y_range
+        chart = charts.plot(self.theme, 280, y_range=FactorRange())
+        self._names = chart.y_range
         colours = [self.theme.shares[1], self.theme.shares[2]]
-        bars = made.hbar_stack(
+        bars = chart.hbar_stack(
             ["busy", "waiting"],
             y="name",
             height=0.6,
@@ -220,27 +224,27 @@ class Communication(Page):
             line_color=self.theme.card,
             legend_label=["in the operation", "waiting for others"],
         )
-        charts.legend(made, self.theme)
-        made.xaxis.formatter = charts.words_of("seconds")
-        made.xaxis.ticker.desired_num_ticks = 4
-        made.x_range.start = 0
-        made.ygrid.visible, made.xgrid.visible = False, True
-        charts.hover(made, bars, [("", "@name"), ("", "@told")])
-        return made
+        charts.legend(chart, self.theme)
+        chart.xaxis.formatter = charts.tick_format("seconds")
+        chart.xaxis.ticker.desired_num_ticks = 4
+        chart.x_range.start = 0
+        chart.ygrid.visible, chart.xgrid.visible = False, True
+        charts.hover(chart, bars, [("", "@name"), ("", "@told")])
+        return chart
 
     def _draw_sizes(self) -> None:
-        numbers = self.moment.update.sizes
+        numbers = self.snapshot.update.sizes
         used = np.flatnonzero(numbers.sum(axis=0) > 0)
         bins = np.arange(used[0], used[-1] + 1) if used.size else np.arange(0)
-        names = [size(SIZE_BEGINS[each]) for each in bins]
+        names = [size(SIZE_BEGINS[number]) for number in bins]
         self._sizes.data = {"bin": bins, "name": names, **dict(zip(KINDS, numbers[:, bins], strict=True))}
 
     def _draw_operations(self) -> None:
-        table = self._operation_table().head(_OPERATIONS)[::-1]
+        table = self._operation_table().head(_OPERATIONS_SHOWN)[::-1]
         names = list(table["operation"])
         if names != list(self._spent.data["name"]):
             self._names.factors = names
-        told = [
+        tooltips = [
             f"{short(calls)} calls, {size(sent)}, {span(seconds)}, {percent(waiting / max(seconds, 1e-9))} waiting"
             for calls, sent, seconds, waiting in table[list(OPERATION)].to_numpy(float)
         ]
@@ -248,31 +252,31 @@ class Communication(Page):
             "name": names,
             "busy": (table["seconds"] - table["waiting"]).to_numpy(),
             "waiting": table["waiting"].to_numpy(),
-            "told": told,
+            "told": tooltips,
         }
 
     def _operation_table(self) -> pd.DataFrame:
-        table = pd.DataFrame(self.moment.update.operations, columns=list(OPERATION))
+        table = pd.DataFrame(self.snapshot.update.operations, columns=list(OPERATION))
         table.insert(0, "operation", list(OPERATIONS))
         return table[table["calls"] > 0].sort_values("seconds", ascending=False)
 
     def _matrix_table(self) -> pd.DataFrame:
-        between, numbers = self.moment.between, self._numbers()
+        between, numbers = self.snapshot.between, self._numbers()
         source, target = np.divmod(np.arange(numbers.size), len(between))
         names = np.array(between)
-        return pd.DataFrame({"from": names[source], "to": names[target], self.looking.measure: numbers.ravel()})
+        return pd.DataFrame({"from": names[source], "to": names[target], self.view_state.measure: numbers.ravel()})
 
     def _rate_table(self) -> pd.DataFrame:
         sent = pd.DataFrame(
-            {"time": self.moment.times, "bytes_per_second": np.nansum(self.moment.of_ranks("sent"), axis=1)}
+            {"time": self.snapshot.times, "bytes_per_second": np.nansum(self.snapshot.of_ranks("sent"), axis=1)}
         )
-        return sent.merge(_by_kind(*self.moment.rates), how="left", on="time")
+        return sent.merge(_by_kind(*self.snapshot.rates), how="left", on="time")
 
     def _pair_table(self) -> pd.DataFrame:
         return self._past_of_pair
 
     def _size_table(self) -> pd.DataFrame:
-        return pd.DataFrame({"from_bytes": SIZE_BEGINS, **dict(zip(KINDS, self.moment.update.sizes, strict=True))})
+        return pd.DataFrame({"from_bytes": SIZE_BEGINS, **dict(zip(KINDS, self.snapshot.update.sizes, strict=True))})
 
 
 def _steps(times: NDArray[np.float64], rates: dict[str, Any]) -> dict[str, Any]:

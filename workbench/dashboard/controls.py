@@ -8,8 +8,8 @@ from typing import Any
 import panel as pn
 
 from workbench.dashboard.format import second
-from workbench.dashboard.snapshot import Moment
-from workbench.dashboard.view_state import PAGES, Looking
+from workbench.dashboard.snapshot import Snapshot
+from workbench.dashboard.view_state import PAGES, ViewState
 from workbench.metrics.schema import KEPT
 from workbench.text import duration
 
@@ -41,7 +41,7 @@ class Controls:
 
     Parameters
     ----------
-    looking
+    view_state
         What is looked at.
     latest
         Tells the last moment there is.
@@ -52,18 +52,18 @@ class Controls:
         Panel objects: the choice between pages, and all else.
     """
 
-    def __init__(self, looking: Looking, latest: Callable[[], Moment | None]) -> None:
-        self._looking, self._latest, self._following = looking, latest, False
-        self.pages = _choice(looking, "page", {title: page for page, title in PAGES.items()}, small=False)
+    def __init__(self, view_state: ViewState, latest: Callable[[], Snapshot | None]) -> None:
+        self._view_state, self._latest, self._following = view_state, latest, False
+        self.pages = _choice(view_state, "page", {title: page for page, title in PAGES.items()}, small=False)
         traffic = pn.Row(
-            _choice(looking, "kind", {"Dask and MPI": "both", "Dask": "dask", "MPI": "mpi"}),
-            _choice(looking, "measure", {"Bytes": "bytes", "Messages": "messages"}),
-            _choice(looking, "span", {"Last 10 s": "recent", "Since the start": "total"}),
+            _choice(view_state, "kind", {"Dask and MPI": "both", "Dask": "dask", "MPI": "mpi"}),
+            _choice(view_state, "measure", {"Bytes": "bytes", "Messages": "messages"}),
+            _choice(view_state, "span", {"Last 10 s": "recent", "Since the start": "total"}),
             margin=0,
-            visible=looking.page == "communication",
+            visible=view_state.page == "communication",
             styles={"gap": "10px"},
         )
-        looking.param.watch(lambda event: traffic.param.update(visible=event.new == "communication"), "page")
+        view_state.param.watch(lambda event: traffic.param.update(visible=event.new == "communication"), "page")
         self._live = pn.widgets.RadioButtonGroup(
             options={"Live": True, "Paused": False}, value=True, margin=0, stylesheets=[_BUTTONS + _SMALL]
         )
@@ -73,43 +73,45 @@ class Controls:
         self._moment = pn.pane.HTML("", margin=0, width=170, styles={"color": "var(--muted)", "font-size": "12px"})
         self._live.param.watch(self._pause, "value")
         self._ago.param.watch(self._go_back, "value_throttled")
-        minutes = _choice(looking, "minutes", {f"{each} min": each for each in looking.param.minutes.objects})
+        minutes = _choice(
+            view_state, "minutes", {f"{choice} min": choice for choice in view_state.param.minutes.objects}
+        )
         self.choices = pn.FlexBox(
             traffic, minutes, self._live, self._ago, self._moment, margin=0, gap="8px 12px", align_items="center"
         )
 
-    def show(self, moment: Moment | None, last: Moment | None) -> None:
+    def show(self, snapshot: Snapshot | None, last: Snapshot | None) -> None:
         """Tell which moment is shown."""
-        if moment is None or last is None or not len(last.times):
+        if snapshot is None or last is None or not len(last.times):
             self._moment.object = ""
             return
-        live = self._looking.until is None
-        ago = last.time - moment.time
+        live = self._view_state.until is None
+        ago = last.time - snapshot.time
         self._following = True
         self._live.value = live
         self._ago.value = 0 if live else -round(ago)
         self._following = False
         back = "" if live else f", {duration(ago)} ago"
-        self._moment.object = f"{second(moment.time)}{back}"
+        self._moment.object = f"{second(snapshot.time)}{back}"
 
     def _pause(self, event: Any) -> None:
         if self._following:
             return
         last = self._latest()
         if event.new or last is None or not len(last.times):
-            self._looking.until = None
+            self._view_state.until = None
             self._live.value = True  # there is nothing to stay at
         else:
-            self._looking.until = last.time
+            self._view_state.until = last.time
 
     def _go_back(self, event: Any) -> None:
         last = self._latest()
         if not self._following and last is not None and len(last.times):
-            self._looking.until = last.time + event.new
+            self._view_state.until = last.time + event.new
 
 
-def _choice(looking: Looking, name: str, options: dict[str, Any], *, small: bool = True) -> Any:
+def _choice(view_state: ViewState, name: str, options: dict[str, Any], *, small: bool = True) -> Any:
     """Return buttons of which one is down, bound to something that is chosen."""
     return pn.widgets.RadioButtonGroup.from_param(
-        looking.param[name], options=options, margin=0, name="", stylesheets=[_BUTTONS + _SMALL * small]
+        view_state.param[name], options=options, margin=0, name="", stylesheets=[_BUTTONS + _SMALL * small]
     )

@@ -1,4 +1,4 @@
-"""Every core of every node, as htop has them."""
+"""Every core of every node, as htop shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.dashboard import cards, charts
-from workbench.dashboard.colour_scale import Coding
+from workbench.dashboard.colour_scale import ColourScale
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
 from workbench.metrics.schema import NODE
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # More cores than these have no line each in the chart over time, but their nodes do; nodes that the table names.
-_LINES, _NODES = 128, 64
+_CORES_SHOWN, _NODES_SHOWN = 128, 64
 
 
 class Cores(Page):
@@ -27,21 +27,21 @@ class Cores(Page):
 
     def build(self) -> Any:
         """Make all cards."""
-        layout, theme = self.moment.layout, self.theme
-        most, self._by_core = max(layout.cores, default=1), sum(layout.cores) <= _LINES
+        layout, theme = self.snapshot.layout, self.theme
+        most, self._by_core = max(layout.cores, default=1), sum(layout.cores) <= _CORES_SHOWN
         grid = min(max(90, 24 * len(layout.nodes) + 60), 640)
         self._now = charts.HeatMap(
             theme,
             grid,
             layout.nodes,
             [str(core) for core in range(most)],
-            words="percent",
-            told=("node", "core", "CPU"),
+            unit="percent",
+            hover_titles=("node", "core", "CPU"),
         )
         self._lines = self._cores() if self._by_core else list(layout.nodes)
         what = "core" if self._by_core else "node"
         high = min(max(160, 16 * len(self._lines) + 60), 420)
-        self._past = charts.HeatMap(theme, high, self._lines, None, words="percent", told=(what, "time", "CPU"))
+        self._past = charts.HeatMap(theme, high, self._lines, None, unit="percent", hover_titles=(what, "time", "CPU"))
         self._table = cards.html()
         return cards.column(
             self.cards.chart(
@@ -55,28 +55,28 @@ class Cores(Page):
 
     def draw(self) -> None:
         """Show the moment."""
-        self._now.draw(self._grid(), Coding.even(100.0), _percent)
+        self._now.draw(self._grid(), ColourScale.even(100.0), _percent)
         times, values, tick = self.over_time(self._numbers())
-        self._past.draw(values, Coding.even(100.0), _percent, times, tick)
+        self._past.draw(values, ColourScale.even(100.0), _percent, times, tick)
         charts.show_span(self._past.figure, *self.span)
         self._table.object = self._nodes()
 
     def _cores(self) -> list[str]:
-        nodes, cores = self.moment.layout.nodes, self.moment.layout.cores
+        nodes, cores = self.snapshot.layout.nodes, self.snapshot.layout.cores
         if len(nodes) == 1:
             return [str(core) for core in range(cores[0])]
         return [f"{node}:{core}" for node, number in zip(nodes, cores, strict=True) for core in range(number)]
 
     def _grid(self) -> NDArray[np.float32]:
-        cores = self.moment.layout.cores
+        cores = self.snapshot.layout.cores
         grid = np.full((len(cores), max(cores, default=1)), np.nan, np.float32)
-        if len(self.moment.core):
+        if len(self.snapshot.core):
             # row by row, which is the order of the cores
-            grid[np.arange(grid.shape[1]) < np.array(cores)[:, None]] = self.moment.core[-1]
+            grid[np.arange(grid.shape[1]) < np.array(cores)[:, None]] = self.snapshot.core[-1]
         return grid
 
     def _numbers(self) -> NDArray[Any]:
-        core, cores = self.moment.core, np.array(self.moment.layout.cores)
+        core, cores = self.snapshot.core, np.array(self.snapshot.layout.cores)
         if self._by_core:
             return core
         begins = np.concatenate([[0], np.cumsum(cores)[:-1]])
@@ -86,30 +86,30 @@ class Cores(Page):
         return means
 
     def _nodes(self) -> str:
-        moment = self.moment
-        nodes, layout = moment.nodes_lately, moment.layout
+        snapshot = self.snapshot
+        nodes, layout = snapshot.recent_node_means, snapshot.layout
         busy = np.nan_to_num(np.nanmean(self._grid(), axis=1)) / 100
         ranks = np.bincount([place.node for place in layout.ranks], minlength=len(layout.nodes))
-        told = []
-        for node in np.argsort(-busy, kind="stable")[:_NODES]:
-            its = dict(zip(NODE, nodes[node], strict=True))
-            used, total = its["memory"], its["memory_total"]
-            told.append(
+        rows = []
+        for node in np.argsort(-busy, kind="stable")[:_NODES_SHOWN]:
+            numbers = dict(zip(NODE, nodes[node], strict=True))
+            used, total = numbers["memory"], numbers["memory_total"]
+            rows.append(
                 [
                     f"<b>{escape(layout.nodes[node])}</b>",
                     str(ranks[node]),
                     f"{cards.bar(busy[node])} {percent(busy[node])}",
                     f"{cards.bar(used / total)} {size(used)} of {size(total)}",
-                    *(rate(its[name]) for name in ("net_received", "net_sent", "read", "written")),
+                    *(rate(numbers[name]) for name in ("net_received", "net_sent", "read", "written")),
                 ]
             )
         heads = ("Node", "Ranks", "CPU", "Memory", "Received", "Sent", "Read", "Written")
-        more = len(layout.nodes) - len(told)
+        more = len(layout.nodes) - len(rows)
         rest = f"<p class=note>and {count(more, 'node')} more</p>" if more > 0 else ""
-        return f"<div class=scroll>{cards.rows(heads, told, right=(1, 4, 5, 6, 7))}{rest}</div>"
+        return f"<div class=scroll>{cards.rows(heads, rows, right=(1, 4, 5, 6, 7))}{rest}</div>"
 
     def _now_table(self) -> pd.DataFrame:
-        layout, grid = self.moment.layout, self._grid()
+        layout, grid = self.snapshot.layout, self._grid()
         node, core = np.divmod(np.arange(grid.size), grid.shape[1])
         table = pd.DataFrame({"node": np.array(layout.nodes)[node], "core": core, "cpu_percent": grid.ravel()})
         return table.dropna()
@@ -117,7 +117,7 @@ class Cores(Page):
     def _past_table(self) -> pd.DataFrame:
         numbers = self._numbers()[self.ticks]
         return long(
-            self.moment.times[self.ticks], self._lines, numbers, "core" if self._by_core else "node", "cpu_percent"
+            self.snapshot.times[self.ticks], self._lines, numbers, "core" if self._by_core else "node", "cpu_percent"
         )
 
 

@@ -15,7 +15,7 @@ from workbench.comm.stream_bridge import carry
 from workbench.deploy.connection import HeadConnection
 
 # Seconds to reach the head.
-_PATIENCE = 10.0
+_CONNECT_TIMEOUT_S = 10.0
 
 
 @asynccontextmanager
@@ -34,7 +34,7 @@ async def bridge(connection: HeadConnection, socket: Path) -> AsyncIterator[None
     async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             comm = await connect(
-                connection.address, timeout=_PATIENCE, **connection.security.get_connection_args("client")
+                connection.address, timeout=_CONNECT_TIMEOUT_S, **connection.security.get_connection_args("client")
             )
             await comm.write({"op": "workbench_dask_pages", "reply": False})
         except OSError:

@@ -15,15 +15,15 @@ class DaskPage(Page):
     def build(self) -> Any:
         """Make the card."""
         self._frame = cards.html()
-        note = "Task stream and progress, by Dask's scheduler" if self.desk.dask is not None else ""
+        note = "Task stream and progress, by Dask's scheduler" if self.context.dask is not None else ""
         return cards.column(self.cards.text("Dask's own pages", self._frame, note))
 
     def draw(self) -> None:
         """Show the frame, or say why there is none; what is in it draws itself."""
-        if self.desk.dask is None:
+        if self.context.dask is None:
             self._frame.object = "<p class=note>They are not reachable from here.</p>"
         else:
-            address = escape(self.desk.dask, quote=True)
+            address = escape(self.context.dask, quote=True)
             # Some hubs let no page of a server be in a frame.
             link = f"<a href='{address}' target='_blank' rel='noopener'>open them in a tab of their own</a>"
             frame = f"<iframe src='{address}' title='Dask' style='width:100%;height:80vh;border:0'></iframe>"

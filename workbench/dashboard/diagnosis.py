@@ -10,7 +10,7 @@ from workbench.metrics.update import Layout, RankActivity
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.text import duration
 
-# Seconds in one operation from which on it is told that a rank waits.
+# Seconds in one operation after which a rank counts as waiting.
 PATIENCE = 2.0
 # Operations that all ranks of a communicator take part in come before this one.
 _COLLECTIVES = frozenset(OPERATIONS[1 : OPERATIONS.index("Send")])
@@ -38,21 +38,21 @@ class Wait:
     seconds: float
 
 
-def named(layout: Layout, ranks: Sequence[int]) -> str:
-    """Word ranks by their names."""
+def rank_names(layout: Layout, ranks: Sequence[int]) -> str:
+    """Return the names of ranks in words."""
     worlds = sorted({layout.ranks[rank].world for rank in ranks})
-    told = []
+    names = []
     for world in worlds:
         of_world = [layout.ranks[rank].rank for rank in ranks if layout.ranks[rank].world == world]
         noun = "rank" if len(of_world) == 1 else "ranks"
-        told.append(f"{noun} {ranges(of_world)}" + (f" of world {world}" if len(worlds) > 1 or world else ""))
-    return ", ".join(told)
+        names.append(f"{noun} {ranges(of_world)}" + (f" of world {world}" if len(worlds) > 1 or world else ""))
+    return ", ".join(names)
 
 
-def doing(now: RankActivity, moment: float) -> str:
-    """Word what a rank does."""
+def describe_activity(now: RankActivity, moment: float) -> str:
+    """Return what a rank does, in words."""
     if now.is_lost:
-        return f"lost ({ago(now, moment)})"
+        return f"lost ({time_ago(now, moment)})"
     if now.silent > 0:
         return f"silent for {duration(now.silent)}"
     seconds = moment - now.since
@@ -62,8 +62,8 @@ def doing(now: RankActivity, moment: float) -> str:
     return f"in {now.what}, outside MPI{since}" if now.what else "idle"
 
 
-def ago(now: RankActivity, moment: float) -> str:
-    """Word how long before a moment a rank has begun what it does."""
+def time_ago(now: RankActivity, moment: float) -> str:
+    """Return how long before a moment a rank has begun its activity, in words."""
     return f"{duration(max(0.0, moment - now.since))} ago"
 
 
@@ -71,30 +71,30 @@ def waits(layout: Layout, now: Sequence[RankActivity], moment: float) -> list[Wa
     """Find who is in an operation for long, and who of the same world is not in it; the longest first."""
     groups: dict[tuple[int, str, str], list[int]] = {}
     worlds: dict[int, list[int]] = {}
-    for rank, (place, its) in enumerate(zip(layout.ranks, now, strict=True)):
+    for rank, (place, activity) in enumerate(zip(layout.ranks, now, strict=True)):
         worlds.setdefault(place.world, []).append(rank)
-        if its.operation is not None:
-            groups.setdefault((place.world, its.what, its.operation), []).append(rank)
-    found = []
+        if activity.operation is not None:
+            groups.setdefault((place.world, activity.what, activity.operation), []).append(rank)
+    long_waits = []
     for (world, what, operation), ranks in groups.items():
         seconds = moment - min(now[rank].since for rank in ranks)
         if seconds >= PATIENCE:
             inside = set(ranks)
             others = [rank for rank in worlds[world] if rank not in inside] if operation in _COLLECTIVES else []
-            found.append(Wait(operation, what, tuple(ranks), tuple(others), seconds))
-    return sorted(found, key=lambda wait: -wait.seconds)
+            long_waits.append(Wait(operation, what, tuple(ranks), tuple(others), seconds))
+    return sorted(long_waits, key=lambda wait: -wait.seconds)
 
 
-def words(layout: Layout, now: Sequence[RankActivity], moment: float, wait: Wait) -> str:
-    """Word who waits for whom, and what those do."""
+def describe_wait(layout: Layout, now: Sequence[RankActivity], moment: float, wait: Wait) -> str:
+    """Return a sentence: which ranks wait for which, and what those do."""
     one = len(wait.waiting) == 1
-    said = f"{named(layout, wait.waiting).capitalize()} {'has' if one else 'have'} been in {wait.operation}"
-    said += f" of {wait.what}" if wait.what else ""
-    said += f" for {duration(wait.seconds)}"
+    sentence = f"{rank_names(layout, wait.waiting).capitalize()} {'has' if one else 'have'} been in {wait.operation}"
+    sentence += f" of {wait.what}" if wait.what else ""
+    sentence += f" for {duration(wait.seconds)}"
     if not wait.awaited:
-        return f"{said}."
-    said += f" and {'waits' if one else 'wait'} for {named(layout, wait.awaited)}"
-    acts = [doing(now[rank], moment) for rank in wait.awaited]
+        return f"{sentence}."
+    sentence += f" and {'waits' if one else 'wait'} for {rank_names(layout, wait.awaited)}"
+    acts = [describe_activity(now[rank], moment) for rank in wait.awaited]
     if len(set(acts)) > 1:
-        return f"{said}; the first of these is {acts[0]}."
-    return f"{said}, which {'is' if len(acts) == 1 else 'are'} {acts[0]}."
+        return f"{sentence}; the first of these is {acts[0]}."
+    return f"{sentence}, which {'is' if len(acts) == 1 else 'are'} {acts[0]}."

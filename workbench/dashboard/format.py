@@ -46,7 +46,7 @@ def short(number: float) -> str:
         return f"{number:.4g}"
     # first, since it may be a unit more by that
     rounded = float(f"{number:.3g}")
-    limit, letter = next(each for each in _THOUSANDS if abs(rounded) >= each[0])
+    limit, letter = next(unit for unit in _THOUSANDS if abs(rounded) >= unit[0])
     return f"{rounded / limit:.3g} {letter}"
 
 

@@ -19,9 +19,9 @@ from workbench.metrics.update import Update
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_Told = TypeVar("_Told")
+_Answer = TypeVar("_Answer")
 # Seconds for an answer, and for the first one, which has ten minutes of all ranks in it.
-_PATIENCE, _FIRST = 5.0, 60.0
+_ANSWER_TIMEOUT_S, _FIRST_ANSWER_TIMEOUT_S = 5.0, 60.0
 
 
 class HeadSource:
@@ -35,16 +35,14 @@ class HeadSource:
     Raises
     ------
     ClusterNotFound
-        If there is none of that name, or it has ended.
-    HeadUnreachable
-        On entry, if its head does not answer.
+        If no cluster of that name runs; on entry `HeadUnreachable` if its head does not answer.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._job = Job(registry.running(name), renamable=False, attached=True)
         self.connection = HeadConnection(self._job)
-        """The connection that it asks by."""
+        """The connection to the head."""
 
     async def __aenter__(self) -> Self:
         await self.connection.open()
@@ -55,15 +53,21 @@ class HeadSource:
 
     async def ask(self, since: int) -> Update:
         """As `Source.ask`."""
-        return await self._answer(Update.unpack, "workbench_metrics", _PATIENCE if since else _FIRST, since=since)
+        return await self._request(
+            Update.unpack, "workbench_metrics", _ANSWER_TIMEOUT_S if since else _FIRST_ANSWER_TIMEOUT_S, since=since
+        )
 
     async def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """As `Source.pair`."""
-        return await self._answer(_unpack_pair, "workbench_metrics_pair", _PATIENCE, source=source, target=target)
+        return await self._request(
+            _unpack_pair, "workbench_metrics_pair", _ANSWER_TIMEOUT_S, source=source, target=target
+        )
 
-    async def _answer(self, unpack: Callable[[Any], _Told], operation: str, patience: float, **asked: int) -> _Told:
+    async def _request(
+        self, unpack: Callable[[Any], _Answer], operation: str, patience: float, **arguments: int
+    ) -> _Answer:
         try:
-            return unpack(await self.connection.call(operation, patience, **asked))
+            return unpack(await self.connection.call(operation, patience, **arguments))
         except HeadUnreachable as error:
             if not await asyncio.to_thread(self._job.runs):
                 raise await asyncio.to_thread(self._ended) from error
@@ -85,6 +89,6 @@ class HeadSource:
         return ClusterNotFound(f"cluster {record.name!r} has ended, and another one of that name was started since")
 
 
-def _unpack_pair(told: tuple[bytes, bytes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    times, rates = told
+def _unpack_pair(packed: tuple[bytes, bytes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    times, rates = packed
     return np.frombuffer(times), np.frombuffer(rates, np.float32).reshape(-1, len(KINDS)).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The life of a process that somebody else has started, and ends."""
+"""The end of a process that another process has started."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 import threading
 
 
-async def until_told() -> None:
-    """Wait for SIGTERM or Ctrl-C, or until whoever has started this process closes its standard input or is gone."""
+async def wait_for_shutdown() -> None:
+    """Wait for SIGTERM or Ctrl-C, or until the parent closes the standard input of this process or is gone."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)

@@ -10,18 +10,18 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, NumeralTickFormatter
 
 from workbench.dashboard import cards, charts, worst_ranks
-from workbench.dashboard.colour_scale import Coding
+from workbench.dashboard.colour_scale import ColourScale
 from workbench.dashboard.format import percent, rate, size
 from workbench.dashboard.page import Page, long
 from workbench.dashboard.share_bars import share_bars
-from workbench.dashboard.snapshot import SHARES
+from workbench.dashboard.snapshot import SHARES, means
 from workbench.metrics.schema import NODE
 from workbench.text import clock, count, duration
 
 # More ranks than these have no bar each, but their nodes do.
-_BARS = 64
+_RANKS_SHOWN = 64
 # Seconds of walltime that are few.
-_FEW = 600
+_SHORT_WALLTIME_S = 600
 
 
 class Overview(Page):
@@ -29,12 +29,12 @@ class Overview(Page):
 
     def build(self) -> Any:
         """Make all cards."""
-        theme, names = self.theme, self.moment.names
+        theme, names = self.theme, self.snapshot.names
         self._tiles, self._worst = cards.html(), cards.html()
-        self._heat = charts.HeatMap(theme, 330, names, None, words="percent", told=("rank", "time", "CPU"))
+        self._heat = charts.HeatMap(theme, 330, names, None, unit="percent", hover_titles=("rank", "time", "CPU"))
         self._shares = ColumnDataSource({"rank": [], "name": [], **{share: [] for share in SHARES}})
         self._memory = ColumnDataSource({"at": [], "name": [], "used": [], "total": []})
-        self._by_rank = len(names) <= _BARS
+        self._by_rank = len(names) <= _RANKS_SHOWN
         memory = "Memory of each rank" if self._by_rank else "Memory of each node"
         noted = "Resident bytes" if self._by_rank else "Used, of what the node has"
         return cards.column(
@@ -56,91 +56,92 @@ class Overview(Page):
 
     def draw(self) -> None:
         """Show the moment."""
-        moment = self.moment
+        snapshot = self.snapshot
         self._tiles.object = self._cluster()
-        told = [
-            [f"<b>Rank {escape(moment.names[worst.rank])}</b>", escape(worst.why)]
-            for worst in worst_ranks.worst(moment)
+        rows = [
+            [f"<b>Rank {escape(snapshot.names[suspect.rank])}</b>", escape(suspect.why)]
+            for suspect in worst_ranks.suspects(snapshot)
         ]
         self._worst.object = (
-            cards.rows(("Rank", "Why"), told, wide=1) if told else "<p class=note>No rank stands out.</p>"
+            cards.rows(("Rank", "Why"), rows, wide=1) if rows else "<p class=note>No rank stands out.</p>"
         )
-        times, cpu, tick = self.over_time(moment.of_ranks("cpu"))
+        times, cpu, tick = self.over_time(snapshot.of_ranks("cpu"))
         top = float(np.nanmax(cpu)) if np.isfinite(cpu).any() else 0.0
         self._heat.draw(
-            cpu, Coding.even(100.0 * max(1, np.ceil(top / 100 - 0.2))), lambda its: f"{its:.0f} %", times, tick
+            cpu,
+            ColourScale.even(100.0 * max(1, np.ceil(top / 100 - 0.2))),
+            lambda number: f"{number:.0f} %",
+            times,
+            tick,
         )
         charts.show_span(self._heat.figure, *self.span)
         self._shares.data = {
-            "rank": np.arange(len(moment.names)),
-            "name": moment.names,
-            **{share: np.nan_to_num(moment.late(share)) for share in SHARES},
+            "rank": np.arange(len(snapshot.names)),
+            "name": snapshot.names,
+            **{share: np.nan_to_num(snapshot.recent_mean(share)) for share in SHARES},
         }
         names, used, total = self._in_memory()
         self._memory.data = {"at": np.arange(len(names)), "name": names, "used": used, "total": total}
 
     def _cluster(self) -> str:
-        moment, state = self.moment, self.moment.update.state
+        snapshot, state = self.snapshot, self.snapshot.update.state
         present, wanted = state.get("present", 0), state.get("ranks", 0)
-        ends, cpu, nodes = state.get("ends"), moment.late("cpu"), moment.nodes_lately
-        left = max(0.0, (ends or 0.0) - moment.told)
+        ends, cpu, nodes = state.get("ends"), snapshot.recent_mean("cpu"), snapshot.recent_node_means
+        left = max(0.0, (ends or 0.0) - snapshot.valid_at)
         used, total = (np.nansum(nodes[:, NODE.index(name)]) for name in ("memory", "memory_total"))
-        mean = float(np.nanmean(cpu)) / 100 if np.isfinite(cpu).any() else float("nan")
         tiles = [
             (str(state.get("state", "unknown")).capitalize(), "state", state.get("state") not in ("ready", "starting")),
-            (f"{present} of {wanted}", f"ranks on {count(len(moment.layout.nodes), 'node')}", present < wanted),
-            *([(duration(left), f"left, until {clock(ends)}", left < _FEW)] if ends else []),
-            (percent(mean), "of a core, the mean rank", False),
-            (
-                percent(float(np.nanmean(moment.late("compute"))) if np.isfinite(cpu).any() else float("nan")),
-                "of the time computing",
-                False,
-            ),
+            (f"{present} of {wanted}", f"ranks on {count(len(snapshot.layout.nodes), 'node')}", present < wanted),
+            *([(duration(left), f"left, until {clock(ends)}", left < _SHORT_WALLTIME_S)] if ends else []),
+            (percent(float(means(cpu)) / 100), "of a core, the mean rank", False),
+            (percent(float(means(snapshot.recent_mean("compute")))), "of the time computing", False),
             (size(float(used)), f"node memory, of {size(float(total))}", bool(used > 0.9 * total)),
-            (rate(float(np.nansum(moment.late("sent")))), "sent by all ranks", False),
-            (percent(moment.imbalance), "imbalance of computing", False),
+            (rate(float(np.nansum(snapshot.recent_mean("sent")))), "sent by all ranks", False),
+            (percent(snapshot.imbalance), "imbalance of computing", False),
         ]
         shown = "".join(
             f"<div class=tile><b{' class=bad' if bad else ''}>{escape(str(value))}</b>{escape(what)}</div>"
             for value, what, bad in tiles
         )
-        said = (
+        message = (
             f"<p class=note style='margin-top:8px'>{escape(str(state['message']))}</p>" if state.get("message") else ""
         )
-        return f"<div class=tiles>{shown}</div>{said}"
+        return f"<div class=tiles>{shown}</div>{message}"
 
     def _share_chart(self) -> Any:
-        thin = len(self.moment.names) > _BARS
-        made = share_bars(self.theme, self._shares, "rank", "name", "{0 %}", thin=thin, y_range=(0, 1))
-        charts.name_ticks(made.xaxis[0], self.moment.names)
-        made.yaxis.formatter = NumeralTickFormatter(format="0 %")
-        made.x_range.range_padding = 0.01 if thin else 0.1
-        return made
+        thin = len(self.snapshot.names) > _RANKS_SHOWN
+        chart = share_bars(self.theme, self._shares, "rank", "name", "{0 %}", thin=thin, y_range=(0, 1))
+        charts.name_ticks(chart.xaxis[0], self.snapshot.names)
+        chart.yaxis.formatter = NumeralTickFormatter(format="0 %")
+        chart.x_range.range_padding = 0.01 if thin else 0.1
+        return chart
 
     def _memory_chart(self) -> Any:
-        made = charts.plot(self.theme, 260)
+        chart = charts.plot(self.theme, 260)
         if not self._by_rank:
-            made.vbar("at", 0.8, "total", source=self._memory, fill_color=self.theme.line, line_color=None)
-        bars = made.vbar("at", 0.8, "used", source=self._memory, fill_color=self.theme.accent, line_color=None)
-        charts.numbers(made, "bytes")
-        charts.name_ticks(made.xaxis[0], self.moment.names if self._by_rank else self.moment.layout.nodes)
+            chart.vbar("at", 0.8, "total", source=self._memory, fill_color=self.theme.line, line_color=None)
+        bars = chart.vbar("at", 0.8, "used", source=self._memory, fill_color=self.theme.accent, line_color=None)
+        charts.numbers(chart, "bytes")
+        charts.name_ticks(chart.xaxis[0], self.snapshot.names if self._by_rank else self.snapshot.layout.nodes)
         of_total = [] if self._by_rank else [("of", "@total{0.[0] ib}")]
-        charts.hover(made, [bars], [("", "@name"), ("used", "@used{0.[0] ib}"), *of_total])
-        return made
+        charts.hover(chart, [bars], [("", "@name"), ("used", "@used{0.[0] ib}"), *of_total])
+        return chart
 
     def _in_memory(self) -> tuple[list[str], Any, Any]:
-        moment = self.moment
+        snapshot = self.snapshot
         if self._by_rank:
-            used = np.nan_to_num(moment.late("memory"))
-            return moment.names, used, used
-        nodes = np.nan_to_num(moment.nodes_lately)
-        return list(moment.layout.nodes), nodes[:, NODE.index("memory")], nodes[:, NODE.index("memory_total")]
+            used = np.nan_to_num(snapshot.recent_mean("memory"))
+            return snapshot.names, used, used
+        nodes = np.nan_to_num(snapshot.recent_node_means)
+        return list(snapshot.layout.nodes), nodes[:, NODE.index("memory")], nodes[:, NODE.index("memory_total")]
 
     def _cpu_table(self) -> pd.DataFrame:
-        return long(self.moment.times, self.moment.names, self.moment.of_ranks("cpu"), "rank", "cpu_percent")
+        return long(self.snapshot.times, self.snapshot.names, self.snapshot.of_ranks("cpu"), "rank", "cpu_percent")
 
     def _share_table(self) -> pd.DataFrame:
-        return pd.DataFrame({"rank": self.moment.names, **{share: self.moment.late(share) for share in SHARES}})
+        return pd.DataFrame(
+            {"rank": self.snapshot.names, **{share: self.snapshot.recent_mean(share) for share in SHARES}}
+        )
 
     def _memory_table(self) -> pd.DataFrame:
         names, used, total = self._in_memory()

@@ -22,21 +22,21 @@ from panel.io.resources import CDN_DIST, DIST_DIR, parse_template, set_resource_
 
 from workbench.config import __version__
 from workbench.dashboard import cards
-from workbench.dashboard.cards import Cards
+from workbench.dashboard.cards import CardFactory
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.page import Desk, Take
+from workbench.dashboard.page import PageContext, Take
 from workbench.dashboard.session import PAGE_CLASSES
-from workbench.dashboard.snapshot import Moment
+from workbench.dashboard.snapshot import Snapshot
 from workbench.dashboard.source import Source
-from workbench.dashboard.theme import STYLE, THEMES, Theme, beside
-from workbench.dashboard.view_state import PAGES, Looking
+from workbench.dashboard.theme import STYLE, THEMES, Theme, read_asset
+from workbench.dashboard.view_state import PAGES, ViewState
 from workbench.errors import HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.text import count
 
 EXIT_REFUSED = 3
 """The exit code if there can be no report; standard output then has the fields of the error."""
 # Fits that are shown, the last ones.
-_FITS = 5
+_FITS_SHOWN = 5
 _TITLES = {page: title for page, title in PAGES.items() if page != "dask"}
 # Panel's own models want Bokeh's widgets and tables to be there, used or not.
 _COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets", "bokeh-tables"]
@@ -48,18 +48,14 @@ async def report(source: Source, name: str) -> str:
     Parameters
     ----------
     source
-        What tells of it.
+        The source of the numbers.
     name
         Of the cluster.
 
     Raises
     ------
     InvalidRequest
-        If its ranks have not told anything.
-    ClusterNotFound
-        If it has ended.
-    OSError
-        If it does not answer.
+        If the ranks have not sent any sample; also what `Source.ask` raises.
 
     Notes
     -----
@@ -67,46 +63,46 @@ async def report(source: Source, name: str) -> str:
     that of a live page, at most 240 columns of a heat map. With five fits there are 1.2 MB for 4 ranks and 1.4 MB for
     512, beside the 2.7 MB of scripts.
     """
-    moment = Moment.of(await source.ask(0))
-    if not np.isfinite(moment.rank).any():
+    snapshot = Snapshot.of(await source.ask(0))
+    if not np.isfinite(snapshot.rank).any():
         raise InvalidRequest(
             f"cluster {name!r}: there is nothing to report, its ranks have not told anything. Ask again in a second, "
             "or, if the setting workbench.metrics.enabled is false, set it to true and start the cluster again."
         )
     items = {}
     for theme in THEMES.values():
-        drawn = {page: await _drawn(page, moment, theme, source) for page in _TITLES}
+        drawn = {page: await _drawn(page, snapshot, theme, source) for page in _TITLES}
         # no name of a host or of a function ends the script that has it
         items[theme.name] = json.dumps(drawn, allow_nan=False).replace("<", "\\u003c")
-    ranks, nodes = count(len(moment.names), "rank"), count(len(moment.layout.nodes), "node")
-    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(moment.time))
-    html: str = parse_template(beside("report.html")).render(
+    ranks, nodes = count(len(snapshot.names), "rank"), count(len(snapshot.layout.nodes), "node")
+    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(snapshot.time))
+    html: str = parse_template(read_asset("report.html")).render(
         cluster=escape(name),
-        told=f"{ranks} on {nodes}, report of {when}, workbench {escape(__version__)}",
+        subtitle=f"{ranks} on {nodes}, report of {when}, workbench {escape(__version__)}",
         titles=_TITLES,
         themes=THEMES.values(),
         style=STYLE,
-        scripts=[*Resources("inline", components=_COMPONENTS).js_raw, _beside_panel("panel.min.js")],
+        scripts=[*Resources("inline", components=_COMPONENTS).js_raw, _read_panel_asset("panel.min.js")],
         items=items,
     )
     return html
 
 
-async def _drawn(name: str, moment: Moment, theme: Theme, source: Source) -> Any:
+async def _drawn(name: str, snapshot: Snapshot, theme: Theme, source: Source) -> Any:
     """Return a page as Bokeh embeds it."""
-    asked: list[tuple[int, int, Take]] = []
+    pairs: list[tuple[int, int, Take]] = []
 
     def ask_pair(one: int, other: int, take: Take) -> None:
-        asked.append((one, other, take))
+        pairs.append((one, other, take))
 
-    fits = list(dict.fromkeys(record["fit"] for record in moment.fits))[-_FITS:] if name == "training" else []
+    fits = list(dict.fromkeys(record["fit"] for record in snapshot.fits))[-_FITS_SHOWN:] if name == "training" else []
     views = []
     for fit in fits or [""]:
-        looking = Looking(minutes=_minutes(moment), span="total", fit=fit)
-        page = PAGE_CLASSES[name](moment, Desk(looking, Cards(theme, live=False), ask_pair))
-        page.show(moment)
+        view_state = ViewState(minutes=_minutes(snapshot), span="total", fit=fit)
+        page = PAGE_CLASSES[name](snapshot, PageContext(view_state, CardFactory(theme, live=False), ask_pair))
+        page.show(snapshot)
         views.append(page.view)
-    for one, other, take in asked:
+    for one, other, take in pairs:
         take(*await source.pair(one, other))
     with set_resource_mode("inline"):
         root = cards.column(*views).get_root(Document())
@@ -114,10 +110,10 @@ async def _drawn(name: str, moment: Moment, theme: Theme, source: Source) -> Any
     return json_item(root)
 
 
-def _minutes(moment: Moment) -> int:
+def _minutes(snapshot: Snapshot) -> int:
     """Return how many minutes the axes of time have, of those that can be chosen: all that is remembered."""
-    choices: list[int] = Looking.param.minutes.objects
-    passed = (moment.time - float(moment.times[0])) / 60
+    choices: list[int] = ViewState.param.minutes.objects
+    passed = (snapshot.time - float(snapshot.times[0])) / 60
     return next((choice for choice in choices if choice >= passed), choices[-1])
 
 
@@ -129,7 +125,7 @@ def _bring_styles(root: Any) -> None:
         if not isinstance(sheet, ImportedStyleSheet):
             return sheet
         file = _file(sheet)
-        return brought.setdefault(file, InlineStyleSheet(css=_beside_panel(file)))
+        return brought.setdefault(file, InlineStyleSheet(css=_read_panel_asset(file)))
 
     for model in root.references():
         if sheets := getattr(model, "stylesheets", None):
@@ -141,7 +137,7 @@ def _file(sheet: Any) -> str:
     return str(sheet.url).removeprefix(CDN_DIST).partition("?")[0] if isinstance(sheet, ImportedStyleSheet) else ""
 
 
-def _beside_panel(file: str) -> str:
+def _read_panel_asset(file: str) -> str:
     return (DIST_DIR / file).read_text(encoding="utf-8")
 
 

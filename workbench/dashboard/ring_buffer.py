@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 
-class Ring:
+class RingBuffer:
     """Keeps the last rows that were added, one after the other in memory.
 
     Parameters

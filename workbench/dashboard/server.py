@@ -1,4 +1,4 @@
-"""Serves the app where only this user gets at it."""
+"""Serves the app on a socket that only this user can open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbench.errors import InvalidRequest
 from workbench.metrics.schema import TICK
 
 # Bytes that the path of a Unix socket may have, its end included.
-_LONGEST = 108
+_SOCKET_PATH_BYTES = 108
 
 
 @asynccontextmanager
@@ -30,7 +30,7 @@ async def serving(
     Parameters
     ----------
     source
-        What tells of the cluster.
+        The source of the numbers.
     name
         Of the cluster.
     socket
@@ -50,9 +50,7 @@ async def serving(
     Raises
     ------
     InvalidRequest
-        If the path is too long for a socket, or there is something.
-    OSError
-        If it cannot be made.
+        If the path is too long for a socket, or exists; `OSError` if the socket cannot be made.
 
     Notes
     -----
@@ -84,7 +82,9 @@ async def serving(
 
 
 def _check(socket: Path) -> None:
-    if len(str(socket).encode()) >= _LONGEST:
-        raise InvalidRequest(f"socket {str(socket)!r}: a path may have {_LONGEST - 1} bytes; take a shorter folder.")
+    if len(str(socket).encode()) >= _SOCKET_PATH_BYTES:
+        raise InvalidRequest(
+            f"socket {str(socket)!r}: a path may have {_SOCKET_PATH_BYTES - 1} bytes; take a shorter folder."
+        )
     if socket.exists():
         raise InvalidRequest(f"socket {str(socket)!r}: there is something already; take another path.")

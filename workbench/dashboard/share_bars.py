@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def share_bars(
-    theme: Theme, source: ColumnDataSource, x: str, name: str, words: str, *, thin: bool = True, **options: Any
+    theme: Theme, source: ColumnDataSource, x: str, name: str, number_format: str, *, thin: bool = True, **options: Any
 ) -> charts.Figure:
     """Return a figure of one bar for each place, made up of the shares.
 
@@ -25,15 +25,15 @@ def share_bars(
         Has a column for each of `SHARES`.
     x, name
         Columns of the places, and of what they are called.
-    words
+    number_format
         How a share is told under the pointer, as in ``"{0 %}"``.
     thin
         Whether the bars touch one another.
     options
         Of `charts.plot`.
     """
-    made = charts.plot(theme, 260, **options)
-    bars = made.vbar_stack(
+    chart = charts.plot(theme, 260, **options)
+    bars = chart.vbar_stack(
         SHARES,
         x=x,
         width=1.0 if thin else 0.8,
@@ -43,7 +43,7 @@ def share_bars(
         line_color=list(theme.shares) if thin else [*[theme.card] * (len(SHARES) - 1), theme.muted],
         legend_label=list(SHARE_TITLES),
     )
-    charts.legend(made, theme)
-    told = ((title, f"@{share}{words}") for title, share in zip(SHARE_TITLES, SHARES, strict=True))
-    charts.hover(made, bars, [(x, f"@{name}"), *told])
-    return made
+    charts.legend(chart, theme)
+    tooltips = ((title, f"@{share}{number_format}") for title, share in zip(SHARE_TITLES, SHARES, strict=True))
+    charts.hover(chart, bars, [(x, f"@{name}"), *tooltips])
+    return chart

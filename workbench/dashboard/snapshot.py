@@ -1,4 +1,4 @@
-"""Where things stand at a moment, and what came before it."""
+"""The state of a cluster at a moment, with the ticks before."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SHARES = ("compute", "mpi", "waiting", "idle")
 """Parts of the time of a rank."""
 SHARE_TITLES = ("Compute", "MPI", "Waiting", "Idle")
 
-# Ticks that make up "at the moment": one alone jumps about.
-_LATELY = round(5 / TICK)
+# Ticks of the recent means: single ticks vary too much to read.
+_RECENT_TICKS = round(5 / TICK)
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A moment that is looked at, the last one or one in the buffer.
+class Snapshot:
+    """A moment that is shown: the last one, or one in the buffer.
 
     Attributes
     ----------
     update : Update
-        Where things stood; its arrays of ticks are empty.
-    told : float
-        When things stood so, in seconds since the epoch: a while before the moment if that is not the last one.
+        The state; its arrays of ticks are empty.
+    valid_at : float
+        The time of that state, in seconds since the epoch: before the moment if that is not the last one.
     times : ndarray of float64, shape (f,)
         Ends of the ticks up to then, oldest first.
     rank, node, core : ndarray
@@ -43,11 +43,11 @@ class Moment:
     totals : ndarray of float64, shape (g, 1 + len(KINDS))
         Time, and bytes sent since the start, by kind: one row for each answer of the head.
     fits : list of dict
-        What fits have told up to then.
+        Records of fits up to then.
     """
 
     update: Update
-    told: float
+    valid_at: float
     times: NDArray[np.float64]
     rank: NDArray[np.float32]
     node: NDArray[np.float32]
@@ -57,12 +57,12 @@ class Moment:
 
     @classmethod
     def of(cls, update: Update) -> Self:
-        """Return the last moment of all that a head remembers, and that it tells at once."""
+        """Return the last moment of the first answer of a head, with all its history."""
         moment = float(update.times[-1]) if len(update.times) else 0.0
-        its = update.times, update.rank, update.node, update.core
-        return cls(bare(update), moment, *its, np.empty((0, 1 + len(KINDS))), update.fits)
+        ticks = update.times, update.rank, update.node, update.core
+        return cls(without_history(update), moment, *ticks, np.empty((0, 1 + len(KINDS))), update.fits)
 
-    def copy(self) -> Moment:
+    def copy(self) -> Snapshot:
         """Return the same moment with numbers of its own: those of the buffer move on."""
         kept: dict[str, Any] = {
             name: getattr(self, name).copy() for name in ("times", "rank", "node", "core", "totals")
@@ -95,28 +95,28 @@ class Moment:
         return numbers
 
     @cached_property
-    def lately(self) -> NDArray[np.float32]:
-        """Means of the last five seconds, shape (ranks, len(RANK)); NaN where a rank has told nothing."""
-        return means(self.rank[-_LATELY:])
+    def recent_means(self) -> NDArray[np.float32]:
+        """Means of the last five seconds, shape (ranks, len(RANK)); NaN where a rank has sent nothing."""
+        return means(self.rank[-_RECENT_TICKS:])
 
-    def late(self, field: str) -> NDArray[np.float32]:
+    def recent_mean(self, field: str) -> NDArray[np.float32]:
         """Return the mean of a number over the last five seconds, shape (ranks,)."""
-        return self.lately[:, RANK.index(field)]
+        return self.recent_means[:, RANK.index(field)]
 
     @cached_property
-    def nodes_lately(self) -> NDArray[np.float32]:
+    def recent_node_means(self) -> NDArray[np.float32]:
         """Means of the last five seconds, shape (nodes, len(NODE))."""
-        return means(self.node[-_LATELY:])
+        return means(self.node[-_RECENT_TICKS:])
 
     @cached_property
     def waits(self) -> list[Wait]:
-        """Who waits for whom for more than a moment."""
-        return diagnosis.waits(self.layout, self.update.now, self.told)
+        """Which ranks wait for which for longer than `diagnosis.PATIENCE`."""
+        return diagnosis.waits(self.layout, self.update.now, self.valid_at)
 
     @cached_property
     def imbalance(self) -> float:
         """The part of the busiest rank's computing that the mean rank does not have: 0 if the work is even."""
-        compute = self.late("compute")
+        compute = self.recent_mean("compute")
         most = float(np.nanmax(compute)) if np.isfinite(compute).any() else 0.0
         # what ranks do that have nothing to do is not uneven work
         return 1 - float(np.nanmean(compute)) / most if most > 0.1 else 0.0
@@ -130,8 +130,8 @@ class Moment:
         return self.totals[1:, 0], np.maximum(steps[:, 1:], 0) / np.maximum(steps[:, :1], TICK / 2)
 
 
-def bare(update: Update) -> Update:
-    """Return where things stand, without the ticks and what fits have told."""
+def without_history(update: Update) -> Update:
+    """Return the state without the ticks and the records of fits."""
     # copies of nothing: a view would keep all that it is of
     ticks: dict[str, Any] = {name: getattr(update, name)[:0].copy() for name in ("times", "rank", "node", "core")}
     return replace(update, **ticks, fits=[])

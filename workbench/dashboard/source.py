@@ -1,4 +1,4 @@
-"""Where a dashboard gets its numbers."""
+"""The source of the numbers of a dashboard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """What tells of a cluster: its head, or a simulation."""
+    """The head of a cluster, or a simulation."""
 
     async def ask(self, since: int) -> Update:
         """Return all that is new.

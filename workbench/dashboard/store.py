@@ -1,4 +1,4 @@
-"""What is known of a cluster, for all who look at it."""
+"""What the dashboard knows of a cluster, shared by all browsers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from workbench.config import __version__
 from workbench.dashboard.format import second
-from workbench.dashboard.ring_buffer import Ring
-from workbench.dashboard.snapshot import Moment, bare
+from workbench.dashboard.ring_buffer import RingBuffer
+from workbench.dashboard.snapshot import Snapshot, without_history
 from workbench.dashboard.source import Source
 from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.metrics.schema import KEPT, KINDS, NODE, RANK, TICK
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("workbench.dashboard")
 
-# Of what is told beside the ticks one is kept each so many seconds, and all of them up to so many bytes.
-_BETWEEN, _BYTES = 10.0, 64 << 20
+# Seconds between two answers of which the matrices and activities are kept, and bytes of all that are kept.
+_KEEP_INTERVAL_S, _KEPT_BYTES = 10.0, 64 << 20
 # Records of fits that are kept.
-_RECORDS = 20_000
-# Seconds without an answer before it is told, and between two questions about what has ended.
-_PATIENCE, _SELDOM = 3.0, 5.0
+_RECORDS_KEPT = 20_000
+# Seconds without an answer before the page reports it, and between two polls of a cluster that has ended.
+_SILENT_AFTER_S, _ENDED_POLL_INTERVAL_S = 3.0, 5.0
 
 
 class DataStore:
-    """Asks a source twice a second while anybody looks, and keeps ten minutes of what it tells.
+    """Polls a source twice a second while a browser listens, and keeps ten minutes of the answers.
 
     Parameters
     ----------
     source
-        What to ask.
+        What is polled.
     now
-        Tells the time in seconds; it need not agree with the clock of the head.
+        Returns the time in seconds, which need not agree with the clock of the head.
     every
-        Seconds between two questions.
+        Seconds between two polls.
 
     Attributes
     ----------
@@ -54,39 +54,39 @@ class DataStore:
 
     Notes
     -----
-    For one event loop, with all who look in it. When ranks or nodes come or go, all that was kept is dropped: its
+    For one event loop, with all browsers in it. When ranks or nodes come or go, all that was kept is dropped: its
     columns are of other ranks.
     """
 
     def __init__(self, source: Source, now: Callable[[], float] = time.monotonic, *, every: float = TICK) -> None:
         self.source = source
-        self._every = every
+        self._poll_interval = every
         self.layout: Layout | None = None
         self._now = now
         # When the last answer came: where nobody asks, none is missing.
-        self._answered = math.inf
-        self._ended = self._why = self._unread = ""
+        self._answered_at = math.inf
+        self._ended = self._reason = self._unreadable = ""
         self._logged: set[tuple[str, type]] = set()
         self._listeners: dict[object, Callable[[], Any]] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._poll_task: asyncio.Task[None] | None = None
         self._seq = 0
         self._last: Update | None = None
-        self._moment: Moment | None = None
-        self._fits: deque[dict[str, Any]] = deque(maxlen=_RECORDS)
+        self._latest: Snapshot | None = None
+        self._fits: deque[dict[str, Any]] = deque(maxlen=_RECORDS_KEPT)
 
     def listen(self, listener: Callable[[], Any]) -> Callable[[], None]:
         """Have a listener called after each answer, or each time that there is none; return what ends that."""
         key = object()
         self._listeners[key] = listener
-        if self._asking is None or self._asking.done():
-            self._answered = self._now()  # nobody has asked until now
-            self._asking = asyncio.get_running_loop().create_task(self._ask_on())
+        if self._poll_task is None or self._poll_task.done():
+            self._answered_at = self._now()  # nobody has asked until now
+            self._poll_task = asyncio.get_running_loop().create_task(self._poll())
 
         def leave() -> None:
             self._listeners.pop(key, None)
-            if not self._listeners and self._asking is not None:
-                self._asking.cancel()
-                self._asking, self._answered = None, math.inf
+            if not self._listeners and self._poll_task is not None:
+                self._poll_task.cancel()
+                self._poll_task, self._answered_at = None, math.inf
 
         return leave
 
@@ -97,34 +97,34 @@ class DataStore:
         except ClusterNotFound as error:
             self._ended = str(error)
         except OSError as error:
-            self._why, self._unread = f" {error}" if isinstance(error, WorkbenchError) else "", ""
-        except Exception as error:  # noqa: BLE001  (all who look depend on this one that asks)
+            self._reason, self._unreadable = f" {error}" if isinstance(error, WorkbenchError) else "", ""
+        except Exception as error:  # noqa: BLE001  (all browsers depend on this poll)
             self._log("what the head tells cannot be read", error)
-            self._unread = f"{type(error).__name__}: {error}"
+            self._unreadable = f"{type(error).__name__}: {error}"
             # half of it may have been taken: all that there is will be asked for
             self.layout, self._seq = None, 0
             self._fits.clear()
         else:
-            self._answered, self._ended, self._why, self._unread = self._now(), "", "", ""
+            self._answered_at, self._ended, self._reason, self._unreadable = self._now(), "", "", ""
 
     @property
     def trouble(self) -> str:
         """What is wrong with what is shown, in words; empty if nothing is."""
         if self._ended:
             return f"The cluster has ended: {self._ended}"
-        data = f"; last data of {second(self._moment.time)}" if self._moment and len(self._moment.times) else ""
-        if self._unread:
-            return f"What the head tells cannot be read ({self._unread}){data}."
-        if (silent := self._now() - self._answered) >= _PATIENCE:
-            return f"No answer from the head for {duration(silent)}{data}.{self._why}"
+        data = f"; last data of {second(self._latest.time)}" if self._latest and len(self._latest.times) else ""
+        if self._unreadable:
+            return f"What the head tells cannot be read ({self._unreadable}){data}."
+        if (silent := self._now() - self._answered_at) >= _SILENT_AFTER_S:
+            return f"No answer from the head for {duration(silent)}{data}.{self._reason}"
         if self._last is None:
             return "The head is being asked."
         ours = __version__
         if (theirs := self._last.state.get("version", ours)) != ours:
             return f"The cluster is of version {theirs}, this dashboard of {ours}: numbers may be missing."
-        return "" if self._moment and len(self._moment.times) else "The ranks have not told anything yet."
+        return "" if self._latest and len(self._latest.times) else "The ranks have not told anything yet."
 
-    def at(self, until: float | None) -> Moment | None:
+    def at(self, until: float | None) -> Snapshot | None:
         """Return the last moment, or one in the buffer; None before there is any.
 
         Parameters
@@ -132,16 +132,16 @@ class DataStore:
         until
             Seconds since the epoch by the clock of the head; None for the last one.
         """
-        last = self._moment
+        last = self._latest
         if last is None or until is None or until >= last.time:
             return last
         ticks = max(1, int(np.searchsorted(last.times, until, side="right")))
         end = float(last.times[ticks - 1])
-        kept = [each for each in self._kept if each[0] <= end + TICK / 2]
-        told, update = kept[-1] if kept else self._kept[0]
-        return Moment(
+        kept = [entry for entry in self._kept if entry[0] <= end + TICK / 2]
+        valid_at, update = kept[-1] if kept else self._kept[0]
+        return Snapshot(
             update,
-            told,
+            valid_at,
             last.times[:ticks],
             last.rank[:ticks],
             last.node[:ticks],
@@ -150,17 +150,17 @@ class DataStore:
             [record for record in last.fits if record["time"] <= end],
         )
 
-    async def _ask_on(self) -> None:
+    async def _poll(self) -> None:
         while True:
             begin = time.monotonic()
             await self.refresh()
             for listener in list(self._listeners.values()):
                 try:
                     listener()
-                except Exception as error:  # noqa: BLE001  (one who looks must not keep the others from it)
+                except Exception as error:  # noqa: BLE001  (one browser must not stop the others)
                     self._log("a page could not be told of what is new", error)
-            pause = _SELDOM if self._ended or self._unread else self._every
-            await asyncio.sleep(max(self._every / 10, pause - (time.monotonic() - begin)))
+            pause = _ENDED_POLL_INTERVAL_S if self._ended or self._unreadable else self._poll_interval
+            await asyncio.sleep(max(self._poll_interval / 10, pause - (time.monotonic() - begin)))
 
     def _log(self, what: str, error: Exception) -> None:
         """Log an error, but not twice a second."""
@@ -176,29 +176,30 @@ class DataStore:
         for ring, rows in zip(self._rings, new, strict=True):
             ring.add(rows)
         times, rank, node, core = (ring.view for ring in self._rings)
-        self._last = stands = bare(update)
+        self._last = stands = without_history(update)
         moment = float(times[-1]) if len(times) else 0.0
         if len(update.times):
             self._totals.add(np.array([[moment, *update.traffic.bytes.sum(axis=(1, 2))]]))
             self._keep(moment, stands)
         self._fits.extend(update.fits)
-        self._moment = Moment(stands, moment, times, rank, node, core, self._totals.view, list(self._fits))
+        self._latest = Snapshot(stands, moment, times, rank, node, core, self._totals.view, list(self._fits))
 
     def _begin(self, layout: Layout) -> None:
         rows, self.layout = round(KEPT / TICK), layout
         self._rings = (
-            Ring(rows, (), np.float64),
-            Ring(rows, (len(layout.ranks), len(RANK)), np.float32),
-            Ring(rows, (len(layout.nodes), len(NODE)), np.float32),
-            Ring(rows, (sum(layout.cores),), np.uint8),
+            RingBuffer(rows, (), np.float64),
+            RingBuffer(rows, (len(layout.ranks), len(RANK)), np.float32),
+            RingBuffer(rows, (len(layout.nodes), len(NODE)), np.float32),
+            RingBuffer(rows, (sum(layout.cores),), np.uint8),
         )
-        self._totals = Ring(rows, (1 + len(KINDS),), np.float64)
+        self._totals = RingBuffer(rows, (1 + len(KINDS),), np.float64)
         self._kept: deque[tuple[float, Update]] = deque()
 
     def _keep(self, moment: float, stands: Update) -> None:
-        if self._kept and moment - self._kept[-1][0] < _BETWEEN:
+        if self._kept and moment - self._kept[-1][0] < _KEEP_INTERVAL_S:
             return
         self._kept.append((moment, stands))
-        each = sum(its.nbytes for told in (stands.traffic, stands.recent) for its in (told.bytes, told.messages))
-        while moment - self._kept[0][0] > KEPT or len(self._kept) > max(1, _BYTES // max(1, each)):
+        matrices = (stands.traffic, stands.recent)
+        nbytes = sum(traffic.bytes.nbytes + traffic.messages.nbytes for traffic in matrices)
+        while moment - self._kept[0][0] > KEPT or len(self._kept) > max(1, _KEPT_BYTES // max(1, nbytes)):
             self._kept.popleft()

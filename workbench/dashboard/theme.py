@@ -10,12 +10,12 @@ FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-s
 
 
 @cache
-def beside(name: str) -> str:
+def read_asset(name: str) -> str:
     """Return the text of a file of this folder."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-STYLE = f"body {{ font-family: {FONT}; }}\n{beside('page.css')}"
+STYLE = f"body {{ font-family: {FONT}; }}\n{read_asset('page.css')}"
 """CSS of a whole page, but for the values of its colours."""
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Numbers that are drawn, steps of each, fits that can be chosen.
-_CHARTS, _STEPS, _FITS = 4, 500, 20
+_CHARTS_SHOWN, _STEPS_SHOWN, _FITS_SHOWN = 4, 500, 20
 # Seconds within which records came in one message.
-_TOGETHER = 0.01
+_SAME_MESSAGE_S = 0.01
 # Bokeh's own arrow is black, in the dark too.
 _SELECT = """
 select.bk-input { background-color: var(--card); color: var(--text); border: 1px solid var(--line); border-radius: 8px;
@@ -43,16 +43,16 @@ class Training(Page):
         self._choice = pn.widgets.Select(
             options={"the last one": ""}, width=300, margin=(4, 0, 0, 0), stylesheets=[_SELECT]
         )
-        self._choice.link(self.looking, value="fit")
+        self._choice.link(self.view_state, value="fit")
         # By the names of the numbers, a row of charts and the source of each.
         self._rows: dict[tuple[str, ...], tuple[Any, dict[str, Any]]] = {}
         self._spent: Any = ColumnDataSource({"step": [], **{share: [] for share in SHARES}})
-        made = share_bars(self.theme, self._spent, "step", "step", "{0.000} s")
-        charts.numbers(made, "seconds")
-        made.xaxis.axis_label = "step"
+        chart = share_bars(self.theme, self._spent, "step", "step", "{0.000} s")
+        charts.numbers(chart, "seconds")
+        chart.xaxis.axis_label = "step"
         self._spent_card = self.cards.chart(
             "Time of each step",
-            made,
+            chart,
             self._spent_table,
             "Seconds, in the parts in which the ranks spent the time meanwhile",
         )
@@ -62,22 +62,22 @@ class Training(Page):
     def draw(self) -> None:
         """Show the moment."""
         by_fit: dict[str, list[dict[str, Any]]] = {}
-        for record in self.moment.fits:
+        for record in self.snapshot.fits:
             by_fit.setdefault(record["fit"], []).append(record)
         # one that is told of again is the last one
-        latest = sorted(by_fit, key=lambda fit: by_fit[fit][-1]["time"])[-_FITS:]
+        latest = sorted(by_fit, key=lambda fit: by_fit[fit][-1]["time"])[-_FITS_SHOWN:]
         labels: dict[str, str] = {}
         for fit in latest:
             first = by_fit[fit][0]
-            labels[cards.unlike(f"{first['name']}, begun {second(first['time'])}", labels, " #")] = fit
+            labels[cards.unique_name(f"{first['name']}, begun {second(first['time'])}", labels, " #")] = fit
         options = {"the last one": "", **dict(reversed(labels.items()))}
-        if self.looking.fit and self.looking.fit not in latest:
-            options["one that is not remembered"] = self.looking.fit
+        if self.view_state.fit and self.view_state.fit not in latest:
+            options["one that is not remembered"] = self.view_state.fit
         if options != self._choice.options:
             self._choice.options = options
-        if self._choice.value != self.looking.fit:
-            self._choice.value = self.looking.fit
-        chosen = self.looking.fit or (latest[-1] if latest else "")
+        if self._choice.value != self.view_state.fit:
+            self._choice.value = self.view_state.fit
+        chosen = self.view_state.fit or (latest[-1] if latest else "")
         if chosen not in by_fit:
             self._show_row(())
             self._words.object = (
@@ -88,28 +88,28 @@ class Training(Page):
         self._draw(by_fit[chosen])
 
     def _draw(self, records: list[dict[str, Any]]) -> None:
-        steps = records[-_STEPS:]
+        steps = records[-_STEPS_SHOWN:]
         names = tuple(
             dict.fromkeys(name for its in steps for name in its if name not in RESERVED and is_number(its[name]))
         )
-        for name, source in self._row(names[:_CHARTS]).items():
+        for name, source in self._row(names[:_CHARTS_SHOWN]).items():
             its = [(record["step"], record[name]) for record in steps if is_number(record.get(name))]
             source.data = {"step": [step for step, _ in its], name: [value for _, value in its]}
         self._spent.data = self._times(steps)
         last = records[-1]
-        since = self.moment.time - last["time"]
+        since = self.snapshot.time - last["time"]
         when = f"{span(since)} ago" if since >= 1 else "just now"
         numbers = "".join(
             f"<div class=tile><b>{number(last[name])}</b>{escape(_title(name))}</div>" for name in names if name in last
         )
-        each = (last["time"] - steps[0]["time"]) / max(1, len(steps) - 1)
+        step_seconds = (last["time"] - steps[0]["time"]) / max(1, len(steps) - 1)
         self._words.object = (
             f"<div class=tiles style='margin-top:10px'><div class=tile><b>{escape(str(last['name']))}</b>"
             f"begun {second(records[0]['time'])}</div><div class=tile><b>{last['step']:g}</b>last step, "
-            f"{when}</div><div class=tile><b>{span(each)}</b>a step</div>{numbers}</div>"
+            f"{when}</div><div class=tile><b>{span(step_seconds)}</b>a step</div>{numbers}</div>"
         )
         # With its numbers: a browser may hear of a change to what is new before it hears of the new itself.
-        self._show_row(names[:_CHARTS])
+        self._show_row(names[:_CHARTS_SHOWN])
 
     def _row(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return the sources of the charts of these numbers, by their names; they are made if there are none yet."""
@@ -131,24 +131,24 @@ class Training(Page):
             self.view[:] = [self._fits, *rows, self._spent_card]
 
     def _curve(self, name: str, source: Any) -> Any:
-        made = charts.plot(self.theme, 230)
-        line = made.line("step", name, source=source, line_color=self.theme.accent, line_width=2)
-        made.xaxis.axis_label = "step"
-        made.yaxis.formatter = BasicTickFormatter(power_limit_high=7)
-        made.yaxis.ticker.desired_num_ticks = 5
-        charts.hover(made, [line], [("step", "@step"), (_title(name), f"@{{{name}}}{{0.[00000]}}")])
-        return self.cards.chart(_title(name).capitalize(), made, lambda: pd.DataFrame(source.data), "Of each step")
+        chart = charts.plot(self.theme, 230)
+        line = chart.line("step", name, source=source, line_color=self.theme.accent, line_width=2)
+        chart.xaxis.axis_label = "step"
+        chart.yaxis.formatter = BasicTickFormatter(power_limit_high=7)
+        chart.yaxis.ticker.desired_num_ticks = 5
+        charts.hover(chart, [line], [("step", "@step"), (_title(name), f"@{{{name}}}{{0.[00000]}}")])
+        return self.cards.chart(_title(name).capitalize(), chart, lambda: pd.DataFrame(source.data), "Of each step")
 
     def _times(self, steps: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
         """Return the seconds of each step by share: those of the ticks in which it was."""
         moments = spread(np.array([its["time"] for its in steps]))
         seconds = np.maximum(np.diff(moments), 0)
-        first, last = (int(np.searchsorted(self.moment.times, moments[at])) for at in (0, -1))
+        first, last = (int(np.searchsorted(self.snapshot.times, moments[at])) for at in (0, -1))
         ticks = slice(max(0, first - 1), last + 1)
-        times = self.moment.times[ticks]
+        times = self.snapshot.times[ticks]
         columns = [RANK.index(share) for share in SHARES]
         parts = (
-            np.nan_to_num(means(self.moment.rank[ticks][:, :, columns].swapaxes(0, 1)))
+            np.nan_to_num(means(self.snapshot.rank[ticks][:, :, columns].swapaxes(0, 1)))
             if len(times)
             else np.zeros((0, 4))
         )
@@ -175,7 +175,7 @@ def spread(times: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     ends, begin = times.astype(np.float64), 0
     while begin < len(times):
-        end = int(np.searchsorted(times, times[begin] + _TOGETHER, side="right"))
+        end = int(np.searchsorted(times, times[begin] + _SAME_MESSAGE_S, side="right"))
         if begin and end - begin > 1:
             ends[begin:end] = np.linspace(times[begin - 1], times[end - 1], end - begin + 1)[1:]
         begin = max(end, begin + 1)

@@ -1,4 +1,4 @@
-"""What somebody looks at: all that the address of a shared view tells."""
+"""What a browser shows: all that the address of a shared view has."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PAGES = {
 """Titles of the pages, by what the address calls them."""
 
 
-class Looking(param.Parameterized):
-    """What somebody looks at.
+class ViewState(param.Parameterized):
+    """What a browser shows.
 
     Attributes
     ----------
@@ -30,15 +30,15 @@ class Looking(param.Parameterized):
     kind, measure, span : str
         Whose traffic, in what, and since when.
     pair : str
-        Ranks or nodes whose traffic is looked at closely, as ``"w1.3,0"``: from, to; or nothing.
+        Ranks or nodes whose traffic is shown over time, as ``"w1.3,0"``: from, to; or nothing.
     fit : str
-        Identity of the fit that is looked at; nothing for the last one.
+        Identity of the fit that is shown; nothing for the last one.
     minutes : int
         Of the axes of time.
     until : float or None
-        The moment that is looked at, in seconds since the epoch; None for the last one.
+        The moment that is shown, in seconds since the epoch; None for the last one.
     theme : str or None
-        As it was asked for; it does not change while one looks. None if it was not.
+        As the address has it; it does not change in a session. None if the address has none.
     """
 
     page: Any = param.Selector(default="overview", objects=list(PAGES))
@@ -52,27 +52,27 @@ class Looking(param.Parameterized):
     theme: Any = param.Selector(default=None, objects=["light", "dark"], allow_None=True)
 
     @classmethod
-    def at(cls, query: Mapping[str, str]) -> Looking:
-        """Return what an address tells; what it has that cannot be is passed over."""
-        looking = cls()
+    def at(cls, query: Mapping[str, str]) -> ViewState:
+        """Return the view of an address; values that are not valid are ignored."""
+        view_state = cls()
         for name, text in query.items():
-            if name not in looking.param or name == "name":
+            if name not in view_state.param or name == "name":
                 continue
             try:
-                setattr(looking, name, _READ.get(name, str)(text))
+                setattr(view_state, name, _READ.get(name, str)(text))
             except ValueError:
                 continue
-        return looking
+        return view_state
 
     @property
     def query(self) -> str:
-        """What an address tells of this; no more than differs from the beginning."""
-        told: dict[str, Any] = {
+        """The query of the address: what differs from the defaults."""
+        changed: dict[str, Any] = {
             name: value
             for name, value in self.param.values().items()
             if name != "name" and value != self.param[name].default
         }
-        return f"?{urlencode(told, safe=',')}" if told else ""
+        return f"?{urlencode(changed, safe=',')}" if changed else ""
 
     def cell(self, between: Sequence[str]) -> tuple[int, int] | None:
         """Return row and column of `pair` in a matrix of these names, or None if it is not in there."""
@@ -87,5 +87,5 @@ def _moment(text: str) -> float:
     return moment
 
 
-# What makes a value of what an address tells, where that is not text.
+# How a value of an address is read, where that is not text.
 _READ: dict[str, Callable[[str], Any]] = {"minutes": int, "until": _moment}

@@ -10,8 +10,9 @@ import pandas as pd
 from bokeh.models import ColumnDataSource, FactorRange, NumeralTickFormatter
 
 from workbench.dashboard import cards, charts, diagnosis
-from workbench.dashboard.format import UNKNOWN, percent
+from workbench.dashboard.format import percent
 from workbench.dashboard.page import Page
+from workbench.dashboard.snapshot import means
 from workbench.metrics.update import RankActivity
 from workbench.text import count
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Operations in the chart, sentences, and ranks in the table.
-_GROUPS, _SENTENCES, _RANKS = 8, 4, 12
+_GROUPS_SHOWN, _SENTENCES_SHOWN, _RANKS_SHOWN = 8, 4, 12
 _BAND = ("p10", "median", "p90", "most")
 
 
@@ -43,104 +44,106 @@ class Waiting(Page):
         groups.ygrid.visible, groups.xgrid.visible = False, True
         charts.hover(groups, [bars], [("", "@name"), ("ranks", "@ranks")])
         self._bands = [self._band(self._waits, theme.shares[2]), self._band(self._works, theme.shares[0])]
-        made = self.cards
         waits = "Part of the time: the median rank, eight of ten ranks, and the one that waits most"
         works = "Part of the time: the wider the band, the less even the work"
         return cards.column(
             cards.row(
-                made.text("Does anything stand still?", self._words),
-                made.chart("What ranks are in", groups, self._group_table, "Ranks by the operation in progress"),
+                self.cards.text("Does anything stand still?", self._words),
+                self.cards.chart("What ranks are in", groups, self._group_table, "Ranks by the operation in progress"),
             ),
             cards.row(
-                made.chart("Waiting for others", self._bands[0], lambda: self._band_table("waiting"), waits),
-                made.chart("Computing", self._bands[1], lambda: self._band_table("compute"), works),
+                self.cards.chart("Waiting for others", self._bands[0], lambda: self._band_table("waiting"), waits),
+                self.cards.chart("Computing", self._bands[1], lambda: self._band_table("compute"), works),
             ),
-            made.text("Stragglers", self._table, "Ranks that compute longest while others wait"),
+            self.cards.text("Stragglers", self._table, "Ranks that compute longest while others wait"),
         )
 
     def draw(self) -> None:
         """Show the moment."""
         self._words.object = self._diagnosis()
-        table = self._group_table()[::-1].tail(_GROUPS)
+        table = self._group_table()[::-1].tail(_GROUPS_SHOWN)
         names = list(table["doing"])
         if names != self._names.factors:
             self._names.factors = names
         self._groups.data = {"name": names, "ranks": table["ranks"].to_numpy(), "colour": table["colour"].to_list()}
         for source, field in ((self._waits, "waiting"), (self._works, "compute")):
-            its = self._band_table(field)
+            band = self._band_table(field)
             source.data = {
-                "time": charts.local(its["time"].to_numpy()),
-                **{name: its[name].to_numpy() for name in _BAND},
+                "time": charts.local(band["time"].to_numpy()),
+                **{name: band[name].to_numpy() for name in _BAND},
             }
-        for made in self._bands:
-            charts.show_span(made, *self.span)
+        for chart in self._bands:
+            charts.show_span(chart, *self.span)
         self._table.object = self._stragglers()
 
     def _diagnosis(self) -> str:
-        moment = self.moment
-        layout, now = moment.layout, moment.update.now
-        told = [diagnosis.words(layout, now, moment.told, wait) for wait in moment.waits]
-        silent = [rank for rank, its in enumerate(now) if its.silent > 0 and not its.is_lost]
+        snapshot = self.snapshot
+        layout, now = snapshot.layout, snapshot.update.now
+        sentences = [diagnosis.describe_wait(layout, now, snapshot.valid_at, wait) for wait in snapshot.waits]
+        silent = [rank for rank, activity in enumerate(now) if activity.silent > 0 and not activity.is_lost]
         if silent:
-            told.insert(0, f"Nothing is heard of {diagnosis.named(layout, silent)}.")
-        lost = [rank for rank, its in enumerate(now) if its.is_lost]
+            sentences.insert(0, f"Nothing is heard of {diagnosis.rank_names(layout, silent)}.")
+        lost = [rank for rank, activity in enumerate(now) if activity.is_lost]
         if lost:
             was, them = ("was", "it") if len(lost) == 1 else ("were", "them")
-            told.insert(0, f"{diagnosis.named(layout, lost).capitalize()} {was} lost; results on {them} are gone.")
-        said = "".join(f"<p>{escape(each)}</p>" for each in told[:_SENTENCES])
-        if len(told) > _SENTENCES:
-            said += f"<p class=note>and {count(len(told) - _SENTENCES, 'more group')}</p>"
-        if not told:
-            said = f"<p>No: no rank has been in one operation for longer than {diagnosis.PATIENCE:.0f} s.</p>"
-        waiting = moment.late("waiting")
-        mean = percent(float(np.nanmean(waiting))) if np.isfinite(waiting).any() else UNKNOWN
+            sentences.insert(
+                0, f"{diagnosis.rank_names(layout, lost).capitalize()} {was} lost; results on {them} are gone."
+            )
+        html = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences[:_SENTENCES_SHOWN])
+        if len(sentences) > _SENTENCES_SHOWN:
+            html += f"<p class=note>and {count(len(sentences) - _SENTENCES_SHOWN, 'more group')}</p>"
+        if not sentences:
+            html = f"<p>No: no rank has been in one operation for longer than {diagnosis.PATIENCE:.0f} s.</p>"
+        mean = percent(float(means(snapshot.recent_mean("waiting"))))
         return (
-            f"{said}<div class=tiles style='margin-top:12px'>"
+            f"{html}<div class=tiles style='margin-top:12px'>"
             f"<div class=tile><b>{mean}</b>of its time the mean rank waits</div>"
-            f"<div class=tile><b>{percent(moment.imbalance)}</b>imbalance of computing</div></div>"
+            f"<div class=tile><b>{percent(snapshot.imbalance)}</b>imbalance of computing</div></div>"
         )
 
     def _stragglers(self) -> str:
-        moment = self.moment
-        compute, waiting = moment.late("compute"), moment.late("waiting")
-        order = np.argsort(np.nan_to_num(-compute))[:_RANKS]
-        told = [
+        snapshot = self.snapshot
+        compute, waiting = snapshot.recent_mean("compute"), snapshot.recent_mean("waiting")
+        order = np.argsort(np.nan_to_num(-compute))[:_RANKS_SHOWN]
+        rows = [
             [
-                f"<b>Rank {escape(moment.names[rank])}</b>",
-                escape(moment.layout.nodes[moment.layout.ranks[rank].node]),
+                f"<b>Rank {escape(snapshot.names[rank])}</b>",
+                escape(snapshot.layout.nodes[snapshot.layout.ranks[rank].node]),
                 f"{cards.bar(float(np.nan_to_num(compute[rank])))} {percent(compute[rank])}",
                 percent(waiting[rank]),
-                escape(diagnosis.doing(moment.update.now[rank], moment.told)),
+                escape(diagnosis.describe_activity(snapshot.update.now[rank], snapshot.valid_at)),
             ]
             for rank in order
         ]
-        return cards.rows(("Rank", "Node", "Computes", "Waits", "Now"), told, wide=4)
+        return cards.rows(("Rank", "Node", "Computes", "Waits", "Now"), rows, wide=4)
 
     def _band(self, source: ColumnDataSource, colour: str) -> Any:
-        made = charts.plot(self.theme, 220, y_range=(0, 1))
-        charts.over_time(made)
-        made.varea("time", "p10", "p90", source=source, fill_color=colour, fill_alpha=0.25, legend_label="eight of ten")
-        made.line("time", "most", source=source, line_color=colour, line_dash=[3, 3], legend_label="most")
-        line = made.line("time", "median", source=source, line_color=colour, line_width=2, legend_label="median")
-        charts.legend(made, self.theme)
-        made.yaxis.formatter = NumeralTickFormatter(format="0 %")
-        made.yaxis.ticker.desired_num_ticks = 5
-        told = [(name, f"@{name}{{0 %}}") for name in _BAND]
-        charts.hover(made, [line], told)
-        return made
+        chart = charts.plot(self.theme, 220, y_range=(0, 1))
+        charts.over_time(chart)
+        chart.varea(
+            "time", "p10", "p90", source=source, fill_color=colour, fill_alpha=0.25, legend_label="eight of ten"
+        )
+        chart.line("time", "most", source=source, line_color=colour, line_dash=[3, 3], legend_label="most")
+        line = chart.line("time", "median", source=source, line_color=colour, line_width=2, legend_label="median")
+        charts.legend(chart, self.theme)
+        chart.yaxis.formatter = NumeralTickFormatter(format="0 %")
+        chart.yaxis.ticker.desired_num_ticks = 5
+        tooltips = [(name, f"@{name}{{0 %}}") for name in _BAND]
+        charts.hover(chart, [line], tooltips)
+        return chart
 
     def _band_table(self, field: str) -> pd.DataFrame:
-        numbers: NDArray[Any] = self.moment.of_ranks(field)[self.ticks]
+        numbers: NDArray[Any] = self.snapshot.of_ranks(field)[self.ticks]
         known = np.isfinite(numbers).any(axis=1)
-        # one rank that has told nothing must not hide the others; but where all have told it is twenty times dearer
+        # one rank that has told nothing must not hide the others; but
         percentile = np.percentile if np.isfinite(numbers).all() else np.nanpercentile
         bands = percentile(numbers[known], (10, 50, 90, 100), axis=1) if known.any() else np.zeros((4, 0))
-        return pd.DataFrame({"time": self.moment.times[self.ticks][known], **dict(zip(_BAND, bands, strict=True))})
+        return pd.DataFrame({"time": self.snapshot.times[self.ticks][known], **dict(zip(_BAND, bands, strict=True))})
 
     def _group_table(self) -> pd.DataFrame:
         groups: dict[str, list[str]] = {}
-        for its in self.moment.update.now:
-            name, colour = self._group(its)
+        for activity in self.snapshot.update.now:
+            name, colour = self._group(activity)
             groups.setdefault(name, []).append(colour)
         # some ranks may be in an operation for a moment and others for long: the bar is of those that wait
         waits = self.theme.shares[2]
@@ -157,5 +160,5 @@ class Waiting(Page):
         if now.silent > 0:
             return "silent", self.theme.bad
         if now.operation:
-            return now.operation, waiting if self.moment.told - now.since >= diagnosis.PATIENCE else mpi
+            return now.operation, waiting if self.snapshot.valid_at - now.since >= diagnosis.PATIENCE else mpi
         return (f"{now.what}, outside MPI", compute) if now.what else ("idle", idle)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.dashboard.diagnosis import ago, doing
+from workbench.dashboard.diagnosis import describe_activity, time_ago
 from workbench.dashboard.format import percent, size
-from workbench.dashboard.snapshot import Moment
+from workbench.dashboard.snapshot import Snapshot
 from workbench.metrics.schema import NODE
 from workbench.text import count, duration
 
@@ -21,46 +21,52 @@ if TYPE_CHECKING:
 
 # Of a rank: how bad it is, and why.
 _Mark = tuple[int, float, str]
-_WORST = 3
-# Part of a node's memory above which it is told.
-_FULL = 0.9
+_SUSPECTS_SHOWN = 3
+# Part of a node's memory above which one of its ranks is a suspect.
+_FULL_MEMORY = 0.9
 
 
 @dataclass(frozen=True)
-class Worst:
-    """A rank that is worth a look: its index in `Layout.ranks`, and why."""
+class Suspect:
+    """A rank that may hold others up: its index in `Layout.ranks`, and why."""
 
     rank: int
     why: str
 
 
-def worst(moment: Moment) -> list[Worst]:
+def suspects(snapshot: Snapshot) -> list[Suspect]:
     """Find the ranks that hold the others up or are in trouble, the worst first."""
     whys: dict[int, str] = {}
-    for rank, _, why in sorted((*_now(moment), *_numbers(moment), *_nodes(moment)), key=lambda mark: -mark[1]):
+    for rank, _, why in sorted(
+        (*_activity_marks(snapshot), *_number_marks(snapshot), *_node_marks(snapshot)), key=lambda mark: -mark[1]
+    ):
         whys.setdefault(rank, why)
-    return [Worst(rank, why) for rank, why in islice(whys.items(), _WORST)]
+    return [Suspect(rank, why) for rank, why in islice(whys.items(), _SUSPECTS_SHOWN)]
 
 
-def _now(moment: Moment) -> Iterator[_Mark]:
-    now = moment.update.now
-    for rank, its in enumerate(now):
-        if its.is_lost:
-            yield rank, math.inf, f"was lost {ago(its, moment.told)}; results on it are gone"
-        elif its.silent > 0:
-            yield rank, 1000 + its.silent, f"nothing was heard of it for {duration(its.silent)}"
-    for wait in moment.waits:
-        # Whom many wait for is late; where many are awaited, those who wait are just early.
+def _activity_marks(snapshot: Snapshot) -> Iterator[_Mark]:
+    now = snapshot.update.now
+    for rank, activity in enumerate(now):
+        if activity.is_lost:
+            yield rank, math.inf, f"was lost {time_ago(activity, snapshot.valid_at)}; results on it are gone"
+        elif activity.silent > 0:
+            yield rank, 1000 + activity.silent, f"nothing was heard of it for {duration(activity.silent)}"
+    for wait in snapshot.waits:
+        # If a minority is missing they are stragglers; if the majority is, the waiting ranks are merely early.
         if 0 < len(wait.awaited) <= len(wait.waiting):
             waiting = count(len(wait.waiting), "rank")
             verb = "waits" if len(wait.waiting) == 1 else "wait"
             for rank in wait.awaited:
-                does = doing(now[rank], moment.told)
+                does = describe_activity(now[rank], snapshot.valid_at)
                 yield rank, 500 + wait.seconds, f"{waiting} {verb} for it in {wait.operation}; it is {does}"
 
 
-def _numbers(moment: Moment) -> Iterator[_Mark]:
-    compute, waiting, memory = moment.late("compute"), moment.late("waiting"), moment.late("memory")
+def _number_marks(snapshot: Snapshot) -> Iterator[_Mark]:
+    compute, waiting, memory = (
+        snapshot.recent_mean("compute"),
+        snapshot.recent_mean("waiting"),
+        snapshot.recent_mean("memory"),
+    )
     if not np.isfinite(compute).any():
         return
     beside = f"the median rank {percent(float(np.nanmedian(compute)))}"
@@ -73,10 +79,10 @@ def _numbers(moment: Moment) -> Iterator[_Mark]:
         yield rank, 30, f"has {size(memory[rank])} in memory, the median rank {size(median)}"
 
 
-def _nodes(moment: Moment) -> Iterator[_Mark]:
-    layout, nodes, memory = moment.layout, moment.nodes_lately, moment.late("memory")
+def _node_marks(snapshot: Snapshot) -> Iterator[_Mark]:
+    layout, nodes, memory = snapshot.layout, snapshot.recent_node_means, snapshot.recent_mean("memory")
     used = nodes[:, NODE.index("memory")] / nodes[:, NODE.index("memory_total")]
-    for node in np.flatnonzero(used > _FULL):
+    for node in np.flatnonzero(used > _FULL_MEMORY):
         of_node = [rank for rank, place in enumerate(layout.ranks) if place.node == node]
         if of_node:
             largest = max(of_node, key=lambda rank: float(np.nan_to_num(memory[rank])))
@@ -84,8 +90,8 @@ def _nodes(moment: Moment) -> Iterator[_Mark]:
 
 
 def _largest(numbers: NDArray[np.float32], beyond: float) -> list[int]:
-    """Return the ranks that are so far beyond the median, up to as many as are told."""
+    """Return the ranks that are so far beyond the median, the farthest first."""
     if not np.isfinite(numbers).any():
         return []
-    order = np.argsort(np.nan_to_num(-numbers))[:_WORST]
+    order = np.argsort(np.nan_to_num(-numbers))[:_SUSPECTS_SHOWN]
     return [int(rank) for rank in order if numbers[rank] - np.nanmedian(numbers) > beyond]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SENT = ("rank", "peer", "kind", "bytes", "messages")
 """Of ``sent``: totals that have changed."""
-OPERATIONS = ("rank", "operation", "calls", "bytes", "seconds")
+OPERATION_TOTALS = ("rank", "operation", "calls", "bytes", "seconds")
 """Of ``operations``: totals that have changed."""
 SIZED = ("rank", "kind", *range(SIZES))
 """Of ``sizes``: totals that have changed."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.node_message import SENT, SIZED, WHEN, WHO, rows
+from workbench.metrics.node_message import OPERATION_TOTALS, SENT, SIZED, WHEN, WHO, rows
 from workbench.metrics.schema import KINDS, RANK, SAMPLED
 from workbench.metrics.update import RankActivity
 from workbench.metrics.wait_times import LATE, WaitTimes
@@ -73,7 +72,7 @@ class WorldState:
         sent = rows(message["sent"], SENT)
         rank, peer, kind = sent[:, :3].astype(np.intp).T
         self.sent[:, kind, rank, peer] = sent[:, 3:].T
-        operations = rows(message["operations"], OPERATION_COLUMNS)
+        operations = rows(message["operations"], OPERATION_TOTALS)
         self._operations[tuple(operations[:, :2].astype(np.intp).T)] = operations[:, 2:]
         sizes = rows(message["sizes"], SIZED)
         self._sizes[tuple(sizes[:, :2].astype(np.intp).T)] = sizes[:, 2:]

@@ -17,16 +17,16 @@ from bokeh.plotting import figure
 from panel.io.state import set_curdoc
 
 from workbench.bench.simulated import Simulated
-from workbench.dashboard.cards import Cards
+from workbench.dashboard.cards import CardFactory
 from workbench.dashboard.charts import local
 from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP
 from workbench.dashboard.controls import Controls
-from workbench.dashboard.page import Desk
+from workbench.dashboard.page import PageContext
 from workbench.dashboard.session import PAGE_CLASSES, Session
 from workbench.dashboard.store import DataStore
 from workbench.dashboard.theme import DARK, LIGHT, contrast
 from workbench.dashboard.training import spread
-from workbench.dashboard.view_state import PAGES, Looking
+from workbench.dashboard.view_state import PAGES, ViewState
 from workbench.metrics.schema import TICK
 from workbench.metrics.update import LOST, RankActivity, RankPlace
 
@@ -40,7 +40,7 @@ def known(ranks, nodes, **fields):
 
 
 def made(name, moment, **chosen):
-    page = PAGE_CLASSES[name](moment, Desk(Looking(**chosen), Cards(LIGHT), lambda *_: None))
+    page = PAGE_CLASSES[name](moment, PageContext(ViewState(**chosen), CardFactory(LIGHT), lambda *_: None))
     page.show(moment)
     return page
 
@@ -100,12 +100,12 @@ def test_steps_that_were_told_together_share_the_time_till_then():
 
 
 def test_an_address_tells_again_what_was_looked_at_and_no_more():
-    looking = Looking(page="communication", kind="mpi", pair="w1.3,0", until=12.5)
+    view_state = ViewState(page="communication", kind="mpi", pair="w1.3,0", until=12.5)
 
-    assert looking.query == "?kind=mpi&page=communication&pair=w1.3,0&until=12.5"
-    assert Looking().query == ""
-    again = Looking.at({"page": "communication", "kind": "mpi", "pair": "w1.3,0", "until": "12.5"})
-    assert again.query == looking.query
+    assert view_state.query == "?kind=mpi&page=communication&pair=w1.3,0&until=12.5"
+    assert ViewState().query == ""
+    again = ViewState.at({"page": "communication", "kind": "mpi", "pair": "w1.3,0", "until": "12.5"})
+    assert again.query == view_state.query
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_an_address_tells_again_what_was_looked_at_and_no_more():
     ],
 )
 def test_what_an_address_tells_that_cannot_be_is_passed_over(query):
-    assert Looking.at(query).query == ""
+    assert ViewState.at(query).query == ""
 
 
 def test_the_theme_stays_in_the_address_of_who_has_asked_for_it():
-    assert Looking.at({"theme": "light"}).query == "?theme=light"
-    assert Looking.at({"theme": "dark"}).query == "?theme=dark"
+    assert ViewState.at({"theme": "light"}).query == "?theme=light"
+    assert ViewState.at({"theme": "dark"}).query == "?theme=dark"
 
 
 def test_ranks_in_one_operation_have_one_bar_in_the_colour_of_those_that_wait():
     moment = known(4, 1).at(None)
-    recent, long = RankActivity("f", "Allreduce", moment.told), RankActivity("f", "Allreduce", moment.told - 60)
-    lost = RankActivity(LOST, None, moment.told - 12)
+    recent, long = RankActivity("f", "Allreduce", moment.valid_at), RankActivity("f", "Allreduce", moment.valid_at - 60)
+    lost = RankActivity(LOST, None, moment.valid_at - 12)
     page = made("waiting", known(4, 1, now=(recent, long, recent, lost)).at(None))
 
     assert page._groups.data["name"] == ["lost", "Allreduce"]
@@ -143,7 +143,7 @@ def test_ranks_in_one_operation_have_one_bar_in_the_colour_of_those_that_wait():
 
 
 def test_charts_of_one_name_have_tables_of_their_own():
-    cards = Cards(LIGHT)
+    cards = CardFactory(LIGHT)
     for number in range(3):
         cards.chart("A loss", figure(), lambda number=number: pd.DataFrame({"is": [number]}))
 
@@ -210,7 +210,9 @@ def test_the_walltime_that_is_left_is_that_of_the_moment_which_is_shown():
 
 def test_numbers_of_a_pair_are_saved_in_the_units_of_all_others():
     moment, asked = known(4, 1).at(None), []
-    page = PAGE_CLASSES["communication"](moment, Desk(Looking(), Cards(LIGHT), lambda *its: asked.append(its)))
+    page = PAGE_CLASSES["communication"](
+        moment, PageContext(ViewState(), CardFactory(LIGHT), lambda *its: asked.append(its))
+    )
     page.show(moment)
     rates = np.ones((len(moment.times), 2))
     asked[0][2](moment.times, rates)
@@ -223,13 +225,15 @@ def test_numbers_of_a_pair_are_saved_in_the_units_of_all_others():
 
 def test_the_history_of_a_pair_that_was_chosen_before_is_not_shown():
     moment, asked = known(4, 1).at(None), []
-    looking = Looking(pair="0,1")
-    desk = Desk(looking, Cards(LIGHT), lambda source, target, take: asked.append((source, target, take)))
-    page = PAGE_CLASSES["communication"](moment, desk)
+    view_state = ViewState(pair="0,1")
+    context = PageContext(
+        view_state, CardFactory(LIGHT), lambda source, target, take: asked.append((source, target, take))
+    )
+    page = PAGE_CLASSES["communication"](moment, context)
     page.show(moment)
-    looking.pair = "2,3"
+    view_state.pair = "2,3"
     page.show(moment)
-    looking.minutes = 5
+    view_state.minutes = 5
     page.show(moment)
     page.show(moment)
 
@@ -245,14 +249,14 @@ def test_a_pair_is_named_by_its_ranks_and_stays_the_same_when_others_come():
     worlds = [RankPlace(0, 0, 0), RankPlace(0, 1, 0), RankPlace(1, 0, 0), RankPlace(1, 3, 0)]
     layout = dataclasses.replace(Simulated(4, 1).layout, ranks=tuple(worlds))
     moment, asked = known(4, 1, layout=layout).at(None), []
-    desk = Desk(Looking(pair="w1.3,0"), Cards(LIGHT), lambda *its: asked.append(its[:2]))
-    page = PAGE_CLASSES["communication"](moment, desk)
+    context = PageContext(ViewState(pair="w1.3,0"), CardFactory(LIGHT), lambda *its: asked.append(its[:2]))
+    page = PAGE_CLASSES["communication"](moment, context)
     page.show(moment)
 
     assert asked == [(3, 0)]
     assert "From rank w1.3 to rank 0" in page._heading.object
     page._choose(SimpleNamespace(x=2.2, y=0.9))
-    assert desk.looking.pair == "1,w1.0"
+    assert context.view_state.pair == "1,w1.0"
 
 
 @pytest.mark.parametrize("pair", ["0-1", "0,w1.3", "0,1,2", ",", "<b>,0"])
@@ -268,8 +272,8 @@ async def test_the_numbers_of_a_moment_that_is_paused_stay():
     store = DataStore(Simulated(4, 1, history=60))
     await store.refresh()
     with set_curdoc(Document()):
-        session = Session(store, Looking(), None)
-    session._looking.until = store.at(None).time
+        session = Session(store, ViewState(), None)
+    session._view_state.until = store.at(None).time
     before = session._page.cards.csv("cpu-of-each-rank")
 
     for ring in store._rings:
@@ -283,13 +287,13 @@ def test_where_there_are_no_times_no_moment_is_told_and_none_can_be_paused_at():
     source = Simulated(2, 1, history=20)
     update = asyncio.run(source.ask(0))
     nothing = {name: getattr(update, name)[:0] for name in ("times", "rank", "node", "core")}
-    moment, looking = known(2, 1, **nothing).at(None), Looking()
-    controls = Controls(looking, lambda: moment)
+    moment, view_state = known(2, 1, **nothing).at(None), ViewState()
+    controls = Controls(view_state, lambda: moment)
 
     controls.show(moment, moment)
     controls._live.value = False
 
-    assert (controls._moment.object, controls._live.value, looking.until) == ("", True, None)
+    assert (controls._moment.object, controls._live.value, view_state.until) == ("", True, None)
 
 
 def test_names_that_others_have_given_are_shown_as_they_are():
@@ -312,10 +316,10 @@ async def test_a_session_that_fails_leaves_nobody_who_listens(monkeypatch):
     monkeypatch.setattr(PAGE_CLASSES["overview"], "build", lambda _: {}["page"])
 
     with set_curdoc(Document()), pytest.raises(KeyError):
-        Session(store, Looking(), None)
+        Session(store, ViewState(), None)
 
     assert not store._listeners
-    assert store._asking is None
+    assert store._poll_task is None
 
 
 async def test_who_comes_when_nobody_has_looked_for_a_while_is_not_told_that_the_head_is_silent():
@@ -327,7 +331,7 @@ async def test_who_comes_when_nobody_has_looked_for_a_while_is_not_told_that_the
     passed[0] = 600.0
 
     with set_curdoc(Document()):
-        session = Session(store, Looking(), None)
+        session = Session(store, ViewState(), None)
 
     assert session.trouble.object == ""
     session.close()
@@ -337,8 +341,8 @@ async def test_a_session_that_is_closed_leaves_nothing_behind():
     store = DataStore(Simulated(4, 1, history=20))
     await store.refresh()
     with set_curdoc(Document()):
-        session = Session(store, Looking(), None)
-    page, asking = weakref.ref(session._page), store._asking
+        session = Session(store, ViewState(), None)
+    page, asking = weakref.ref(session._page), store._poll_task
     assert page() is not None
 
     session.close()
@@ -423,7 +427,7 @@ def test_charts_below_each_other_have_their_moments_at_the_same_place():
 
 def test_a_rate_is_a_step_since_it_holds_for_the_whole_time_before_it():
     page = made("communication", known(4, 1).at(None), pair="0,1")
-    now = page.moment.time
+    now = page.snapshot.time
 
     page._take_pair(np.array([now - 2, now - 1, now]), np.array([[1.0, 0.0], [5.0, 0.0], [7.0, 0.0]]))
 

@@ -57,7 +57,7 @@ async def test_a_path_that_cannot_be_a_socket_is_refused(tmp_path):
 
 async def test_a_port_leads_to_the_simulated_dashboard_that_is_measured(socket, monkeypatch):
     over, printed = asyncio.Event(), asyncio.Queue()
-    monkeypatch.setattr(simulated_dashboard, "until_told", over.wait)
+    monkeypatch.setattr(simulated_dashboard, "wait_for_shutdown", over.wait)
     monkeypatch.setattr("builtins.print", lambda port, **_: printed.put_nowait(port))
     serves = asyncio.create_task(simulated_dashboard.main(4, 1, str(socket)))
 

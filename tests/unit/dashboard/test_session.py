@@ -13,7 +13,7 @@ from panel.io.state import set_curdoc
 from workbench.bench.simulated import Simulated
 from workbench.dashboard.session import Session
 from workbench.dashboard.store import DataStore
-from workbench.dashboard.view_state import Looking
+from workbench.dashboard.view_state import ViewState
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ async def session():
     store = DataStore(Simulated(4, 1, history=20))
     await store.refresh()
     with set_curdoc(Document()):
-        session = Session(store, Looking(), "../dask/")
+        session = Session(store, ViewState(), "../dask/")
         session._location = SimpleNamespace(search="", reload=False)
         yield session
     session.close()
@@ -30,8 +30,8 @@ async def session():
 
 def arrive(session):
     """Tell, as the browser does, that it has all that it was sent, and what was sent thereupon."""
-    while not session.pace.is_free:
-        session.pace._has.value = session.pace._sent.value
+    while not session.backpressure.is_ready:
+        session.backpressure._has.value = session.backpressure._sent.value
 
 
 def in_sight(session):
@@ -39,36 +39,36 @@ def in_sight(session):
 
 
 async def test_pages_that_one_has_turned_away_from_are_hidden_and_come_back(session):
-    session._looking.page = "cores"
-    session._looking.page = "communication"
-    session._looking.measure = "messages"
+    session._view_state.page = "cores"
+    session._view_state.page = "communication"
+    session._view_state.measure = "messages"
     before = list(session.main)
     assert in_sight(session) == [False, False, False, True]
 
-    session._looking.page = "overview"
+    session._view_state.page = "overview"
     assert in_sight(session) == [True, False, False, False]
-    session._looking.page = "communication"
+    session._view_state.page = "communication"
     assert in_sight(session) == [False, False, False, True]
-    session._looking.measure = "bytes"
+    session._view_state.measure = "bytes"
 
     assert in_sight(session) == [False, False, True, False]
     assert list(session.main) == before
 
 
 async def test_dask_draws_only_while_somebody_looks(session):
-    session._looking.page = "dask"
+    session._view_state.page = "dask"
     frame = session._page._frame
     assert "<iframe src='../dask/'" in frame.object
 
-    session._looking.page = "overview"
+    session._view_state.page = "overview"
     assert frame.object == ""
     arrive(session)
-    session._looking.page = "dask"
+    session._view_state.page = "dask"
     assert "<iframe " in frame.object
 
 
 async def test_pages_of_other_ranks_are_put_away_and_after_many_the_browser_begins_anew(session, monkeypatch):
-    monkeypatch.setattr("workbench.dashboard.session._PUT_AWAY", 3)
+    monkeypatch.setattr("workbench.dashboard.session._HIDDEN_PAGES_KEPT", 3)
     store = session._store
     update = await store.source.ask(0)
 
@@ -83,7 +83,7 @@ async def test_pages_of_other_ranks_are_put_away_and_after_many_the_browser_begi
 
 async def test_nothing_is_changed_on_a_page_until_the_browser_tells_that_it_has_the_page(session, monkeypatch):
     shown = []
-    session._looking.page = "cores"
+    session._view_state.page = "cores"
     monkeypatch.setattr(session._page, "show", shown.append)
     monkeypatch.setattr(session._store.source, "_clock", lambda: time.time() + 5)
 
@@ -97,8 +97,8 @@ async def test_nothing_is_changed_on_a_page_until_the_browser_tells_that_it_has_
     session._draw()
     assert len(shown) == 1, "there is nothing new"
 
-    session._looking.page = "overview"
-    session._looking.page = "cores"
+    session._view_state.page = "overview"
+    session._view_state.page = "cores"
     assert len(shown) == 1, "the overview is on its way"
     assert in_sight(session) == [False, True]
     arrive(session)
@@ -106,10 +106,10 @@ async def test_nothing_is_changed_on_a_page_until_the_browser_tells_that_it_has_
 
 
 async def test_a_browser_that_tells_nothing_is_sent_more_after_a_while(session, monkeypatch):
-    session._looking.page = "cores"
-    assert not session.pace.is_free
+    session._view_state.page = "cores"
+    assert not session.backpressure.is_ready
 
-    monkeypatch.setattr("workbench.dashboard.backpressure._PATIENCE", 0.0)
+    monkeypatch.setattr("workbench.dashboard.backpressure._ANSWER_TIMEOUT_S", 0.0)
 
-    assert session.pace.is_free
-    await session.pace.free()
+    assert session.backpressure.is_ready
+    await session.backpressure.wait_ready()

@@ -12,9 +12,9 @@ from hypothesis.extra.numpy import arrays
 
 from workbench.bench.simulated import Simulated
 from workbench.dashboard import diagnosis, head_source, worst_ranks
-from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP, Coding
+from workbench.dashboard.colour_scale import FIRST, MISSING, NOTHING, TOP, ColourScale
 from workbench.dashboard.head_source import HeadSource
-from workbench.dashboard.ring_buffer import Ring
+from workbench.dashboard.ring_buffer import RingBuffer
 from workbench.dashboard.store import DataStore
 from workbench.errors import ClusterNotFound, HeadUnreachable
 from workbench.metrics.schema import KEPT, RANK, TICK
@@ -58,7 +58,7 @@ def simulated(ranks=4, nodes=1, history=60.0):
 
 @given(st.lists(arrays(np.float64, st.tuples(st.integers(0, 30), st.just(2)), elements=st.floats(-1, 1)), max_size=12))
 def test_a_ring_keeps_the_last_rows_of_all_that_were_added(blocks):
-    ring = Ring(7, (2,), np.float64)
+    ring = RingBuffer(7, (2,), np.float64)
     for block in blocks:
         ring.add(block)
 
@@ -142,7 +142,7 @@ async def test_two_who_look_share_one_that_asks_and_nobody_is_asked_when_they_ha
         await asyncio.wait_for(event.wait(), 10)
 
     assert source.asked == 1
-    asking = store._asking
+    asking = store._poll_task
     for each in leave:
         each()
         each()
@@ -226,7 +226,7 @@ async def test_the_first_answer_which_is_the_largest_may_take_longer_than_the_ot
         await asyncio.sleep(0.01)
         return answer
 
-    monkeypatch.setattr(head_source, "_PATIENCE", 0.0)
+    monkeypatch.setattr(head_source, "_ANSWER_TIMEOUT_S", 0.0)
     source = HeadSource.__new__(HeadSource)
     source._job = SimpleNamespace(runs=lambda: True)
     source.connection = Connected(workbench_metrics=workbench_metrics)
@@ -252,8 +252,8 @@ async def test_one_who_looks_and_fails_does_not_keep_the_others_from_it():
 async def test_who_comes_when_what_asks_has_ended_is_told_again():
     _, store, _ = simulated()
     leave = store.listen(lambda: None)
-    store._asking.cancel()
-    await asyncio.wait([store._asking])
+    store._poll_task.cancel()
+    await asyncio.wait([store._poll_task])
 
     told = asyncio.Event()
     leave_too = store.listen(told.set)
@@ -290,9 +290,9 @@ async def test_the_rank_that_others_wait_for_is_the_worst_and_it_is_said_why():
     moment = store.at(None)
     (wait,) = moment.waits
     assert wait.awaited == (source.source.straggler,)
-    assert worst_ranks.worst(moment)[0].rank == source.source.straggler
-    assert "7 ranks wait for it in Allreduce" in worst_ranks.worst(moment)[0].why
-    words = diagnosis.words(moment.layout, moment.update.now, moment.told, wait)
+    assert worst_ranks.suspects(moment)[0].rank == source.source.straggler
+    assert "7 ranks wait for it in Allreduce" in worst_ranks.suspects(moment)[0].why
+    words = diagnosis.describe_wait(moment.layout, moment.update.now, moment.valid_at, wait)
     assert words == (
         "Ranks 0-4, 6-7 have been in Allreduce of KMeans.fit for 5 s and wait for rank 5, "
         "which is in KMeans.fit, outside MPI for 5 s."
@@ -309,8 +309,8 @@ async def test_a_rank_that_is_not_heard_of_is_worse_than_one_that_is_late():
 
     await store.refresh()
 
-    worst = worst_ranks.worst(store.at(None))
-    assert (worst[0].rank, worst[0].why) == (1, "nothing was heard of it for 30 s")
+    suspects = worst_ranks.suspects(store.at(None))
+    assert (suspects[0].rank, suspects[0].why) == (1, "nothing was heard of it for 30 s")
 
 
 async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
@@ -320,11 +320,11 @@ async def test_a_rank_that_is_lost_is_the_worst_and_is_not_said_to_compute():
     await store.refresh()
 
     moment = store.at(None)
-    assert (worst_ranks.worst(moment)[0].rank, worst_ranks.worst(moment)[0].why) == (
+    assert (worst_ranks.suspects(moment)[0].rank, worst_ranks.suspects(moment)[0].why) == (
         3,
         "was lost 12 s ago; results on it are gone",
     )
-    assert diagnosis.words(moment.layout, moment.update.now, BEGAN, moment.waits[0]) == (
+    assert diagnosis.describe_wait(moment.layout, moment.update.now, BEGAN, moment.waits[0]) == (
         "Ranks 0-2 have been in Allreduce of f for 10 s and wait for rank 3, which is lost (12 s ago)."
     )
 
@@ -335,7 +335,7 @@ def test_who_waits_for_a_message_waits_for_nobody_that_is_known():
 
     (wait,) = diagnosis.waits(layout, now, BEGAN + 60)
 
-    assert diagnosis.words(layout, now, BEGAN + 60, wait) == "Rank 0 has been in Recv of f for 1 min."
+    assert diagnosis.describe_wait(layout, now, BEGAN + 60, wait) == "Rank 0 has been in Recv of f for 1 min."
 
 
 def test_ranks_of_one_world_do_not_wait_for_those_of_another():
@@ -360,19 +360,19 @@ async def test_what_is_kept_of_large_matrices_is_bounded():
 
 
 def test_numbers_of_a_heat_map_become_codes_that_tell_nothing_from_not_known():
-    even = Coding.even(200.0).codes(np.array([0.0, 100.0, 200.0, 999.0, np.nan]))
+    even = ColourScale.even(200.0).codes(np.array([0.0, 100.0, 200.0, 999.0, np.nan]))
     assert even.tolist() == [FIRST, 128, TOP, TOP, MISSING]
 
     numbers = np.array([0.0, 1.0, 1000.0, np.nan])
-    coding = Coding.logarithms(numbers)
-    assert coding.codes(numbers).tolist() == [NOTHING, FIRST, TOP, MISSING]
-    assert Coding.logarithms(np.zeros(3)).codes(np.zeros(3)).tolist() == [NOTHING] * 3
+    scale = ColourScale.logarithms(numbers)
+    assert scale.codes(numbers).tolist() == [NOTHING, FIRST, TOP, MISSING]
+    assert ColourScale.logarithms(np.zeros(3)).codes(np.zeros(3)).tolist() == [NOTHING] * 3
 
 
 def test_numbers_that_differ_by_a_factor_of_two_do_not_have_the_two_ends_of_the_ramp():
     numbers = np.array([12.0, 24.0])
 
-    low, high = Coding.logarithms(numbers).codes(numbers)
+    low, high = ColourScale.logarithms(numbers).codes(numbers)
 
     assert high == TOP
     assert low > (FIRST + TOP) / 2

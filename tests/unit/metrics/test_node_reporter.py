@@ -12,8 +12,7 @@ from support.patience import DEADLINE
 
 from workbench.metrics import clock_offset as clock_module
 from workbench.metrics.clock_offset import HeadClock
-from workbench.metrics.node_message import OPERATIONS as OPERATION_COLUMNS
-from workbench.metrics.node_message import SENT, WHEN, WHO, rows
+from workbench.metrics.node_message import OPERATION_TOTALS, SENT, WHEN, WHO, rows
 from workbench.metrics.node_reporter import NodeReporter
 from workbench.metrics.rank_sample import FinishedCall, RankSample
 from workbench.metrics.schema import SAMPLED
@@ -81,7 +80,7 @@ def test_totals_are_said_when_they_have_changed(node):
         node.tick()
     first, second, third = node.said[2]
     assert rows(first["sent"], SENT).tolist() == [[2, 0, 1, 10, 1]]
-    assert {tuple(row) for row in rows(first["operations"], OPERATION_COLUMNS).tolist()} == {
+    assert {tuple(row) for row in rows(first["operations"], OPERATION_TOTALS).tolist()} == {
         (2, OPERATIONS.index("Send"), 1, 10, 0.5),
         (2, OPERATIONS.index("other"), 1, 0, 0.5),
     }
