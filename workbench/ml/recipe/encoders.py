@@ -54,11 +54,25 @@ def indicators(step: OneHotEncoder, categories: Sequence[Any]) -> OneHotEncoder:
     return _categorical(clone(step).fit(_numbers(categories)), categories)
 
 
-def means(step: TargetEncoder, categories: Sequence[Any], table: _Array) -> TargetEncoder:
-    """Return an encoder with these categories and their means; the last is that of what was not there in the fit."""
+def means(step: TargetEncoder, categories: Sequence[Any], tables: _Array) -> TargetEncoder:
+    """Return an encoder with these categories and their means.
+
+    Parameters
+    ----------
+    step
+        Has the parameters.
+    categories
+        The categories.
+    tables
+        Shape (sets, categories + 1): the means, the last is that of what was not there in the fit. Of several sets the
+        encoder returns a column each, as of the classes of a target.
+    """
     fitted = clone(step).set_params(target_type="continuous")
     fitted.fit(_numbers(categories), np.zeros(len(categories)))
-    fitted.encodings_, fitted.target_mean_ = [table[:-1]], table[-1]
+    fitted.encodings_, fitted.target_mean_ = list(tables[:, :-1]), tables[0, -1]
+    if len(tables) > 1:
+        fitted.target_type_, fitted.classes_ = "multiclass", np.arange(len(tables))
+        fitted.target_mean_ = tables[:, -1]
     return _categorical(fitted, categories)
 
 

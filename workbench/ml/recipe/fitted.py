@@ -36,8 +36,8 @@ class FittedColumn:
     chain: Chain
     transformer: Any
     """A fitted transformer of scikit-learn, of an array of this column alone."""
-    folds: tuple[Any, ...]
-    """For means of the target, and each fold: the transformer that is fitted on the others; else empty."""
+    of_folds: Any
+    """For means of the target: what returns for each fold those of the others; else None."""
     row: Any
     """A row that it takes."""
     empty: Any
@@ -48,8 +48,7 @@ class FittedColumn:
         given = [names[position] for position in self.chain.positions or (self.chain.position,)]
         if hasattr(self.transformer, "get_feature_names_out"):
             return list(self.transformer.get_feature_names_out(given))
-        width = self.empty.shape[1]
-        return [f"{self.chain.name}{number}" for number in range(width)]
+        return [f"{self.chain.name}{number}" for number in range(self.empty.shape[1])]
 
     def apply(self, X: Any, rows: _Array | None) -> Any:
         """Return what comes of the column."""
@@ -62,10 +61,10 @@ class FittedColumn:
         # A category is transformed once, however many rows have it. Code -1 is what is missing, in any of its forms.
         codes, different = pd.factorize(values)
         given = encoders.objects([*different.tolist(), *[np.nan] * bool((codes < 0).any())])
-        if rows is None or not self.folds:
+        if rows is None or self.of_folds is None:
             return self.transformer.transform(given)[codes]
-        of_folds = np.stack([fold.transform(given) for fold in self.folds])
-        return of_folds[fold_of(rows, len(of_folds)), codes]
+        means = self.of_folds.transform(given)
+        return means[codes, fold_of(rows, means.shape[1])][:, None]
 
     def _of_numbers(self, numbers: _Array) -> Any:
         missing = np.isnan(numbers)
@@ -130,7 +129,7 @@ class Columns:
         for number, column in enumerate(self.columns):
             positions = list(column.chain.positions or (column.chain.position,))
             transformer = copy.deepcopy(column.transformer)
-            if names is not None:
+            if names is not None and not column.chain.positions:
                 first = transformer[0] if isinstance(transformer, Pipeline) else transformer
                 first.feature_names_in_ = np.array([names[position] for position in positions], dtype=object)
             for position, value in zip(positions, np.asarray(column.row, dtype=object)[0], strict=True):
@@ -159,21 +158,19 @@ def fitted(chain: Chain, statistics: Statistics) -> FittedColumn:
         groups = groups.sorted()
         row = encoders.objects([*groups.categories, np.nan][:1])
     found = _encoders(chain, statistics[0], statistics[1], groups)
-    made = [make_pipeline(*steps, each) if steps else each for each in found]
-    return _fitted(chain, made, row)
+    return _fitted(chain, row, *(make_pipeline(*steps, each) if steps else each for each in found))
 
 
-def _fitted(chain: Chain, transformers: Sequence[Any], row: Any) -> FittedColumn:
+def _fitted(chain: Chain, row: Any, transformer: Any, of_folds: Any = None) -> FittedColumn:
     with config_context(transform_output="default"):
-        found = transformers[-1].transform(row)[:0]
-    empty = found if sparse.issparse(found) else np.asarray(found)
-    return FittedColumn(chain, transformers[-1], tuple(transformers[:-1]), row, empty)
+        found = transformer.transform(row)[:0]
+    return FittedColumn(chain, transformer, of_folds, row, found if sparse.issparse(found) else np.asarray(found))
 
 
 def _stateless(chain: Chain) -> FittedColumn:
     if isinstance(chain.encoder, FrozenEstimator):
-        return _fitted(chain, [chain.encoder], chain.row)
-    found = _fitted(chain, [clone(chain.encoder).fit(chain.row)], chain.row)
+        return _fitted(chain, chain.row, chain.encoder)
+    found = _fitted(chain, chain.row, clone(chain.encoder).fit(chain.row))
     if not hasattr(found.transformer, "get_feature_names_out") and found.empty.shape[1] == len(chain.positions):
         found.transformer.feature_names_out = "one-to-one"
     return found
@@ -200,7 +197,7 @@ def _fill(chain: Chain, statistics: Statistics) -> Any:
 
 
 def _encoders(chain: Chain, amounts: Amounts | None, spread: Spread | None, groups: Groups | None) -> list[Any]:
-    """Return the encoder of a column; for means of the target those of the folds before it."""
+    """Return the encoder of a column; for means of the target also that of the folds."""
     step = chain.encoder
     if isinstance(step, StandardScaler) and amounts:
         return [_scaler(step, amounts)]
@@ -234,19 +231,19 @@ def _edges(buckets: int, spread: Spread) -> _Array:
 
 
 def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
-    """Return for each fold an encoder of the others, and at last that of all."""
+    """Return the encoder of all rows, and that which returns for each fold the means of the others."""
     folds = [tuple(each[fold] for each in groups.target) for fold in range(step.cv)]
     sets = [[other for other in range(step.cv) if other != fold] for fold in range(step.cv)]
-    found = []
+    tables = []
     for members in [*sets, list(range(step.cv))]:
         joined: Any = folds[members[0]]
         for member in members[1:]:
             joined = moments.join(joined, folds[member])
         table = _drawn(step.smooth, *joined)
         # What is missing is a category where it is missing in the fit; there the mean before the last is its own.
-        table = table if groups.missing else np.delete(table, -2)
-        found.append(encoders.means(step, [*groups.categories, *[np.nan] * groups.missing], table))
-    return found
+        tables.append(table if groups.missing else np.delete(table, -2))
+    categories = [*groups.categories, *[np.nan] * groups.missing]
+    return [encoders.means(step, categories, np.array(which)) for which in (tables[-1:], tables[:-1])]
 
 
 def _drawn(smooth: float | str, rows: _Array, mean: _Array, squares: _Array) -> _Array:

@@ -272,7 +272,7 @@ def _chain(position: int, label: Any, imputer: Any, encoder: Any) -> Chain:
 def _check(step: Any) -> None:
     """Raise TypeError if this is no step, ValueError if one of its parameters has no meaning here."""
     known = type(step) in _NAMES or isinstance(step, SimpleImputer | FrozenEstimator | PolynomialFeatures)
-    if isinstance(step, type) or not (known or step == "passthrough" or _is_stateless(step)):
+    if step is None or isinstance(step, type) or not (known or step == "passthrough" or _is_stateless(step)):
         raise TypeError(
             f"{step!r} is no step of a recipe: pass SimpleImputer(), StandardScaler(), OneHotEncoder(), "
             "KBinsDiscretizer(), TargetEncoder(), 'passthrough' or a transformer that learns nothing, such as "
@@ -282,8 +282,7 @@ def _check(step: Any) -> None:
         given, valid = getattr(step, name, None), [type(step)().get_params().get(name), *others]
         if not any(_is_same(given, value) for value in valid):
             raise ValueError(f"{step!r}: {name} has no meaning in a recipe; valid: {', '.join(map(repr, valid))}")
-    valid_strategy = not isinstance(step, SimpleImputer) or step.strategy in _STRATEGIES
-    if not valid_strategy:
+    if isinstance(step, SimpleImputer) and step.strategy not in _STRATEGIES:
         raise ValueError(f"{step!r}: strategy has to be one of {', '.join(_STRATEGIES)}")
     size = getattr(step, "n_bins", 2) if isinstance(step, KBinsDiscretizer) else getattr(step, "cv", 2)
     if not isinstance(size, Integral) or size < 2:
@@ -298,9 +297,12 @@ def _is_same(given: Any, value: Any) -> bool:
 
 
 def _discretizer(encoder: Any) -> Any:
-    """Return the discretizer that this is, or that is frozen here; None if there is none."""
-    found = encoder.estimator if isinstance(encoder, FrozenEstimator) else encoder
-    return found if isinstance(found, KBinsDiscretizer) else None
+    """Return the discretizer that this is, or that of one column that is frozen here; None if there is none."""
+    if not isinstance(encoder, FrozenEstimator):
+        return encoder if isinstance(encoder, KBinsDiscretizer) else None
+    found = encoder.estimator
+    of_one = getattr(found, "n_features_in_", 0) == 1 and not hasattr(found, "feature_names_in_")
+    return found if isinstance(found, KBinsDiscretizer) and of_one else None
 
 
 def _is_stateless(step: Any) -> bool:
