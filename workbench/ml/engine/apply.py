@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 
 class Applied:
@@ -30,3 +31,12 @@ class Applied:
         if self._empty is not None and not block.shape[0]:
             return self._empty
         return getattr(pickle.loads(self._model), self._method)(block)  # noqa: S301  (it comes from `__init__`)
+
+
+class AppliedToNumbered(Applied):
+    """A method of a model, to be called with blocks and the numbers of their rows."""
+
+    def __call__(self, block: Any, block_info: Any = None) -> Any:
+        """Return what the method returns of a block."""
+        rows = np.arange(*block_info[0]["array-location"][0])
+        return getattr(pickle.loads(self._model), self._method)(block, rows)  # noqa: S301  (as `Applied.__call__`)

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import numpy as np
 
-from workbench.ml.engine.packing import pack, unpack
-
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+    from numpy.typing import NDArray
 
 _Report = Callable[[Mapping[str, float]], None]
 
@@ -80,10 +79,10 @@ def _pickled(asked: Any) -> bytes:
 
 
 def _sum(comm: Intracomm, value: Any) -> Any:
-    vector = pack(value)
+    vector = _pack(value)
     total = np.empty_like(vector) if comm.rank == 0 else None
     comm.Reduce(vector, total)
-    return None if total is None else unpack(total, value)
+    return None if total is None else _unpack(total, value)
 
 
 def _gather(comm: Intracomm, value: Any) -> list[Any] | None:
@@ -92,3 +91,38 @@ def _gather(comm: Intracomm, value: Any) -> list[Any] | None:
 
 def _fold(comm: Intracomm, value: Any, join: Callable[[Any, Any], Any]) -> Any:
     return comm.reduce(value, op=join)
+
+
+def _pack(value: Any) -> NDArray[np.float64]:
+    """Return the numbers in an array, a number, or a tuple of these (also nested), as one vector: one message for all.
+
+    Integers are exact up to 2**53.
+    """
+    if not isinstance(value, tuple):
+        return np.ravel(np.asarray(value, dtype=np.float64))
+    return np.concatenate([_pack(part) for part in value]) if value else np.empty(0)
+
+
+def _unpack(vector: NDArray[np.float64], like: Any) -> Any:
+    """Return what `_pack` has made a vector of.
+
+    Parameters
+    ----------
+    vector
+        As `_pack` returned it for something of the same shape; arrays are views of it.
+    like
+        What the result looks like.
+    """
+    return _unpack_from(vector, 0, like)[0]
+
+
+def _unpack_from(vector: NDArray[np.float64], start: int, like: Any) -> tuple[Any, int]:
+    if not isinstance(like, tuple):
+        shape = np.shape(like)
+        end = start + int(np.prod(shape, dtype=int))
+        return (vector[start:end].reshape(shape) if shape else float(vector[start])), end
+    parts = []
+    for part in like:
+        value, start = _unpack_from(vector, start, part)
+        parts.append(value)
+    return tuple(parts), start

@@ -1,149 +1,95 @@
-"""What makes numbers of the columns of a recipe, once it is fitted."""
+"""Transformers of scikit-learn for one column, fitted by what is known of the column rather than by its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-from scipy import sparse
+from sklearn.base import clone
+from sklearn.impute import SimpleImputer
 
-from workbench.ml.recipe.folds import fold_of
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, StandardScaler, TargetEncoder
 
-_Array = NDArray[Any]
-
-Encoded = tuple[_Array | None, _Array | float]
-"""Of each row the one number that is not 0, and the column that it is in: by its number, of which there may be none, or
-None for the first."""
+    _Array = NDArray[Any]
 
 
-class Encoder(Protocol):
-    """What makes numbers of a column whose gaps are filled."""
-
-    def names(self, name: str) -> list[str]:
-        """Return the names of what comes of a column of this name."""
-
-    def encode(self, values: Any, rows: _Array | None) -> Encoded:
-        """Return the numbers of a column.
-
-        Parameters
-        ----------
-        values
-            Numbers, NaN where one is missing; or anything, for an encoder of categories.
-        rows
-            The numbers of the rows, if a model is to be trained on them.
-        """
+def imputer(step: SimpleImputer, fill: Any, *, is_numeric: bool) -> SimpleImputer:
+    """Return an imputer that fills in this value."""
+    if is_numeric:
+        # Each strategy finds in one number that number.
+        return clone(step).fit(np.array([[fill]], dtype=np.float64))
+    return SimpleImputer(strategy="constant", fill_value=fill).fit(objects([fill]))
 
 
-@dataclass(frozen=True)
-class Linear:
-    """Numbers on another scale."""
-
-    centre: float = 0.0
-    scale: float = 1.0
-
-    def names(self, name: str) -> list[str]:
-        """See `Encoder.names`."""
-        return [name]
-
-    def encode(self, values: Any, rows: _Array | None) -> Encoded:
-        """See `Encoder.encode`."""
-        numbers = np.subtract(values, self.centre, dtype=np.float64)
-        numbers /= self.scale
-        return None, numbers
+def scaler(step: StandardScaler, rows: float, mean: float, variance: float, scale: float) -> StandardScaler:
+    """Return a scaler with these moments."""
+    fitted = clone(step).fit(np.zeros((1, 1)))
+    fitted.n_samples_seen_ = rows
+    if fitted.mean_ is not None:
+        fitted.mean_ = np.array([mean])
+    if fitted.with_std:
+        fitted.var_, fitted.scale_ = np.array([variance]), np.array([scale])
+    return fitted
 
 
-@dataclass(frozen=True)
-class Buckets:
-    """The numbers of buckets."""
-
-    inner: _Array
-    """The edges between them."""
-    one_hot: bool
-
-    def names(self, name: str) -> list[str]:
-        """See `Encoder.names`."""
-        return [f"{name}_{number}.0" for number in range(len(self.inner) + 1)] if self.one_hot else [name]
-
-    def encode(self, values: Any, rows: _Array | None) -> Encoded:
-        """See `Encoder.encode`."""
-        found: _Array = np.searchsorted(self.inner, values, side="right")
-        missing = np.isnan(values)
-        if self.one_hot:
-            return np.where(missing, len(self.inner) + 1, found), 1.0
-        return None, np.where(missing, np.nan, found)
+def discretizer(step: KBinsDiscretizer, edges: _Array) -> KBinsDiscretizer:
+    """Return a discretizer with these edges, the outer ones included; with less than three it has one bucket."""
+    buckets = max(len(edges) - 1, 1)
+    fitted = clone(step).set_params(n_bins=max(buckets, 2), strategy="uniform")
+    with warnings.catch_warnings():
+        # One bucket is that of a column with one number, of which scikit-learn warns.
+        warnings.simplefilter("ignore", UserWarning)
+        fitted.fit(np.array([[0.0], [float(buckets > 1)]]))
+    if len(edges) > 1:
+        fitted.bin_edges_ = np.array([edges, None], dtype=object)[:1]
+    return fitted.set_params(**step.get_params())
 
 
-@dataclass(frozen=True)
-class Indicators:
-    """A column for each category."""
-
-    categories: tuple[Any, ...]
-    """In ascending order; what is missing comes last, as NaN."""
-    missing: bool
-    """Whether it is one of them."""
-
-    def names(self, name: str) -> list[str]:
-        """See `Encoder.names`."""
-        return [f"{name}_{value}" for value in (*self.categories, *["nan"] * self.missing)]
-
-    def encode(self, values: Any, rows: _Array | None) -> Encoded:
-        """See `Encoder.encode`."""
-        return positions(values, self.categories), 1.0
+def indicators(step: OneHotEncoder, categories: Sequence[Any]) -> OneHotEncoder:
+    """Return an encoder with these categories."""
+    return _categorical(clone(step).fit(_numbers(categories)), categories)
 
 
-@dataclass(frozen=True)
-class Means:
-    """Means of the target."""
+def means(step: TargetEncoder, categories: Sequence[Any], tables: _Array) -> TargetEncoder:
+    """Return an encoder with these categories and their means.
 
-    categories: tuple[Any, ...]
-    table: _Array
-    """Shape (folds + 1, categories + 2): for each fold the means of the others, and last those of all; by category,
-    then for what is missing, then for what was not there in the fit."""
-
-    def names(self, name: str) -> list[str]:
-        """See `Encoder.names`."""
-        return [name]
-
-    def encode(self, values: Any, rows: _Array | None) -> Encoded:
-        """See `Encoder.encode`."""
-        fold = -1 if rows is None else fold_of(rows, len(self.table) - 1)
-        return None, self.table[fold, positions(values, self.categories)]
-
-
-def dense(encoded: Iterable[Encoded], widths: Sequence[int], rows: int) -> _Array:
-    """Return the numbers of columns side by side, shape (rows, sum of widths)."""
-    found = np.zeros((rows, sum(widths)))
-    for (places, numbers), out in zip(encoded, np.split(found, np.cumsum(widths)[:-1], axis=1), strict=True):
-        if places is None:
-            out[:, 0] = numbers
-        else:
-            known = np.flatnonzero(places < out.shape[1])
-            out[known, places[known]] = numbers
-    return found
+    Parameters
+    ----------
+    step
+        Has the parameters.
+    categories
+        The categories.
+    tables
+        Shape (sets, categories + 1): the means, the last is that of what was not there in the fit. Of several sets the
+        encoder returns a column each, as of the classes of a target.
+    """
+    fitted = clone(step).set_params(target_type="continuous")
+    fitted.fit(_numbers(categories), np.zeros(len(categories)))
+    fitted.encodings_, fitted.target_mean_ = list(tables[:, :-1]), tables[0, -1]
+    if len(tables) > 1:
+        fitted.target_type_, fitted.classes_ = "multiclass", np.arange(len(tables))
+        fitted.target_mean_ = tables[:, -1]
+    return _categorical(fitted, categories)
 
 
-def scarce(encoded: Iterable[Encoded], widths: Sequence[int], rows: int) -> sparse.csr_array:
-    """Return what `dense` returns as a matrix in CSR format."""
-    columns, numbers = np.empty((rows, len(widths)), np.int64), np.empty((rows, len(widths)))
-    known = np.empty(columns.shape, bool)
-    starts = np.cumsum([0, *widths])
-    for number, (places, found) in enumerate(encoded):
-        columns[:, number] = starts[number] + (0 if places is None else places)
-        numbers[:, number] = found
-        known[:, number] = (columns[:, number] < starts[number + 1]) & (numbers[:, number] != 0)
-    ends = np.append(0, np.cumsum(known.sum(axis=1)))
-    return sparse.csr_array((numbers[known], columns[known], ends), shape=(rows, int(starts[-1])))
+def objects(values: Sequence[Any]) -> _Array:
+    """Return values of any type as a column."""
+    column = np.empty((len(values), 1), dtype=object)
+    column[:, 0] = values
+    return column
 
 
-def positions(values: Any, categories: Sequence[Any]) -> _Array:
-    """Return the positions of values among categories: their number if one is missing, one more if unknown."""
-    codes, different = pd.factorize(values)
-    known = {category: number for number, category in enumerate(categories)}
-    unknown = len(categories) + 1
-    # Code -1 is what is missing.
-    places = [*(known.get(value, unknown) for value in different.tolist()), len(categories)]
-    return np.array(places)[codes]
+def _numbers(categories: Sequence[Any]) -> _Array:
+    """Return a number for each category: scikit-learn compares categories in a fit, and these may be of many types."""
+    return np.arange(len(categories))[:, None]
+
+
+def _categorical(encoder: Any, categories: Sequence[Any]) -> Any:
+    # scikit-learn finds numbers among numbers, and what is an object among anything.
+    alike = set(map(type, categories)) in ({int}, {float})
+    encoder.categories_ = [np.array(categories) if alike else objects(categories)[:, 0]]
+    return encoder

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import NDArray
+from sklearn.preprocessing import TargetEncoder
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
 from workbench.ml.data import Data, know_features
-from workbench.ml.engine.apply import Applied
+from workbench.ml.engine.apply import Applied, AppliedToNumbered
 from workbench.ml.engine.rank_task import Task
 from workbench.ml.engine.verbose import Callback
 from workbench.ml.estimator import Estimator, rows_together
 from workbench.ml.placed import in_blocks
-from workbench.ml.recipe.apply import Training
 from workbench.ml.recipe.data import local, training
 from workbench.ml.recipe.fitted import Columns, FittedColumn, fitted
 from workbench.ml.recipe.part import RecipeChecks, RecipePart, of_weighed, statistics
-from workbench.ml.recipe.steps import Chain, TargetMean, chain
+from workbench.ml.recipe.steps import Chain, chains
 from workbench.ml.transformer import Transformer
+
+if TYPE_CHECKING:
+    from sklearn.compose import ColumnTransformer
 
 _Array = NDArray[Any]
 
@@ -33,10 +36,15 @@ class Recipe(Transformer, Estimator):
     Parameters
     ----------
     steps : list
-        List of pairs ``(steps, columns)``. Steps are `Scale`, `OneHot`, `Bucketise`, `TargetMean` or `Keep`, or a list
-        of `Impute` and one of these. Columns are a name, a number (of a column of an array), a list or slice of these,
-        or a function that is given the frame and returns them, as ``sklearn.compose.make_column_selector``. Each column
-        comes to its own result; those that are not named are left out.
+        List of pairs ``(steps, columns)``. Steps are transformers of scikit-learn: ``SimpleImputer``,
+        ``StandardScaler``, ``OneHotEncoder``, ``KBinsDiscretizer``, ``TargetEncoder``, ``"passthrough"``, or a
+        ``SimpleImputer`` and one of these in a list or a pipeline. `Impute`, `Scale`, `OneHot`, `Bucketise`,
+        `TargetMean` and `Keep` make them. A transformer that learns nothing, as ``FunctionTransformer`` and
+        ``PolynomialFeatures``, or is fitted, in a ``FrozenEstimator``, is a step too, of all its columns together.
+        Parameters without a meaning here are refused. Columns are a name, a number (of a column of an array), a list or
+        slice of these, or a function that is given the frame and returns them, as
+        ``sklearn.compose.make_column_selector``. Each column comes to its own result; those that are not named are left
+        out.
     engine : {"auto", "mpi", "dask", "local"}, default="auto"
         See `workbench.ml.engine.fitting.fit`.
     verbose : int, default=0
@@ -48,6 +56,10 @@ class Recipe(Transformer, Estimator):
     ----------
     columns_ : list
         What was found of each column, in the order of the steps.
+    transformer_ : sklearn.compose.ColumnTransformer
+        What the recipe does, as fitted transformers of scikit-learn, which load where workbench is not installed. Of
+        tables whose missing values are NaN it returns what ``transform`` does; where numbers are put into buckets none
+        may be missing.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -57,12 +69,11 @@ class Recipe(Transformer, Estimator):
 
     Notes
     -----
-    The result is that of scikit-learn's ``SimpleImputer``, ``StandardScaler``,
-    ``OneHotEncoder(handle_unknown="ignore")``, ``KBinsDiscretizer(strategy="quantile")`` and ``TargetEncoder``, but for
-    rounding, on any number of ranks; quantiles
-    are exact where each block has at most 8192 different numbers. What differs: all that is missing is one category
-    (None, NaN, NaT); the folds of `TargetMean` are drawn by the number of the row; its target is always a number, so
-    whole numbers are not labels of many classes.
+    The result is that of scikit-learn, but for rounding, on any number of ranks; quantiles are exact where each block
+    has at most 8192 different numbers. What differs: all that is missing is one category (None, NaN, NaT); numbers that
+    are missing stay so in buckets; a column without any number is filled with 0, and not left out; the folds of a
+    ``TargetEncoder`` are drawn by the number of the row; its target is always a number, so whole numbers are not labels
+    of many classes.
 
     Fitted on ranks, no rank needs more beside its block than eight columns of numbers, and the statistics: 128 KiB for
     each column whose quantiles are needed, from each rank, and some numbers for each category.
@@ -107,7 +118,7 @@ class Recipe(Transformer, Estimator):
         X : dataframe, array, or Dask dataframe or array of shape (rows, columns)
             The table.
         y : array-like, or Dask array or series of shape (rows,), default=None
-            The target, numbers or booleans; only `TargetMean` needs it.
+            The target, numbers or booleans; only a ``TargetEncoder`` needs it.
         sample_weight : float, array-like, or Dask array or series of shape (rows,), default=None
             Weights of the rows. A row of weight 2 counts as two, in means, quantiles and all else; one of weight 0 is
             not there. None: all 1.
@@ -150,7 +161,7 @@ class Recipe(Transformer, Estimator):
         if not is_dask_collection(X):
             X = local(X)
             return columns.transform(X, np.arange(len(X)))
-        return data.X.map_blocks(Training(columns, "transform"), **_lazily(data.X.chunks[0], columns))
+        return data.X.map_blocks(AppliedToNumbered(columns, "transform"), **_lazily(data.X.chunks[0], columns))
 
     def transform(self, X: Any) -> Any:
         """Return rows in numbers.
@@ -163,8 +174,8 @@ class Recipe(Transformer, Estimator):
         Returns
         -------
         ndarray, scipy.sparse.csr_array or dask.array.Array of shape (rows, names), float64
-            In CSR format if a step is `OneHot(sparse_output=True)`, of Dask's each chunk. Lazily if X is Dask's: the
-            lengths of the chunks are unknown where X is a dataframe that is not placed.
+            In CSR format if a step returns sparse rows, as `OneHot(sparse_output=True)`, of Dask's each chunk. Lazily
+            if X is Dask's: the lengths of the chunks are unknown where X is a dataframe that is not placed.
         """
         import dask.array as da
 
@@ -202,6 +213,15 @@ class Recipe(Transformer, Estimator):
         names = _check_feature_names_in(self, input_features)
         return np.array(self._names(names), dtype=object)
 
+    @property
+    def transformer_(self) -> ColumnTransformer:
+        """What the fitted recipe does, as a fitted transformer of scikit-learn, which loads without workbench."""
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        found = [name for name, _ in self._steps_of(_check_feature_names_in(self))]
+        unique = len(set(found)) == len(found)
+        return Columns(tuple(self.columns_)).of_scikit_learn(names, self.n_features_in_, unique=unique)
+
     def _learn(self, X: Any, y: Any, weight: Any) -> Data:
         self._validate_params()
         X = X if is_dask_collection(X) else local(X)
@@ -210,7 +230,7 @@ class Recipe(Transformer, Estimator):
         else:
             validate_data(self, X, skip_check_array=True)
         chains = self._chains(X)
-        targeted = any(isinstance(chain.encoding, TargetMean) for chain in chains)
+        targeted = any(isinstance(chain.encoder, TargetEncoder) for chain in chains)
         if targeted and y is None:
             raise ValueError(
                 "This Recipe requires y to be passed, but the target y is None: TargetMean() is one of it."
@@ -218,28 +238,29 @@ class Recipe(Transformer, Estimator):
         checks = RecipeChecks(type(self).__name__)
         data = training(checks, X, y if targeted else None, weight, self.engine)
         algorithm = statistics if weight is None else of_weighed
-        found = self._fit(Task(algorithm, chains, RecipePart, checks), data)
+        columns = tuple(chain.column() for chain in chains)
+        found = self._fit(Task(algorithm, columns, RecipePart, checks), data)
         self.columns_: list[FittedColumn] = list(map(fitted, chains, found))
         return data
 
     def _chains(self, X: Any) -> tuple[Chain, ...]:
         frame = getattr(X, "_meta", X)
         labels = list(frame.columns) if hasattr(frame, "columns") else list(range(self.n_features_in_))
-        chains = [
-            chain(position, labels[position], steps)
-            for steps, columns in map(_pair, self.steps)
-            for position in _positions(columns(frame) if callable(columns) else columns, labels)
-        ]
-        if not chains:
+        found = []
+        for steps, columns in map(_pair, self.steps):
+            positions = _positions(columns(frame) if callable(columns) else columns, labels)
+            found += chains(X, positions, labels, steps)
+        if not found:
             raise ValueError("a Recipe needs columns: pass steps such as [(Scale(), ['distance'])]")
-        return tuple(chains)
+        return tuple(found)
+
+    def _steps_of(self, names: _Array) -> list[tuple[str, str]]:
+        """Return the name of each column that comes of a step, and what the step is called."""
+        labels = list(map(str, names))
+        return [(name, column.chain.name) for column in self.columns_ for name in column.names(labels)]
 
     def _names(self, names: _Array) -> list[str]:
-        found = [
-            (name, type(column.chain.encoding).__name__.lower())
-            for column in self.columns_
-            for name in column.encoder.names(str(names[column.chain.position]))
-        ]
+        found = self._steps_of(names)
         often = Counter(name for name, _ in found)
         unique = [f"{step}__{name}" if often[name] > 1 else name for name, step in found]
         if len(set(unique)) < len(unique):

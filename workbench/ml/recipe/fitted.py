@@ -1,19 +1,29 @@
-"""Columns of a recipe that is fitted: plain numbers, and what they make of rows."""
+"""Columns of a recipe that is fitted: transformers of scikit-learn, and what these make of rows."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotEncoder, StandardScaler, TargetEncoder
 
 from workbench.ml.algebra import moments
-from workbench.ml.recipe.encoders import Buckets, Encoded, Encoder, Indicators, Linear, Means, dense, scarce
+from workbench.ml.recipe import encoders
+from workbench.ml.recipe.folds import fold_of
 from workbench.ml.recipe.part import numbers_of, take
 from workbench.ml.recipe.statistics import Amounts, Groups, Spread, Statistics
-from workbench.ml.recipe.steps import Bucketise, Chain, Impute, OneHot, Scale, TargetMean
+from workbench.ml.recipe.steps import Chain
 from workbench.ml.scaler.estimator import _is_constant as is_constant
 
 _Array = NDArray[Any]
@@ -21,23 +31,53 @@ _Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class FittedColumn:
-    """What is done with one column."""
+    """What is done with one column, or with several columns by a stateless transformer."""
 
     chain: Chain
-    fill: Any
-    """What comes in place of what is missing; None if that stays."""
-    encoder: Encoder
+    transformer: Any
+    """A fitted transformer of scikit-learn, of an array of this column alone."""
+    of_folds: Any
+    """For means of the target: what returns for each fold those of the others; else None."""
+    row: Any
+    """A row that it takes."""
+    empty: Any
+    """What comes of no rows."""
 
-    def apply(self, X: Any, rows: _Array | None) -> Encoded:
+    def names(self, names: Sequence[str]) -> list[str]:
+        """Return the names of what comes of it, by the names of all columns."""
+        given = [names[position] for position in self.chain.positions or (self.chain.position,)]
+        if hasattr(self.transformer, "get_feature_names_out"):
+            return list(self.transformer.get_feature_names_out(given))
+        return [f"{self.chain.name}{number}" for number in range(self.empty.shape[1])]
+
+    def apply(self, X: Any, rows: _Array | None) -> Any:
         """Return what comes of the column."""
-        values: Any = take(X, self.chain.position)
-        if self.chain.is_numeric:
-            values = numbers_of(values, self.chain.label)
-            if self.fill is not None:
-                values = np.where(np.isnan(values), self.fill, values)
-        elif self.fill is not None:
-            values = values.astype(object).where(values.notna(), self.fill)
-        return self.encoder.encode(values, rows)
+        chain = self.chain
+        if chain.positions:
+            return self.transformer.transform(_columns(X, chain.positions))
+        values: Any = take(X, chain.position)
+        if chain.is_numeric:
+            return self._of_numbers(numbers_of(values, chain.label))
+        # A category is transformed once, however many rows have it. Code -1 is what is missing, in any of its forms.
+        codes, different = pd.factorize(values)
+        given = encoders.objects([*different.tolist(), *[np.nan] * bool((codes < 0).any())])
+        if rows is None or self.of_folds is None:
+            return self.transformer.transform(given)[codes]
+        means = self.of_folds.transform(given)
+        return means[codes, fold_of(rows, means.shape[1])][:, None]
+
+    def _of_numbers(self, numbers: _Array) -> Any:
+        missing = np.isnan(numbers)
+        if self.chain.discretizer is None or self.chain.imputer is not None or not missing.any():
+            return self.transformer.transform(numbers[:, None])
+        # A discretizer of scikit-learn refuses these.
+        found = self.transformer.transform(np.where(missing, 0.0, numbers)[:, None])
+        if sparse.issparse(found):
+            # It has one number for each row.
+            found.data[missing] = 0
+        else:
+            found[missing] = np.nan if self.chain.discretizer.encode == "ordinal" else 0
+        return found
 
 
 @dataclass(frozen=True)
@@ -47,41 +87,108 @@ class Columns:
     columns: tuple[FittedColumn, ...]
 
     @property
-    def widths(self) -> list[int]:
-        """How many columns come of each."""
-        return [len(column.encoder.names("")) for column in self.columns]
-
-    @property
     def empty(self) -> Any:
         """What comes of no rows: a matrix in CSR format if one of the steps wants that, else an array."""
-        wanted = any(
-            isinstance(column.chain.encoding, OneHot) and column.chain.encoding.sparse_output for column in self.columns
-        )
-        return sparse.csr_array((0, sum(self.widths))) if wanted else np.empty((0, sum(self.widths)))
+        each = [column.empty for column in self.columns]
+        shape = 0, sum(one.shape[1] for one in each)
+        return sparse.csr_array(shape) if any(map(sparse.issparse, each)) else np.empty(shape)
 
     def transform(self, X: Any, rows: _Array | None = None) -> Any:
         """Return rows in numbers; if `rows` has their numbers, as a model is to be trained on them."""
-        together = scarce if sparse.issparse(self.empty) else dense
-        return together((column.apply(X, rows) for column in self.columns), self.widths, len(X))
+        # Of what is set for all transformers of this process the recipe itself takes care.
+        with config_context(transform_output="default"):
+            empty = self.empty
+            if not len(X):
+                return empty
+            if not sparse.issparse(empty):
+                found, start = np.empty((len(X), empty.shape[1])), 0
+                for column in self.columns:
+                    each = column.apply(X, rows)
+                    found[:, start : start + each.shape[1]] = each
+                    start += each.shape[1]
+                return found
+            each = [sparse.csr_array(column.apply(X, rows)) for column in self.columns]
+            together = sparse.csr_array(sparse.hstack(each, format="csr", dtype=np.float64))
+            together.eliminate_zeros()
+            return together
+
+    def of_scikit_learn(self, names: Sequence[str] | None, features: int, *, unique: bool) -> ColumnTransformer:
+        """Return them as a fitted transformer of scikit-learn.
+
+        Parameters
+        ----------
+        names
+            Of the columns of a table; None for arrays.
+        features
+            How many columns a table has.
+        unique
+            Whether the names of what comes of the columns are different, without those of the steps before them.
+        """
+        row: list[Any] = [0.0] * features
+        entries = []
+        for number, column in enumerate(self.columns):
+            positions = list(column.chain.positions or (column.chain.position,))
+            transformer = copy.deepcopy(column.transformer)
+            if names is not None and not column.chain.positions:
+                first = transformer[0] if isinstance(transformer, Pipeline) else transformer
+                first.feature_names_in_ = np.array([names[position] for position in positions], dtype=object)
+            for position, value in zip(positions, np.asarray(column.row, dtype=object)[0], strict=True):
+                row[position] = value
+            chosen = positions if names is None else [names[position] for position in positions]
+            entries.append((f"{column.chain.name}-{number}", FrozenEstimator(transformer), chosen))
+        table = ColumnTransformer(entries, sparse_threshold=1.0, verbose_feature_names_out=not unique)
+        sample = pd.DataFrame([row], columns=None if names is None else list(names))
+        with config_context(transform_output="default"):
+            table.fit(sample.to_numpy() if names is None else sample)
+            table.sparse_output_ = sparse.issparse(self.empty)
+        return table
 
 
 def fitted(chain: Chain, statistics: Statistics) -> FittedColumn:
     """Return what is done with a column whose statistics are known."""
-    fill = _fill(chain.impute, statistics)
-    if fill is not None:
+    if chain.positions:
+        return _stateless(chain)
+    steps, row = [], np.zeros((1, 1))
+    if chain.imputer is not None:
+        fill = _fill(chain, statistics)
+        steps = [encoders.imputer(chain.imputer, fill, is_numeric=chain.is_numeric)]
         statistics = tuple(each and each.filled(fill) for each in statistics)  # type: ignore[assignment]
-    return FittedColumn(chain, fill, _encoder(chain, *statistics))
+    groups = statistics[2]
+    if groups is not None and not chain.is_numeric:
+        groups = groups.sorted()
+        row = encoders.objects([*groups.categories, np.nan][:1])
+    found = _encoders(chain, statistics[0], statistics[1], groups)
+    return _fitted(chain, row, *(make_pipeline(*steps, each) if steps else each for each in found))
 
 
-def _fill(impute: Impute | None, statistics: Statistics) -> Any:
+def _fitted(chain: Chain, row: Any, transformer: Any, of_folds: Any = None) -> FittedColumn:
+    with config_context(transform_output="default"):
+        found = transformer.transform(row)[:0]
+    return FittedColumn(chain, transformer, of_folds, row, found if sparse.issparse(found) else np.asarray(found))
+
+
+def _stateless(chain: Chain) -> FittedColumn:
+    if isinstance(chain.encoder, FrozenEstimator):
+        return _fitted(chain, chain.row, chain.encoder)
+    found = _fitted(chain, chain.row, clone(chain.encoder).fit(chain.row))
+    if not hasattr(found.transformer, "get_feature_names_out") and found.empty.shape[1] == len(chain.positions):
+        found.transformer.feature_names_out = "one-to-one"
+    return found
+
+
+def _columns(X: Any, positions: Sequence[int]) -> Any:
+    return X.iloc[:, list(positions)] if hasattr(X, "iloc") else X[:, list(positions)]
+
+
+def _fill(chain: Chain, statistics: Statistics) -> Any:
     amounts, spread, groups = statistics
-    if impute is None:
-        return None
-    if impute.strategy == "constant":
-        return impute.fill_value
-    if impute.strategy == "mean":
+    strategy = chain.imputer.strategy
+    if strategy == "constant":
+        default = 0.0 if chain.is_numeric else "missing_value"
+        return default if chain.imputer.fill_value is None else chain.imputer.fill_value
+    if strategy == "mean":
         return amounts.mean if amounts else 0.0
-    if impute.strategy == "median":
+    if strategy == "median":
         return float(spread.quantiles(np.array([0.5]))[0]) if spread and len(spread.points) else 0.0
     if groups is None or not groups.categories:
         return 0.0
@@ -89,51 +196,54 @@ def _fill(impute: Impute | None, statistics: Statistics) -> Any:
     return groups.categories[int(groups.rows[:-1].argmax())]
 
 
-def _encoder(chain: Chain, amounts: Amounts | None, spread: Spread | None, groups: Groups | None) -> Encoder:
-    encoding = chain.encoding
-    if isinstance(encoding, Scale) and amounts:
-        return _linear(encoding, amounts)
-    if isinstance(encoding, Bucketise):
-        return _buckets(encoding, spread)
-    if isinstance(encoding, OneHot) and groups:
-        groups = groups.sorted()
-        return Indicators(groups.categories, groups.missing)
-    if isinstance(encoding, TargetMean) and groups:
-        return _means(encoding, groups.sorted())
-    return Linear()
+def _encoders(chain: Chain, amounts: Amounts | None, spread: Spread | None, groups: Groups | None) -> list[Any]:
+    """Return the encoder of a column; for means of the target also that of the folds."""
+    step = chain.encoder
+    if isinstance(step, StandardScaler) and amounts:
+        return [_scaler(step, amounts)]
+    if chain.discretizer is not None:
+        return [_discretizer(step, spread)]
+    if isinstance(step, OneHotEncoder) and groups:
+        return [encoders.indicators(step, [*groups.categories, *[np.nan] * groups.missing])]
+    if isinstance(step, TargetEncoder) and groups:
+        return _means(step, groups)
+    return [FunctionTransformer(feature_names_out="one-to-one").fit(np.zeros((1, 1)))]
 
 
-def _linear(encoding: Scale, amounts: Amounts) -> Linear:
+def _scaler(step: StandardScaler, amounts: Amounts) -> StandardScaler:
     variance = amounts.squares / (amounts.rows or 1.0)
     constant = bool(is_constant(np.array(amounts.rows), np.array(amounts.mean), np.array(variance)))
-    return Linear(
-        amounts.mean if encoding.with_mean else 0.0,
-        1.0 if constant or not encoding.with_std else float(np.sqrt(variance)),
-    )
+    return encoders.scaler(step, amounts.rows, amounts.mean, variance, 1.0 if constant else float(np.sqrt(variance)))
 
 
-def _buckets(encoding: Bucketise, spread: Spread | None) -> Buckets:
-    if encoding.edges is not None or spread is None:
-        edges = np.asarray(encoding.edges, dtype=np.float64)
-    elif len(spread.points):
-        edges = spread.quantiles(np.linspace(0, 100, encoding.buckets + 1) / 100)
-        # Those between which there is nothing are one.
-        edges = edges[np.diff(edges, prepend=-np.inf) > 1e-8]
-    else:
-        edges = np.empty(0)
-    return Buckets(edges[1:-1], encoding.one_hot)
+def _discretizer(step: Any, spread: Spread | None) -> KBinsDiscretizer:
+    if isinstance(step, FrozenEstimator) or spread is None:
+        return getattr(step, "estimator", step)
+    return encoders.discretizer(step, _edges(step.n_bins, spread))
 
 
-def _means(encoding: TargetMean, groups: Groups) -> Means:
-    folds = [tuple(each[fold] for each in groups.target) for fold in range(encoding.folds)]
-    sets = [[other for other in range(encoding.folds) if other != fold] for fold in range(encoding.folds)]
-    table = []
-    for members in [*sets, list(range(encoding.folds))]:
-        found: Any = folds[members[0]]
+def _edges(buckets: int, spread: Spread) -> _Array:
+    if not len(spread.points):
+        return np.empty(0)
+    edges = spread.quantiles(np.linspace(0, 100, buckets + 1) / 100)
+    # Those between which there is nothing are one.
+    return edges[np.diff(edges, prepend=-np.inf) > 1e-8]
+
+
+def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
+    """Return the encoder of all rows, and that which returns for each fold the means of the others."""
+    folds = [tuple(each[fold] for each in groups.target) for fold in range(step.cv)]
+    sets = [[other for other in range(step.cv) if other != fold] for fold in range(step.cv)]
+    tables = []
+    for members in [*sets, list(range(step.cv))]:
+        joined: Any = folds[members[0]]
         for member in members[1:]:
-            found = moments.join(found, folds[member])
-        table.append(_drawn(encoding.smooth, *found))
-    return Means(groups.categories, np.array(table))
+            joined = moments.join(joined, folds[member])
+        table = _drawn(step.smooth, *joined)
+        # What is missing is a category where it is missing in the fit; there the mean before the last is its own.
+        tables.append(table if groups.missing else np.delete(table, -2))
+    categories = [*groups.categories, *[np.nan] * groups.missing]
+    return [encoders.means(step, categories, np.array(which)) for which in (tables[-1:], tables[:-1])]
 
 
 def _drawn(smooth: float | str, rows: _Array, mean: _Array, squares: _Array) -> _Array:

@@ -14,9 +14,24 @@ from workbench.ml.checks import Checks, weights
 from workbench.ml.engine.parts import Parts, weighed
 from workbench.ml.engine.pass_counter import Passes
 from workbench.ml.recipe.statistics import Amounts, Groups, Spread, Statistics, join
-from workbench.ml.recipe.steps import Chain
 
 _Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a recipe needs to know of a column, in values that a rank loads without scikit-learn."""
+
+    position: int
+    """Its number."""
+    label: Any
+    """Its name, for messages."""
+    is_numeric: bool = False
+    """Whether it has to be of numbers."""
+    moments: bool = False
+    quantiles: bool = False
+    folds: int = 0
+    """Of how many folds of the rows the categories are needed; 0: of none."""
 
 
 @dataclass(frozen=True)
@@ -102,30 +117,30 @@ class RecipePart:
         """Return the weight of all rows."""
         return float(len(self._X)) if self._weight is None else float(self._weight.sum())
 
-    def statistics(self, chains: Sequence[Chain]) -> tuple[Statistics, ...]:
+    def statistics(self, columns: Sequence[Column]) -> tuple[Statistics, ...]:
         """Return what is needed of each column."""
-        return tuple(map(self._statistics, chains))
+        return tuple(map(self._statistics, columns))
 
-    def _statistics(self, chain: Chain) -> Statistics:
-        values = take(self._X, chain.position)
-        amounts, spread, folds = chain.needs
-        numbers = numbers_of(values, chain.label) if chain.is_numeric or amounts or spread else np.empty(0)
-        if folds and chain.is_numeric:
+    def _statistics(self, column: Column) -> Statistics:
+        values, folds = take(self._X, column.position), column.folds
+        needed = column.is_numeric or column.moments or column.quantiles
+        numbers = numbers_of(values, column.label) if needed else np.empty(0)
+        if folds and column.is_numeric:
             values = pd.Series(numbers)
         return (
-            Amounts.of(numbers, self._weight) if amounts else None,
-            Spread.of(numbers, self._weight) if spread else None,
+            Amounts.of(numbers, self._weight) if column.moments else None,
+            Spread.of(numbers, self._weight) if column.quantiles else None,
             Groups.of(values, self._y if folds > 1 else None, folds, self._numbers, self._weight) if folds else None,
         )
 
 
-def statistics(parts: Parts, chains: Sequence[Chain]) -> tuple[Statistics, ...]:
+def statistics(parts: Parts, columns: Sequence[Column]) -> tuple[Statistics, ...]:
     """Return the statistics of all rows, in one pass."""
-    found: tuple[Statistics, ...] = Passes(parts).fold(join, "statistics", chains)
+    found: tuple[Statistics, ...] = Passes(parts).fold(join, "statistics", columns)
     return found
 
 
-def of_weighed(parts: Parts, chains: Sequence[Chain]) -> tuple[Statistics, ...]:
+def of_weighed(parts: Parts, columns: Sequence[Column]) -> tuple[Statistics, ...]:
     """Return the statistics of all rows, not all of which may weigh 0."""
     weighed(parts.sum("weight"))
-    return statistics(parts, chains)
+    return statistics(parts, columns)

@@ -1,18 +1,55 @@
-"""The steps of a recipe: what is done with a column. They are values, and know nothing of rows."""
+"""The steps of a recipe: transformers of scikit-learn, short names for some of them, and what each needs."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask.base import is_dask_collection
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, PolynomialFeatures, StandardScaler, TargetEncoder
+
+from workbench.ml.recipe.encoders import discretizer
+from workbench.ml.recipe.part import Column
 
 _STRATEGIES = ("mean", "median", "most_frequent", "constant")
 
+# What an encoder is called where two give columns of one name.
+_NAMES = {
+    StandardScaler: "scale",
+    OneHotEncoder: "onehot",
+    KBinsDiscretizer: "bucketise",
+    TargetEncoder: "targetmean",
+    type(None): "keep",
+}
+# Parameters that have no meaning here but by their default values, and other values that are the same.
+_ONLY: dict[type, dict[str, tuple[Any, ...]]] = {
+    SimpleImputer: {"missing_values": (None, pd.NA), "add_indicator": ()},
+    OneHotEncoder: {
+        "categories": (),
+        "drop": ("first", "if_binary"),
+        "dtype": (float,),
+        "max_categories": (),
+        "min_frequency": (),
+    },
+    KBinsDiscretizer: {
+        "dtype": (np.float64,),
+        "quantile_method": ("averaged_inverted_cdf", "warn"),
+        "random_state": (),
+        "strategy": (),
+    },
+    TargetEncoder: {"categories": (), "random_state": (None,), "target_type": ("continuous", "binary")},
+}
 
-@dataclass(frozen=True)
-class Impute:
+
+def Impute(strategy: str = "mean", fill_value: Any = None) -> Any:  # noqa: N802  (named like the classes of steps)
     """Fill in what is missing; comes before another step of the same columns, or stands alone.
 
     Parameters
@@ -24,29 +61,35 @@ class Impute:
     fill_value : number or str, default=None
         The constant.
 
+    Returns
+    -------
+    sklearn.impute.SimpleImputer
+        A step.
+
     Raises
     ------
     ValueError
         If the strategy is another, or a constant is not given.
     """
-
-    strategy: str = "mean"
-    fill_value: Any = None
-
-    def __post_init__(self) -> None:
-        if self.strategy not in _STRATEGIES:
-            raise ValueError(f"Impute(strategy={self.strategy!r}): it has to be one of {', '.join(_STRATEGIES)}")
-        if self.strategy == "constant" and self.fill_value is None:
-            raise ValueError('Impute("constant") needs to know the constant: pass fill_value')
+    if strategy not in _STRATEGIES:
+        raise ValueError(f"Impute(strategy={strategy!r}): it has to be one of {', '.join(_STRATEGIES)}")
+    if strategy == "constant" and fill_value is None:
+        raise ValueError('Impute("constant") needs to know the constant: pass fill_value')
+    return SimpleImputer(strategy=strategy, fill_value=fill_value)
 
 
-@dataclass(frozen=True)
-class Keep:
-    """Take numbers as they are."""
+def Keep() -> str:  # noqa: N802  (as `Impute`)
+    """Take numbers as they are.
+
+    Returns
+    -------
+    str
+        The step ``"passthrough"`` of scikit-learn.
+    """
+    return "passthrough"
 
 
-@dataclass(frozen=True)
-class Scale:
+def Scale(*, with_mean: bool = True, with_std: bool = True) -> Any:  # noqa: N802  (as `Impute`)
     """Scale numbers to mean 0 and variance 1, as `workbench.ml.StandardScaler`; missing ones do not count, and stay.
 
     Parameters
@@ -55,14 +98,16 @@ class Scale:
         Whether the mean is taken away.
     with_std : bool, default=True
         Whether numbers are divided by their standard deviation.
+
+    Returns
+    -------
+    sklearn.preprocessing.StandardScaler
+        A step.
     """
-
-    with_mean: bool = True
-    with_std: bool = True
+    return StandardScaler(with_mean=with_mean, with_std=with_std)
 
 
-@dataclass(frozen=True)
-class OneHot:
+def OneHot(*, sparse_output: bool = False) -> Any:  # noqa: N802  (as `Impute`)
     """Make a column of zeros and ones of each category; what is missing is a category, if it is missing in the fit.
 
     A category that was not there in the fit is all zeros.
@@ -71,13 +116,18 @@ class OneHot:
     ----------
     sparse_output : bool, default=False
         Whether the recipe returns rows as a matrix in CSR format: all columns, if one step wants it.
+
+    Returns
+    -------
+    sklearn.preprocessing.OneHotEncoder
+        A step.
     """
+    return OneHotEncoder(handle_unknown="ignore", sparse_output=sparse_output)
 
-    sparse_output: bool = False
 
-
-@dataclass(frozen=True)
-class Bucketise:
+def Bucketise(  # noqa: N802  (as `Impute`)
+    buckets: int = 5, edges: Sequence[float] | None = None, *, one_hot: bool = False
+) -> Any:
     """Replace numbers by the number of the bucket that they are in, the first is 0.
 
     Missing ones stay missing; with `one_hot` they are all zeros.
@@ -91,28 +141,27 @@ class Bucketise:
     one_hot : bool, default=False
         Whether each bucket gets a column of zeros and ones.
 
+    Returns
+    -------
+    sklearn.preprocessing.KBinsDiscretizer or sklearn.frozen.FrozenEstimator
+        A step; with `edges` a discretizer that is fitted.
+
     Raises
     ------
     ValueError
         If there are less than two buckets, or the edges do not ascend.
     """
-
-    buckets: int = 5
-    edges: Sequence[float] | None = None
-    one_hot: bool = False
-
-    def __post_init__(self) -> None:
-        if self.buckets < 2:
-            raise ValueError(f"Bucketise(buckets={self.buckets}): there have to be at least 2")
-        edges = self.edges
-        if edges is not None and (len(edges) < 3 or any(right <= left for left, right in itertools.pairwise(edges))):
-            raise ValueError(
-                f"Bucketise(edges={list(edges)}): there have to be at least 3 numbers, each above the last"
-            )
+    if buckets < 2:
+        raise ValueError(f"Bucketise(buckets={buckets}): there have to be at least 2")
+    step = KBinsDiscretizer(buckets, encode="onehot-dense" if one_hot else "ordinal")
+    if edges is None:
+        return step
+    if len(edges) < 3 or any(right <= left for left, right in itertools.pairwise(edges)):
+        raise ValueError(f"Bucketise(edges={list(edges)}): there have to be at least 3 numbers, each above the last")
+    return FrozenEstimator(discretizer(step, np.asarray(edges, dtype=np.float64)))
 
 
-@dataclass(frozen=True)
-class TargetMean:
+def TargetMean(folds: int = 5, smooth: float | str = "auto") -> Any:  # noqa: N802  (as `Impute`)
     """Replace categories by the mean of the target among their rows, drawn towards the mean of all rows.
 
     Rows that a model is trained on (`Recipe.fit_transform`) get means of the other folds, so that their own target is
@@ -126,78 +175,145 @@ class TargetMean:
     smooth : float or "auto", default="auto"
         As many rows of the mean of all are counted to each category; ``"auto"``: by the variances (empirical Bayes).
 
+    Returns
+    -------
+    sklearn.preprocessing.TargetEncoder
+        A step.
+
     Raises
     ------
     ValueError
         If there are less than two folds, or the smoothing is negative or another word.
     """
-
-    folds: int = 5
-    smooth: float | str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.folds < 2:
-            raise ValueError(f"TargetMean(folds={self.folds}): there have to be at least 2")
-        if self.smooth != "auto" and (isinstance(self.smooth, str) or self.smooth < 0):
-            raise ValueError(f'TargetMean(smooth={self.smooth!r}): it has to be a number of at least 0, or "auto"')
-
-
-Encoding = Keep | Scale | OneHot | Bucketise | TargetMean
-"""What makes numbers of a column."""
+    if folds < 2:
+        raise ValueError(f"TargetMean(folds={folds}): there have to be at least 2")
+    if smooth != "auto" and (isinstance(smooth, str) or smooth < 0):
+        raise ValueError(f'TargetMean(smooth={smooth!r}): it has to be a number of at least 0, or "auto"')
+    return TargetEncoder(target_type="continuous", smooth=smooth, cv=folds)
 
 
 @dataclass(frozen=True)
-class Chain:
-    """What is done with one column."""
+class Chain(Column):
+    """What is done with one column, or with several columns by a stateless transformer."""
 
-    position: int
-    """Its number."""
-    label: Any
-    """Its name, for messages."""
-    impute: Impute | None
-    encoding: Encoding
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether the column has to be of numbers."""
-        return isinstance(self.encoding, Keep | Scale | Bucketise)
+    imputer: Any = None
+    """A `SimpleImputer`, or None."""
+    encoder: Any = None
+    """A transformer; None for numbers that stay as they are."""
+    positions: tuple[int, ...] = ()
+    """Numbers of the columns of a stateless transformer."""
+    row: Any = None
+    """A row of these columns."""
 
     @property
-    def needs(self) -> tuple[bool, bool, int]:
-        """Whether moments are needed, and quantiles, and of how many folds categories; 0: of none."""
-        strategy = self.impute and self.impute.strategy
-        encoding = self.encoding
-        quantiles = isinstance(encoding, Bucketise) and encoding.edges is None
-        folds = encoding.folds if isinstance(encoding, TargetMean) else 1
-        categories = isinstance(encoding, OneHot | TargetMean) or strategy == "most_frequent"
-        return (
-            isinstance(encoding, Scale) or strategy == "mean",
-            quantiles or strategy == "median",
-            folds if categories else 0,
-        )
+    def name(self) -> str:
+        """What the encoder is called."""
+        return _NAMES.get(type(self.discretizer or self.encoder), type(self.encoder).__name__.lower())
+
+    @property
+    def discretizer(self) -> Any:
+        """What has buckets, or None."""
+        return _discretizer(self.encoder)
+
+    def column(self) -> Column:
+        """Return what a rank needs of it."""
+        return Column(**{field.name: getattr(self, field.name) for field in fields(Column)})
 
 
-def chain(position: int, label: Any, steps: Any) -> Chain:
-    """Return the steps of a column, which are one or a sequence.
+def chains(X: Any, positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[Chain]:
+    """Return what is done with columns of a table.
 
     Raises
     ------
     TypeError, ValueError
         If these are no steps, or cannot follow each other.
     """
-    given = list(steps) if isinstance(steps, Sequence) else [steps]
+    given = [step for _, step in steps.steps] if isinstance(steps, Pipeline) else steps
+    given = list(given) if isinstance(given, list | tuple) else [given]
     for step in given:
-        if not isinstance(step, Impute | Encoding):
-            raise TypeError(
-                f"{step!r} is no step of a recipe: pass Impute(), Scale(), OneHot(), Bucketise(), TargetMean(), Keep()"
-            )
-    first = given.pop(0) if given and isinstance(given[0], Impute) else None
-    encoding = given.pop(0) if given else Keep()
-    if given or isinstance(encoding, Impute):
+        _check(step)
+    imputer = given.pop(0) if given and isinstance(given[0], SimpleImputer) else None
+    encoder = given.pop(0) if given else "passthrough"
+    encoder = None if isinstance(encoder, str) else encoder
+    stateless = type(encoder) not in _NAMES and _discretizer(encoder) is None
+    if given or isinstance(encoder, SimpleImputer) or (imputer and stateless):
         raise ValueError(
-            f"{steps!r} cannot follow each other: a column has one step, and may have an Impute() before it"
+            f"{steps!r} cannot follow each other: a column has one step, and may have an imputer before a step that "
+            "learns something of each column; put others before or behind the recipe, in a pipeline"
         )
-    found = Chain(position, label, first, encoding)
-    if first and first.strategy == "constant" and found.is_numeric and not isinstance(first.fill_value, Real):
-        raise ValueError(f"{first!r} fills numbers of column {label!r}: fill_value has to be one")
-    return found
+    if not positions:
+        return []
+    if stateless:
+        nothing = Column(positions[0], labels[positions[0]])
+        return [Chain(**vars(nothing), encoder=encoder, positions=tuple(positions), row=_row(X, positions))]
+    return [_chain(position, labels[position], imputer, encoder) for position in positions]
+
+
+def _chain(position: int, label: Any, imputer: Any, encoder: Any) -> Chain:
+    """Return what is done with one column."""
+    strategy = imputer and imputer.strategy
+    is_numeric = encoder is None or isinstance(encoder, StandardScaler) or _discretizer(encoder) is not None
+    filling = strategy == "constant" and imputer.fill_value is not None
+    if filling and is_numeric and not isinstance(imputer.fill_value, Real):
+        raise ValueError(f"{imputer!r} fills numbers of column {label!r}: fill_value has to be one")
+    categories = isinstance(encoder, OneHotEncoder) or strategy == "most_frequent"
+    return Chain(
+        position,
+        label,
+        is_numeric=is_numeric,
+        moments=isinstance(encoder, StandardScaler) or strategy == "mean",
+        quantiles=isinstance(encoder, KBinsDiscretizer) or strategy == "median",
+        folds=encoder.cv if isinstance(encoder, TargetEncoder) else int(categories),
+        imputer=imputer,
+        encoder=encoder,
+    )
+
+
+def _check(step: Any) -> None:
+    """Raise TypeError if this is no step, ValueError if one of its parameters has no meaning here."""
+    known = type(step) in _NAMES or isinstance(step, SimpleImputer | FrozenEstimator | PolynomialFeatures)
+    if step is None or isinstance(step, type) or not (known or step == "passthrough" or _is_stateless(step)):
+        raise TypeError(
+            f"{step!r} is no step of a recipe: pass SimpleImputer(), StandardScaler(), OneHotEncoder(), "
+            "KBinsDiscretizer(), TargetEncoder(), 'passthrough' or a transformer that learns nothing, such as "
+            "FunctionTransformer(), of scikit-learn"
+        )
+    for name, others in _ONLY.get(type(step), {}).items():
+        given, valid = getattr(step, name, None), [type(step)().get_params().get(name), *others]
+        if not any(_is_same(given, value) for value in valid):
+            raise ValueError(f"{step!r}: {name} has no meaning in a recipe; valid: {', '.join(map(repr, valid))}")
+    if isinstance(step, SimpleImputer) and step.strategy not in _STRATEGIES:
+        raise ValueError(f"{step!r}: strategy has to be one of {', '.join(_STRATEGIES)}")
+    size = getattr(step, "n_bins", 2) if isinstance(step, KBinsDiscretizer) else getattr(step, "cv", 2)
+    if not isinstance(size, Integral) or size < 2:
+        raise ValueError(f"{step!r}: n_bins and cv have to be one number of at least 2 in a recipe")
+
+
+def _is_same(given: Any, value: Any) -> bool:
+    if given is value:
+        return True
+    # A NaN that was sent to another process is another object.
+    return type(given) is type(value) and bool(given == value or (given != given and value != value))  # noqa: PLR0124
+
+
+def _discretizer(encoder: Any) -> Any:
+    """Return the discretizer that this is, or that of one column that is frozen here; None if there is none."""
+    if not isinstance(encoder, FrozenEstimator):
+        return encoder if isinstance(encoder, KBinsDiscretizer) else None
+    found = encoder.estimator
+    of_one = getattr(found, "n_features_in_", 0) == 1 and not hasattr(found, "feature_names_in_")
+    return found if isinstance(found, KBinsDiscretizer) and of_one else None
+
+
+def _is_stateless(step: Any) -> bool:
+    tags = getattr(step, "__sklearn_tags__", None)
+    return hasattr(step, "transform") and tags is not None and not tags().requires_fit
+
+
+def _row(X: Any, positions: Sequence[int]) -> Any:
+    """Return a row of columns of a table, made up where the table is lazy."""
+    if hasattr(X, "_meta_nonempty"):
+        X = X._meta_nonempty
+    elif is_dask_collection(X):
+        X = np.ones((1, X.shape[1]), X.dtype)
+    return X.iloc[:1, list(positions)] if hasattr(X, "iloc") else X[:1, list(positions)]

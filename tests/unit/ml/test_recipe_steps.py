@@ -1,0 +1,152 @@
+"""Recipes whose steps are transformers of scikit-learn, and recipes that have become one."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn import preprocessing
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from support.recipes import DELAY, FLIGHTS, PARTS, in_parts
+
+from workbench.ml import Bucketise, Impute, OneHot, Recipe, Scale, TargetMean
+
+SCALED = make_pipeline(SimpleImputer(strategy="median"), preprocessing.StandardScaler())
+
+
+def dense(rows):
+    return rows.toarray() if sparse.issparse(rows) else rows
+
+
+@PARTS
+@pytest.mark.parametrize(
+    ("step", "columns"),
+    [
+        ("passthrough", ["distance", "hour"]),
+        (SCALED, ["distance", "hour"]),
+        (SimpleImputer(strategy="constant"), ["distance"]),
+        (
+            make_pipeline(SimpleImputer(strategy="constant"), preprocessing.OneHotEncoder()),
+            ["carrier"],
+        ),
+        (preprocessing.OneHotEncoder(drop="first"), ["carrier", "hour"]),
+        (preprocessing.OneHotEncoder(drop="if_binary", sparse_output=False), ["origin"]),
+        (preprocessing.KBinsDiscretizer(4, quantile_method="averaged_inverted_cdf"), ["hour"]),
+        (preprocessing.TargetEncoder(cv=3, smooth=2.0), ["carrier", "origin"]),
+        (preprocessing.FunctionTransformer(np.sqrt, feature_names_out="one-to-one"), ["distance", "hour"]),
+        (preprocessing.PolynomialFeatures(2, include_bias=False), ["hour"]),
+        (preprocessing.Normalizer(), ["hour"]),
+        (FrozenEstimator(preprocessing.KBinsDiscretizer(3, strategy="uniform").fit(FLIGHTS[["hour"]])), ["hour"]),
+        (FrozenEstimator(preprocessing.MinMaxScaler().fit(FLIGHTS[["hour", "distance"]])), ["hour", "distance"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_transformer_of_scikit_learn_gives_what_it_gives_there(parts, step, columns):
+    theirs = ColumnTransformer(
+        [("theirs", clone(step) if step != "passthrough" else step, columns)], verbose_feature_names_out=False
+    )
+    wanted = dense(theirs.fit(FLIGHTS, DELAY).transform(FLIGHTS))
+    ours = in_parts(Recipe([(step, columns)]), FLIGHTS, DELAY, parts)
+
+    np.testing.assert_allclose(dense(ours.transform(FLIGHTS)), wanted, rtol=1e-12, atol=1e-13)
+    fitted = Recipe([(step, columns)]).fit(FLIGHTS, DELAY)
+    assert list(fitted.get_feature_names_out()) == list(theirs.get_feature_names_out())
+
+
+MANY = [
+    (SCALED, "distance"),
+    (preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["carrier", "hour"]),
+    (Bucketise(3, one_hot=True), "hour"),
+    (Bucketise(edges=[0, 5, 10]), "hour"),
+    (TargetMean(), ["origin", "carrier"]),
+    (preprocessing.PolynomialFeatures(2, interaction_only=True), ["hour", "distance"]),
+]
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+@pytest.mark.parametrize("wanted", [False, True], ids=["dense", "sparse"])
+def test_a_fitted_recipe_is_a_transformer_that_loads_without_workbench(kind, wanted):
+    table = FLIGHTS.fillna({"distance": 0.0})
+    table = table if kind == "frame" else table.to_numpy(dtype=object)
+    numbers = {"distance": 0, "hour": 1, "carrier": 2, "origin": 3}
+    steps = [*MANY, (OneHot(sparse_output=wanted), ["origin"])]
+    if kind == "array":
+        steps = [(step, [numbers[name] for name in np.atleast_1d(columns)]) for step, columns in steps]
+    recipe = Recipe(steps).fit(table, DELAY)
+    pickled = pickle.dumps(recipe.transformer_)
+    found = pickle.loads(pickled).transform(table)  # noqa: S301  (made here)
+
+    assert b"workbench" not in pickled
+    assert sparse.issparse(found) == wanted
+    np.testing.assert_array_equal(dense(found), dense(recipe.transform(table)))
+
+
+def test_names_of_the_transformer_are_those_of_the_recipe():
+    recipe = Recipe([([Impute(), Scale()], "distance"), (OneHot(), "carrier")]).fit(FLIGHTS)
+    assert list(recipe.transformer_.get_feature_names_out()) == list(recipe.get_feature_names_out())
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_stateless_transformers_are_applied_to_each_block(kind):
+    numbers = FLIGHTS[["hour", "distance"]].fillna(0.0)
+    lazy = dd.from_pandas(numbers, npartitions=3) if kind == "frame" else da.from_array(numbers.to_numpy(), (400, 2))
+    steps = [(preprocessing.FunctionTransformer(np.log1p), [0, 1]), (preprocessing.PolynomialFeatures(2), [0, 1])]
+    recipe = Recipe(steps).fit(numbers if kind == "frame" else numbers.to_numpy())
+    with dask.config.set(scheduler="synchronous"):
+        found = recipe.transform(lazy)
+        assert found.chunks[1] == (8,)
+        np.testing.assert_array_equal(
+            found.compute(), recipe.transform(numbers if kind == "frame" else numbers.to_numpy())
+        )
+    np.testing.assert_array_equal(found.compute()[:, :2], np.log1p(numbers))
+
+
+def test_an_unknown_category_is_refused_where_the_step_says_so():
+    recipe = Recipe([(preprocessing.OneHotEncoder(), "origin")]).fit(FLIGHTS)
+    with pytest.raises(ValueError, match="Found unknown categories"):
+        recipe.transform(FLIGHTS.assign(origin="ORD"))
+
+
+def test_steps_may_come_from_another_process():
+    step = pickle.loads(pickle.dumps(SimpleImputer()))  # noqa: S301  (made here)
+    assert step.missing_values is not SimpleImputer().missing_values
+    np.testing.assert_array_equal(
+        Recipe([(step, "distance")]).fit_transform(FLIGHTS), Recipe([(Impute(), "distance")]).fit_transform(FLIGHTS)
+    )
+
+
+def test_a_step_is_left_as_it_was():
+    step = preprocessing.StandardScaler()
+    Recipe([(step, "hour")]).fit(FLIGHTS)
+    assert not hasattr(step, "mean_")
+
+
+@pytest.mark.parametrize(
+    ("step", "sentence"),
+    [
+        (preprocessing.KBinsDiscretizer(strategy="uniform"), "strategy has no meaning in a recipe; valid: 'quantile'"),
+        (preprocessing.KBinsDiscretizer([3]), "n_bins and cv have to be one number of at least 2"),
+        (preprocessing.OneHotEncoder(min_frequency=3), "min_frequency has no meaning in a recipe; valid: None"),
+        (preprocessing.TargetEncoder(target_type="multiclass"), "target_type has no meaning"),
+        (preprocessing.TargetEncoder(cv=1), "n_bins and cv have to be one number of at least 2"),
+        (SimpleImputer(missing_values=0), "missing_values has no meaning"),
+        (SimpleImputer(add_indicator=True), "add_indicator has no meaning"),
+        (SimpleImputer(strategy=np.mean), "strategy has to be one of mean, median"),
+        (preprocessing.MinMaxScaler(), "is no step of a recipe"),
+        (None, "is no step of a recipe"),
+        (preprocessing.StandardScaler, "is no step of a recipe"),
+        ([SimpleImputer(), preprocessing.FunctionTransformer()], "cannot follow each other"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_a_sentence(step, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        Recipe([(step, "hour")]).fit(FLIGHTS, DELAY)
