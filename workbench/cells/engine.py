@@ -21,7 +21,6 @@ from ipyparallel.engine.app import IPEngine
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from workbench.cells.run_cell import Done, RunCell
 from workbench.errors import StartError
 
 # A callback of Dask's, in which an exception would be lost: the SIGINT comes again.
@@ -109,7 +108,7 @@ class RankEngine(IPEngine):  # type: ignore[misc]
         registered: Future[str],
         ended: Future[Any],
         admit: Callable[[int], int],
-        run: Callable[[RunCell], Done],
+        run: Callable[[Any], Any],
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -159,7 +158,7 @@ def serve(
     registered: Future[str],
     ended: Future[Any],
     admit: Callable[[int], int],
-    run: Callable[[RunCell], Done],
+    run: Callable[[Any], Any],
 ) -> None:
     """Be an engine until the worker has ended. On the main thread.
 
