@@ -19,7 +19,7 @@ from workbench.deploy.progress import Progress
 from workbench.deploy.registry import Record
 from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
-from workbench.deploy.start import LOOK, Job, submitted_script
+from workbench.deploy.start import LOOK, ClusterStarter, submitted_script
 from workbench.deploy.widget import widget
 from workbench.launch.options import ClusterOptions, option
 from workbench.log import debug_log
@@ -77,9 +77,9 @@ class MPICluster(Cluster):
 
     @takes(_Arguments)
     def __init__(self, given: _Arguments) -> None:
-        self._set_up(Job.of(given), given)
+        self._set_up(ClusterStarter.of(given), given)
 
-    def _set_up(self, job: Job, given: _Arguments) -> None:
+    def _set_up(self, job: ClusterStarter, given: _Arguments) -> None:
         """Connect to the cluster of a job, which is submitted first if that has not been done."""
         debug_log.set_up()
         # Before anything that __del__ or __repr__ may look at.
@@ -106,7 +106,7 @@ class MPICluster(Cluster):
                 self._job.abandon(error)
 
     @classmethod
-    def of_job(cls, job: Job, **options: Any) -> Self:
+    def of_job(cls, job: ClusterStarter, **options: Any) -> Self:
         """Return the object of a cluster whose job there is; the options are those that are not the job's."""
         self = cls.__new__(cls)
         self._set_up(job, _Arguments(**options))
@@ -133,7 +133,7 @@ class MPICluster(Cluster):
         HeadUnreachable
             If its head does not answer from this host.
         """
-        job = Job(registry.running(name), renamable=False, attached=True)
+        job = ClusterStarter(registry.running(name), renamable=False, attached=True)
         return cls.of_job(job, ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet)
 
     def __await__(self) -> Any:

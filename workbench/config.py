@@ -73,7 +73,7 @@ def size(key: str) -> int:
     """
     from dask.utils import parse_bytes
 
-    number = above_zero(get(key), parse_bytes)
+    number = parse_positive(get(key), parse_bytes)
     if number is None:
         raise InvalidRequest(option=f"workbench.{key}", given=get(key), allowed="a size above zero, e.g. 256 KiB")
     return int(number)
@@ -103,7 +103,7 @@ def time_span(option: str, given: Any) -> float:
     """
     from dask.utils import parse_timedelta
 
-    number = above_zero(given, parse_timedelta)
+    number = parse_positive(given, parse_timedelta)
     if number is None:
         allowed = "a time above zero, in seconds or as '5 minutes'"
         raise InvalidRequest(option=option, given=given, allowed=allowed)
@@ -113,7 +113,7 @@ def time_span(option: str, given: Any) -> float:
     return number
 
 
-def above_zero(given: Any, parse: Callable[[Any], Any]) -> float | None:
+def parse_positive(given: Any, parse: Callable[[Any], Any]) -> float | None:
     """Return what Dask's `parse` makes of a time or a size, or None if that is not a number above zero."""
     # Dask takes a unit alone for one of it, and nothing at all for one byte.
     if isinstance(given, bool) or (isinstance(given, str) and not any(map(str.isdigit, given))):

@@ -23,7 +23,7 @@ from support.processes import DEADLINE, GONE_WITHIN, gone, kill, until
 
 from workbench import MPICluster, blocks, place
 from workbench.cells import client as cells_client
-from workbench.cells.output import failures, grouped, labelled
+from workbench.cells.output import failures, grouped, with_label
 from workbench.errors import (
     CollectiveFailed,
     CollectiveTimeout,
@@ -36,7 +36,7 @@ from workbench.errors import (
 
 def shown(result):
     """Return what a notebook shows of a cell, as text."""
-    return "".join(labelled(piece) for piece in grouped(result.outputs))
+    return "".join(with_label(piece) for piece in grouped(result.outputs))
 
 
 def is_usable(client, size=4):

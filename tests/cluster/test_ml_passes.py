@@ -82,7 +82,7 @@ def test_neighbours_are_the_same_on_all_ranks(client4, engine):
     # They stay with the queries, and those of own rows with the rows.
     assert there.kneighbors(as_dask(QUERIES, 30))[1].chunks == ((25,) * 4, (6,))
     for queries in (as_dask(QUERIES, 30), None):
-        assert [sources.placed_per(found) for found in there.kneighbors(queries)] == ["rank", "rank"]
+        assert [sources.placed_by(found) for found in there.kneighbors(queries)] == ["rank", "rank"]
     graph = there.kneighbors_graph(as_dask(QUERIES, 30), mode="distance").compute()
     np.testing.assert_array_equal(graph.toarray(), here.kneighbors_graph(QUERIES, mode="distance").toarray())
 

@@ -16,7 +16,7 @@ from support.processes import DEADLINE, until
 from support.spmd import be_impatient, be_patient
 
 from workbench import run_on_ranks, spmd
-from workbench.collective.client import Call
+from workbench.collective.client import PendingCall
 from workbench.collective.request import request
 from workbench.errors import CollectiveFailed, CollectiveTimeout, PlacementError
 
@@ -71,12 +71,12 @@ def test_the_last_call_holds_nothing_once_it_is_over(client4):
 
 def test_an_order_to_cancel_that_is_faster_than_the_call_counts(client4):
     asked = request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
-    call = Call.__new__(Call)
+    call = PendingCall.__new__(PendingCall)
     call._request = asked
     call._cancel()
     until("the order is heard", lambda: client4.run_on_scheduler(heard, asked.call))
     with pytest.raises(CollectiveFailed, match="ranks was cancelled"):
-        Call(asked).result()
+        PendingCall(asked).result()
     assert works(client4)
 
 
@@ -210,7 +210,7 @@ def test_who_waits_for_the_turn_is_told_for_whom(cluster4, client4, tmp_path, ca
     with Client(cluster4) as other, dask.config.set({"workbench.spmd.watchdog": "0.1 s"}):
         first = spmd(client=other)(functions.wait_for).submit(tmp_path / "end")
         until("it runs", lambda: any(client4.run(functions.running).values()))
-        second = Call(
+        second = PendingCall(
             request(functions.ranks, [], {}, client=client4, result="ranks", world=0, limit=None, timeout=None)
         )
         second._news.get(timeout=DEADLINE)()

@@ -18,7 +18,7 @@ from support.processes import DEADLINE, gone, processes_of, until
 from workbench import MPICluster
 from workbench.deploy import ended, registry
 from workbench.deploy.record import Record
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 from workbench.errors import WorkbenchError
 from workbench.head.walltime import LAST, WARNINGS
 from workbench.launch.interface import Resources
@@ -41,7 +41,9 @@ def _cluster_with_walltime(seconds: float) -> MPICluster:
     """Start a cluster of 1 rank whose job has an end, although it runs on this host."""
     now = time.time()
     resources = Resources(walltime=round(seconds))
-    job = Job(Record(name=registry.free_name(), ranks=1, resources=resources, deadline=now + DEADLINE), renamable=True)
+    job = ClusterStarter(
+        Record(name=registry.free_name(), ranks=1, resources=resources, deadline=now + DEADLINE), renamable=True
+    )
     job.submit()
     until("the cluster is ready", lambda: job.look().state == "ready")
     return MPICluster.attach(job.record.name, quiet=True)

@@ -435,7 +435,12 @@ async def test_long_frames_come_in_pieces(end: End):
 
 @on_ranks
 async def test_nonsense_closes_the_connection(end: End):
-    for nonsense in (b"\xff" * 64, bytes(8) + b"\xff" * 56, b"GET / HTTP/1.1\r\n" * 4, framing.NUDGE[:8] + b"\x01" * 8):
+    for nonsense in (
+        b"\xff" * 64,
+        bytes(8) + b"\xff" * 56,
+        b"GET / HTTP/1.1\r\n" * 4,
+        framing.PROGRESS_REQUEST[:8] + b"\x01" * 8,
+    ):
         comm = await end.pair()
         if end.left:
             await comm.stream.write(nonsense)

@@ -41,27 +41,27 @@ def mortal() -> Iterator[World]:
 def _communicators() -> Any:
     from mpi4py import MPI
 
-    from workbench.mpi.communicator_cache import Communicators
+    from workbench.mpi.communicator_cache import CommunicatorCache
 
-    return Communicators(MPI.COMM_WORLD.Dup())
+    return CommunicatorCache(MPI.COMM_WORLD.Dup())
 
 
 def _ours(communicators: Any, serial: int, ranks: Any) -> Any:
-    from workbench.mpi.call_state import Watch
+    from workbench.mpi.call_state import CallState
     from workbench.mpi.communicator import Communicator
 
-    watch = Watch()
+    watch = CallState()
     return Communicator(communicators.get(serial, list(ranks), watch.check), watch)
 
 
 def _ended(comm: Any, operation: Callable[[Any], object]) -> float:
     """Return the seconds that an operation has gone on after it was ended."""
-    from workbench.mpi.call_state import CallEnded
+    from workbench.mpi.call_state import CallCancelled
 
     timer = threading.Timer(SOON, comm.watch.end, ["because"])
     began = time.monotonic()
     timer.start()
-    with pytest.raises(CallEnded, match="because"):
+    with pytest.raises(CallCancelled, match="because"):
         operation(comm)
     return time.monotonic() - began - SOON
 
@@ -143,7 +143,7 @@ def _waiting() -> dict[str, Callable[[Any], object]]:
 
 
 async def each_operation_ends_and_a_fresh_communicator_works(end: End):
-    from workbench.mpi.call_state import CallEnded
+    from workbench.mpi.call_state import CallCancelled
 
     communicators, serial, late = _communicators(), 0, {}
     for name, operation in _waiting().items():
@@ -153,10 +153,10 @@ async def each_operation_ends_and_a_fresh_communicator_works(end: End):
             late[name] = _ended(comm, operation)
         elif end.rank:
             threading.Timer(SOON, comm.watch.end, ["because"]).start()
-            with suppress(CallEnded):
+            with suppress(CallCancelled):
                 operation(comm)
         comm.watch.end("because")
-        with pytest.raises(CallEnded):
+        with pytest.raises(CallCancelled):
             comm.Barrier()
         communicators.abandon(serial)
         serial += 1
@@ -214,14 +214,14 @@ async def neighbours_end_too(end: End):
 
 
 async def making_the_communicator_of_a_call_ends_too(end: End):
-    from workbench.mpi.call_state import CallEnded, Watch
+    from workbench.mpi.call_state import CallCancelled, CallState
 
     communicators = _communicators()
     if end.rank:
-        watch = Watch()
+        watch = CallState()
         threading.Timer(SOON, watch.end, ["because"]).start()
         began = time.monotonic()
-        with pytest.raises(CallEnded):
+        with pytest.raises(CallCancelled):
             communicators.get(1, range(end.size), watch.check)
         assert time.monotonic() - began < AT_ONCE
         communicators.abandon(1)
@@ -234,7 +234,7 @@ async def making_the_communicator_of_a_call_ends_too(end: End):
 
 
 async def a_rank_that_comes_when_the_others_have_left_ends_too(end: End):
-    from workbench.mpi.call_state import CallEnded, Watch
+    from workbench.mpi.call_state import CallCancelled, CallState
 
     communicators, serial, large = _communicators(), 0, np.ones(LARGE)
     operations: tuple[Callable[[Any], object], ...] = (
@@ -254,12 +254,12 @@ async def a_rank_that_comes_when_the_others_have_left_ends_too(end: End):
             await end.gather()
         for _ in range(2):
             serial += 1
-            watch = Watch()
+            watch = CallState()
             timer = threading.Timer(SOON, watch.end, ["because"])
             if end.rank == late:
                 await end.gather()
             timer.start()
-            with pytest.raises(CallEnded):
+            with pytest.raises(CallCancelled):
                 communicators.get(serial, range(end.size), watch.check)
             if end.rank != late:
                 await end.gather()
@@ -326,13 +326,13 @@ async def a_world_that_can_make_no_more_communicators_reports_what_to_do(end: En
     from mpi4py import MPI
 
     from workbench.errors import CollectiveFailed
-    from workbench.mpi.communicator_cache import Communicators
+    from workbench.mpi.communicator_cache import CommunicatorCache
 
     class Exhausted(MPI.Intracomm):
         def Create_group(self, *_: Any) -> Any:  # noqa: N802  (mpi4py's name)
             raise MPI.Exception(MPI.ERR_OTHER)
 
-    communicators = Communicators(Exhausted(MPI.COMM_WORLD.Dup()))
+    communicators = CommunicatorCache(Exhausted(MPI.COMM_WORLD.Dup()))
     with pytest.raises(CollectiveFailed, match=r"MPI made no communicator for the call: .*restart"):
         communicators.get(1, range(end.size), lambda: None)
 
@@ -384,7 +384,7 @@ async def a_message_that_is_too_long_leaves_nothing_behind(end: End):
 
 
 async def what_mpi_may_write_to_yet_is_kept(end: End):
-    from workbench.mpi.call_state import CallEnded
+    from workbench.mpi.call_state import CallCancelled
 
     communicators, gone = _communicators(), []
     operations: dict[str, Callable[[Any, Any, Any], object]] = {
@@ -403,7 +403,7 @@ async def what_mpi_may_write_to_yet_is_kept(end: End):
         kept = [weakref.ref(buffer) for buffer in buffers]
         if end.rank:
             threading.Timer(SOON, comm.watch.end, ["because"]).start()
-            with suppress(CallEnded):
+            with suppress(CallCancelled):
                 operation(comm, *buffers)
         del buffers
         # the last rank cannot come to the end of any
@@ -425,10 +425,10 @@ async def survivors_of_a_dead_rank_get_a_communicator(end: End):
         if "Open MPI" in MPI.Get_library_version():
             os.kill(os.getpid(), signal.SIGKILL)
         return  # any other MPI would end the whole world
-    from workbench.mpi.call_state import CallEnded
+    from workbench.mpi.call_state import CallCancelled
 
     threading.Timer(1.0, comm.watch.end, ["because"]).start()
-    with pytest.raises((CallEnded, MPI.Exception)):
+    with pytest.raises((CallCancelled, MPI.Exception)):
         comm.Allreduce(np.ones(1), np.zeros(1))
     communicators.abandon(1)
     survivors = [rank for rank in range(end.size) if rank != 1]

@@ -90,7 +90,7 @@ async def test_what_is_made_from_ours_is_ours_and_shares_its_watch(end: End):
     assert all(isinstance(each, Communicator) for each in made)
     assert all(each.watch is ours.watch for each in made)
     assert isinstance(cart.Dup(), type(cart))
-    ours.free_offspring()
+    ours.free_derived()
     assert not any(made)
     plain.Free()
 
@@ -109,7 +109,7 @@ async def test_only_what_was_made_can_be_freed(end: End):
     assert not made
     ours.Dup().Disconnect()
     assert ours.allreduce(1) == ours.size
-    ours.free_offspring()
+    ours.free_derived()
     plain.Free()
 
 

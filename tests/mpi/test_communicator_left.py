@@ -199,7 +199,7 @@ async def what_is_left_is_received_but_for_a_collective_of_one_rank(end: End) ->
     from workbench.mpi import communicator_cache
 
     communicator_cache._SETTLE = DEADLINE
-    made = communicator_cache.Communicators(MPI.COMM_WORLD.Dup())
+    made = communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup())
     comm = made.get(1, range(end.size), lambda: None)
     left_over = [comm.Isend(np.ones(size), right(comm), tag=size) for size in (0, 1, 600_000) for _ in range(2)]
     assert made.settle(1, b"the end of a call", left_over)
@@ -226,7 +226,7 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
     worker: Any = SimpleNamespace(handlers={}, stream_handlers={})
     context: Any = SimpleNamespace(rank=end.rank)
     activity: Any = SimpleNamespace(running=lambda *_: contextlib.nullcontext())
-    calls = SpmdCalls(worker, context, communicator_cache.Communicators(MPI.COMM_WORLD.Dup()), activity)
+    calls = SpmdCalls(worker, context, communicator_cache.CommunicatorCache(MPI.COMM_WORLD.Dup()), activity)
 
     def call(number: int, function: Callable[[Any], object]) -> dict[str, Any]:
         ready = SpmdCall(str(number), "a call", 1, tuple(range(end.size)))
@@ -249,7 +249,7 @@ async def what_is_left_on_communicators_that_a_call_made_is_received(end: End) -
         assert call(2 * number, leaves)["messages"]
         assert calls._settle(str(2 * number), 1)
         told = call(2 * number + 1, makes)
-        assert serialize.unpack(told["value"]) == {"new"}
+        assert serialize.loads(told["value"]) == {"new"}
 
 
 def test_what_is_left_on_communicators_that_a_call_made_is_received(untidy: World) -> None:
@@ -314,7 +314,7 @@ async def what_a_thread_gave_up_outlives_the_thread(end: End) -> None:
 
     comm, buffer = MPI.COMM_WORLD.Dup(), np.zeros(1)
     kept = weakref.ref(buffer)
-    thread = threading.Thread(target=polling.abandon, args=[comm.Irecv(buffer, left(comm)), buffer])
+    thread = threading.Thread(target=polling.keep_alive, args=[comm.Irecv(buffer, left(comm)), buffer])
     thread.start()
     thread.join()
     del thread, buffer

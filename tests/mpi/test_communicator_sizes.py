@@ -43,7 +43,7 @@ async def test_a_message_has_the_bytes_that_mpi_counts(end: End):
     assert items([numbers, 5]) == items([numbers, 5, MPI.BYTE]) == 5
     spaced.Free()
     wide.Free()
-    ours.free_offspring()
+    ours.free_derived()
     plain.Free()
 
 

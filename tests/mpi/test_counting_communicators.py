@@ -50,17 +50,17 @@ async def test_what_is_sent_on_any_communicator_goes_to_ranks_of_the_world(end: 
 async def test_a_call_on_some_ranks_sends_to_ranks_of_the_world(end: End):
     from mpi4py import MPI
 
-    from workbench.mpi.call_state import Watch
+    from workbench.mpi.call_state import CallState
     from workbench.mpi.communicator import Communicator
-    from workbench.mpi.communicator_cache import Communicators
+    from workbench.mpi.communicator_cache import CommunicatorCache
 
     base = MPI.COMM_WORLD.Dup()
     if base.rank in {1, 3}:
         counters = Counters()
-        comm = Communicator(Communicators(base, "counted").get(0, [3, 1], lambda: None), Watch(counters), 5)
+        comm = Communicator(CommunicatorCache(base, "counted").get(0, [3, 1], lambda: None), CallState(counters), 5)
         comm.Bcast(z(4), 0)
         comm.send("x", comm.rank)
-        counters.spread()
+        counters.flush_uniform()
         assert counters.sent == {base.rank: [pickled("x"), 1]} | ({1: [32, 1]} if base.rank == 3 else {})
         assert [meeting[:3] for meeting in counters.meetings] == [(5, STEP, "Bcast")]
     await end.gather()
@@ -101,7 +101,7 @@ async def test_ranks_that_meet_say_so_by_the_same_key_and_number(end: End):
     assert len(set(keys)) == 7
     assert all(0 < key < 2**63 for key in keys)
     assert MPI.COMM_WORLD.rank == ours.rank
-    ours.free_offspring()
+    ours.free_derived()
     plain.Free()
 
 
@@ -149,7 +149,7 @@ async def test_who_sends_and_who_receives_a_message_meet(end: End):
     for _, _, what, entered, left in (*told[1], *told[2]):
         assert left >= entered
         assert left == entered or what not in {"isend", "Isend"}
-    ours.free_offspring()
+    ours.free_derived()
     plain.Free()
 
 
@@ -169,15 +169,15 @@ async def test_of_many_meetings_all_ranks_keep_some_that_they_have_in_common(end
 
 @on_ranks
 async def test_a_call_that_is_ended_has_been_counted_and_has_sent_nothing(end: End):
-    from workbench.mpi.call_state import CallEnded
+    from workbench.mpi.call_state import CallCancelled
 
     plain, ours = communicators()
     counters = ours.watch.counters = Counters()
     if ours.rank == 0:
         threading.Timer(0.01, ours.watch.end, ["because"]).start()
-        with pytest.raises(CallEnded):
+        with pytest.raises(CallCancelled):
             ours.Allgather(z(2), z(8))
-        with pytest.raises(CallEnded):
+        with pytest.raises(CallCancelled):
             ours.Barrier()
         assert [*counters.operations] == ["Allgather"]
         assert counters.operations["Allgather"][:2] == [1, 0]

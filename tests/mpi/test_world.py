@@ -36,10 +36,10 @@ def _run(ranks: int, body: str) -> list[str]:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_what_rank_0_reads_is_shared_with_all(ranks: int) -> None:
     body = f"""
-context = on_thread(world.open_world, {ranks}, 2, thread)
+context = on_thread(world.init_mpi, {ranks}, 2, thread)
 soon = time.monotonic() + 30
-line = on_thread(world.share, context, lambda: "tls://" + "é" * 100 + f":{{context.rank}}", soon)
-on_thread(world.meet, context, soon)
+line = on_thread(world.broadcast_line, context, lambda: "tls://" + "é" * 100 + f":{{context.rank}}", soon)
+on_thread(world.barrier, context, soon)
 tell(context.rank, context.size, context.world, context.node_ranks, len(line), line[-2:])
 """
     assert _run(ranks, body) == [f"{rank} {ranks} 2 {ranks} 108 :0" for rank in range(ranks)]
@@ -48,7 +48,7 @@ tell(context.rank, context.size, context.world, context.node_ranks, len(line), l
 def test_a_world_of_another_size_than_was_started_is_refused() -> None:
     body = """
 try:
-    on_thread(world.open_world, 8, 0, thread)
+    on_thread(world.init_mpi, 8, 0, thread)
 except Exception as error:
     tell(type(error).__name__, str(error)[:48])
 """
@@ -57,16 +57,16 @@ except Exception as error:
 
 def test_ranks_wait_for_each_other_only_until_the_deadline() -> None:
     body = """
-context = on_thread(world.open_world, 2, 0, thread)
+context = on_thread(world.init_mpi, 2, 0, thread)
 if context.rank == 0:
     try:
-        on_thread(world.meet, context, time.monotonic() + 0.2)
+        on_thread(world.barrier, context, time.monotonic() + 0.2)
     except TimeoutError as error:
         tell(error)
     on_thread(context.cells.Barrier)
 else:
     on_thread(context.cells.Barrier)
-    on_thread(world.meet, context, time.monotonic() + 30)
+    on_thread(world.barrier, context, time.monotonic() + 30)
     tell("met")
 """
     assert _run(2, body) == [
@@ -77,7 +77,7 @@ else:
 
 def test_the_three_communicators_do_not_hear_each_other() -> None:
     body = """
-context = on_thread(world.open_world, 2, 0, thread)
+context = on_thread(world.init_mpi, 2, 0, thread)
 
 def talk():
     comms = [context.transport, context.spmd, context.cells]

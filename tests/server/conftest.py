@@ -87,7 +87,7 @@ async def verbs(monkeypatch):
             made.append(Process([sys.executable, "-c", code]))
             return made[-1]
 
-    monkeypatch.setattr(actions, "Surroundings", Verbs)
+    monkeypatch.setattr(actions, "ExecutionContext", Verbs)
     yield made
     for process in made:
         await process.kill()

@@ -11,15 +11,15 @@ from support.processes import DEADLINE, kill
 
 from workbench.deploy import ended, registry
 from workbench.server import state
-from workbench.server.blocking_files import FilesSilent
-from workbench.server.heartbeats import Pulses
-from workbench.server.state import Board
-from workbench.server.survey import Survey
+from workbench.server.blocking_files import FilesystemTimeout
+from workbench.server.heartbeats import Heartbeats
+from workbench.server.state import StateFeed
+from workbench.server.survey import RegistryScanner
 
 pytestmark = pytest.mark.usefixtures("own_registry")
 
 
-class Slow(Survey):
+class Slow(RegistryScanner):
     """Has read when it is `reading`, and says what, or fails, when it `answers`."""
 
     def __init__(self):
@@ -41,18 +41,18 @@ class Slow(Survey):
 async def slow(monkeypatch):
     """Return the survey of the boards that are made now."""
     its = Slow()
-    monkeypatch.setattr(state, "Survey", lambda: its)
+    monkeypatch.setattr(state, "RegistryScanner", lambda: its)
     yield its
     its.answers.set()
 
 
 async def test_all_who_ask_while_it_is_looked_share_the_next_look_which_none_of_them_ends(slow, cluster):
-    its = Board()
-    first = asyncio.create_task(its.look())
+    its = StateFeed()
+    first = asyncio.create_task(its.refresh())
     await asyncio.to_thread(slow.reading.wait, DEADLINE)
     cluster("new")
 
-    asking = [asyncio.create_task(its.look()) for _ in range(20)]
+    asking = [asyncio.create_task(its.refresh()) for _ in range(20)]
     await asyncio.sleep(0)
     leaving = asking.pop()
     leaving.cancel()
@@ -66,36 +66,36 @@ async def test_all_who_ask_while_it_is_looked_share_the_next_look_which_none_of_
 
 async def test_all_who_ask_while_files_hang_hear_of_it_at_once_and_who_asks_later_when_it_is_over(slow, cluster):
     cluster("there")
-    its = Board()
-    first = asyncio.create_task(its.look())
+    its = StateFeed()
+    first = asyncio.create_task(its.refresh())
     await asyncio.to_thread(slow.reading.wait, DEADLINE)
 
-    asking = [first, *(asyncio.create_task(its.look()) for _ in range(20))]
+    asking = [first, *(asyncio.create_task(its.refresh()) for _ in range(20))]
     await asyncio.sleep(0)
-    slow.failure = FilesSilent("they hang")
+    slow.failure = FilesystemTimeout("they hang")
     slow.answers.set()
 
     assert {str(told) for told in await asyncio.gather(*asking, return_exceptions=True)} == {"they hang"}
     assert slow.looks == 1
     slow.failure = None
-    assert set((await its.look()).clusters) == {"there"}
+    assert set((await its.refresh()).clusters) == {"there"}
 
 
 @pytest.mark.usefixtures("verbs")
 async def test_while_files_hang_what_is_being_done_is_told_as_it_is_now(slow, cluster):
     record = cluster("busy")
-    its = Board()
+    its = StateFeed()
     slow.answers.set()
-    await its.look()
+    await its.refresh()
     slow.answers.clear()
     slow.reading.clear()
-    hanging = asyncio.create_task(its.look())
+    hanging = asyncio.create_task(its.refresh())
     await asyncio.to_thread(slow.reading.wait, DEADLINE)
 
     its.changes.begin(record, "scale", ["4"])
-    slow.failure = FilesSilent("they hang")
+    slow.failure = FilesystemTimeout("they hang")
     slow.answers.set()
-    with pytest.raises(FilesSilent):
+    with pytest.raises(FilesystemTimeout):
         await hanging
 
     assert its.known.clusters["busy"]["busy"] == "scaling"
@@ -104,18 +104,18 @@ async def test_while_files_hang_what_is_being_done_is_told_as_it_is_now(slow, cl
 
 async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with_the_reason(verbs, cluster):
     record = cluster("there")
-    its = Board()
+    its = StateFeed()
     its.changes.begin(record, "scale", ["4"])
     [verb] = verbs
     its._awake.clear()
     kill(verb.pid)
     await its._awake.wait()
-    before = await its.look()
+    before = await its.refresh()
 
     with unreadable():
         for _ in range(2):
-            meanwhile = await its.look()
-    after = await its.look()
+            meanwhile = await its.refresh()
+    after = await its.refresh()
 
     assert before.clusters["there"]["error"]
     assert before.clusters == meanwhile.clusters == after.clusters
@@ -128,19 +128,19 @@ async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with
 async def test_of_a_registry_that_could_never_be_read_the_reason_is_told_and_no_cluster(cluster):
     cluster("hidden")
     with unreadable():
-        state = await Board().look()
+        state = await StateFeed().refresh()
 
     assert (state.clusters, [its["name"] for its in state.broken]) == ({}, [""])
 
 
 async def test_browsers_are_told_of_an_end_once(cluster):
     record = cluster("was")
-    its = Board()
-    before = await its.look()
+    its = StateFeed()
+    before = await its.refresh()
     ended.note(record, ended.FAILED, "rank 1 died")
     registry.remove(record)
 
-    state = await its.look()
+    state = await its.refresh()
 
     assert before.whole()["ended"] == []
     (told,) = state.whole()["ended"]
@@ -148,10 +148,10 @@ async def test_browsers_are_told_of_an_end_once(cluster):
     change = state.since(before)
     assert (change["gone"], change["ended"]) == (["was"], [told])
     cluster("new")
-    assert "ended" not in (await its.look()).since(state)
+    assert "ended" not in (await its.refresh()).since(state)
 
 
-class Seen(Pulses):
+class Seen(Heartbeats):
     """Asks no head."""
 
     async def _run(self):
@@ -162,9 +162,9 @@ class Seen(Pulses):
 async def looks(monkeypatch):
     """Return a board that looks seldom unless somebody sees it, and a queue of its looks."""
     looks: asyncio.Queue[None] = asyncio.Queue()
-    monkeypatch.setattr(state, "Pulses", Seen)
-    its = Board(0.01, 1000.0)
-    look = its.look
+    monkeypatch.setattr(state, "Heartbeats", Seen)
+    its = StateFeed(0.01, 1000.0)
+    look = its.refresh
 
     async def counted():
         try:
@@ -172,7 +172,7 @@ async def looks(monkeypatch):
         finally:
             looks.put_nowait(None)
 
-    its.look = counted
+    its.refresh = counted
     with its.watching():
         await asyncio.wait_for(looks.get(), DEADLINE)
         yield its, looks
@@ -208,7 +208,7 @@ async def test_the_registry_is_looked_at_often_while_something_is_done_to_a_clus
 
 
 async def test_who_watches_the_clusters_ends_with_the_last_browser_also_in_the_moment_of_a_change():
-    its = Board()
+    its = StateFeed()
     with its.watching():
         watcher = its._watching
         while not its._fresh:  # noqa: ASYNC110  (as soon as it waits, not a moment later)

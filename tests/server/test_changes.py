@@ -6,24 +6,24 @@ import asyncio
 
 import pytest
 
-from workbench.server.actions import Busy, Changes
+from workbench.server.actions import AlreadyPending, PendingActions
 
 
 @pytest.mark.usefixtures("verbs")
 async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cluster):
     news: asyncio.Queue[None] = asyncio.Queue()
-    its, record = Changes(lambda: news.put_nowait(None)), cluster("scaled")
+    its, record = PendingActions(lambda: news.put_nowait(None)), cluster("scaled")
 
     its.begin(record, "scale", ["4"])
     for verb in ("scale", "restart"):
-        with pytest.raises(Busy, match="is scaling already"):
+        with pytest.raises(AlreadyPending, match="is scaling already"):
             its.begin(record, verb)
 
     its.dismiss(record.id)
     assert its.told()[record.id]["busy"] == "scaling", "only what is over is dismissed"
     its.begin(record, "stop")
     assert its.told()[record.id]["busy"] == "stopping"
-    with pytest.raises(Busy, match="is stopping already"):
+    with pytest.raises(AlreadyPending, match="is stopping already"):
         its.begin(record, "stop")
     while its.told()[record.id]["busy"]:
         await news.get()
@@ -31,7 +31,7 @@ async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cl
 
 
 async def test_what_was_asked_for_as_the_server_stops_is_done_all_the_same(verbs, cluster):
-    its = Changes(lambda: None)
+    its = PendingActions(lambda: None)
 
     its.begin(cluster("stopped"), "stop")
     its.close()

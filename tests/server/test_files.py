@@ -9,7 +9,7 @@ import pytest
 from support.processes import until
 
 from workbench.server import blocking_files
-from workbench.server.blocking_files import Files, FilesSilent
+from workbench.server.blocking_files import DeadlineReader, FilesystemTimeout
 
 
 @pytest.fixture
@@ -25,25 +25,25 @@ async def test_a_look_that_hangs_keeps_neither_the_event_loop_nor_who_has_asked_
 ):
     monkeypatch.setattr(blocking_files, "_PATIENCE", 0.1)
 
-    with pytest.raises(FilesSilent, match=r"^/the/folder has not answered for 0 s: its file server hangs"):
-        await Files(lambda: "/the/folder").look(hanging.wait)
+    with pytest.raises(FilesystemTimeout, match=r"^/the/folder has not answered for 0 s: its file server hangs"):
+        await DeadlineReader(lambda: "/the/folder").read(hanging.wait)
 
 
 async def test_looks_while_one_hangs_have_no_threads_and_those_that_nobody_awaits_any_more_are_left_out(
     hanging, threads, monkeypatch
 ):
     monkeypatch.setattr(blocking_files, "_PATIENCE", 0.1)
-    its, late = Files(lambda: "it"), []
+    its, late = DeadlineReader(lambda: "it"), []
 
     told = await asyncio.gather(
-        its.look(hanging.wait), *(its.look(late.append, i) for i in range(50)), return_exceptions=True
+        its.read(hanging.wait), *(its.read(late.append, i) for i in range(50)), return_exceptions=True
     )
-    assert {type(each) for each in told} == {FilesSilent}
+    assert {type(each) for each in told} == {FilesystemTimeout}
     assert len(threads()) == 1
 
     monkeypatch.undo()
     hanging.set()
-    assert await its.look(sorted, [2, 1], reverse=True) == [2, 1]
+    assert await its.read(sorted, [2, 1], reverse=True) == [2, 1]
     assert late == []
     assert len(threads()) == 1
 
@@ -54,13 +54,13 @@ async def test_what_the_system_says_is_raised_as_it_is():
 
     for _ in range(2):
         with pytest.raises(TimeoutError, match="the system gives it up") as failed:
-            await Files(lambda: "it").look(fail)
+            await DeadlineReader(lambda: "it").read(fail)
         assert type(failed.value) is TimeoutError
 
 
 async def test_who_leaves_does_not_keep_the_others():
-    its, answers = Files(lambda: "it"), threading.Event()
-    leaving, staying = asyncio.create_task(its.look(answers.wait)), asyncio.create_task(its.look(str, 3))
+    its, answers = DeadlineReader(lambda: "it"), threading.Event()
+    leaving, staying = asyncio.create_task(its.read(answers.wait)), asyncio.create_task(its.read(str, 3))
     await asyncio.sleep(0)
 
     leaving.cancel()
@@ -70,8 +70,8 @@ async def test_who_leaves_does_not_keep_the_others():
 
 
 async def test_its_thread_ends_when_nobody_has_it_any_more(threads):
-    its = Files(lambda: "it")
-    assert await its.look(str, 3) == "3"
+    its = DeadlineReader(lambda: "it")
+    assert await its.read(str, 3) == "3"
     assert len(threads()) == 1
 
     del its

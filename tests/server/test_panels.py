@@ -18,7 +18,7 @@ from workbench.deploy import registry
 from workbench.errors import LaunchError, StartError, StartTimeout
 from workbench.files import node_dirs
 from workbench.server import dashboards
-from workbench.server.dashboards import Panels
+from workbench.server.dashboards import DashboardProcesses
 
 PREFIX = "/workbench/dashboard/a/"
 
@@ -37,8 +37,8 @@ async def new(fake):
     """Return what makes the dashboards of a server, which end with the test."""
     made = []
 
-    def make(**options) -> Panels:
-        made.append(Panels(**options))
+    def make(**options) -> DashboardProcesses:
+        made.append(DashboardProcesses(**options))
         return made[-1]
 
     yield make
@@ -255,4 +255,4 @@ async def test_without_panel_it_is_told_what_to_install(cluster, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
     with pytest.raises(LaunchError, match=r"not installed here: pip install 'panel>="):
-        await Panels().socket(cluster("a"), PREFIX)
+        await DashboardProcesses().socket(cluster("a"), PREFIX)

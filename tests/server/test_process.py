@@ -27,15 +27,15 @@ from workbench.errors import (
     InvalidRequest,
     LaunchError,
     RecordError,
-    SchedulerSilent,
+    SchedulerTimeout,
     StartError,
     StartTimeout,
     WorkbenchError,
 )
 from workbench.hints import Command, Option
-from workbench.server.actions import Busy
-from workbench.server.api import trouble
-from workbench.server.process import Ended, Process, run
+from workbench.server.actions import AlreadyPending
+from workbench.server.api import error_response
+from workbench.server.process import Process, ProcessResult, run
 from workbench.server.subcommand import answer
 
 # It starts one more, says which, and waits.
@@ -61,7 +61,7 @@ async def test_its_end_and_all_that_it_has_printed_are_told(tmp_path):
 
     ended = await run(python(code), 60, directory=tmp_path, environment={"A": "b"})
 
-    assert ended == Ended(3, f"{tmp_path} b\n", "é")
+    assert ended == ProcessResult(3, f"{tmp_path} b\n", "é")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_nobody_waits_for_a_program_whose_file_server_hangs(asleep):
 
     assert process._process.poll() is None, "it was waited for"
     answer()
-    assert await process.ended(60) == Ended(0, "", "")
+    assert await process.ended(60) == ProcessResult(0, "", "")
 
 
 async def test_a_program_whose_file_server_hangs_is_given_up(asleep):
@@ -116,7 +116,7 @@ async def test_the_log_of_a_process_goes_to_the_server_and_is_no_word_of_an_erro
     monkeypatch.setenv("WORKBENCH_LOG", "debug")
     code = "from workbench.log import debug_log as log; log.set_up(); log.started(17, 'x'); raise SystemExit('no MPI')"
 
-    assert await run(python(code), 60) == Ended(1, "", "no MPI\n")
+    assert await run(python(code), 60) == ProcessResult(1, "", "no MPI\n")
 
     assert capfd.readouterr().err.endswith("workbench.process DEBUG started: x, process 17\n")
 
@@ -194,18 +194,20 @@ def test_where_no_file_can_be_opened_for_the_log_that_is_told(monkeypatch):
 )
 def test_the_error_of_a_verb_comes_with_its_fields(error):
     with pytest.raises(WorkbenchError) as raised:
-        answer(Ended(1, json.dumps({"error": error.fields()}), "a warning"), "start")
+        answer(ProcessResult(1, json.dumps({"error": error.fields()}), "a warning"), "start")
 
     assert type(raised.value) is type(error)
     assert raised.value.fields() == error.fields()
 
 
 def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields():
-    error = SchedulerSilent("SLURM does not answer.", hint=("Then: ", Command("stop", "a"), "."))
+    error = SchedulerTimeout("SLURM does not answer.", hint=("Then: ", Command("stop", "a"), "."))
     stopped = Stopped([], [Broken("a", error.fields())])
 
-    with pytest.raises(SchedulerSilent) as raised:
-        answer(Ended(1, json.dumps(asdict(stopped)), "cluster 'a' was not ended: SLURM does not answer."), "stop")
+    with pytest.raises(SchedulerTimeout) as raised:
+        answer(
+            ProcessResult(1, json.dumps(asdict(stopped)), "cluster 'a' was not ended: SLURM does not answer."), "stop"
+        )
 
     assert raised.value.fields() == error.fields()
 
@@ -213,20 +215,22 @@ def test_the_error_of_a_cluster_that_could_not_be_stopped_comes_with_its_fields(
 @pytest.mark.parametrize("field", [{"hint": None}, {"hint": [{"url": "/"}]}, {"hint": [{}]}, {"allowed": 3}])
 def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(field):
     with pytest.raises(WorkbenchError, match=r"^no MPI\.$"):
-        answer(Ended(1, json.dumps({"error": {"kind": "MPINotFound", "message": "no MPI."} | field}), ""), "start")
+        answer(
+            ProcessResult(1, json.dumps({"error": {"kind": "MPINotFound", "message": "no MPI."} | field}), ""), "start"
+        )
 
 
 @pytest.mark.parametrize(
     ("ended", "words"),
     [
         (
-            Ended(1, "", f"a warning\n{TRACE}\n  secret"),
+            ProcessResult(1, "", f"a warning\n{TRACE}\n  secret"),
             r"^`workbench start` broke off .exit code 1.\. See the server's log",
         ),
-        (Ended(1, "", ""), "broke off .exit code 1."),
-        (Ended(2, '{"name": "a"}', ""), "broke off .exit code 2."),
-        (Ended(-9, "", "anything"), "broke off .exit code -9."),
-        (Ended(0, "no JSON", ""), "no JSON"),
+        (ProcessResult(1, "", ""), "broke off .exit code 1."),
+        (ProcessResult(2, '{"name": "a"}', ""), "broke off .exit code 2."),
+        (ProcessResult(-9, "", "anything"), "broke off .exit code -9."),
+        (ProcessResult(0, "no JSON", ""), "no JSON"),
     ],
 )
 def test_a_verb_that_breaks_off_is_told_in_words(ended, words):
@@ -238,20 +242,20 @@ def test_a_verb_that_breaks_off_is_told_in_words(ended, words):
 
 
 def test_a_verb_that_answers_is_understood():
-    assert answer(Ended(0, '{"a": 1}\n', "a warning"), "start", "a") == {"a": 1}
+    assert answer(ProcessResult(0, '{"a": 1}\n', "a warning"), "start", "a") == {"a": 1}
 
 
 @pytest.mark.parametrize("out", ['{"b": 1}', "[]", "null", "3", ""])
 def test_a_verb_of_another_version_is_told(out):
     with pytest.raises(WorkbenchError, match=r"^`workbench start` has answered what this version cannot read\."):
-        answer(Ended(0, out, ""), "start", "a")
+        answer(ProcessResult(0, out, ""), "start", "a")
 
 
 @pytest.mark.parametrize(
     ("error", "status"),
     [
         (ClusterNotFound("a"), 404),
-        (Busy("a"), 409),
+        (AlreadyPending("a"), 409),
         (InvalidRequest("a"), 400),
         (ClusterExists("a"), 400),
         (StartTimeout("a"), 504),
@@ -262,19 +266,19 @@ def test_a_verb_of_another_version_is_told(out):
     ],
 )
 def test_each_error_has_its_status(error, status):
-    assert trouble(error, 500) == (status, "a", "")
+    assert error_response(error, 500) == (status, "a", "")
 
 
 def test_trouble_is_told_for_the_panel_with_its_log_apart():
     error = StartError("no start.", hint=("Use ", Option("timeout"), " or ", Command("stop", "a"), "."), log="the end")
 
-    assert trouble(error, 500) == (502, 'no start. Use "Timeout" or the button "Stop".', "the end")
+    assert error_response(error, 500) == (502, 'no start. Use "Timeout" or the button "Stop".', "the end")
 
 
 def test_a_fault_of_this_server_is_answered_with_500_and_its_words_are_nobodys_business():
     for error in (ValueError("secret"), OSError("secret"), HTTPError(500, "secret"), None):
-        status, words, _ = trouble(error, 500)
+        status, words, _ = error_response(error, 500)
         assert status == 500
         assert "secret" not in words
-    assert trouble(HTTPError(403, "not you"), 403) == (403, "not you", "")
-    assert trouble(HTTPError(405), 405) == (405, "Method Not Allowed", "")
+    assert error_response(HTTPError(403, "not you"), 403) == (403, "not you", "")
+    assert error_response(HTTPError(405), 405) == (405, "Method Not Allowed", "")

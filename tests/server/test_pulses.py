@@ -12,7 +12,7 @@ from support.processes import DEADLINE, gone, line_of, until
 
 from workbench.deploy import certificates, registry
 from workbench.server import heartbeats
-from workbench.server.heartbeats import Pulses
+from workbench.server.heartbeats import Heartbeats
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def new():
     made = []
 
     def make(**options):
-        made.append(Pulses(**options))
+        made.append(Heartbeats(**options))
         return made[-1]
 
     yield make

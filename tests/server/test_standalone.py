@@ -211,7 +211,7 @@ async def test_a_browser_that_is_gone_without_a_word_is_no_viewer_any_more(site,
     ],
 )
 def test_browsers_are_asked_as_often_as_the_site_says(settings, expected):
-    socket = object.__new__(pings.Pinging)
+    socket = object.__new__(pings.PingingWebSocket)
     socket.application = Application(**settings)
 
     assert (socket.ping_interval, socket.ping_timeout) == expected

@@ -17,7 +17,7 @@ from workbench.errors import RecordError
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus, Resources
 from workbench.processes.process_id import ProcessId
 from workbench.server import survey as survey_module
-from workbench.server.survey import Survey
+from workbench.server.survey import RegistryScanner
 
 ELSEWHERE = dataclasses.replace(ProcessId.here(), host="n17", machine="another")
 
@@ -43,12 +43,12 @@ def asked():
 
 def test_a_job_that_waits_tells_why_and_until_when(cluster, asked):
     record = cluster("waits", scheduler="slurm", state="submitted", address=None, resources=Resources(nodes=2))
-    survey = Survey(asked)
-    before = survey.look().clusters["waits"]
+    survey = RegistryScanner(asked)
+    before = survey.scan().clusters["waits"]
     (record.folder / "job.job").write_text("4711\n")
 
     asked.status = JobStatus(JobState.QUEUED, "waiting for resources", start=2e9, label=f"workbench:{record.id}:job")
-    seen = survey.look()
+    seen = survey.scan()
 
     assert (before["state"], before["jobs"], before["reason"]) == ("submitted", [], None)
     its = seen.clusters["waits"]
@@ -64,12 +64,12 @@ def test_a_job_of_another_system_says_nothing_of_a_cluster(cluster, asked):
     record = cluster("training", scheduler="slurm", state="ready", process=ELSEWHERE, job="4711")
     asked.status = JobStatus(JobState.DONE, label="workbench:another:job")
 
-    survey = Survey(asked)
+    survey = RegistryScanner(asked)
 
-    assert survey.look().clusters["training"]["state"] == "ready"
+    assert survey.scan().clusters["training"]["state"] == "ready"
     assert not survey._ended
     asked.status = JobStatus(JobState.TIMEOUT, label=f"workbench:{record.id}:job")
-    its = survey.look().clusters["training"]
+    its = survey.scan().clusters["training"]
     assert (its["state"], its["up"], its["message"]) == ("failed", 0, "its job 4711 has ended: TIMEOUT")
     assert set(survey._ended) == {record.id}
 
@@ -79,7 +79,7 @@ def test_a_head_that_was_killed_is_reported_until_its_record_is_removed(cluster,
     cluster("killed", process=gone, worlds=(World(0, 2, "ready", 2),))
     cluster("closing", process=gone, state="closing", message="the user has stopped it")
 
-    seen = Survey(asked).look().clusters
+    seen = RegistryScanner(asked).scan().clusters
 
     its = seen["killed"]
     assert (its["state"], its["up"]) == ("failed", 0)
@@ -88,36 +88,36 @@ def test_a_head_that_was_killed_is_reported_until_its_record_is_removed(cluster,
 
 
 def test_the_clusters_that_have_ended_are_reported_and_read_only_when_there_is_another(cluster, asked, monkeypatch):
-    survey = Survey(asked)
-    assert survey.look().ended == []
+    survey = RegistryScanner(asked)
+    assert survey.scan().ended == []
     first, second, there = cluster("first"), cluster("second"), cluster("there")
     ended.note(there, ended.STOPPED, "the user has stopped it")  # its record is not removed yet
     ended.note(first, ended.FAILED, "rank 1 died", when=time.time() - 5)
     registry.remove(first)
-    (told,) = survey.look().ended
+    (told,) = survey.scan().ended
     assert (told["id"], told["state"], told["reason"]) == (first.id, "failed", "rank 1 died")
     assert told["logs"] == str(first.logs)
     reads = []
     known = ended.known
     monkeypatch.setattr(ended, "known", lambda: reads.append(1) or known())
 
-    assert survey.look().ended == [told]
+    assert survey.scan().ended == [told]
     assert reads == []
     ended.note(second, ended.ENDED, "idle")
     registry.remove(second)
-    assert [its["name"] for its in survey.look().ended] == ["second", "first"]
+    assert [its["name"] for its in survey.scan().ended] == ["second", "first"]
     assert reads == [1]
     monkeypatch.setattr(survey_module, "_SHOWN", 1)
-    assert [its["name"] for its in survey.look().ended] == ["second"]
+    assert [its["name"] for its in survey.scan().ended] == ["second"]
     ended.folder().chmod(0o755)
-    assert [its["name"] for its in survey.look().ended] == ["second"]
+    assert [its["name"] for its in survey.scan().ended] == ["second"]
 
 
 def test_while_a_scheduler_says_nothing_a_cluster_is_submitted(cluster, asked):
     record = cluster("silent", scheduler="slurm", state="submitted", address=None, message="submitted")
     (record.folder / "job.job").write_text("4711\n")
 
-    its = Survey(asked).look().clusters["silent"]
+    its = RegistryScanner(asked).scan().clusters["silent"]
 
     assert (its["state"], its["message"], its["reason"]) == ("submitted", "submitted", None)
 
@@ -125,7 +125,7 @@ def test_while_a_scheduler_says_nothing_a_cluster_is_submitted(cluster, asked):
 def test_of_a_head_that_can_be_seen_nobody_asks_a_scheduler(cluster, asked):
     cluster("here", scheduler="slurm", job="4711", worlds=(World(0, 2, "ready", 2),))
 
-    seen = Survey(asked).look()
+    seen = RegistryScanner(asked).scan()
 
     assert asked.questions == []
     assert seen.headed == {"here"}
@@ -134,53 +134,53 @@ def test_of_a_head_that_can_be_seen_nobody_asks_a_scheduler(cluster, asked):
 
 def test_a_record_is_read_again_only_when_it_has_changed(cluster, asked, monkeypatch):
     record, read = cluster("once"), []
-    survey, original = Survey(asked), registry.read
+    survey, original = RegistryScanner(asked), registry.read
     monkeypatch.setattr(registry, "read", lambda name: read.append(name) or original(name))
 
-    survey.look(), survey.look()
+    survey.scan(), survey.scan()
     assert read == ["once"]
 
     registry.write(record.replace(message="changed"))
-    assert survey.look().clusters["once"]["message"] == "changed"
+    assert survey.scan().clusters["once"]["message"] == "changed"
     assert read == ["once", "once"]
 
 
 def test_a_record_that_could_not_be_read_is_read_again_though_it_has_not_changed(cluster, asked, monkeypatch):
     cluster("away")
-    survey = Survey(asked)
+    survey = RegistryScanner(asked)
 
     def fail(path):
         raise OSError("its file server is away")
 
     with monkeypatch.context() as away:
         away.setattr(Path, "read_bytes", fail)
-        before = survey.look()
+        before = survey.scan()
 
     assert ([its["name"] for its in before.broken], before.clusters) == (["away"], {})
-    assert set(survey.look().clusters) == {"away"}
+    assert set(survey.scan().clusters) == {"away"}
 
 
 def test_a_record_that_others_can_read_is_told_as_soon_as_it_is(cluster, asked):
     record = cluster("open")
-    survey = Survey(asked)
-    assert set(survey.look().clusters) == {"open"}
+    survey = RegistryScanner(asked)
+    assert set(survey.scan().clusters) == {"open"}
 
     (record.folder / registry.RECORD).chmod(0o644)
-    seen = survey.look()
+    seen = survey.scan()
 
     assert (seen.clusters, [its["name"] for its in seen.broken]) == ({}, ["open"])
     (record.folder / registry.RECORD).chmod(0o600)
-    assert set(survey.look().clusters) == {"open"}
+    assert set(survey.scan().clusters) == {"open"}
 
 
 def test_what_has_ended_is_removed_when_its_starter_could_read_why(cluster, asked, monkeypatch):
     cluster("ended", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}), state="failed", message="why")
-    survey = Survey(asked)
+    survey = RegistryScanner(asked)
 
-    assert survey.look().clusters["ended"]["message"] == "why"
+    assert survey.scan().clusters["ended"]["message"] == "why"
 
     monkeypatch.setattr(survey_module, "_READ", 0.0)
-    until("it is removed", lambda: survey.look().clusters == {})
+    until("it is removed", lambda: survey.scan().clusters == {})
     assert registry.names() == []
 
 
@@ -189,10 +189,10 @@ def test_nobody_waits_for_schedulers_that_are_asked_before_what_has_ended_is_rem
     monkeypatch.setattr(registry, "clean", lambda: asking.set() or waited.append(answered.wait(DEADLINE)))
     monkeypatch.setattr(survey_module, "_READ", 0.0)
     cluster("ended", process=ProcessId(**{**vars(ProcessId.here()), "pid": 2**22 + 1}))
-    survey = Survey(asked)
+    survey = RegistryScanner(asked)
 
-    until("they are asked", lambda: survey.look() and asking.is_set())
-    assert set(survey.look().clusters) == {"ended"}
+    until("they are asked", lambda: survey.scan() and asking.is_set())
+    assert set(survey.scan().clusters) == {"ended"}
 
     answered.set()
     until("they have answered in time", lambda: waited == [True])
@@ -202,7 +202,7 @@ def test_a_cluster_of_a_scheduler_that_this_version_does_not_know_hides_no_other
     cluster("known")
     cluster("later", scheduler="lsf")
 
-    seen = Survey(asked).look()
+    seen = RegistryScanner(asked).scan()
 
     assert set(seen.clusters) == {"known"}
     assert [its["name"] for its in seen.broken] == ["later"]
@@ -211,9 +211,9 @@ def test_a_cluster_of_a_scheduler_that_this_version_does_not_know_hides_no_other
 
 def test_a_registry_that_cannot_be_read_is_not_taken_for_an_empty_one(cluster, asked):
     cluster("hidden")
-    survey = Survey(asked)
+    survey = RegistryScanner(asked)
 
     with unreadable(), pytest.raises(RecordError, match="a folder of yours"):
-        survey.look()
+        survey.scan()
 
-    assert set(survey.look().clusters) == {"hidden"}
+    assert set(survey.scan().clusters) == {"hidden"}

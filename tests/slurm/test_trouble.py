@@ -15,7 +15,7 @@ from workbench import MPICluster
 from workbench.commands import actions
 from workbench.deploy import registry
 from workbench.deploy.stop import stop
-from workbench.errors import HeadUnreachable, InvalidRequest, JobRejected, SchedulerSilent, StartError
+from workbench.errors import HeadUnreachable, InvalidRequest, JobRejected, SchedulerTimeout, StartError
 
 NAME = "troubled"
 HELD = ["--hold"]
@@ -99,7 +99,7 @@ def test_what_is_malformed_reaches_no_scheduler(options, sentence, tmp_path):
 def test_a_scheduler_that_is_down(slurm):
     slurm.stop_controller()
     try:
-        sentence = refused(SchedulerSilent)
+        sentence = refused(SchedulerTimeout)
     finally:
         slurm.start_controller()
     slurm.wait_up()
@@ -120,7 +120,7 @@ def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
     slurm.freeze_controller()
     try:
         with dask.config.set({"workbench.submit-timeout": "1 s", "workbench.scheduler-timeout": "1 s"}):
-            sentence = refused(SchedulerSilent, extra=HELD)
+            sentence = refused(SchedulerTimeout, extra=HELD)
     finally:
         slurm.start_controller()
     assert sentence.startswith(
@@ -142,7 +142,7 @@ def test_while_the_scheduler_is_away_a_job_is_neither_forgotten_nor_given_up(slu
     try:
         with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
             assert [cluster.name for cluster in actions.listing().clusters] == [NAME]
-            with pytest.raises(SchedulerSilent, match=r"scancel did not answer|is not cancelled"):
+            with pytest.raises(SchedulerTimeout, match=r"scancel did not answer|is not cancelled"):
                 stop(registry.read(NAME))
         assert registry.names() == [NAME]
     finally:

@@ -23,7 +23,7 @@ from distributed import Client
 
 from workbench import MPICluster, run_on_ranks
 from workbench.errors import CollectiveFailed, InvalidRequest
-from workbench.mpi.call_state import CallEnded
+from workbench.mpi.call_state import CallCancelled
 
 # Tests, as patterns, that need not come to the same, and why.
 EXPECTED = {
@@ -135,7 +135,7 @@ def outcomes(ranks: int, patterns: list[str], *, plain: bool) -> dict[str, str]:
                     calls.extendleft([test] for test in reversed(tests))
                 else:
                     # unittest takes the end of a call for an error of the test
-                    late = isinstance(error, CollectiveFailed) or CallEnded.__name__ in str(error)
+                    late = isinstance(error, CollectiveFailed) or CallCancelled.__name__ in str(error)
                     found[tests[0]] = "hangs" if late else "failed"
                     print(f"{'control' if plain else 'call'}: {tests[0]}: {found[tests[0]]}: {error}", flush=True)
     return found

@@ -48,7 +48,7 @@ def started(case: Callable[[Any], Any], comm: Any, expected: Messages) -> Counte
     counters = comm.watch.counters = Counters()
     case(comm)
     comm.watch.counters = None
-    counters.spread()
+    counters.flush_uniform()
     row = {rank: [0, 0] for rank in RANKS}
     for rank, (nbytes, messages) in counters.sent.items():
         row[rank] = [row[rank][0] + nbytes, row[rank][1] + messages]
@@ -84,7 +84,7 @@ async def check(end: End, cases: dict[str, Case], prepare: Callable[[Any], Any] 
         operation = name.split(" ", maxsplit=1)[0]
         assert counters.operations[operation][0], (name, counters.operations)
         await end.gather()
-    ours.free_offspring()
+    ours.free_derived()
     plain.Free()
 
 

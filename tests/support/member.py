@@ -128,7 +128,7 @@ def main(**_: Any) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2)
     thread = SpmdThread()
-    context = thread.submit(world.open_world, int(ranks), 0, thread).result(DEADLINE)
+    context = thread.submit(world.init_mpi, int(ranks), 0, thread).result(DEADLINE)
     comm.join(context.transport, path)
     there = socket.socket(socket.AF_UNIX)
     there.connect(path)

@@ -16,10 +16,10 @@ def communicators() -> tuple[Any, Any]:
     """Return a plain communicator of all ranks, and one of ours; collective."""
     from mpi4py import MPI
 
-    from workbench.mpi.call_state import Watch
+    from workbench.mpi.call_state import CallState
     from workbench.mpi.communicator import Communicator
 
-    return MPI.COMM_WORLD.Dup(), Communicator(MPI.COMM_WORLD.Dup(), Watch())
+    return MPI.COMM_WORLD.Dup(), Communicator(MPI.COMM_WORLD.Dup(), CallState())
 
 
 async def same(end: End, cases: Mapping[str, Case]) -> None:
@@ -32,7 +32,7 @@ async def same(end: End, cases: Mapping[str, Case]) -> None:
         # a case that has gone wrong on one rank is not to hang the next
         await end.gather()
     assert ours.watch.count >= len(cases)
-    ours.free_offspring()
+    ours.free_derived()
     plain.Free()
 
 

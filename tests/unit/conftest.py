@@ -7,7 +7,7 @@ import pytest
 from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
-from workbench.placement.head import guard
+from workbench.placement.head import protect_pinned
 
 # A machine that has other work needs longer for an example than Hypothesis allows.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,7 +41,7 @@ def local_cluster():
             dashboard_address=":0",
         ) as cluster,
     ):
-        guard(cluster.scheduler)
+        protect_pinned(cluster.scheduler)
         yield cluster
 
 

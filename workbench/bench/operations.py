@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench.bench.report import alternate
-from workbench.mpi.call_state import Watch
+from workbench.mpi.call_state import CallState
 from workbench.mpi.communicator import Communicator
 from workbench.rank.world import wait
 
@@ -69,7 +69,7 @@ def measure(sizes: list[int], seconds: float) -> list[dict[str, Any]]:
 def _row(name: str, prepare: Prepare, comm: MPI.Intracomm, count: int, seconds: float) -> dict[str, Any]:
     x = np.arange(count, dtype=float) + comm.rank
     arrays, objects, expected, divisor = prepare(comm, x)
-    ours = Communicator(comm, Watch())
+    ours = Communicator(comm, CallState())
     # Of the same arrays, by either communicator: where memory lies makes more of a difference than what is measured.
     calls: dict[str, Callable[[], Any]] = {
         "numpy": lambda: arrays(comm), "ours": lambda: arrays(ours), "pickle": lambda: objects(comm),

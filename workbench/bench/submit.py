@@ -26,7 +26,7 @@ from workbench.bench.report import Report, alternate, machine, positive
 from workbench.deploy import jobs
 from workbench.deploy.job_spec import job_spec
 from workbench.deploy.request import request
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 from workbench.errors import LaunchError
 from workbench.launch import command, mpi_library
 from workbench.launch.environment import scrub
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> Report:
         "extra": [_LATER],
     }
     facts = machine(mpi_library.find()) | {
-        "scheduler": command.ask(["sbatch", "--version"]).words,
+        "scheduler": command.ask(["sbatch", "--version"]).describe,
         "ranks": options.ranks,
     }
     measure = dict(zip(ARMS, (_new_process, _same_process, _sbatch), strict=True))
@@ -156,7 +156,7 @@ def _same_process(asked: dict[str, Any]) -> list[dict[str, Any]]:
     started = []
 
     def submit() -> None:
-        started.append(Job(request(**asked), renamable=False))
+        started.append(ClusterStarter(request(**asked), renamable=False))
         started[0].submit()
 
     try:

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.cells import protocol
-from workbench.cells.engine_client import EngineLink, Item
+from workbench.cells.engine_client import CellOutput, EngineClient
 from workbench.cells.result import CellResult
 from workbench.cells.run_cell import RunCell
 from workbench.collective import broadcast
 from workbench.collective.protocol import WHERE
-from workbench.collective.serialize import pack
-from workbench.collective.watchdog import Hang
+from workbench.collective.serialize import dumps
+from workbench.collective.watchdog import StallDetector
 from workbench.errors import CollectiveFailed, HeadUnreachable, InvalidRequest, PlacementError, RankLost, WorkbenchError
 from workbench.placement import pinning
-from workbench.placement.ready import computed
+from workbench.placement.ready import wait_computed
 from workbench.session import notebook
 from workbench.session.current_client import current_client
 from workbench.session.head_client import ClientHead
@@ -51,7 +51,7 @@ _BROADCAST = 2.0
 _PURPOSE = "a cell"
 
 # By client and world.
-_links: weakref.WeakKeyDictionary[Client, dict[int, EngineLink]] = weakref.WeakKeyDictionary()
+_links: weakref.WeakKeyDictionary[Client, dict[int, EngineClient]] = weakref.WeakKeyDictionary()
 
 
 def run(
@@ -63,7 +63,7 @@ def run(
     client: Client | None = None,
     timeout: float | str | None = None,
     values: bool = False,
-    show: Callable[[int, Item], None] | None = None,
+    show: Callable[[int, CellOutput], None] | None = None,
 ) -> CellResult:
     """Run a cell of code on all ranks of a world at once, and return how it went.
 
@@ -117,7 +117,7 @@ def run(
         link = _link(client, world, granted)
         result = CellResult(world, list(granted["ranks"]))
         what = RunCell(cell, code, config.size("cells.result-limit") if values else None)
-        _Course(client, link, result, granted["idents"], what).follow(seconds, Hang(patience), show)
+        CellRun(client, link, result, granted["idents"], what).follow(seconds, StallDetector(patience), show)
     except BaseException:
         _call_off(client, cell, "its notebook gave up")
         raise
@@ -180,17 +180,17 @@ def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> prot
     from workbench.placement import sources
 
     if is_dask_collection(value):
-        if sources.placed_per(value) is None:
+        if sources.placed_by(value) is None:
             raise PlacementError(
-                f"{name!r} is {sources.describe(value)} that is not placed, so no rank has a block of its own: "
+                f"{name!r} is {sources.type_name(value)} that is not placed, so no rank has a block of its own: "
                 f"{name} = workbench.place({name})"
             )
         futures = sources.futures_in(value)
-        client.sync(computed, futures, f"a block of {name}")
-        pins = pinning.located(client, futures)
+        client.sync(wait_computed, futures, f"a block of {name}")
+        pins = pinning.locate(client, futures)
         return {"blocks": {pin.address: future.key for future, pin in zip(futures, pins, strict=True) if pin}}
     if isinstance(value, Future):
-        client.sync(computed, [value], f"the value of {name}")
+        client.sync(wait_computed, [value], f"the value of {name}")
         return {"key": value.key}
     parcel = _parcel(name, value) if sizeof(value) <= _AT_MOST else None
     if parcel is not None and len(parcel) > _AT_MOST:
@@ -209,12 +209,12 @@ def _how(client: Client, name: str, value: Any, sent: list[Future[Any]]) -> prot
 
 def _parcel(name: str, value: Any) -> bytes:
     try:
-        return pack(value)
+        return dumps(value)
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
         from workbench.placement import sources
 
         raise InvalidRequest(
-            f"{name!r}, {sources.describe(value)}, cannot be sent to the ranks: {type(error).__name__}: {error}"
+            f"{name!r}, {sources.type_name(value)}, cannot be sent to the ranks: {type(error).__name__}: {error}"
         ) from None
 
 
@@ -245,7 +245,7 @@ async def _begin(
     client: Client, cell: str, world: int, ranks: Sequence[int] | None, names: dict[str, protocol.How]
 ) -> protocol.Granted:
     # Its import takes as long as engines need to start.
-    importing = asyncio.ensure_future(asyncio.to_thread(EngineLink.prepare))
+    importing = asyncio.ensure_future(asyncio.to_thread(EngineClient.prepare))
     message: protocol.Begin = {
         "cell": cell,
         "client": client.id,
@@ -261,17 +261,17 @@ async def _begin(
     return granted
 
 
-def _link(client: Client, world: int, granted: protocol.Granted) -> EngineLink:
+def _link(client: Client, world: int, granted: protocol.Granted) -> EngineClient:
     """Return the connection to the engines of a world, made if need be."""
     _close_unused()
     links, told = _links.setdefault(client, {}), granted["connection"]
     if (old := links.get(world)) is not None and old.connection != told:
         links.pop(world).close()  # of an earlier start of the world
     if world not in links:
-        links[world] = EngineLink(told)
+        links[world] = EngineClient(told)
         # At the exit of the process there is nobody to disconnect for.
         weakref.finalize(client, links[world].close).atexit = False
-    links[world].reach({int(rank): ident for rank, ident in granted["idents"].items()})
+    links[world].wait_until_reachable({int(rank): ident for rank, ident in granted["idents"].items()})
     return links[world]
 
 
@@ -291,7 +291,7 @@ def _call_off(client: Client, cell: str, reason: str) -> None:
 # -- a cell that runs ------------------------------------------------------------------------------------------
 
 
-class _Course:
+class CellRun:
     """The course of a cell: sent to its engines, and followed until it is over.
 
     Parameters
@@ -303,26 +303,28 @@ class _Course:
     """
 
     def __init__(
-        self, client: Client, link: EngineLink, result: CellResult, idents: Mapping[int, str], what: RunCell
+        self, client: Client, link: EngineClient, result: CellResult, idents: Mapping[int, str], what: RunCell
     ) -> None:
         self._client, self._result, self._cell = client, result, what.cell
         self._head = ClientHead(client, _PURPOSE)
-        self._said: queue.SimpleQueue[tuple[int, Item] | None] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[tuple[int, CellOutput] | None] = queue.SimpleQueue()
         self._sent = {rank: link.send(idents[rank], what, self._taker(rank)) for rank in result.ranks}
         self._over: Promise[dict[str, Any]] = self._head.submit(protocol.WAIT, cell=what.cell)
         for promise in (self._over, *itertools.chain(*self._sent.values())):
             promise.add_done_callback(lambda _: self._said.put(None))
         self._patience = float("inf")
 
-    def _taker(self, rank: int) -> Callable[[Item], None]:
+    def _taker(self, rank: int) -> Callable[[CellOutput], None]:
         return lambda item: self._said.put((rank, item))
 
-    def follow(self, seconds: float | None, hang: Hang, show: Callable[[int, Item], None] | None) -> None:
+    def follow(
+        self, seconds: float | None, hang: StallDetector, show: Callable[[int, CellOutput], None] | None
+    ) -> None:
         """Take in what the ranks say until it is over, or has had its time."""
         result, deadline = self._result, float("inf") if seconds is None else time.monotonic() + seconds
         result.outputs = {rank: [] for rank in result.ranks}
         while not self._is_over():
-            if hang.is_due() and (words := hang.words(self._where())):
+            if hang.is_due() and (words := hang.report(self._where())):
                 print(f"the cell: {words}", flush=True)  # noqa: T201  (for whoever waits)
             if time.monotonic() > deadline:
                 deadline, result.timed_out = float("inf"), True
@@ -346,7 +348,7 @@ class _Course:
         its = {rank: told for rank, told in places.items() if told and rank in self._result.ranks}
         return {rank: told for rank, told in its.items() if told.get("cell") == self._cell or told.get("silent")}
 
-    def _take(self, timeout: float, show: Callable[[int, Item], None] | None) -> None:
+    def _take(self, timeout: float, show: Callable[[int, CellOutput], None] | None) -> None:
         """Take in one output, if one comes in time."""
         try:
             said = self._said.get(timeout=max(0.0, timeout))

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from workbench.cells import protocol
-from workbench.collective.rank_rpc import Asking, all_of
+from workbench.collective.rank_rpc import RankRPC, gather_or_cancel
 from workbench.errors import CollectiveFailed
 from workbench.files import node_dirs
 from workbench.hints import Command
@@ -28,7 +28,7 @@ _ANSWER = 45.0
 _END = 5.0
 
 
-async def ask(asking: Asking, rank: int, operation: str, **told: Any) -> Any:
+async def ask(asking: RankRPC, rank: int, operation: str, **told: Any) -> Any:
     """Ask a rank for a step on the way to a cell, with a deadline, and return its answer."""
     try:
         async with asyncio.timeout(_ANSWER):
@@ -60,7 +60,7 @@ class Engines:
         self._ready: dict[str, str] = {}
         self._starting = asyncio.Lock()
 
-    async def ready(self, ranks: Asking) -> protocol.Reach:
+    async def ready(self, ranks: RankRPC) -> protocol.Reach:
         """Have engines run on the ranks, whoever asks first; return how clients connect to them.
 
         Parameters
@@ -72,8 +72,10 @@ class Engines:
         async with self._starting:
             new = [rank for rank, address in ranks.ranks.items() if address not in self._ready]
             if new:
-                await all_of([self._control(), *(ask(ranks, rank, protocol.WARM) for rank in new)])
-                told = await all_of(ask(ranks, rank, protocol.ENGINE, connection=self._told["engine"]) for rank in new)
+                await gather_or_cancel([self._control(), *(ask(ranks, rank, protocol.WARM) for rank in new)])
+                told = await gather_or_cancel(
+                    ask(ranks, rank, protocol.ENGINE, connection=self._told["engine"]) for rank in new
+                )
                 self._ready |= {ranks.ranks[rank]: ident for rank, ident in zip(new, told, strict=True)}
             if self._process is None or self._process.returncode is not None:
                 raise CollectiveFailed(
@@ -90,7 +92,7 @@ class Engines:
         folder = node_dirs.spill(self._record.id) / f"controller-{self._name}"
         address = self._address.partition("://")[2].rpartition(":")[0]
         program = [sys.executable, "-m", "workbench.cells.controller", "--address", address, "--folder", str(folder)]
-        tied = [*parent_death.words(str(folder)), *program]
+        tied = [*parent_death.command_line(str(folder)), *program]
         path = self._record.logs / "controller.log"
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

@@ -9,7 +9,7 @@ from concurrent.futures import Future as Promise
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.cells.run_cell import Echo, RunCell
+from workbench.cells.run_cell import Ping, RunCell
 from workbench.errors import HeadUnreachable
 
 # Seconds for engines to answer the first time, and for one try.
@@ -18,7 +18,7 @@ _TRY = 0.25
 
 
 @dataclass(frozen=True)
-class Item:
+class CellOutput:
     """One output of a rank."""
 
     kind: str
@@ -31,7 +31,7 @@ class Item:
     """Of what is displayed."""
 
 
-class EngineLink:
+class EngineClient:
     """A connection to the controller of a world.
 
     Parameters
@@ -55,7 +55,7 @@ class EngineLink:
         """Import what it needs."""
         import ipyparallel  # noqa: F401
 
-    def reach(self, idents: Mapping[int, str]) -> None:
+    def wait_until_reachable(self, idents: Mapping[int, str]) -> None:
         """Return when the way to the engines and back is open: what is sent earlier is dropped in silence.
 
         Raises
@@ -86,9 +86,9 @@ class EngineLink:
         )
 
     def _echo(self, ident: str) -> tuple[Promise[Any], Promise[Any]]:
-        return self._send(ident, Echo(), lambda _: None)
+        return self._send(ident, Ping(), lambda _: None)
 
-    def send(self, ident: str, cell: RunCell, take: Callable[[Item], None]) -> tuple[Promise[Any], Promise[Any]]:
+    def send(self, ident: str, cell: RunCell, take: Callable[[CellOutput], None]) -> tuple[Promise[Any], Promise[Any]]:
         """Send a cell to an engine.
 
         Parameters
@@ -129,12 +129,12 @@ def _came(echo: tuple[Promise[Any], Promise[Any]]) -> bool:
     return all(each.done() for each in echo)
 
 
-def _item(message: dict[str, Any]) -> Item | None:
+def _item(message: dict[str, Any]) -> CellOutput | None:
     """Make an output of a message of Jupyter, or None if it is none."""
     kind, content = message["header"]["msg_type"], message["content"]
     if kind == "stream":
-        return Item(content["name"], content["text"])
+        return CellOutput(content["name"], content["text"])
     if kind in {"display_data", "execute_result", "update_display_data"}:
         shown = "result" if kind == "execute_result" else "display"
-        return Item(shown, data=content["data"], metadata=content.get("metadata") or {})
+        return CellOutput(shown, data=content["data"], metadata=content.get("metadata") or {})
     return None

@@ -19,9 +19,9 @@ from workbench.cells import protocol
 from workbench.cells.controller_process import Engines, ask
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.protocol import part
-from workbench.collective.queue import Collectives, Turn, gone, just_being
+from workbench.collective.queue import CallQueue, Turn, gone, just_being
 from workbench.collective.rank_locations import ranges
-from workbench.collective.rank_rpc import Asking, all_of, room
+from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room
 from workbench.errors import CollectiveFailed, InvalidRequest, PlacementError, RankLost
 from workbench.hints import Command
 from workbench.placement.head import drop_copies
@@ -95,7 +95,7 @@ class Cells(SchedulerPlugin):
     ) -> None:
         self._scheduler, self._worlds, self._record, self._run = scheduler, worlds, record, run
         self._began = began
-        self._turns = Collectives()
+        self._turns = CallQueue()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
         self._called_off = Cancelled(_REMEMBER)
@@ -164,7 +164,7 @@ class Cells(SchedulerPlugin):
         place = self._worlds.get(world)
         if place is None or 0 not in place.present or self._turns.is_taken(place):
             return []
-        asking = Asking(self._scheduler, world, self._worlds.members(place), "a completion")
+        asking = RankRPC(self._scheduler, world, self._worlds.members(place), "a completion")
         found: list[str] = await ask(asking, 0, protocol.COMPLETE, text=text)
         return found
 
@@ -208,7 +208,7 @@ class Cells(SchedulerPlugin):
             self._drop_copies(cell)
             if cell.broken:
                 self._generations[cell.world] += 1
-                self._turns.abandon(cell.world)
+                self._turns.retire_communicator(cell.world)
 
     async def _get_ready(self, cell: _Cell) -> protocol.Granted:
         world, objects = cell.world, cell.asked["names"]
@@ -216,7 +216,7 @@ class Cells(SchedulerPlugin):
         everyone = self._worlds.members(world)
         cell.addresses = {rank: everyone[rank] for rank in ranks}
         names = {rank: {name: self._on_rank(cell, name, rank) for name in objects} for rank in ranks}
-        asking = Asking(self._scheduler, world.index, everyone, "a cell")
+        asking = RankRPC(self._scheduler, world.index, everyone, "a cell")
         given = self._given.setdefault(world, {})
         for how in objects.values():
             given |= {how["blocks"][address]: address for address in cell.addresses.values() if "blocks" in how}
@@ -238,7 +238,7 @@ class Cells(SchedulerPlugin):
             async with admitted:
                 await ask(asking, rank, protocol.PREPARE, **message)
 
-        await all_of(map(prepare, ranks))
+        await gather_or_cancel(map(prepare, ranks))
         return {**told, "ranks": ranks, "size": world.ranks}
 
     def _drop_copies(self, cell: _Cell) -> None:
@@ -342,7 +342,7 @@ class Cells(SchedulerPlugin):
     def _tell(self, cell: _Cell, reason: str, *, interrupt: bool) -> None:
         running = {rank: cell.addresses[rank] for rank in cell.running}
         message: protocol.End = {"cell": cell.id, "reason": reason, "interrupt": interrupt}
-        Asking(self._scheduler, cell.world.index, running, "a cell").tell(protocol.END, **message)
+        RankRPC(self._scheduler, cell.world.index, running, "a cell").tell(protocol.END, **message)
 
 
 def _was_called_off() -> str:

@@ -18,13 +18,13 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.display import display
 
 from workbench.cells import client as cells_client
-from workbench.cells.output import Shown, Tagged, as_text, failures, grouped, labelled
+from workbench.cells.output import LinePrefixer, OutputGroup, as_text, failures, grouped, with_label
 from workbench.errors import InvalidRequest, WorkbenchError, closest, did_you_mean
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from workbench.cells.engine_client import Item
+    from workbench.cells.engine_client import CellOutput
     from workbench.cells.result import CellResult
 
 _AS_RANKS = "0,3 or 0-3"
@@ -96,9 +96,9 @@ class CellMagics(Magics):
         return {word: names[word] for word in words}
 
     def _ran(self, code: str, names: dict[str, Any], given: dict[str, str]) -> CellResult:
-        stream, tagged = "--stream" in given, Tagged()
+        stream, tagged = "--stream" in given, LinePrefixer()
 
-        def show(rank: int, item: Item) -> None:
+        def show(rank: int, item: CellOutput) -> None:
             _show_tagged(rank, item, tagged)
 
         result = cells_client.run(
@@ -135,17 +135,17 @@ class CellMagics(Magics):
         return client if isinstance(client, Client) else None
 
 
-def _show(shown: Shown) -> None:
+def _show(shown: OutputGroup) -> None:
     item = shown.item
     if item.kind in {"stdout", "stderr"}:
-        (sys.stderr if item.kind == "stderr" else sys.stdout).write(labelled(shown))
+        (sys.stderr if item.kind == "stderr" else sys.stdout).write(with_label(shown))
     else:
         sys.stdout.write(f"{shown.label}:\n")
         sys.stdout.flush()
         display(dict(item.data), metadata=dict(item.metadata), raw=True)
 
 
-def _show_tagged(rank: int, item: Item, tagged: Tagged) -> None:
+def _show_tagged(rank: int, item: CellOutput, tagged: LinePrefixer) -> None:
     if item.kind not in {"stdout", "stderr"}:
         sys.stdout.write(tagged.rest(rank))  # a value begins in a line of its own
     item = as_text(item)

@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from workbench.cells.engine_client import Item
+from workbench.cells.engine_client import CellOutput
 from workbench.cells.result import CellResult
 from workbench.collective.rank_locations import ranges
 
 
 @dataclass(frozen=True)
-class Shown:
+class OutputGroup:
     """One piece of what is shown."""
 
     label: str
     """Whose it is: ``"ranks 0-3"``."""
-    item: Item
+    item: CellOutput
 
 
 def label(ranks: Iterable[int]) -> str:
@@ -32,7 +32,7 @@ def label(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}"
 
 
-def labelled(shown: Shown) -> str:
+def with_label(shown: OutputGroup) -> str:
     r"""Return the text of a stream with its label: beside one line, above several.
 
     Examples
@@ -44,7 +44,7 @@ def labelled(shown: Shown) -> str:
     return f"{shown.label}:{' ' if text.count(chr(10)) == 1 else chr(10)}{text}"
 
 
-def grouped(outputs: Mapping[int, list[Item]]) -> list[Shown]:
+def grouped(outputs: Mapping[int, list[CellOutput]]) -> list[OutputGroup]:
     """Group the outputs of ranks: what several of them have said alike comes once.
 
     Parameters
@@ -52,17 +52,17 @@ def grouped(outputs: Mapping[int, list[Item]]) -> list[Shown]:
     outputs
         By rank, in the order in which they came.
     """
-    groups: dict[str, tuple[list[int], list[Item]]] = {}
+    groups: dict[str, tuple[list[int], list[CellOutput]]] = {}
     for rank, items in sorted(outputs.items()):
         merged = list(_merged(items))
         key = json.dumps([(item.kind, item.text, item.data) for item in merged], sort_keys=True, default=str)
         groups.setdefault(key, ([], merged))[0].append(rank)
-    return [Shown(label(ranks), item) for ranks, items in groups.values() for item in items]
+    return [OutputGroup(label(ranks), item) for ranks, items in groups.values() for item in items]
 
 
-def _merged(items: Iterable[Item]) -> Iterator[Item]:
+def _merged(items: Iterable[CellOutput]) -> Iterator[CellOutput]:
     """Join what was written in pieces; a value that is only text is written, too."""
-    before: Item | None = None
+    before: CellOutput | None = None
     for item in items:
         now = as_text(item)
         if before is not None and now.text and before.kind == now.kind:
@@ -77,10 +77,10 @@ def _merged(items: Iterable[Item]) -> Iterator[Item]:
         yield before
 
 
-def as_text(item: Item) -> Item:
+def as_text(item: CellOutput) -> CellOutput:
     """Make a stream of a value that has no other form than text."""
     if item.kind in {"display", "result"} and set(item.data) == {"text/plain"}:
-        return Item("stdout", f"{item.data['text/plain']}\n")
+        return CellOutput("stdout", f"{item.data['text/plain']}\n")
     return item
 
 
@@ -117,13 +117,13 @@ def _by(result: CellResult, status: str) -> list[tuple[str, list[int]]]:
     return list(found.items())
 
 
-class Tagged:
+class LinePrefixer:
     """Output as it comes, each line with the number of its rank."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[int, str], str] = {}
 
-    def lines(self, rank: int, item: Item) -> str:
+    def lines(self, rank: int, item: CellOutput) -> str:
         """Return the lines that an output of a rank completes."""
         text = self._begun.pop((rank, item.kind), "") + item.text
         whole, _, rest = text.rpartition("\n")

@@ -117,6 +117,6 @@ class Ended(Id):
 
     rank: int
     status: str
-    """As of `workbench.cells.run_cell.Done`; also ``failing``, ahead of the traceback, and ``called off``."""
+    """As of `workbench.cells.run_cell.CellOutcome`; also ``failing``, ahead of the traceback, and ``called off``."""
     summary: str
     """Why it is not ok, in one line."""

@@ -15,16 +15,16 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.cells import protocol
-from workbench.cells.rank_cell import Cell, matching, run_in_shell
-from workbench.cells.run_cell import Done, RunCell
+from workbench.cells.rank_cell import Cell, completions, run_in_shell
+from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective.cancelled import Cancelled
 from workbench.collective.rank_rpc import answering
-from workbench.collective.serialize import unpack
+from workbench.collective.serialize import loads
 from workbench.errors import CollectiveFailed, RankLost
 from workbench.files import node_dirs
 from workbench.hints import Command
-from workbench.mpi.call_state import CallEnded, Watch
-from workbench.mpi.polling import abandon
+from workbench.mpi.call_state import CallCancelled, CallState
+from workbench.mpi.polling import keep_alive
 from workbench.mpi.threads import MainThread
 from workbench.placement.in_use import take
 
@@ -80,7 +80,7 @@ class Cells:
         self._taken: weakref.WeakValueDictionary[Key, Any] = weakref.WeakValueDictionary()
         self._ended = Cancelled(_REMEMBER)
         self._generation = -1
-        self._watch = Watch()
+        self._watch = CallState()
         self._given_up: list[Any] = []
         """Requests of cells that broke off."""
         self._communicators: Any = None
@@ -161,7 +161,7 @@ class Cells:
             raise CollectiveFailed("the cell was called off before it began")
         if asked["generation"] != self._generation:
             self._given_up += self._watch.posted
-            self._generation, self._watch = asked["generation"], Watch()
+            self._generation, self._watch = asked["generation"], CallState()
             for old in self._comms:
                 self._communicators.abandon(old)
             self._comms.clear()
@@ -230,23 +230,23 @@ class Cells:
 
     # -- on the main thread ------------------------------------------------------------------------------------
 
-    def run(self, cell: RunCell) -> Done:
+    def run(self, cell: RunCell) -> CellOutcome:
         """Run a cell that was prepared."""
         now = self._cell
         if now is None or now.id != cell.cell:
-            return Done("ended", "it was called off before it began")
+            return CellOutcome("ended", "it was called off before it began")
         now.begin()
         # Ahead of its traceback, which takes time.
         failing = functools.partial(self._worker.loop.add_callback, self._report, now.id, "failing")
         try:
             with self._activity.running(now.id, "a cell", now.watch):
                 done = run_in_shell(self._names(now), cell, now.user_code, failing)
-        except CallEnded as error:
-            done = Done("ended", str(error))
+        except CallCancelled as error:
+            done = CellOutcome("ended", str(error))
         except BaseException as error:  # noqa: BLE001  (SIGINT on the way in or out, MPI that fails)
-            done = Done("error", f"{type(error).__name__}: {error}")
+            done = CellOutcome("error", f"{type(error).__name__}: {error}")
         if now.interrupted:
-            done = Done("interrupted", now.interrupted, done.traceback)
+            done = CellOutcome("interrupted", now.interrupted, done.traceback)
         done.cut = now.cut
         self._cell = None
         self._worker.loop.add_callback(self._leave, now, done.status, done.summary)
@@ -254,12 +254,12 @@ class Cells:
 
     def _names(self, cell: Cell) -> dict[str, Any]:
         from workbench.mpi.communicator import Communicator
-        from workbench.mpi.communicator_cache import Communicators
+        from workbench.mpi.communicator_cache import CommunicatorCache
 
-        abandon(*self._given_up)  # on the thread that has posted them
+        keep_alive(*self._given_up)  # on the thread that has posted them
         self._given_up = []
         if self._communicators is None:
-            self._communicators = Communicators(self._context.cells, "cells")
+            self._communicators = CommunicatorCache(self._context.cells, "cells")
         serial = cell.asked["serial"]
         if serial not in self._comms:
             check = functools.partial(cell.check_meeting, time.monotonic() + _MEET)
@@ -281,7 +281,7 @@ class Cells:
             return []
         try:
             async with asyncio.timeout(_COMPLETE):
-                return await asyncio.to_thread(matching, text)
+                return await asyncio.to_thread(completions, text)
         except TimeoutError:
             return []
 
@@ -289,7 +289,7 @@ class Cells:
 def _unpacked(parcel: bytes) -> tuple[Any, str | None]:
     """Return what is in a parcel, or what is wrong with it: the event loop would end with a `SystemExit`."""
     try:
-        return unpack(parcel), None
+        return loads(parcel), None
     except BaseException as error:  # noqa: BLE001  (whatever the class of the user raises)
         return None, f"{type(error).__name__}: {error}"
 

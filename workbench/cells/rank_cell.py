@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from workbench.cells import protocol
-from workbench.cells.run_cell import Done, RunCell
+from workbench.cells.run_cell import CellOutcome, RunCell
 from workbench.collective.rank_state import RankState
-from workbench.mpi.call_state import CallEnded, Watch
+from workbench.mpi.call_state import CallCancelled, CallState
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -34,7 +34,7 @@ class Cell(RankState):
 
     kind = "cell"
 
-    def __init__(self, asked: protocol.Prepare, names: dict[str, Any], watch: Watch, taken: dict[Key, Any]) -> None:
+    def __init__(self, asked: protocol.Prepare, names: dict[str, Any], watch: CallState, taken: dict[Key, Any]) -> None:
         super().__init__(asked["cell"], "a cell", watch)
         self.asked, self.names, self.taken = asked, names, taken
         self.in_user_code = False
@@ -60,7 +60,7 @@ class Cell(RankState):
         Those who do not hear of Ctrl-C in time would wait in MPI for ever.
         """
         if self.forsaken or time.monotonic() > deadline:
-            raise CallEnded(self.watch.ended or "not all ranks came to make their communicator")
+            raise CallCancelled(self.watch.ended or "not all ranks came to make their communicator")
 
     @contextmanager
     def user_code(self) -> Iterator[None]:
@@ -72,7 +72,7 @@ class Cell(RankState):
             self.in_user_code = False
 
 
-def leave(code: Any = None) -> NoReturn:
+def exit_cell(code: Any = None) -> NoReturn:
     """Leave a cell; what `exit` and `quit` are in it."""
     raise SystemExit(code)
 
@@ -82,7 +82,7 @@ def run_in_shell(
     cell: RunCell,
     user_code: Callable[[], AbstractContextManager[None]],
     failing: Callable[[str], None],
-) -> Done:
+) -> CellOutcome:
     """Run a cell in the IPython of this process.
 
     Parameters
@@ -101,11 +101,11 @@ def run_in_shell(
     shell: Any = get_ipython()
     # Of IPython, to people at a prompt, whenever a cell raises SystemExit.
     warnings.filterwarnings("ignore", "To exit: use", UserWarning)
-    shell.user_ns.update(names | {"exit": leave, "quit": leave})
+    shell.user_ns.update(names | {"exit": exit_cell, "quit": exit_cell})
 
     def show(shell: Any, kind: type[BaseException], error: BaseException, trace: Any, tb_offset: Any = None) -> None:
         # Others are to blame for these.
-        if not issubclass(kind, CallEnded | KeyboardInterrupt):
+        if not issubclass(kind, CallCancelled | KeyboardInterrupt):
             failing(_line(error))
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
@@ -116,11 +116,11 @@ def run_in_shell(
     if error is None:
         return _with_value(result.result, cell.result_limit)
     if isinstance(error, SystemExit):
-        return Done("exit", "it left the cell by exit()")
-    if isinstance(error, CallEnded):
-        return Done("ended", str(error))
+        return CellOutcome("exit", "it left the cell by exit()")
+    if isinstance(error, CallCancelled):
+        return CellOutcome("ended", str(error))
     traceback = "\n".join(getattr(shell, "_last_traceback", None) or ())
-    return Done("error", _line(error), traceback)
+    return CellOutcome("error", _line(error), traceback)
 
 
 @contextmanager
@@ -138,24 +138,26 @@ def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def _with_value(value: Any, limit: int | None) -> Done:
+def _with_value(value: Any, limit: int | None) -> CellOutcome:
     from dask.utils import format_bytes
 
-    from workbench.collective.serialize import pack
+    from workbench.collective.serialize import dumps
 
     if limit is None:
-        return Done("ok")
+        return CellOutcome("ok")
     try:
-        parcel = pack(value)
+        parcel = dumps(value)
     except Exception as error:  # noqa: BLE001  (whatever the class of the user raises)
-        return Done("ok", refusal=f"a {type(value).__name__} cannot be sent: {type(error).__name__}: {error}")
+        return CellOutcome("ok", refusal=f"a {type(value).__name__} cannot be sent: {type(error).__name__}: {error}")
     if len(parcel) > limit:
         size, allowed = format_bytes(len(parcel)), format_bytes(limit)
-        return Done("ok", refusal=f"it has {size}, and {allowed} may be sent (setting workbench.cells.result-limit)")
-    return Done("ok", value=parcel)
+        return CellOutcome(
+            "ok", refusal=f"it has {size}, and {allowed} may be sent (setting workbench.cells.result-limit)"
+        )
+    return CellOutcome("ok", value=parcel)
 
 
-def matching(text: str) -> list[str]:
+def completions(text: str) -> list[str]:
     """Return the names of the IPython of this process that continue `text`, attributes after a dot."""
     import inspect
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.cells.engine_client import Item
-from workbench.cells.run_cell import Done
+from workbench.cells.engine_client import CellOutput
+from workbench.cells.run_cell import CellOutcome
 from workbench.collective.rank_locations import ranges
-from workbench.collective.serialize import unpack
+from workbench.collective.serialize import loads
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 from workbench.hints import Command
 
@@ -21,9 +21,9 @@ class CellResult:
     world: int
     ranks: Sequence[int]
     """That ran it."""
-    done: dict[int, Done] = field(default_factory=dict)
+    done: dict[int, CellOutcome] = field(default_factory=dict)
     """By rank; of those that came to its end."""
-    outputs: dict[int, list[Item]] = field(default_factory=dict)
+    outputs: dict[int, list[CellOutput]] = field(default_factory=dict)
     """By rank, in the order in which they came."""
     lost: Sequence[int] = ()
     """Ranks that died in it."""
@@ -62,7 +62,7 @@ class CellResult:
         if done.refusal:
             raise CollectiveFailed(f"the value on rank {rank} does not come here: {done.refusal}")
         try:
-            return None if done.value is None else unpack(done.value)
+            return None if done.value is None else loads(done.value)
         except Exception as error:
             raise CollectiveFailed(
                 f"the value that rank {rank} sent cannot be made here: {type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Done:
+class CellOutcome:
     """How a cell went on one rank. Its output is not part of it: that goes ahead, as it comes."""
 
     status: str
@@ -37,16 +37,16 @@ class RunCell:
     result_limit: int | None = None
     """Bytes that the value of its last line may have as a parcel; None: it is not wanted."""
 
-    def __call__(self) -> Done:
+    def __call__(self) -> CellOutcome:
         """Run it, as the engine of this process does."""
         from workbench.cells.engine import RankEngine
 
-        done: Done = RankEngine.instance().run_cell(self)
+        done: CellOutcome = RankEngine.instance().run_cell(self)
         return done
 
 
 @dataclass(frozen=True)
-class Echo:
+class Ping:
     """Answers at once, to see that the way to an engine and back is open."""
 
     def __call__(self) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from types import MethodType
 from typing import TYPE_CHECKING, Any, overload
 
-from workbench.collective.client import Call
+from workbench.collective.client import PendingCall
 from workbench.collective.request import request
 from workbench.errors import InvalidRequest
 from workbench.mpi import context
@@ -189,7 +189,7 @@ def spmd(
     return SpmdFunction(fn, options)
 
 
-def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Call:
+def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> PendingCall:
     if threading.current_thread().name == "spmd":
         raise InvalidRequest(
             "a call on all ranks was made within another, for which it would wait for ever: call the function itself, "
@@ -199,7 +199,7 @@ def _call(fn: Callable[..., Any], args: Any, kwargs: Any, **options: Any) -> Cal
         raise InvalidRequest(
             "a call on all ranks was made in a cell that runs on them already: call the function itself, fn(comm, ...)"
         )
-    return Call(request(fn, args, kwargs, **options))
+    return PendingCall(request(fn, args, kwargs, **options))
 
 
 def _find(module: str, qualified_name: str) -> Any:

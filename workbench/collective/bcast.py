@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from workbench.comm.buffer_pool import whole_lines
 from workbench.errors import CollectiveFailed
-from workbench.mpi.polling import abandon, complete
+from workbench.mpi.polling import keep_alive, wait
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -95,7 +95,7 @@ def bcast(communicator: MPI.Intracomm, buffers: Sequence[memoryview], check: Cal
         while under_way:
             _complete(under_way, check)
     except BaseException as error:
-        abandon(*under_way, buffers)
+        keep_alive(*under_way, buffers)
         if isinstance(error, MPI.Exception):
             raise CollectiveFailed(f"MPI_Bcast failed: {error}") from error
         raise
@@ -109,5 +109,5 @@ def _pieces(buffers: Sequence[memoryview]) -> Iterator[memoryview]:
 
 def _complete(under_way: deque[MPI.Request], check: Callable[[], None]) -> None:
     check()
-    complete(under_way[0], check)
+    wait(under_way[0], check)
     under_way.popleft()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.collective import protocol
-from workbench.collective.queue import Collectives, require_complete
-from workbench.collective.rank_rpc import LOOK, STAYS, Asking, all_of, leaves, most_telling
+from workbench.collective.queue import CallQueue, require_complete
+from workbench.collective.rank_rpc import LOOK, STAYS, RankRPC, gather_or_cancel, leaves, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Broadcasts:
         Their queues.
     """
 
-    def __init__(self, scheduler: Scheduler, worlds: Worlds, collectives: Collectives) -> None:
+    def __init__(self, scheduler: Scheduler, worlds: Worlds, collectives: CallQueue) -> None:
         self.scheduler, self.worlds, self.collectives = scheduler, worlds, collectives
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.BROADCAST_BEGIN: self.begin,
@@ -87,7 +87,7 @@ class Broadcasts:
         deadline = asyncio.get_running_loop().time() + timeout
         parts = [_Part(self, world, key, deadline) for world in self.worlds]
         calls = [self.collectives.run(part.world, client, part.run, deadline) for part in parts]
-        if error := most_telling(await asyncio.gather(*calls, return_exceptions=True)):
+        if error := root_cause(await asyncio.gather(*calls, return_exceptions=True)):
             raise error
 
 
@@ -105,7 +105,7 @@ class _Part:
             # Who waits for its turn as long as it takes is not to hold the turns of all others.
             self._deadline = asyncio.get_running_loop().time() + config.seconds("broadcast-timeout")
         members = self._worlds.members(self.world)
-        self._ranks = Asking(self._scheduler, self.world.index, members, "a broadcast")
+        self._ranks = RankRPC(self._scheduler, self.world.index, members, "a broadcast")
         self.ranks = list(members.values())
         serial = self._collectives.communicator(self.world, list(members))
         try:
@@ -116,7 +116,7 @@ class _Part:
                 offer: protocol.Offer = {"call": self._call, "key": self._key, "timeout": self._left() + _GRACE}
                 sizes = await self._ranks.ask(0, protocol.BROADCAST_OFFER, **offer)
                 take: protocol.Take = {**offer, "sizes": sizes}
-                await all_of(
+                await gather_or_cancel(
                     self._ranks.ask(rank, protocol.BROADCAST_TAKE, **take) for rank in range(1, len(self.ranks))
                 )
         except BaseException as error:
@@ -161,14 +161,16 @@ class _Part:
         if not late and not failed:
             return
         # The others cannot come to an end without the one that failed or is late.
-        self._collectives.abandon(self.world, serial)
+        self._collectives.retire_communicator(self.world, serial)
         self._cancel()
         _, silent = await asyncio.wait(going, timeout=_GRACE)
         ranks = [str(rank) for rank, task in enumerate(going) if task in silent]
         if silent:
             who = f"rank {ranks[0]} does" if len(ranks) == 1 else f"ranks {', '.join(ranks)} do"
-            self._collectives.wait_for(self.world, silent, f"{who} not come back from a broadcast of {self._key!r}")
-        error = most_telling(task.exception() for task in ended)
+            self._collectives.block_until_back(
+                self.world, silent, f"{who} not come back from a broadcast of {self._key!r}"
+            )
+        error = root_cause(task.exception() for task in ended)
         if error and (failed or isinstance(error, RankLost)):
             raise error
         raise CollectiveTimeout(

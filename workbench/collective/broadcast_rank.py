@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dask.typing import Key
     from distributed import Worker
 
-    from workbench.mpi.communicator_cache import Communicators
+    from workbench.mpi.communicator_cache import CommunicatorCache
     from workbench.mpi.context import RankContext
 
 
@@ -61,7 +61,7 @@ class Broadcasts:
     thread level of MPI matter.
     """
 
-    def __init__(self, worker: Worker, context: RankContext, communicators: Communicators) -> None:
+    def __init__(self, worker: Worker, context: RankContext, communicators: CommunicatorCache) -> None:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._calls: dict[str, _Call] = {}
         worker.handlers[protocol.BROADCAST_UPLOAD] = self.upload

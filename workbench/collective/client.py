@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 from workbench.collective import broadcast, protocol, serialize
 from workbench.collective import result as collective_result
 from workbench.collective.request import Request
-from workbench.collective.watchdog import Hang
+from workbench.collective.watchdog import StallDetector
 from workbench.errors import CollectiveTimeout, HeadUnreachable, WorkbenchError
-from workbench.placement.ready import computed
+from workbench.placement.ready import wait_computed
 from workbench.session import notebook
 from workbench.session.head_client import ClientHead
 
@@ -34,7 +34,7 @@ _LOOK = 5.0
 _turns: WeakKeyDictionary[Client, asyncio.Lock] = WeakKeyDictionary()
 
 
-class Call:
+class PendingCall:
     """A request on its way.
 
     Attributes
@@ -76,7 +76,7 @@ class Call:
             return self.future.result()
         try:
             # What led from the rank to here is of no use to whoever reads the traceback.
-            raise serialize.bare(error)
+            raise serialize.strip_internal_frames(error)
         finally:
             del self, error  # they are in the traceback of the error
 
@@ -121,7 +121,7 @@ class Call:
                 raise
             finally:
                 telling.cancel()
-        return collective_result.read(self._request, told)
+        return collective_result.decode(self._request, told)
 
     async def _computed(self) -> float | None:
         """Wait for what is to be computed before; return the seconds that are left for the call."""
@@ -147,7 +147,7 @@ class Call:
             for keys in self._request.keys:
                 keys[column] = future.key
         self._request.large.clear()
-        await computed(self._request.needs, f"an argument of {self._request.name}")
+        await wait_computed(self._request.needs, f"an argument of {self._request.name}")
 
     async def _send(self, timeout: float | None) -> protocol.Answer:
         request = self._request
@@ -162,7 +162,7 @@ class Call:
     async def _tell(self) -> None:
         """Tell where the ranks are when the call makes no progress for some time."""
         patience, now = self._request.patience, self._loop.time
-        hang, told = Hang(patience), now()
+        hang, told = StallDetector(patience), now()
         while True:
             await asyncio.sleep(hang.interval)
             with contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ class Call:
                 if self._request.call in running:
                     told = now()
                     name, places = running[self._request.call]
-                    if words := hang.words(places):
+                    if words := hang.report(places):
                         self._print(f"{name}: {words}")
                 elif running and now() - told >= patience:
                     told = now()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from workbench.collective import protocol
 from workbench.collective.cancelled import Cancelled
-from workbench.collective.head_call import Run, whereabouts
-from workbench.collective.queue import Collectives, Turn, require_complete
-from workbench.collective.rank_rpc import Asking
+from workbench.collective.head_call import CollectiveCall, whereabouts
+from workbench.collective.queue import CallQueue, Turn, require_complete
+from workbench.collective.rank_rpc import RankRPC
 from workbench.errors import CollectiveFailed, InvalidRequest, RankLost
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class SpmdCalls:
         self,
         scheduler: Scheduler,
         worlds: Worlds,
-        collectives: Collectives,
+        collectives: CallQueue,
         began: Callable[[str, int | None], None],
         got_on: Callable[[int, Collection[int]], float],
     ) -> None:
         self._scheduler, self._worlds, self._collectives, self._began = scheduler, worlds, collectives, began
         self._got_on = got_on
         # Calls that wait for their turn, or have it.
-        self._runs: dict[str, tuple[Turn, Run]] = {}
+        self._runs: dict[str, tuple[Turn, CollectiveCall]] = {}
         # By index of the world, the call whose turn it is: what is told of it, and its ranks.
         self._current: dict[int, tuple[dict[str, str], dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
@@ -75,8 +75,8 @@ class SpmdCalls:
         its, ranks = self._place(asked["addresses"], asked["world"])
         timeout = asked["timeout"]
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
-        members = Asking(self._scheduler, its.index, ranks, f"the call {name}")
-        run = Run(self._scheduler, self._collectives, its, members, asked, deadline=deadline)
+        members = RankRPC(self._scheduler, its.index, ranks, f"the call {name}")
+        run = CollectiveCall(self._scheduler, self._collectives, its, members, asked, deadline=deadline)
         turn = self._collectives.turn(its, asked["client"], deadline)
         self._runs[call] = turn, run
         try:

@@ -12,8 +12,8 @@ from dask.utils import format_bytes
 
 from workbench.collective import protocol, rank_locations
 from workbench.collective.protocol import part
-from workbench.collective.queue import Collectives
-from workbench.collective.rank_rpc import Asking, all_of, most_telling, room
+from workbench.collective.queue import CallQueue
+from workbench.collective.rank_rpc import RankRPC, gather_or_cancel, room, root_cause
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 from workbench.mpi.counters import KEYS
 from workbench.placement.head import drop_copies
@@ -34,7 +34,7 @@ _GRACE = 1.4
 _WHERE, _WHERE_STUCK = 2.0, 0.3
 
 
-class Run:
+class CollectiveCall:
     """A call on ranks of a world.
 
     Parameters
@@ -56,9 +56,9 @@ class Run:
     def __init__(
         self,
         scheduler: Scheduler,
-        collectives: Collectives,
+        collectives: CallQueue,
         world: MPIWorld,
-        members: Asking,
+        members: RankRPC,
         asked: protocol.Call,
         *,
         deadline: float,
@@ -90,7 +90,7 @@ class Run:
             return {**failed, "world": self._world.index}
         go = part(protocol.Go, self._asked)
         going: _Going = {rank: asyncio.ensure_future(self._members.ask(rank, protocol.GO, **go)) for rank in ranks}
-        attending = asyncio.ensure_future(self._attend(going))
+        attending = asyncio.ensure_future(self._supervise(going))
         try:
             answer = await asyncio.shield(attending)
         except asyncio.CancelledError:
@@ -128,7 +128,7 @@ class Run:
 
     async def _reserve(self, needs: dict[int, Sequence[Key]]) -> protocol.Answer | None:
         admitted = room(len(self._asked["contents"]))
-        answers = await all_of(self._get_ready(rank, its, admitted) for rank, its in needs.items())
+        answers = await gather_or_cancel(self._get_ready(rank, its, admitted) for rank, its in needs.items())
         for rank, answer in zip(self._members.ranks, answers, strict=True):
             if "error" in answer:
                 return {"error": answer["error"], "rank": rank, "others": ""}
@@ -159,7 +159,7 @@ class Run:
             raise CollectiveFailed(f"{self._name} was called off: {answer['ended']}")
         return answer
 
-    async def _attend(self, going: _Going) -> protocol.Answer:
+    async def _supervise(self, going: _Going) -> protocol.Answer:
         """Wait for all ranks, or until one fails; leave none of them in it."""
         order = await self._over(going, self._deadline)
         answers = {rank: its.result() for rank, its in going.items() if its.done() and not its.exception()}
@@ -198,7 +198,7 @@ class Run:
         first = next((rank for rank in order if _failed(going[rank])), None)
         why = "the call was cancelled" if self._stopped.is_set() else "its time is over"
         self._end(why if first is None else f"rank {first} of world {self._world.index} failed")
-        await self._await_back(going)
+        await self._wait_for_stragglers(going)
         return self._failure(going, order)
 
     async def _settle(self) -> None:
@@ -206,13 +206,13 @@ class Run:
         try:
             async with asyncio.timeout(_GRACE):
                 settle: protocol.Settle = {"call": self._call, "serial": self._serial}
-                settled = await all_of(
+                settled = await gather_or_cancel(
                     self._members.ask(rank, protocol.SETTLE, **settle) for rank in self._members.ranks
                 )
         except (CollectiveFailed, RankLost, OSError):  # a TimeoutError is one
             settled = [False]
         if not all(settled):
-            self._collectives.abandon(self._world, self._serial)
+            self._collectives.retire_communicator(self._world, self._serial)
 
     async def _finish(self, answers: list[protocol.Outcome]) -> protocol.Answer:
         limit = self._asked["limit"]
@@ -253,7 +253,7 @@ class Run:
         if self._stopped.is_set() or self._client not in self._scheduler.clients:
             raise CollectiveFailed("the client that asked for a call on all ranks has gone")
 
-    async def _await_back(self, going: _Going) -> None:
+    async def _wait_for_stragglers(self, going: _Going) -> None:
         """Give the ranks time to come back; make no more calls as long as one has not."""
         waiting = [its for its in going.values() if not its.done()]
         if waiting:
@@ -266,12 +266,14 @@ class Run:
         if stuck:
             places = {rank: places.get(rank) for rank in stuck}
             reason = f"{rank_locations.words(places)}, and cannot be ended from outside"
-            self._collectives.wait_for(self._world, list(stuck.values()), f"{self._name} was ended, but {reason}")
+            self._collectives.block_until_back(
+                self._world, list(stuck.values()), f"{self._name} was ended, but {reason}"
+            )
             self._left = f" But {reason}: until that is over no other call on all ranks can be made."
 
     def _failure(self, going: _Going, order: Sequence[int]) -> protocol.Answer:
         """Return the error of the rank that failed first, or raise what else has happened."""
-        refused = most_telling(going[rank].exception() for rank in order)
+        refused = root_cause(going[rank].exception() for rank in order)
         answered = {rank: going[rank].result() for rank in order if not going[rank].exception()}
         failed = {rank: answer["error"] for rank, answer in answered.items() if "error" in answer}
         if refused and (not failed or isinstance(refused, RankLost)):
@@ -306,7 +308,7 @@ class Run:
         self._tell_end(None, "it was called off")
 
     def _end(self, reason: str) -> None:
-        self._collectives.abandon(self._world, self._serial)
+        self._collectives.retire_communicator(self._world, self._serial)
         self._tell_end(self._serial, reason)
 
     def _tell_end(self, serial: int | None, reason: str) -> None:
@@ -337,7 +339,7 @@ async def whereabouts(
     timeout
         Seconds; of a rank that does not answer by then, or is gone, ``{"silent": True}`` is returned.
     """
-    asking = Asking(scheduler, world, members, "a look at where it is")
+    asking = RankRPC(scheduler, world, members, "a look at where it is")
 
     async def ask(rank: int) -> dict[str, Any] | None:
         try:

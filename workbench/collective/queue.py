@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Collectives(SchedulerPlugin):
+class CallQueue(SchedulerPlugin):
     """The queue of each world, and the numbers of its communicators: one for calls and broadcasts, one for cells.
 
     Notes
@@ -107,13 +107,13 @@ class Collectives(SchedulerPlugin):
             serials[key] = next(self._next)
         return serials[key]
 
-    def abandon(self, world: MPIWorld, serial: int | None = None) -> None:
+    def retire_communicator(self, world: MPIWorld, serial: int | None = None) -> None:
         """Have the next call get a fresh communicator, since messages may be left on this one (on all, if None)."""
         serials = self._serials.setdefault(world, {})
         for key in [key for key, its in serials.items() if serial in (None, its)]:
             del serials[key]
 
-    def wait_for(self, world: MPIWorld, stuck: Collection[asyncio.Future[Any]], reason: str) -> None:
+    def block_until_back(self, world: MPIWorld, stuck: Collection[asyncio.Future[Any]], reason: str) -> None:
         """Make no calls on a world until ranks that do not come back from one have done so.
 
         Parameters

@@ -15,7 +15,7 @@ _NOISE = ("tick", "ticks", "monitor", "profile", "profile-cycle")
 
 
 @contextmanager
-def quiet(worker: Worker) -> Iterator[None]:
+def pause_periodic_callbacks(worker: Worker) -> Iterator[None]:
     """Have a worker make no noise for a while. For its event loop."""
     from distributed.metrics import time
 

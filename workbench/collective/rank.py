@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 from workbench.collective import protocol, serialize
 from workbench.collective.cancelled import Cancelled
-from workbench.collective.quiet import quiet
+from workbench.collective.quiet import pause_periodic_callbacks
 from workbench.collective.rank_call import SpmdCall
 from workbench.collective.rank_rpc import answering
 from workbench.errors import CollectiveFailed
-from workbench.mpi.call_state import CallEnded
+from workbench.mpi.call_state import CallCancelled
 from workbench.placement.in_use import take
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from workbench.metrics.activity import Activity
     from workbench.mpi.communicator import Communicator
-    from workbench.mpi.communicator_cache import Communicators
+    from workbench.mpi.communicator_cache import CommunicatorCache
     from workbench.mpi.context import RankContext
 
 
@@ -44,7 +44,7 @@ def _as_data(step: Callable[P, T]) -> Callable[P, T]:
     def outcome(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return step(*args, **kwargs)
-        except CallEnded as error:
+        except CallCancelled as error:
             return cast("T", {"ended": str(error)})
         except BaseException as error:  # noqa: BLE001  (whatever it is)
             return cast("T", {"error": serialize.pack_error(error)})
@@ -72,7 +72,9 @@ class SpmdCalls:
     busy task slots nor the thread level of MPI matter.
     """
 
-    def __init__(self, worker: Worker, context: RankContext, communicators: Communicators, activity: Activity) -> None:
+    def __init__(
+        self, worker: Worker, context: RankContext, communicators: CommunicatorCache, activity: Activity
+    ) -> None:
         self._worker, self._context, self._communicators = worker, context, communicators
         self._activity = activity
         self._calls: dict[str, SpmdCall] = {}
@@ -113,7 +115,7 @@ class SpmdCalls:
         if ready is None:
             raise CollectiveFailed("the call was called off")
         try:
-            with quiet(self._worker):
+            with pause_periodic_callbacks(self._worker):
                 told = await asyncio.wrap_future(self._context.spmd_thread.submit(self._run, ready, root, limit))
         finally:
             ready.put_back(self._worker.data)
@@ -155,7 +157,7 @@ class SpmdCalls:
             return {} if root and number else _told(value, limit)
         ready.made = ready.to_blocks(value, number)
         made = [told for told, _ in ready.made]
-        return {"blocks": serialize.pack(made), "keys": [its.key for its in made]}
+        return {"blocks": serialize.dumps(made), "keys": [its.key for its in made]}
 
     async def keep(self, call: str) -> list[tuple[Key, int]]:
         """Keep the blocks that were made; return their keys, and how many bytes each has."""
@@ -184,7 +186,7 @@ def _free(comm: Communicator) -> None:
     from mpi4py import MPI
 
     with contextlib.suppress(MPI.Exception):
-        comm.free_offspring()
+        comm.free_derived()
 
 
 @_as_data
@@ -198,7 +200,7 @@ def _told(value: Any, limit: int | None) -> protocol.Outcome:
     from distributed.protocol.serialize import to_serialize
 
     try:
-        contents = serialize.pack(value)
+        contents = serialize.dumps(value)
     except Exception as error:
         error.add_note("What was returned cannot be sent to the notebook.")
         raise

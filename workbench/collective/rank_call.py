@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from workbench.collective import serialize
 from workbench.collective.protocol import Outcome
 from workbench.collective.rank_state import RankState
-from workbench.mpi.call_state import CallEnded, Watch
+from workbench.mpi.call_state import CallCancelled, CallState
 from workbench.mpi.counters import KEYS
-from workbench.mpi.polling import abandon, is_over
+from workbench.mpi.polling import is_over, keep_alive
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from workbench.mpi.communicator import Communicator
-    from workbench.mpi.communicator_cache import Communicators
+    from workbench.mpi.communicator_cache import CommunicatorCache
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class SpmdCall(RankState):
     """
 
     def __init__(self, id: str, name: str, serial: int, ranks: tuple[int, ...]) -> None:  # noqa: A002
-        super().__init__(id, name, Watch())
+        super().__init__(id, name, CallState())
         self.ranks = ranks
         self.made: list[tuple[Any, Any]] = []
         """Blocks that are to be kept, as `to_blocks` returned them."""
@@ -84,21 +84,21 @@ class SpmdCall(RankState):
         self._attend(self._unpack, contents, values)
 
     def _unpack(self, contents: bytes, values: Sequence[Any]) -> None:
-        what = serialize.unpack(contents)
-        if isinstance(what, serialize.Slot):
-            what = serialize.unpack(values[what.number])
+        what = serialize.loads(contents)
+        if isinstance(what, serialize.Placeholder):
+            what = serialize.loads(values[what.number])
         function, args, kwargs, self.to_blocks = what
         args, kwargs = serialize.fill(args, kwargs, values)
         self._function = lambda comm: function(comm, *args, **kwargs)
 
-    def run(self, communicators: Communicators, tell: Callable[[Any], T]) -> T:
+    def run(self, communicators: CommunicatorCache, tell: Callable[[Any], T]) -> T:
         """Call the function, and return what is told of what it returns; collective."""
         try:
             return self._attend(self._run, communicators, tell)
         finally:
             self._let_go()
 
-    def _run(self, communicators: Communicators, tell: Callable[[Any], T]) -> T:
+    def _run(self, communicators: CommunicatorCache, tell: Callable[[Any], T]) -> T:
         from workbench.mpi.communicator import Communicator
 
         # It is none of the user's operations.
@@ -123,7 +123,7 @@ class SpmdCall(RankState):
             while self.running:
                 try:  # noqa: SIM105  (suppress() is Python code that would be interrupted itself)
                     self._finish()
-                except CallEnded:
+                except CallCancelled:
                     pass
 
     def _finish(self) -> None:
@@ -152,7 +152,7 @@ class SpmdCall(RankState):
                     request.Cancel()
         self.left = [request for request in posted if not (self._whole and is_over(request))]
         for request in self.left:
-            abandon(request)
+            keep_alive(request)
 
     def left_behind(self) -> Outcome:
         """Return what would come between the next call and its messages, on the same communicator."""
@@ -165,7 +165,7 @@ class SpmdCall(RankState):
         Parameters
         ----------
         reason
-            What `CallEnded` will say.
+            What `CallCancelled` will say.
         call_later
             Runs a function after so many seconds.
         """
@@ -223,6 +223,6 @@ def _key(call: str) -> int:
 
 
 def _interrupt(thread: int | None) -> None:
-    """Have a thread raise `CallEnded` at its next instruction of Python."""
+    """Have a thread raise `CallCancelled` at its next instruction of Python."""
     if thread is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CallEnded))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(CallCancelled))

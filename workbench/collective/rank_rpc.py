@@ -44,7 +44,7 @@ def room(nbytes: int) -> asyncio.Semaphore:
     return asyncio.Semaphore(max(1, _UNDER_WAY // max(1, nbytes)))
 
 
-class Asking:
+class RankRPC:
     """Asks the ranks that take part in a call.
 
     Parameters
@@ -99,7 +99,7 @@ class Asking:
                 self._scheduler.worker_send(address, {"op": operation, **told})
 
 
-async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_or_cancel(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Wait for all of them, and return their results; at the first error raise it, and leave none of them running."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
@@ -110,7 +110,7 @@ async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def most_telling(results: Iterable[Any]) -> BaseException | None:
+def root_cause(results: Iterable[Any]) -> BaseException | None:
     """Return the first error of a rank that is gone, since others follow from it; else the first of any kind."""
     raised = [result for result in results if isinstance(result, BaseException)]
     return next((error for error in raised if isinstance(error, RankLost)), raised[0] if raised else None)

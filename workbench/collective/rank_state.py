@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dask.typing import Key
 
-    from workbench.mpi.call_state import Watch
+    from workbench.mpi.call_state import CallState
 
 
 class RankState:
@@ -34,7 +34,7 @@ class RankState:
     kind: ClassVar[str] = "call"
     """What `where` calls the identity."""
 
-    def __init__(self, id: str, name: str, watch: Watch) -> None:  # noqa: A002
+    def __init__(self, id: str, name: str, watch: CallState) -> None:  # noqa: A002
         self.id, self.name, self.watch = id, name, watch
         self.thread: int | None = None
         """Identity of the thread that runs it."""

@@ -13,7 +13,7 @@ from workbench import config
 from workbench.collective import broadcast, serialize
 from workbench.collective.globals import taken_along
 from workbench.collective.protocol import Call
-from workbench.collective.serialize import Slot
+from workbench.collective.serialize import Placeholder
 from workbench.errors import InvalidRequest, did_you_mean
 from workbench.placement import from_results, layout, pinning, rows, sources
 from workbench.session.current_client import current_client
@@ -105,24 +105,24 @@ def request(
         _look_inside(argument)
     collections = [argument for argument in arguments if is_dask_collection(argument)]
     client = current_client(client or (layout.blocks(collections[0])[0].client if collections else None))
-    pins = layout.pins(client, collections[0], layout.blocks(collections[0])) if collections else None
+    pins = layout.block_locations(client, collections[0], layout.blocks(collections[0])) if collections else None
     if world is None and not collections:
         world = 0
     of_world = pinning.of_world("rank", world)
-    per = str(sources.placed_per(collections[0])) if collections else of_world
+    per = str(sources.placed_by(collections[0])) if collections else of_world
     columns: list[Sequence[Future[Any] | None]] = []
     large: dict[int, Any] = {}
     filled = [_slot(client, argument, pins, columns, large) for argument in arguments]
     to_blocks = (
-        functools.partial(from_results.blocks, per=per, collection=uuid.uuid4().int) if result == "blocks" else None
+        functools.partial(from_results.to_blocks, per=per, collection=uuid.uuid4().int) if result == "blocks" else None
     )
     # Contiguous and aligned, each array among the arguments.
-    ready = functools.partial(rows.call, function)
+    ready = functools.partial(rows.call_with_aligned, function)
     named = dict(zip(kwargs, filled[len(args) :], strict=True))
     try:
         for value in large.values():
             broadcast.check(value)
-        contents = serialize.pack((ready, filled[: len(args)], named, to_blocks))
+        contents = serialize.dumps((ready, filled[: len(args)], named, to_blocks))
     except Exception as error:
         raise InvalidRequest(
             f"{name} cannot be sent to the ranks with its arguments: {type(error).__name__}: {error}. What it uses has "
@@ -132,7 +132,7 @@ def request(
         raise InvalidRequest(_too_large(function, name, len(contents)))
     if len(contents) > _LARGE:
         large[len(columns)] = contents
-        contents = serialize.pack(Slot(len(columns)))
+        contents = serialize.dumps(Placeholder(len(columns)))
         columns.append([None] * len(pins or [None]))
     return Request(
         client=client,
@@ -169,7 +169,7 @@ def _look_inside(argument: Any) -> None:
     for item in argument.values() if isinstance(argument, dict) else argument:
         if is_dask_collection(item) or isinstance(item, Future):
             raise InvalidRequest(
-                f"{sources.describe(item)} is inside a {type(argument).__name__}: pass placed arrays and futures as "
+                f"{sources.type_name(item)} is inside a {type(argument).__name__}: pass placed arrays and futures as "
                 "arguments of their own"
             )
 
@@ -187,8 +187,8 @@ def _slot(
     from distributed import Future
 
     column: Sequence[Future[Any] | None]
-    if is_dask_collection(argument) or isinstance(argument, layout.Beside):
-        column = layout.per_block(client, argument, pins or ())
+    if is_dask_collection(argument) or isinstance(argument, layout.AlignedBlocks):
+        column = layout.block_arguments(client, argument, pins or ())
     elif isinstance(argument, Future):
         column = [argument] * len(pins or [None])
     elif sizeof(argument) > _LARGE:
@@ -197,7 +197,7 @@ def _slot(
     else:
         return argument
     columns.append(column)
-    return Slot(len(columns) - 1)
+    return Placeholder(len(columns) - 1)
 
 
 def _too_large(function: Callable[..., Any], name: str, nbytes: int) -> str:
@@ -219,7 +219,7 @@ def _limit(given: float | str | None) -> int | None:
         return config.size("spmd.result-limit")
     if given == math.inf:
         return None
-    number = config.above_zero(given, parse_bytes)
+    number = config.parse_positive(given, parse_bytes)
     if number is None:
         raise InvalidRequest(f'limit={given!r}: allowed is a size above zero, e.g. "2 GiB", or math.inf for any size')
     return int(number)

@@ -11,14 +11,14 @@ from workbench.collective.protocol import Answer
 from workbench.collective.request import Request
 from workbench.errors import CollectiveFailed, PlacementError
 from workbench.placement import from_results, pinning, sources
-from workbench.placement.from_results import Made
+from workbench.placement.from_results import BlockMeta
 from workbench.placement.pinning import Pin
 
 if TYPE_CHECKING:
     from distributed import Client
 
 
-def read(request: Request, told: Answer) -> Any:
+def decode(request: Request, told: Answer) -> Any:
     """Return what a call returns, from what the head told of it.
 
     Raises
@@ -39,26 +39,26 @@ def read(request: Request, told: Answer) -> Any:
     if "values" in told:
         values = [_value(request, rank, contents) for rank, contents in enumerate(told["values"])]
         return values[0] if request.result == "root" else values
-    return _collections(request.client, [serialize.unpack(its) for its in told["blocks"]], told["addresses"])
+    return _collections(request.client, [serialize.loads(its) for its in told["blocks"]], told["addresses"])
 
 
 def _value(request: Request, rank: int, contents: bytes) -> Any:
     try:
-        return serialize.unpack(contents)
+        return serialize.loads(contents)
     except Exception as error:
         raise CollectiveFailed(
             f"what {request.name} returned on its rank {rank} cannot be read here: {type(error).__name__}: {error}"
         ) from error
 
 
-def _collections(client: Client, blocks: Sequence[Sequence[Made]], addresses: Sequence[str]) -> Any:
+def _collections(client: Client, blocks: Sequence[Sequence[BlockMeta]], addresses: Sequence[str]) -> Any:
     from distributed import Future
 
     in_memory: Any = "memory"
     # Before anything can fail: with the futures go the blocks.
     futures: list[list[Future[Any]]] = [[Future(its.key, client, state=in_memory) for its in rank] for rank in blocks]
     try:
-        from_results.fit(blocks)
+        from_results.require_consistent(blocks)
     except PlacementError:
         # The traceback holds the futures for as long as somebody holds the traceback.
         for future in itertools.chain(*futures):
@@ -68,7 +68,7 @@ def _collections(client: Client, blocks: Sequence[Sequence[Made]], addresses: Se
     for which, first in enumerate(blocks[0]):
         graph = {}
         for its, own, address in zip(blocks, futures, addresses, strict=True):
-            pinning.remember(own[which], Pin(address, its[which].rows))
+            pinning.cache_pin(own[which], Pin(address, its[which].rows))
             graph[its[which].key] = own[which]
         sizes = [its[which].rows for its in blocks]
         collections.append(sources.collection(first.meta, first.key[0], graph, sizes))

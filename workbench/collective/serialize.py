@@ -27,20 +27,20 @@ _PACKAGE = str(Path(__file__).parents[1]) + "/"
 
 
 @dataclass(frozen=True)
-class Slot:
+class Placeholder:
     """Stands for an argument that lies on the ranks: the one of this number."""
 
     number: int
 
 
-def pack(thing: Any) -> bytes:
+def dumps(thing: Any) -> bytes:
     """Return a parcel; whatever makes that impossible is raised."""
     parcel = io.BytesIO()
     _Writer(parcel).dump(thing)
     return parcel.getvalue()
 
 
-def unpack(parcel: bytes) -> Any:
+def loads(parcel: bytes) -> Any:
     """Return what is in a parcel; whatever makes that impossible is raised."""
     return _Reader(io.BytesIO(parcel)).load()
 
@@ -72,12 +72,12 @@ def fill(args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any]) 
     """Put values into the slots among the arguments."""
 
     def filled(argument: Any) -> Any:
-        return values[argument.number] if isinstance(argument, Slot) else argument
+        return values[argument.number] if isinstance(argument, Placeholder) else argument
 
     return [filled(argument) for argument in args], {name: filled(value) for name, value in kwargs.items()}
 
 
-def bare(error: BaseException) -> BaseException:
+def strip_internal_frames(error: BaseException) -> BaseException:
     """Return an error without the frames of this package that come first in its traceback."""
     stack = error.__traceback__
     while stack and stack.tb_next and stack.tb_frame.f_code.co_filename.startswith(_PACKAGE):
@@ -89,7 +89,7 @@ def pack_error(error: BaseException) -> Error:
     """Return an error that was caught for its journey: as itself, and in words for those who cannot read that."""
     import tblib.pickling_support
 
-    stack = bare(error).__traceback__
+    stack = strip_internal_frames(error).__traceback__
     told: Error = {
         "words": _cut(_in_words(error), _LONGEST_WORDS),
         "stack": _cut("".join(traceback.format_exception(error)), _LONGEST_STACK),
@@ -97,8 +97,8 @@ def pack_error(error: BaseException) -> Error:
     }
     try:
         tblib.pickling_support.install(*_chain(error))
-        parcel = pack((error, stack))
-        unpack(parcel)
+        parcel = dumps((error, stack))
+        loads(parcel)
     except Exception:  # noqa: BLE001  (whatever it is made of: then the words have to do)
         return told
     return {**told, "parcel": parcel} if len(parcel) <= _LARGEST_ERROR else told
@@ -107,7 +107,7 @@ def pack_error(error: BaseException) -> Error:
 def unpack_error(told: Mapping[str, Any], note: str) -> Exception:
     """Return an error that came from a rank, with a note; one that cannot be raised here as `CollectiveFailed`."""
     try:
-        error, stack = unpack(told["parcel"])
+        error, stack = loads(told["parcel"])
     except Exception:  # noqa: BLE001  (not there, or of a module that is not here)
         error = stack = None
     # An event loop, which carries the error on from here, would end with SystemExit, and stumble over StopIteration.

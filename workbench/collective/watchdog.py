@@ -9,7 +9,7 @@ from typing import Any
 from workbench.collective import rank_locations
 
 
-class Hang:
+class StallDetector:
     """Looks at the ranks of a call or a cell from time to time.
 
     Parameters
@@ -35,7 +35,7 @@ class Hang:
         """Tell whether it is time for a look."""
         return time.monotonic() >= self._next
 
-    def words(self, places: Mapping[int, Mapping[str, Any]]) -> str | None:
+    def report(self, places: Mapping[int, Mapping[str, Any]]) -> str | None:
         """Return where the ranks are if none gets anywhere, and that was not told just before; else None.
 
         Parameters

@@ -18,8 +18,8 @@ from tornado.iostream import StreamClosedError
 
 from workbench import config
 from workbench.comm import framing, member, peer_traffic
-from workbench.comm.mpi_channel import Link
-from workbench.comm.reader import Incoming
+from workbench.comm.mpi_channel import MPIChannel
+from workbench.comm.reader import MessageReader
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +43,9 @@ class MPIComm(TCP):
     stream: Any
 
     def __init__(self, stream: Any, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
-        self._incoming = Incoming(stream)
-        self._link: Link | None = None
-        self._flow = peer_traffic.flow("outside", "socket")
+        self._incoming = MessageReader(stream)
+        self._link: MPIChannel | None = None
+        self._flow = peer_traffic.peer_traffic("outside", "socket")
         self._threshold = _UNCUT
         super().__init__(stream, local_addr, peer_addr, deserialize)
 
@@ -74,8 +74,8 @@ class MPIComm(TCP):
         self._handshake_options = options
         us, peer = member.current(), options.get(_KEY)
         if us is not None and isinstance(peer, int) and us.rank != peer in range(us.size) and self.stream is not None:
-            self._link = Link(self.stream, self._incoming, us, peer)
-            self._flow = peer_traffic.flow(peer, "socket")
+            self._link = MPIChannel(self.stream, self._incoming, us, peer)
+            self._flow = peer_traffic.peer_traffic(peer, "socket")
             self._threshold = config.size("comm.threshold")
 
     async def read(self, deserializers: Any = None) -> Any:
@@ -129,8 +129,8 @@ class MPIComm(TCP):
                 tags = {}
                 link.send(by_mpi, header)
             for piece in map(ensure_memoryview, pieces[1:]):
-                for at in range(0, len(piece), framing.MOST):
-                    self.stream.write(piece[at : at + framing.MOST])
+                for at in range(0, len(piece), framing.MAX_COUNT):
+                    self.stream.write(piece[at : at + framing.MAX_COUNT])
         except BaseException as error:
             if link is not None:
                 link.give_back(tags.values())
@@ -158,10 +158,10 @@ class MPIComm(TCP):
         else:
             self._part(link)
 
-    def _part(self, link: Link) -> None:
+    def _part(self, link: MPIChannel) -> None:
         self.stream, self._closed = None, True
         self._finalizer.detach()
-        link.part()
+        link.drain_and_close()
 
     def _get_finalizer(self) -> Callable[[], None]:
         close_stream, incoming, stream = super()._get_finalizer(), self._incoming, self.stream
@@ -171,7 +171,7 @@ class MPIComm(TCP):
             # In any thread, inside the garbage collector.
             if incoming.link is not None and not stream.closed():
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(incoming.link.part)
+                    loop.call_soon_threadsafe(incoming.link.drain_and_close)
                     logger.warning("closing a connection to rank %d that nobody has closed", incoming.link.peer)
                     return
             close_stream()
@@ -183,7 +183,7 @@ class MPITLSComm(MPIComm, TLS):
     """The same with TLS on the socket."""
 
 
-def _tags(link: Link, lengths: Sequence[int], threshold: int) -> dict[int, int]:
+def _tags(link: MPIChannel, lengths: Sequence[int], threshold: int) -> dict[int, int]:
     """Return the tags of the frames that go by MPI, by index: the large ones, as long as there are tags."""
     tags = {}
     for index, length in enumerate(lengths):
@@ -195,6 +195,6 @@ def _tags(link: Link, lengths: Sequence[int], threshold: int) -> dict[int, int]:
     return tags
 
 
-async def _arrived(link: Link) -> None:
+async def _arrived(link: MPIChannel) -> None:
     with contextlib.suppress(TimeoutError, OSError):
         await asyncio.wait_for(link.arrived(), _CLOSE)

@@ -18,16 +18,16 @@ from typing import NamedTuple
 from workbench.comm.member import MAX_TAG
 
 WORD = struct.calcsize("Q")
-HEAD = 2 * WORD
+HEADER_SIZE = 2 * WORD
 """Bytes of the first two words: size of the body and number of frames."""
 CHUNK = 1 << 26
 """Bytes of one MPI message, and longer frames are several: far below the INT_MAX that MPI counts to, and no more than
 an event loop may be away for. Both sides have to agree on it."""
-GLUED = 1 << 17
+JOINED = 1 << 17
 """Bytes. A frame below it is sent in one piece with what goes before it, where that is shorter than a system call."""
-NUDGE = struct.pack("QQ", WORD, 0)
+PROGRESS_REQUEST = struct.pack("QQ", WORD, 0)
 """A message of no frames: the receiver of frames by MPI asks for their sender's attention."""
-MOST = (1 << 31) - 1
+MAX_COUNT = (1 << 31) - 1
 """Bytes that tornado takes or gives at one time."""
 _BY_MPI = 1 << 63
 _HALF = (1 << 32) - 1
@@ -40,7 +40,7 @@ _MAX_SIZE = 1 << 47
 Frame = bytes | bytearray | memoryview
 
 
-class Head(NamedTuple):
+class FrameHeader(NamedTuple):
     """What the first two words of a message say."""
 
     size: int
@@ -56,7 +56,7 @@ class Head(NamedTuple):
         return WORD * (self.frames + self.by_mpi)
 
 
-class Layout(NamedTuple):
+class FrameLayout(NamedTuple):
     """Where the frames of a message are."""
 
     lengths: tuple[int, ...]
@@ -102,7 +102,7 @@ def pack(frames: Sequence[Frame], lengths: Sequence[int], tags: dict[int, int]) 
         on_socket = [index for index in on_socket if index not in tags]
     size, glued = WORD * (1 + len(words)), 0
     for index in on_socket:
-        if lengths[index] >= GLUED or size >= _MAX_BODY:
+        if lengths[index] >= JOINED or size >= _MAX_BODY:
             break
         size += lengths[index]
         glued += 1
@@ -111,7 +111,7 @@ def pack(frames: Sequence[Frame], lengths: Sequence[int], tags: dict[int, int]) 
     return [body, *[frames[index] for index in on_socket[glued:] if lengths[index]]]
 
 
-def parse_head(words: Frame) -> Head:
+def parse_header(words: Frame) -> FrameHeader:
     """Return what the first two words of a message say.
 
     Raises
@@ -120,7 +120,7 @@ def parse_head(words: Frame) -> Head:
         If that cannot be.
     """
     size, counts = struct.unpack_from("QQ", words)
-    head = Head(size - WORD, counts & _HALF, counts >> 32)
+    head = FrameHeader(size - WORD, counts & _HALF, counts >> 32)
     if head.size < head.numbers or head.by_mpi > head.frames:
         raise ValueError(f"a message of {head.frames} frames, {head.by_mpi} of them by MPI, in {size} bytes")
     if head.frames > _MAX_FRAMES or head.by_mpi > MAX_TAG + 1:
@@ -131,7 +131,7 @@ def parse_head(words: Frame) -> Head:
     return head
 
 
-def parse_layout(head: Head, numbers: Frame) -> Layout:
+def parse_layout(head: FrameHeader, numbers: Frame) -> FrameLayout:
     """Return where the frames are.
 
     Parameters
@@ -154,10 +154,10 @@ def parse_layout(head: Head, numbers: Frame) -> Layout:
         tags = dict(zip(by_mpi, words, strict=True))
     if (total := sum(lengths)) > _MAX_SIZE:
         raise ValueError(f"a message of {total} bytes: at most {_MAX_SIZE} are accepted")
-    return Layout(lengths, tags, _glued(on_socket, head.size - head.numbers))
+    return FrameLayout(lengths, tags, _joined_frames(on_socket, head.size - head.numbers))
 
 
-def _glued(lengths: Sequence[int], size: int) -> int:
+def _joined_frames(lengths: Sequence[int], size: int) -> int:
     """Return how many of the first frames fill `size` bytes."""
     count = 0
     while size > 0 and count < len(lengths):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from workbench.comm.member import Membership
     from workbench.comm.progress_engine import Transfer
-    from workbench.comm.reader import Frames, Incoming
+    from workbench.comm.reader import Frames, MessageReader
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 _HANGUP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-class Link:
+class MPIChannel:
     """Frames by MPI between this process and the peer of a socket.
 
     Parameters
@@ -59,13 +59,13 @@ class Link:
     It belongs to the event loop that runs when it is made.
     """
 
-    def __init__(self, stream: IOStream, incoming: Incoming, member: Membership, peer: int) -> None:
+    def __init__(self, stream: IOStream, incoming: MessageReader, member: Membership, peer: int) -> None:
         self.stream, self.incoming, self.peer = stream, incoming, peer
         self._communicator, self._tags = member.communicator, member.tags[peer]
         # Nobody sends to itself: it finds nothing, and lets MPI do what it has to do.
         self._progress = partial(member.communicator.Iprobe, member.rank)
         self._engine = progress_engine.engine()
-        self._flow = peer_traffic.flow(peer, "mpi")
+        self._flow = peer_traffic.peer_traffic(peer, "mpi")
         # The engine keeps them. Here, a reference to one that has failed would close a cycle, and the garbage collector
         # must not come upon frames: CPython 3.11 clears a memoryview that something still exports from.
         self._sends: WeakSet[Transfer] = WeakSet()
@@ -106,10 +106,10 @@ class Link:
                 logger.warning("%d bytes do not arrive at rank %d: %s. Their connection ends", size, self.peer, error)
                 self._end()
             self._engine.settle(self._progress)
-            self._let_go()
+            self._release_socket()
 
         try:
-            self._hold()
+            self._duplicate_socket()
             transfer = progress_engine.Transfer(
                 # Synchronous mode: complete means received, so its tag is free on both sides.
                 lambda chunk, tag: self._communicator.Issend(chunk, self.peer, tag),
@@ -123,7 +123,7 @@ class Link:
             self._engine.start(transfer)
         except BaseException:
             self._end()
-            self._let_go()
+            self._release_socket()
             raise
 
     def _end(self) -> None:
@@ -136,7 +136,7 @@ class Link:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.stream.close()
 
-    def _hold(self) -> None:
+    def _duplicate_socket(self) -> None:
         """Keep the connection while frames are on their way, for its end tells that a process is dead.
 
         Tornado closes the socket as soon as the peer has ended its half, though it waits for frames; and when a TLS
@@ -148,7 +148,7 @@ class Link:
             with contextlib.suppress(OSError):
                 self._held = os.dup(self.stream.socket.fileno())
 
-    def _let_go(self) -> None:
+    def _release_socket(self) -> None:
         self._on_way -= 1
         if not self._on_way and self._held >= 0:
             os.close(self._held)
@@ -164,9 +164,9 @@ class Link:
             if error is None:
                 self._flow.add_received(size, time.perf_counter() - began)
             self._engine.settle(self._progress)
-            self._let_go()
+            self._release_socket()
 
-        self._hold()
+        self._duplicate_socket()
         transfer = progress_engine.Transfer(
             lambda chunk, tag: self._communicator.Irecv(chunk, self.peer, tag),
             frames,
@@ -179,28 +179,28 @@ class Link:
         if transfer.is_waiting and not self._is_ended:
             # This MPI does not copy at one stroke: it moves a frame piece by piece, while both sides call it.
             with contextlib.suppress(StreamClosedError):
-                self.stream.write(framing.NUDGE)
+                self.stream.write(framing.PROGRESS_REQUEST)
             self._engine.attend([transfer])
         return transfer
 
-    def attend(self) -> None:
+    def progress_sends(self) -> None:
         """Have the peer's receives find this side at work: it has asked for that."""
         self._engine.attend(self._sends)
 
-    def part(self) -> None:
+    def drain_and_close(self) -> None:
         """End the connection: this side has closed it, and reads and writes no more."""
         self.incoming.discard = True
-        self.incoming.interrupt()
+        self.incoming.wake()
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # at the end of the process: nothing can be waited for any more
             self.stream.close()
             return
-        task = loop.create_task(self._part(), name=f"part from rank {self.peer}")
+        task = loop.create_task(self._drain_and_close(), name=f"part from rank {self.peer}")
         self._engine.tasks.add(task)
         task.add_done_callback(self._engine.tasks.discard)
 
-    async def _part(self) -> None:
+    async def _drain_and_close(self) -> None:
         draining = asyncio.create_task(self._drain())
         try:
             with contextlib.suppress(StreamClosedError, OSError):

@@ -10,7 +10,7 @@ from workbench.mpi.size_bins import SIZES, size_bin
 Way = Literal["mpi", "socket"]
 
 
-class Flow:
+class PeerTraffic:
     """Messages, bytes and seconds in both directions between this process and one peer on one way.
 
     Notes
@@ -40,26 +40,26 @@ class Flow:
             self.received = (messages + 1, total + nbytes, time + seconds)
 
 
-_flows: dict[tuple[int | str, Way], Flow] = {}
+_peers: dict[tuple[int | str, Way], PeerTraffic] = {}
 _making = threading.Lock()
 
 
-def flow(peer: int | str, way: Way) -> Flow:
+def peer_traffic(peer: int | str, way: Way) -> PeerTraffic:
     """Return the counters of a peer: a rank of the same world, or ``"outside"`` for all others together."""
     with _making:
-        return _flows.setdefault((peer, way), Flow())
+        return _peers.setdefault((peer, way), PeerTraffic())
 
 
 def sizes() -> list[int]:
     """As `workbench.comm.sizes`."""
-    counts = [its.sizes for (peer, _), its in list(_flows.items()) if peer != "outside"]
+    counts = [its.sizes for (peer, _), its in list(_peers.items()) if peer != "outside"]
     return [sum(bins) for bins in zip(*counts, strict=True)] or [0] * SIZES
 
 
 def table() -> list[dict[str, Any]]:
     """As `workbench.comm.traffic`."""
     rows = []
-    for (peer, way), its in list(_flows.items()):
+    for (peer, way), its in list(_peers.items()):
         row: dict[str, Any] = {"peer": peer, "way": way}
         for direction, counts in (("sent", its.sent), ("received", its.received)):
             row |= zip([f"{direction}_{what}" for what in ("messages", "bytes", "seconds")], counts, strict=True)

@@ -192,7 +192,7 @@ class Transfer:
             self._tell()
 
 
-class Engine:
+class ProgressEngine:
     """The transfers of one event loop.
 
     Notes
@@ -337,16 +337,16 @@ def _delay(transfer: Transfer, now: float) -> float:
 
 
 # By event loop. Not weak: the memory of a transfer that is on its way must outlive its loop.
-_engines: dict[asyncio.AbstractEventLoop, Engine] = {}
+_engines: dict[asyncio.AbstractEventLoop, ProgressEngine] = {}
 
 
-def engine() -> Engine:
+def engine() -> ProgressEngine:
     """Return the engine of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _engines:
         for closed in [other for other, its in list(_engines.items()) if its.forget_closed()]:
             _engines.pop(closed, None)
-        _engines[loop] = Engine(loop)
+        _engines[loop] = ProgressEngine(loop)
     return _engines[loop]
 
 

@@ -47,14 +47,14 @@ class FramesByMPI(Protocol):
     def receive(self, frames: Frames, *, one_by_one: bool) -> Transfer:
         """Receive frames into the memory that is given with their tags; one at a time if that is the same for all."""
 
-    def attend(self) -> None:
+    def progress_sends(self) -> None:
         """Have the peer's receives find this side at work: it has asked for that."""
 
-    def part(self) -> None:
+    def drain_and_close(self) -> None:
         """End the connection: this side has closed it, and reads and writes no more."""
 
 
-class Incoming:
+class MessageReader:
     """The messages that come through a socket.
 
     Parameters
@@ -73,17 +73,17 @@ class Incoming:
         self._is_filling = False
         self._waiter: asyncio.Future[Any] | None = None
         self._turn = 0
-        self._flow = peer_traffic.flow("outside", "socket")
+        self._flow = peer_traffic.peer_traffic("outside", "socket")
         self.link: FramesByMPI | None = None
         """How frames come by MPI; None unless the peer has turned out to be of the same world."""
         self.discard = False
         """Whether nobody wants the frames any more: they are received into scratch memory then."""
-        self._words = memoryview(bytearray(framing.HEAD))
+        self._words = memoryview(bytearray(framing.HEADER_SIZE))
         self._begin()
 
     def connect(self, link: FramesByMPI) -> None:
         """Receive frames by MPI as well."""
-        self.link, self._flow = link, peer_traffic.flow(link.peer, "socket")
+        self.link, self._flow = link, peer_traffic.peer_traffic(link.peer, "socket")
 
     def _begin(self) -> None:
         # What the socket has to fill next, and what is to be done then; that returns what is to be done after it.
@@ -125,7 +125,7 @@ class Incoming:
         self._begin()
         return frames
 
-    def interrupt(self) -> None:
+    def wake(self) -> None:
         """Let whoever waits for a message have a `StreamClosedError`, and leave the socket as it is."""
         self._turn += 1
         if self._waiter is not None:
@@ -164,23 +164,23 @@ class Incoming:
 
     def _read_head(self) -> Step:
         self._began = time.perf_counter()
-        head = framing.parse_head(self._words)
+        head = framing.parse_header(self._words)
         if self.link is None and (head.by_mpi or not head.frames):
             raise ValueError("frames by MPI from a peer that is not of this world")
         if self.link is not None and not head.frames:
-            self.link.attend()
+            self.link.progress_sends()
             self._wanted.append(self._words)
             return self._read_head
-        self._size = framing.HEAD + head.size
-        body = host_array(head.size if head.size <= framing.GLUED else head.numbers)
+        self._size = framing.HEADER_SIZE + head.size
+        body = host_array(head.size if head.size <= framing.JOINED else head.numbers)
         if body:
             self._wanted.append(body)
         return partial(self._read_layout, head, body)
 
-    def _read_layout(self, head: framing.Head, body: memoryview) -> Step:
+    def _read_layout(self, head: framing.FrameHeader, body: memoryview) -> Step:
         layout = framing.parse_layout(head, body)
         lengths, on_socket = layout.lengths, layout.on_socket
-        split = layout.glued if head.size <= framing.GLUED else 0
+        split = layout.glued if head.size <= framing.JOINED else 0
         glued, parts = on_socket[:split], (on_socket[split : layout.glued], on_socket[layout.glued :])
         # Whatever may fail for want of memory comes before anything is begun: this step may be taken again then.
         if self.discard:
@@ -197,7 +197,7 @@ class Incoming:
             runs = [run for part in in_parts for run in part]
             own = {index: receive_memory.take(lengths[index]) for index in layout.tags}
             wanted, after = [
-                [run[at : at + framing.MOST] for run, _ in part for at in range(0, len(run), framing.MOST)]
+                [run[at : at + framing.MAX_COUNT] for run, _ in part for at in range(0, len(run), framing.MAX_COUNT)]
                 for part in in_parts
             ]
             by_mpi = [(own[index], tag) for index, tag in layout.tags.items()]

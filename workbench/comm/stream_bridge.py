@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PIECE = 1 << 16
 
 
-async def carry(comm: Comm, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def bridge_streams(comm: Comm, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Carry bytes in both directions until one side ends, and end the other.
 
     Parameters

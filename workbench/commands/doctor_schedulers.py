@@ -12,18 +12,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from workbench import config
-from workbench.commands.finding import Finding, failure, skipped
+from workbench.commands.finding import CheckResult, failure, skipped
 from workbench.deploy import registry
 from workbench.errors import WorkbenchError
-from workbench.launch.allocation import Allocation, enclosing
+from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.environment import scrub_rank
 from workbench.launch.jobqueue import Site, presets, site
 from workbench.launch.launchers import COMMANDS, answers, choose, launcher
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Command
-from workbench.launch.multinode import Spread
+from workbench.launch.mpiexec import WorldCommand
+from workbench.launch.multinode import NodePlacement
 from workbench.launch.options import Resources
-from workbench.launch.process_manager import agent, spoken, spread_command
+from workbench.launch.process_manager import remote_shell, spread_command, srun_mpi_types
 
 _TITLES = {"slurm": "SLURM", "pbs": "PBS"}
 _ASK = {"slurm": "sinfo", "pbs": "qstat -B"}
@@ -36,7 +36,7 @@ _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108  (nothing is
 _SOME = 3
 
 
-def examine(found: MPI | None) -> Iterator[Finding]:
+def examine(found: MPI | None) -> Iterator[CheckResult]:
     """Check the batch schedulers of this host, and the job that this process is in.
 
     Parameters
@@ -52,7 +52,7 @@ def examine(found: MPI | None) -> Iterator[Finding]:
     except WorkbenchError as error:
         yield failure("schedulers", error)
     try:
-        around = enclosing()
+        around = current_allocation()
         yield allocation(around, scrub_rank(os.environ)[1])
     except WorkbenchError as error:
         yield failure("allocation", error)
@@ -66,7 +66,7 @@ def examine(found: MPI | None) -> Iterator[Finding]:
     yield tunnel(shutil.which("ssh"))
 
 
-def schedulers(present: Mapping[str, bool], taken: str) -> Finding:
+def schedulers(present: Mapping[str, bool], taken: str) -> CheckResult:
     """Judge which schedulers can be used.
 
     Parameters
@@ -78,17 +78,17 @@ def schedulers(present: Mapping[str, bool], taken: str) -> Finding:
     """
     default = f"a start that names none takes {taken}"
     if not present:
-        return Finding("schedulers", "ok", f"no batch scheduler is on this host; {default}")
+        return CheckResult("schedulers", "ok", f"no batch scheduler is on this host; {default}")
     words = [f"{_TITLES[name]} {'answers' if good else 'does not answer'}" for name, good in present.items()]
     detail = f"{', '.join(words)}; {default}"
     silent = [name for name, good in present.items() if not good]
     if not silent:
-        return Finding("schedulers", "ok", detail)
+        return CheckResult("schedulers", "ok", detail)
     commands = " and ".join(f"`{_ASK[name]}`" for name in silent)
-    return Finding("schedulers", "warning", detail, f"Run {commands} to see why, if you mean to use it.")
+    return CheckResult("schedulers", "warning", detail, f"Run {commands} to see why, if you mean to use it.")
 
 
-def allocation(around: Allocation | None, identity: Sequence[str]) -> Finding:
+def allocation(around: Allocation | None, identity: Sequence[str]) -> CheckResult:
     """Tell the job that this process is in, and what of its identity nothing that is started gets to see.
 
     Parameters
@@ -100,13 +100,13 @@ def allocation(around: Allocation | None, identity: Sequence[str]) -> Finding:
     """
     detail = "not inside of a job"
     if around is not None:
-        detail = f"inside of {around.words}; --scheduler here starts a cluster on its nodes, without a new job"
+        detail = f"inside of {around.describe}; --scheduler here starts a cluster on its nodes, without a new job"
     if identity:
         detail += f"; {_some(identity)}, of an enclosing step or rank, are kept from all that is started"
-    return Finding("allocation", "ok", detail)
+    return CheckResult("allocation", "ok", detail)
 
 
-def pairing(found: MPI, named: Sequence[str], command: Sequence[str]) -> Finding:
+def pairing(found: MPI, named: Sequence[str], command: Sequence[str]) -> CheckResult:
     """Tell how SLURM and an MPI come together.
 
     Parameters
@@ -120,32 +120,34 @@ def pairing(found: MPI, named: Sequence[str], command: Sequence[str]) -> Finding
     """
     check, names = "ranks of a job", f"srun names {', '.join(named) or 'no interface'}"
     if Path(command[0]).name != "srun":
-        return Finding(check, "ok", f"{found} is started by its own mpiexec; {names}")
+        return CheckResult(check, "ok", f"{found} is started by its own mpiexec; {names}")
     detail = f"{found} is started by srun {command[1]}; {names}"
     if "pmix" not in command[1]:
-        return Finding(check, "ok", detail)
+        return CheckResult(check, "ok", detail)
     remedy = (
         "Check that it starts ten times in a row, and that libpmix.so, without a number, is on every node (Debian: "
         "libpmix-dev); else set workbench.mpi.launcher to mpiexec."
     )
-    return Finding(check, "warning", f"{detail}; Open MPI 5 is known to crash that way now and then", remedy)
+    return CheckResult(check, "warning", f"{detail}; Open MPI 5 is known to crash that way now and then", remedy)
 
 
-def launcher_of_job(line: Command) -> Finding:
+def launcher_of_job(line: WorldCommand) -> CheckResult:
     """Judge whether the launcher of ranks on several nodes, and its daemons, answer other users."""
     check = "launcher of a job"
     if Path(line.argv[0]).name == "srun":
-        return Finding(check, "ok", "srun starts ranks on several nodes, and authenticates who connects")
+        return CheckResult(check, "ok", "srun starts ranks on several nodes, and authenticates who connects")
     if line.guard is not None:
-        return Finding(check, "ok", "on several nodes no port of mpiexec and its daemons answers other users and hosts")
+        return CheckResult(
+            check, "ok", "on several nodes no port of mpiexec and its daemons answers other users and hosts"
+        )
     detail = "on several nodes every user who reaches the nodes can command mpiexec and its daemons"
     remedy = (
         "Where others use the nodes or their network, start each world on one node; docs/security.md has the reasons."
     )
-    return Finding(check, "warning", detail, remedy)
+    return CheckResult(check, "warning", detail, remedy)
 
 
-def sections(read: Mapping[str, Site], files: Sequence[Path]) -> Finding:
+def sections(read: Mapping[str, Site], files: Sequence[Path]) -> CheckResult:
     """Tell what the settings of a site say.
 
     Parameters
@@ -156,10 +158,12 @@ def sections(read: Mapping[str, Site], files: Sequence[Path]) -> Finding:
         Where they come from.
     """
     where = ", ".join(map(str, files)) or "no file has settings of jobqueue"
-    return Finding("jobqueue.yaml", "ok", f"{where}; {'; '.join(_section(name, its) for name, its in read.items())}")
+    return CheckResult(
+        "jobqueue.yaml", "ok", f"{where}; {'; '.join(_section(name, its) for name, its in read.items())}"
+    )
 
 
-def interface(named: Mapping[str, str | None], here: Collection[str], *, inside: bool) -> Finding:
+def interface(named: Mapping[str, str | None], here: Collection[str], *, inside: bool) -> CheckResult:
     """Judge the network interface that head and ranks of a job are to bind.
 
     Parameters
@@ -174,12 +178,14 @@ def interface(named: Mapping[str, str | None], here: Collection[str], *, inside:
     check = "interface"
     setting, name = next(((key, value) for key, value in named.items() if value), ("", None))
     if name is None:
-        return Finding(check, "ok", "none is named: head and ranks bind the one that leads to the job's other nodes")
+        return CheckResult(
+            check, "ok", "none is named: head and ranks bind the one that leads to the job's other nodes"
+        )
     if name in here:
-        return Finding(check, "ok", f"head and ranks of a job bind {name} ({setting})")
+        return CheckResult(check, "ok", f"head and ranks of a job bind {name} ({setting})")
     detail = f"{setting} names {name}, which this {'node' if inside else 'host'} does not have"
     remedy = f"Name one that every node has (`ip -brief address` tells): {', '.join(sorted(here))} are here."
-    return Finding(check, "warning", detail, remedy)
+    return CheckResult(check, "warning", detail, remedy)
 
 
 def file_system(folder: Path, mounts: Iterable[tuple[str, str]]) -> str:
@@ -205,7 +211,7 @@ def file_system(folder: Path, mounts: Iterable[tuple[str, str]]) -> str:
     return max(above, default=(0, 0, ""))[-1]
 
 
-def shared_folder(folder: Path, kind: str, temporary: Iterable[str]) -> Finding:
+def shared_folder(folder: Path, kind: str, temporary: Iterable[str]) -> CheckResult:
     """Judge whether nodes can see a folder.
 
     Parameters
@@ -219,42 +225,42 @@ def shared_folder(folder: Path, kind: str, temporary: Iterable[str]) -> Finding:
     """
     check, on = "records on nodes", f"on {kind}" if kind else "on a file system that is not known"
     if kind.startswith(_SHARED):
-        return Finding(check, "ok", f"{folder} is {on}, which hosts can share")
+        return CheckResult(check, "ok", f"{folder} is {on}, which hosts can share")
     if kind in _LOCAL or any(folder.is_relative_to(above) for above in temporary):
         remedy = "Set JUPYTER_DATA_DIR to a folder that nodes share with this host, in your home for instance."
-        return Finding(check, "warning", f"{folder} is {on} in a place that every host has for itself", remedy)
-    return Finding(check, "ok", f"{folder} is {on}; nodes have to see it by this path")
+        return CheckResult(check, "warning", f"{folder} is {on} in a place that every host has for itself", remedy)
+    return CheckResult(check, "ok", f"{folder} is {on}; nodes have to see it by this path")
 
 
-def tunnel(ssh: str | None) -> Finding:
+def tunnel(ssh: str | None) -> CheckResult:
     """Tell whether there is what ``--ssh-tunnel`` needs."""
     detail = f"{ssh} is here, for --ssh-tunnel" if ssh else "there is no ssh here: no --ssh-tunnel"
-    return Finding("ssh", "ok", detail)
+    return CheckResult("ssh", "ok", detail)
 
 
-def _world(found: MPI | None, scheduler: str, around: Allocation | None) -> Iterator[Finding]:
+def _world(found: MPI | None, scheduler: str, around: Allocation | None) -> Iterator[CheckResult]:
     check = "ranks of a job"
     if found is None:
         yield skipped(check, "mpiexec")
         return
     job = around or Allocation(scheduler, "", ("node",), (1,))
     try:
-        by = agent(scheduler)
+        by = remote_shell(scheduler)
         guard = "hosts" if config.get("mpi.guard") else None
-        spread = Spread(ranks=1, threads=1, around=job, counts=(1,), agent=by, guard=guard)
+        spread = NodePlacement(ranks=1, threads=1, around=job, counts=(1,), agent=by, guard=guard)
         line = spread_command(found, spread, ["true"])
     except WorkbenchError as error:
         yield failure(check, error)
         return
     if scheduler == "pbs":
         how = by or "what it chooses itself (TM, ssh)"
-        yield Finding(check, "ok", f"{found} is started by its own mpiexec, which reaches nodes by {how}")
+        yield CheckResult(check, "ok", f"{found} is started by its own mpiexec, which reaches nodes by {how}")
     else:
-        yield pairing(found, spoken(), line.argv)
+        yield pairing(found, srun_mpi_types(), line.argv)
     yield launcher_of_job(line)
 
 
-def _settings(scheduler: str, *, inside: bool) -> Iterator[Finding]:
+def _settings(scheduler: str, *, inside: bool) -> Iterator[CheckResult]:
     import dask.config
     import psutil
 
@@ -263,7 +269,7 @@ def _settings(scheduler: str, *, inside: bool) -> Iterator[Finding]:
         read = {}
         for preset in (None, *presets()):
             # What a start would do with it finds more than reading it.
-            launcher(scheduler).settle(Resources(preset=preset), ranks=1, threads=1, memory=None)
+            launcher(scheduler).resolve(Resources(preset=preset), ranks=1, threads=1, memory=None)
             read[preset or scheduler] = site(scheduler, preset)
         own = read[scheduler].interface
         files = dask.config.collect_yaml(dask.config.paths, return_paths=True)

@@ -10,7 +10,7 @@ from workbench.hints import Hint
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check has found."""
 
     check: str
@@ -23,13 +23,13 @@ class Finding:
     """What to do, as an order; empty where there is nothing to do."""
 
 
-def failure(check: str, error: WorkbenchError | OSError) -> Finding:
+def failure(check: str, error: WorkbenchError | OSError) -> CheckResult:
     """Return the finding that an error is."""
     if isinstance(error, WorkbenchError):
-        return Finding(check, "failed", error.message.removesuffix("."), error.hint)
-    return Finding(check, "failed", str(error))
+        return CheckResult(check, "failed", error.message.removesuffix("."), error.hint)
+    return CheckResult(check, "failed", str(error))
 
 
-def skipped(check: str, failed: str) -> Finding:
+def skipped(check: str, failed: str) -> CheckResult:
     """Return the finding of a check that rests on one that has failed."""
-    return Finding(check, "warning", f"not checked, since the check of {failed} failed", f"See to {failed} first.")
+    return CheckResult(check, "warning", f"not checked, since the check of {failed} failed", f"See to {failed} first.")

@@ -15,7 +15,7 @@ from workbench.hints import NOTEBOOK
 from workbench.text import clock, count, countdown, duration
 
 if TYPE_CHECKING:
-    from workbench.commands.doctor import Finding
+    from workbench.commands.doctor import CheckResult
 
 _COLUMNS = ("name", "state", "ranks", "MPI", "job", "age", "last event")
 _ENDED = ("name", "state", "ended", "after", "ranks", "reason", "logs")
@@ -132,13 +132,13 @@ def failed_text(stopped: Stopped, place: str) -> str:
     )
 
 
-def finding_text(finding: Finding, place: str) -> str:
+def finding_text(finding: CheckResult, place: str) -> str:
     """Return a finding of the doctor in one line, worded for a place."""
     remedy = f" -> {hints.words(finding.remedy, place)}" if finding.remedy else ""
     return f"{finding.verdict:<8} {finding.check}: {finding.detail}{remedy}"
 
 
-def findings_summary(findings: Sequence[Finding]) -> str:
+def findings_summary(findings: Sequence[CheckResult]) -> str:
     """Return how many findings there were of each verdict."""
     verdicts = [finding.verdict for finding in findings]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("ok", "warning", "failed"))

@@ -17,7 +17,7 @@ HELP = ("-h", "--help")
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedLine:
     """What a user asks for."""
 
     verb: str
@@ -48,7 +48,7 @@ def answer(words: Sequence[str], at: Place) -> Answer | None:
         return verb.show(verb.run(at, **call.options), at.name)
 
 
-def parse(words: Sequence[str], place: str) -> Call:
+def parse(words: Sequence[str], place: str) -> ParsedLine:
     """Return what is asked for.
 
     Parameters
@@ -69,12 +69,12 @@ def parse(words: Sequence[str], place: str) -> Call:
         raise InvalidRequest(f"{place}: what to do? Allowed: {', '.join(known)}; {place} --help tells more.")
     name, *rest = words
     if name in HELP:
-        return Call("help", {"text": overview(place)})
+        return ParsedLine("help", {"text": overview(place)})
     if name not in known:
         raise InvalidRequest(f"{place} {name}: no such subcommand, {did_you_mean(name, known)}")
     parser = _parser(known[name], place)
     if any(word in HELP for word in rest):
-        return Call("help", {"text": parser.format_help().rstrip()})
+        return ParsedLine("help", {"text": parser.format_help().rstrip()})
     given = _joined(rest, known[name])
     # argparse takes that for no value, and makes an empty list of it.
     if nothing := [word for word in given if word.startswith("-") and word.endswith("=--")]:
@@ -84,7 +84,7 @@ def parse(words: Sequence[str], place: str) -> Call:
     options, left = parser.parse_known_args(given)
     if left:
         raise InvalidRequest(f"{parser.prog}: {_left_over(left, known[name], place)}")
-    return Call(name, vars(options))
+    return ParsedLine(name, vars(options))
 
 
 def _parser(verb: Verb, place: str) -> _Parser:

@@ -19,7 +19,7 @@ from workbench.launch.options import options
 
 if TYPE_CHECKING:
     from workbench.commands.actions import Listing, Status, Stopped
-    from workbench.commands.finding import Finding
+    from workbench.commands.finding import CheckResult
     from workbench.metrics.profile_frame import ProfileFrame
 
 # -- arguments ---------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def _stop(at: Place, name: str | None, *, all: bool) -> Stopped:  # noqa: A002  
     return actions.stop(targets)
 
 
-def _doctor(at: Place, name: str | None, mpi: str | None) -> list[Finding]:
+def _doctor(at: Place, name: str | None, mpi: str | None) -> list[CheckResult]:
     findings = []
     for finding in actions.doctor(name, mpi):
         findings.append(finding)
@@ -121,7 +121,7 @@ def _stopped(stopped: Stopped, place: str) -> Answer:
     return Answer(shown.stopped_text(stopped), asdict(stopped), failure=failure)
 
 
-def _findings(findings: list[Finding], place: str) -> Answer:
+def _findings(findings: list[CheckResult], place: str) -> Answer:
     told = [asdict(finding) | {"remedy": hints.words(finding.remedy, place)} for finding in findings]
     failure = "" if any(finding.verdict == "failed" for finding in findings) else None
     return Answer(shown.findings_summary(findings), {"findings": told}, failure=failure)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distributed.comm.core import connect
 
-from workbench.comm.stream_bridge import carry
+from workbench.comm.stream_bridge import bridge_streams
 from workbench.deploy.connection import HeadConnection
 
 # Seconds to reach the head.
@@ -40,7 +40,7 @@ async def bridge(connection: HeadConnection, socket: Path) -> AsyncIterator[None
         except OSError:
             writer.close()  # who asks sees that nobody is there
             return
-        await carry(comm, reader, writer)
+        await bridge_streams(comm, reader, writer)
 
     def attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(lead(reader, writer))

@@ -15,7 +15,7 @@ from workbench.deploy import certificates, registry
 from workbench.deploy.jobs import is_batch
 from workbench.deploy.progress import Progress
 from workbench.deploy.ssh_tunnel import Tunnel
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 from workbench.errors import HeadUnreachable, StartError
 from workbench.session.head_client import HeadClient
 
@@ -42,7 +42,7 @@ class HeadConnection(HeadClient):
         Host, as ``ssh`` takes it, through which the head is reached; None: directly.
     """
 
-    def __init__(self, job: Job, ssh_tunnel: str | None = None) -> None:
+    def __init__(self, job: ClusterStarter, ssh_tunnel: str | None = None) -> None:
         self._job = job
         self._tunnel = Tunnel(ssh_tunnel) if ssh_tunnel else None
         self.rpc: Any = None

@@ -40,7 +40,7 @@ def preview(given: ClusterOptions) -> str:
     lines += [f"#   {name}={value}" for name, value in sorted(set_here.items())]
     lines.append(f"#   {shlex.join(command.argv)}")
     its, spec = launcher(record.scheduler), job_spec(record)
-    if verdict := its.judge(spec):
+    if verdict := its.test_only(spec):
         lines.append(f"# {its.name} says: {verdict}")
     return its.script(spec) + "\n".join(lines) + "\n"
 

@@ -34,7 +34,7 @@ _DAMAGED = (OSError, ValueError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndReason:
     """How one cluster has ended."""
 
     name: str
@@ -83,7 +83,7 @@ def note(record: Record, state: str, reason: str, when: float | None = None) -> 
     """
     path = _path(record)
     words = reason.strip().partition("\n")[0][:_LONGEST]
-    its = Ended(record.name, record.id, state, words, when or time.time(), record.created, record.total)
+    its = EndReason(record.name, record.id, state, words, when or time.time(), record.created, record.total)
     with suppress(OSError):
         make_private(path.parent)
         if not is_noted(record):
@@ -96,12 +96,12 @@ def is_noted(record: Record) -> bool:
     return _path(record).exists()
 
 
-def of(record: Record) -> Ended | None:
+def of(record: Record) -> EndReason | None:
     """Return how a cluster has ended, or None if that is not known."""
     return _read(_path(record))
 
 
-def known() -> list[Ended]:
+def known() -> list[EndReason]:
     """Return how clusters have ended in the last days, the last one first; what cannot be read is left out.
 
     Raises
@@ -116,7 +116,7 @@ def known() -> list[Ended]:
     return sorted((its for its in found if its.when >= since), key=lambda its: its.when, reverse=True)
 
 
-def last(name: str) -> Ended | None:
+def last(name: str) -> EndReason | None:
     """Return how the last cluster of a name has ended, or None if that is not known; raises as `known`."""
     return next((its for its in known() if its.name == name), None)
 
@@ -137,9 +137,9 @@ def _stem(name: str, key: str) -> str:
     return f"{name}-{key[:8]}"
 
 
-def _read(path: Path) -> Ended | None:
+def _read(path: Path) -> EndReason | None:
     try:
-        its = typed(Ended, json.loads(path.read_bytes()))
+        its = typed(EndReason, json.loads(path.read_bytes()))
     except _DAMAGED:
         return None
     if path.stem != _stem(its.name, its.id) or its.state not in (STOPPED, ENDED, FAILED):

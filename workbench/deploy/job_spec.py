@@ -11,14 +11,14 @@ from workbench import config
 from workbench.deploy.dask_settings import dask_settings
 from workbench.deploy.record import Record
 from workbench.fork import stub
-from workbench.launch.allocation import Allocation, enclosing
+from workbench.launch.allocation import Allocation, current_allocation
 from workbench.launch.interface import JobSpec
 from workbench.launch.launchers import launcher
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Command, Geometry, has_ulfm, world_command
-from workbench.launch.multinode import Spread, filled, shares
+from workbench.launch.mpiexec import Geometry, WorldCommand, has_ulfm, world_command
+from workbench.launch.multinode import NodePlacement, even_counts, packed_counts
 from workbench.launch.network import has_fabric
-from workbench.launch.process_manager import agent, spread_command
+from workbench.launch.process_manager import remote_shell, spread_command
 from workbench.log import debug_log
 
 RANK_PROGRAM = "workbench.rank"
@@ -38,7 +38,7 @@ def world_job_spec(record: Record, index: int, ranks: int, start: int = 1) -> Jo
     # As many ranks on a node as in world 0, on as many nodes as these take.
     most = record.resources.ranks_per_node
     asked = dataclasses.replace(record.resources, nodes=None, ranks_per_node=min(most, ranks) if most else None)
-    settled = launcher(record.scheduler).settle(asked, ranks=ranks, threads=record.threads, memory=record.memory)
+    settled = launcher(record.scheduler).resolve(asked, ranks=ranks, threads=record.threads, memory=record.memory)
     spec = _spec(record, f"world-{index}-{start}", f"job-{index}", ranks, command)
     return dataclasses.replace(spec, resources=settled)
 
@@ -80,7 +80,7 @@ def world_line(
     shared_memory: Path,
     log: Path,
     around: Allocation | None = None,
-) -> Command:
+) -> WorldCommand:
     """Return the command line that starts one world of the cluster of `record`.
 
     Parameters
@@ -119,12 +119,12 @@ def template_modules(record: Record) -> str:
     return ",".join([*_RANK_MODULES, *record.preload])
 
 
-def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation, guard: str | None) -> Spread:
-    counts = shares(ranks, len(around.nodes))
+def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation, guard: str | None) -> NodePlacement:
+    counts = even_counts(ranks, len(around.nodes))
     if record.scheduler == "here" and min(around.slots) and ranks <= sum(around.slots):
         # In an allocation that was made for something else: node by node, as far as each has slots.
-        counts = filled(ranks, around.slots)
-    return Spread(
+        counts = packed_counts(ranks, around.slots)
+    return NodePlacement(
         ranks=ranks,
         threads=record.threads,
         around=around,
@@ -133,7 +133,7 @@ def _spread(record: Record, ranks: int, shared_memory: Path, around: Allocation,
         fault_tolerant=record.fault_tolerant,
         interface=record.interface or config.get("interface"),
         session=str(shared_memory),
-        agent=agent(around.scheduler),
+        agent=remote_shell(around.scheduler),
         guard=guard,
         directory=record.directory,
         fabric=has_fabric(),
@@ -152,4 +152,4 @@ def goes_on_without_a_rank(record: Record, found: MPI, ranks: int, *, own_job: b
 
 def allocation_of(record: Record) -> Allocation | None:
     """Return the allocation whose nodes the worlds of a cluster have, asked in its head; None: this host alone."""
-    return None if record.scheduler == "local" else enclosing()
+    return None if record.scheduler == "local" else current_allocation()

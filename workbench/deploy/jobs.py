@@ -12,7 +12,7 @@ from typing import Any
 from workbench.deploy.job_spec import identity
 from workbench.deploy.lease import owns_lease
 from workbench.deploy.record import Record
-from workbench.errors import LaunchError, SchedulerSilent
+from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.launch.command import settled
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.launchers import launcher
@@ -110,7 +110,7 @@ def of(record: Record, told: JobStatus) -> JobStatus:
     Several systems may share a home. The scheduler of one does not know the jobs of another, or has given their
     numbers to other jobs.
     """
-    if told.state is JobState.UNKNOWN and not told.over:
+    if told.state is JobState.UNKNOWN and not told.finished:
         return told
     if _is_its(record, told):
         return told
@@ -156,7 +156,7 @@ def alive(record: Record, told: JobStatus | None = None) -> bool | None:
         except LaunchError:
             return None
     told = status(record) if told is None else told
-    if told.over:
+    if told.finished:
         return False
     return None if told.state is JobState.UNKNOWN else True
 
@@ -169,7 +169,7 @@ def words(told: JobStatus) -> str:
     >>> words(JobStatus(JobState.QUEUED, "waiting for resources"))
     'QUEUED: waiting for resources'
     """
-    if told.forgotten:
+    if told.unknown_to_scheduler:
         return "gone: the scheduler does not know it any more"
     if told.state is JobState.UNKNOWN and told.reason:
         return told.reason
@@ -196,10 +196,10 @@ def cancel(record: Record, *, later: bool = False) -> None:
     kept = {record.job, _read(record, _receipt(record))} if later else set()
     jobs = [job for job in all_jobs(record, certain=True) if job not in kept]
     for job, told in (its.statuses(jobs) if jobs else {}).items():
-        if told.over:
+        if told.finished:
             continue
         if told.state is JobState.UNKNOWN:
-            raise SchedulerSilent(
+            raise SchedulerTimeout(
                 f"the scheduler does not tell whose job {job} is, so it is not cancelled.", hint="Try again."
             )
         if not (told.label and _is_its(record, told)):
@@ -221,7 +221,7 @@ def _check_system(record: Record) -> None:
         )
 
 
-def await_over(record: Record, timeout: float) -> list[str]:
+def wait_finished(record: Record, timeout: float) -> list[str]:
     """Wait until all jobs of a cluster are over; return those that are not after `timeout` seconds."""
     its, deadline = launcher(record.scheduler), time.monotonic() + timeout
     left, pause = all_jobs(record), 0.1
@@ -229,7 +229,7 @@ def await_over(record: Record, timeout: float) -> list[str]:
         return []  # nobody here can tell; its head has ended it
     while left:
         told = its.statuses(left)
-        left = [job for job in left if not told.get(job, UNKNOWN).over]
+        left = [job for job in left if not told.get(job, UNKNOWN).finished]
         if time.monotonic() > deadline:
             break
         if left:

@@ -36,7 +36,7 @@ def is_of(folder: Path, record: Record) -> bool:
         return True
 
 
-async def lost(record: Record) -> None:
+async def wait_until_lost(record: Record) -> None:
     """Return when the lease is lost."""
     # It loads logging: the command, which loads this module, starts faster without.
     import asyncio

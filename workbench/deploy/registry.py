@@ -359,16 +359,16 @@ def note_end(record: Record, told: JobStatus | None = None) -> None:
         ended.note(record, ended.ENDED if record.state == "closing" else ended.FAILED, record.message)
         return
     told = UNKNOWN if told is None else told
-    if jobs.is_batch(record) and not told.over:
+    if jobs.is_batch(record) and not told.finished:
         told = jobs.status(record)
-    ended.note(record, ended.FAILED, why_gone(record, told), told.end if told.over else None)
+    ended.note(record, ended.FAILED, why_gone(record, told), told.end if told.finished else None)
 
 
 def why_gone(record: Record, told: JobStatus) -> str:
     """Return in words why a cluster is gone whose head has not written why; `told` of its job."""
     from workbench.deploy import jobs
 
-    if told.over:
+    if told.finished:
         return f"its job {jobs.job_id(record)} has ended: {jobs.words(told)}"
     if record.state == "submitted":
         return "its start was given up"

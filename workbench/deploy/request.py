@@ -14,7 +14,7 @@ from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest
 from workbench.hints import Command, Option
 from workbench.launch import mpi_library, network, process_manager
-from workbench.launch.allocation import enclosing
+from workbench.launch.allocation import current_allocation
 from workbench.launch.interface import Launcher
 from workbench.launch.launchers import choose, launcher
 from workbench.launch.mpiexec import available_cores, has_ulfm
@@ -50,10 +50,10 @@ def record_of(given: ClusterOptions) -> Record:
     asked = Resources(**{each.name: values[each.name] for each in options(Resources)})
     size = _size(given.ranks, asked, starts)
     memory = None if given.memory is None else _bytes(given.memory, here=not starts.batch)
-    settled = starts.settle(asked, ranks=size, threads=values["threads"], memory=memory)
+    settled = starts.resolve(asked, ranks=size, threads=values["threads"], memory=memory)
     if values["fault_tolerant"]:
         _check_fault_tolerance(values["mpi"])
-    its_nodes = starts.on_nodes(settled)
+    its_nodes = starts.node_settings(settled)
     spread = starts.batch or is_spread(starts.name)
     if not spread:
         network.address(given.interface)
@@ -87,7 +87,7 @@ def is_spread(scheduler: str) -> bool:
     """Tell whether a cluster that is started in this very process's surroundings has more hosts than this one."""
     if scheduler != "here":
         return False
-    around = enclosing()
+    around = current_allocation()
     return around is not None and around.leaves_this_host
 
 
@@ -133,7 +133,7 @@ def _size(ranks: Any, asked: Resources, starts: Launcher) -> int:
     if ranks is not None:
         return rank_count(ranks, here=not spread)
     if not starts.batch:
-        around = enclosing() if spread else None
+        around = current_allocation() if spread else None
         return sum(around.slots) or len(around.nodes) if around else available_cores()
     if asked.nodes is None or asked.ranks_per_node is None:
         raise InvalidRequest(
@@ -180,7 +180,7 @@ def _bytes(given: Any, *, here: bool) -> int:
     from dask.utils import format_bytes, parse_bytes
     from distributed.system import MEMORY_LIMIT
 
-    number = config.above_zero(given, parse_bytes)
+    number = config.parse_positive(given, parse_bytes)
     if number is None or number > MAX_MEMORY:
         raise InvalidRequest(
             option="memory", given=given, allowed="a size above zero for each rank, e.g. 2GB or 500MiB"

@@ -19,14 +19,14 @@ from workbench.errors import (
     ClusterNotFound,
     LaunchError,
     RecordError,
-    SchedulerSilent,
+    SchedulerTimeout,
     StartError,
     StartTimeout,
     WorkbenchError,
     from_fields,
 )
 from workbench.hints import NOTEBOOK, Command, Option
-from workbench.launch.allocation import offer
+from workbench.launch.allocation import allocation_hint
 from workbench.launch.interface import UNKNOWN, JobState, Launcher
 from workbench.launch.launchers import launcher
 from workbench.launch.options import ClusterOptions
@@ -39,7 +39,7 @@ _QUEUED = 0.25
 _GRACE = 5.0
 
 
-class Job:
+class ClusterStarter:
     """One cluster's job.
 
     Parameters
@@ -90,7 +90,7 @@ class Job:
             return ""
         if self.record.fault_tolerant and self.record.spread:
             return "fault tolerant: between nodes the ranks' messages go by TCP, since ULFM has no faster network"
-        return offer(self._asked, self.record.scheduler)
+        return allocation_hint(self._asked, self.record.scheduler)
 
     def submit(self) -> None:
         """Make the cluster's folder and key, and hand its job to the launcher; once.
@@ -185,10 +185,10 @@ class Job:
         if self._id is None:
             return None
         if not self._launcher.batch:
-            over = self._launcher.statuses([self._id])[self._id].over
+            over = self._launcher.statuses([self._id])[self._id].finished
             return StartError("its head ended unexpectedly") if over else None
         self.status = jobs.of(self.record, poller.status(self.record.scheduler, self._id))
-        if self.status.over:
+        if self.status.finished:
             return StartError(f"its job {self._id} has ended: {jobs.words(self.status)}")
         if self.status.hopeless and config.get("cancel-hopeless"):
             return StartError(
@@ -258,7 +258,7 @@ class Job:
 
         Raises
         ------
-        SchedulerSilent
+        SchedulerTimeout
             Instead, if the scheduler does not answer: the record stays then, since there may be a job.
         """
         if self._given_up:
@@ -271,7 +271,7 @@ class Job:
             self.remove()
         except LaunchError as silence:
             why = error.message if isinstance(error, WorkbenchError) else str(error) or type(error).__name__
-            raise SchedulerSilent(
+            raise SchedulerTimeout(
                 f"{why} Its job may have been taken, and could not be cancelled.",
                 hint=(
                     "When the scheduler answers again, look for it with ",

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from workbench import config
 from workbench.deploy import certificates, ended, jobs, registry
 from workbench.deploy.registry import Record
-from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerSilent
+from workbench.errors import ClusterNotFound, HeadUnreachable, SchedulerTimeout
 from workbench.files import node_dirs
 from workbench.hints import Command
 from workbench.launch.interface import JobState
@@ -108,7 +108,7 @@ def has_ended(record: Record) -> bool:
         alive = False if record.state == "submitted" else record.process.alive()
         if alive is None and jobs.is_batch(record) and time.monotonic() > ask_again:
             # It is on another host, and was killed maybe: its scheduler knows.
-            alive = False if jobs.status(record).over else None
+            alive = False if jobs.status(record).finished else None
             ask_again = time.monotonic() + _ASK
         if alive is False:
             # Nothing is left to do if the head has ended in order, but it may have been killed.
@@ -118,7 +118,7 @@ def has_ended(record: Record) -> bool:
         with contextlib.suppress(OSError):
             if not alive and not registry.owns_lease(record):
                 left = deadline - time.monotonic()
-                return not (jobs.is_batch(record) and jobs.await_over(record, left))
+                return not (jobs.is_batch(record) and jobs.wait_finished(record, left))
         time.sleep(_LOOK)
     return False
 
@@ -136,13 +136,13 @@ def end_jobs(record: Record) -> None:
     deadline = time.monotonic() + config.seconds("submit-timeout")
     while jobs.is_being_submitted(record):
         if time.monotonic() > deadline:
-            raise SchedulerSilent(
+            raise SchedulerTimeout(
                 f"cluster {record.name!r}: the command that submits its job has not ended yet.",
                 hint="Stop it again when the scheduler answers.",
             )
         time.sleep(_LOOK)
     jobs.cancel(record)
-    if left := jobs.await_over(record, _CANCELLED):
+    if left := jobs.wait_finished(record, _CANCELLED):
         raise HeadUnreachable(
             f"cluster {record.name!r}: its jobs {', '.join(left)} were cancelled, but have not ended after "
             f"{_CANCELLED:.0f} s. The scheduler or a node of theirs may be down.",

@@ -50,7 +50,7 @@ def shared_memory(cluster_id: str, *, make: bool = True) -> Path:
     return _private(path) if make else path
 
 
-def occupy(cluster_id: str, world: str) -> None:
+def acquire_node(cluster_id: str, world: str) -> None:
     """Make the folder for the shared memory of a world on this node, and mark the cluster's folders as in use."""
     memory = shared_memory(cluster_id)
     _remove_forsaken(memory.parent, but=memory.name)
@@ -71,7 +71,7 @@ def _remove_forsaken(parent: Path, *, but: str) -> None:
                 _remove(mark.parent.name, stub.node())
 
 
-def vacate(cluster_id: str) -> None:
+def release_node(cluster_id: str) -> None:
     """Remove the cluster's folders from this node if no other process of it uses them any more."""
     try:
         fcntl.flock(_marks[cluster_id], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +103,7 @@ def _remove(cluster_id: str, node: str, *, but_shared_memory: bool = False) -> N
     # before that, not after it: those that end meanwhile leave something to be removed.
     while True:
         dying = not but_shared_memory and _has_ranks(cluster_id)
-        if not _sweep() or not dying or time.monotonic() > deadline:
+        if not _remove_mpich_leftovers() or not dying or time.monotonic() > deadline:
             return
         time.sleep(0.02)
 
@@ -122,7 +122,7 @@ def _has_ranks(cluster_id: str) -> bool:
     return any(b"workbench.rank" in of_process and cluster_id.encode() in of_process for of_process in words)
 
 
-def _sweep() -> bool:
+def _remove_mpich_leftovers() -> bool:
     """Remove files of MPICH, which cannot be told a folder for them, that no process of this user uses any more.
 
     Returns

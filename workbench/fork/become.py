@@ -26,7 +26,7 @@ HEAD, TEMPLATE, RANK = b"workbench.head", b"workbench.fork", b"workbench.rank"
 """Programs in the words of processes; all have one length."""
 
 
-class Refusal(Exception):
+class BecomeRefused(Exception):
     """A process cannot be what its stub is; the message is the reason."""
 
 
@@ -82,7 +82,7 @@ def _leave(status: int) -> None:
 def _take_files(numbers: Sequence[int], given: Sequence[int]) -> None:
     for number, file in zip(numbers, given, strict=True):
         if number > 2 and Path(f"/proc/self/fd/{number}").is_symlink():
-            raise Refusal(f"file {number} is open in the template")
+            raise BecomeRefused(f"file {number} is open in the template")
         os.dup2(file, number)
         os.close(file)
 
@@ -136,7 +136,7 @@ def _tie(life: int) -> None:
     fcntl.fcntl(life, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([life], [], [], 0)[0]:
-        raise Refusal("the stub has ended")
+        raise BecomeRefused("the stub has ended")
 
 
 def _renew(order: dict[str, Any]) -> None:

@@ -117,7 +117,7 @@ def fork_template(listener: socket.socket, modules: str) -> None:
             logging.getLogger("workbench.head").warning("the head cannot fork the template of its node: %s", error)
             return
         try:
-            parent_death.tie(head, signal.SIGKILL)
+            parent_death.set_signal(head, signal.SIGKILL)
             os.setpgid(0, 0)
             # What the head has opened is the head's: ends of pipes, and files that it has locked.
             for number in [int(file.name) for file in Path("/proc/self/fd").iterdir()]:

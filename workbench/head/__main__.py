@@ -25,7 +25,7 @@ from workbench.fork import stub
 from workbench.fork.template import fork_template
 from workbench.head.world_process import WorldProcess
 from workbench.launch import mpi_library, network
-from workbench.launch.allocation import enclosing, peers
+from workbench.launch.allocation import current_allocation, peers
 from workbench.launch.launchers import launcher
 from workbench.log import debug_log
 from workbench.processes import open_files
@@ -59,11 +59,11 @@ def main() -> int:
         listener = None
         try:
             open_files.check_ranks(record.ranks)
-            if launcher(record.scheduler).batch and (around := enclosing()):
+            if launcher(record.scheduler).batch and (around := current_allocation()):
                 # It may have waited in its queue for days: the time to be ready counts from now.
                 record = record.replace(job=around.job, deadline=time.time() + record.ready_within)
                 # If it is killed the next job on this node removes what it leaves.
-                node_dirs.occupy(record.id, "world-0")
+                node_dirs.acquire_node(record.id, "world-0")
             address = network.address(record.interface, peers=peers() if record.spread else None)
             registry.write(record)
             found = mpi_library.mpiexec_of(library.result(), record.mpi)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distributed.core import Status
 
-from workbench.comm.stream_bridge import carry
+from workbench.comm.stream_bridge import bridge_streams
 
 if TYPE_CHECKING:
     from distributed.comm.core import Comm
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PAGES = "distributed.dashboard.scheduler"
 
 
-class DaskPages:
+class DaskDashboard:
     """Dask's dashboard.
 
     Parameters
@@ -31,7 +31,7 @@ class DaskPages:
         self._scheduler = scheduler
         self._lock, self._opened = asyncio.Lock(), False
 
-    async def lead(self, comm: Comm) -> Status:
+    async def tunnel(self, comm: Comm) -> Status:
         """Lead a client to the pages: from now on the connection carries the bytes of one to their HTTP server.
 
         Parameters
@@ -41,7 +41,7 @@ class DaskPages:
         """
         await self._open()
         reader, writer = await asyncio.open_unix_connection(self._scheduler.http_socket)
-        await carry(comm, reader, writer)
+        await bridge_streams(comm, reader, writer)
         return Status.dont_reply
 
     async def _open(self) -> None:

@@ -17,21 +17,21 @@ from workbench import config
 from workbench.cells.head import Cells
 from workbench.collective.broadcast_head import Broadcasts
 from workbench.collective.head import SpmdCalls
-from workbench.collective.queue import Collectives
+from workbench.collective.queue import CallQueue
 from workbench.config import __version__
 from workbench.deploy import certificates, ended, jobs, lease, registry
 from workbench.deploy.registry import Record, World
 from workbench.errors import LaunchError, StartError, WorkbenchError
 from workbench.files import node_dirs
 from workbench.head import request_log, start_times
-from workbench.head.dask_dashboard import DaskPages
-from workbench.head.scheduler import Attendance, HeadScheduler
+from workbench.head.dask_dashboard import DaskDashboard
+from workbench.head.scheduler import HeadScheduler, RankMembershipPlugin
 from workbench.head.walltime import Walltime, job_end
 from workbench.head.world_process import WorldProcess
 from workbench.head.worlds import Worlds
 from workbench.hints import Option
 from workbench.metrics.head import Metrics
-from workbench.placement.head import fail_orphans
+from workbench.placement.head import fail_unrunnable
 
 logger = logging.getLogger("workbench.head")
 
@@ -94,7 +94,7 @@ class Head:
             run=self._start,
             is_ending=self._end.done,
         )
-        self.collectives = Collectives()
+        self.collectives = CallQueue()
         self.metrics = Metrics(self._state, lambda: {world.index for world in self.worlds})
         store = self.metrics.store
         began = store.calls.began
@@ -144,7 +144,7 @@ class Head:
 
     def _announced(self) -> None:
         # Preemption comes at any time; the end of the walltime is counted down to anyway, with more patience.
-        if self.walltime.foresees(time.time()):
+        if self.walltime.expects_end(time.time()):
             logger.info("SIGUSR1: the end of the walltime is near, as is known")
         else:
             self.drain("the scheduler asked it to end (SIGUSR1)")
@@ -153,7 +153,7 @@ class Head:
         """Take no more work, and end the cluster in order when what runs has ended, or has had its time."""
         if self.scheduler.refusal is not None:
             return
-        self.scheduler.refuse(
+        self.scheduler.reject_new_work(
             WorkbenchError(
                 f"cluster {self.record.name!r} takes no more work, for {reason}.",
                 hint=("Fetch your results now, and start another one; ", Option("walltime"), " gives it more time."),
@@ -172,7 +172,7 @@ class Head:
             **Broadcasts(self.scheduler, self.worlds, self.collectives).handlers,
             **self.cells.handlers,
             **self.metrics.handlers,
-            "workbench_dask_pages": DaskPages(self.scheduler).lead,
+            "workbench_dask_pages": DaskDashboard(self.scheduler).tunnel,
             "workbench_status": self._rpc_status,
             "workbench_pulse": self._rpc_pulse,
             "workbench_scale": self.worlds.scale,
@@ -180,7 +180,7 @@ class Head:
             "workbench_close": self._rpc_close,
         }
         self.scheduler.handlers |= request_log.logged(self.scheduler.handlers)
-        self.scheduler.add_plugin(Attendance(self._joined, self._left))
+        self.scheduler.add_plugin(RankMembershipPlugin(self._joined, self._left))
         self.scheduler.add_plugin(self.metrics)
         self.scheduler.add_plugin(self.collectives)
         self.scheduler.add_plugin(self.cells)
@@ -230,7 +230,7 @@ class Head:
         since = time.time()
         resting = asyncio.ensure_future(self._rest())
         try:
-            while not self.walltime.countdown.presses(time.time(), since):
+            while not self.walltime.countdown.is_final(time.time(), since):
                 if (await asyncio.wait({resting}, timeout=1))[0]:
                     await resting
                     break
@@ -239,19 +239,19 @@ class Head:
         self.end(reason)
 
     async def _rest(self) -> None:
-        await self.scheduler.rest()
+        await self.scheduler.drain_workers()
         await asyncio.gather(self.collectives.rest(), self.cells.rest())
         await asyncio.sleep(_FETCH)
 
     async def _watch_lease(self) -> None:
-        await lease.lost(self.record)
+        await lease.wait_until_lost(self.record)
         self.end("its record was removed or belongs to another cluster", ended.STOPPED)
 
     async def _watch_orphans(self) -> None:
         while True:
             await asyncio.sleep(1)
             if self.scheduler.unrunnable:
-                fail_orphans(self.scheduler)
+                fail_unrunnable(self.scheduler)
 
     async def _watch_idle(self) -> None:
         timeout = self.record.idle_timeout

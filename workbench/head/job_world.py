@@ -76,7 +76,7 @@ class JobWorld(MPIWorld):
         said, deadline = "", time.monotonic() + config.seconds("queue-timeout")
         for pause in _pauses():
             status = await self._status()
-            if status.over:
+            if status.finished:
                 raise StartError(f"{self._end_words(status)} before it ran. See {log}")
             if status.state not in (JobState.QUEUED, JobState.UNKNOWN):
                 self._say(f"world {self.index}: job {self.job} {words(status)}")
@@ -106,7 +106,7 @@ class JobWorld(MPIWorld):
     async def exited(self) -> str:
         """Wait for the end of the job and return in words how it came."""
         pauses = _pauses()
-        while not (status := await self._status()).over:
+        while not (status := await self._status()).finished:
             if self._emptied.is_set():
                 await asyncio.sleep(next(pauses))
                 continue

@@ -47,10 +47,10 @@ async def _keep(record: Record, world: WorldProcess) -> int:
     # Ahead of the end of the walltime: that of world 0 comes first, and is seen to by the head.
     loop.add_signal_handler(signal.SIGUSR1, logger.info, "SIGUSR1: the end of the walltime is near")
     if not record.process.is_local:
-        node_dirs.occupy(record.id, f"world-{world.index}")
+        node_dirs.acquire_node(record.id, f"world-{world.index}")
     await world.start(record.ready_within, str(record.address))
     ended = asyncio.ensure_future(world.exited())
-    others = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(lease.lost(record))]
+    others = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(lease.wait_until_lost(record))]
     await asyncio.wait({ended, *others}, return_when=asyncio.FIRST_COMPLETED)
     for other in others:
         other.cancel()
@@ -59,7 +59,7 @@ async def _keep(record: Record, world: WorldProcess) -> int:
         await world.stop(ask=_nobody)
     logger.info("%s", await ended)
     if not record.process.is_local:
-        node_dirs.vacate(record.id)
+        node_dirs.release_node(record.id)
     return 0
 
 

@@ -19,7 +19,7 @@ from workbench.collective import protocol as collective
 from workbench.comm.unix_http import UnixHTTP
 from workbench.errors import WorkbenchError
 from workbench.head import request_log
-from workbench.placement.head import disown, guard
+from workbench.placement.head import disown, protect_pinned
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -93,7 +93,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
             dashboard=False,
             local_directory=str(local_directory),
         )
-        guard(self)
+        protect_pinned(self)
 
     async def restart_workers(
         self, workers: list[str] | None = None, **kwargs: Any
@@ -103,7 +103,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         await self.restart_worlds()
         return dict.fromkeys(before, "OK")
 
-    def refuse(self, refusal: WorkbenchError) -> None:
+    def reject_new_work(self, refusal: WorkbenchError) -> None:
         """Begin no more work; what runs on ranks goes on.
 
         Parameters
@@ -122,7 +122,7 @@ class HeadScheduler(UnixHTTP, Scheduler):
         for worker in list(self.running):
             self.handle_worker_status_change(Status.paused, worker, "drain")
 
-    async def rest(self) -> None:
+    async def drain_workers(self) -> None:
         """Have the ranks begin no more tasks either, and return when those that they have begun have ended."""
         await asyncio.gather(*map(self._rest, list(self.workers)))
 
@@ -165,7 +165,7 @@ async def _rest(dask_worker: Worker) -> None:
         await asyncio.sleep(0.1)
 
 
-class Attendance(SchedulerPlugin):
+class RankMembershipPlugin(SchedulerPlugin):
     """Tells the head which ranks come and go.
 
     Parameters

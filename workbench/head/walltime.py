@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from workbench.deploy.record import Record
-from workbench.launch.allocation import enclosing
+from workbench.launch.allocation import current_allocation
 from workbench.launch.launchers import launcher
 from workbench.text import count
 
@@ -41,7 +41,7 @@ def job_end(record: Record) -> Callable[[], float | None] | None:
     walltime = record.resources.walltime
     asked = None if walltime is None else time.time() + walltime
     scheduler, job = launcher(record.scheduler), record.job
-    if record.scheduler == "here" and (around := enclosing()):
+    if record.scheduler == "here" and (around := current_allocation()):
         scheduler, job = launcher(around.scheduler), around.job
     if job is None or not scheduler.batch:
         return None if asked is None else lambda: asked
@@ -75,7 +75,7 @@ class Countdown:
         self._grace = grace
         self._ahead: tuple[float, ...] = ()
 
-    def learn(self, ends: float | None, now: float) -> str:
+    def update_deadline(self, ends: float | None, now: float) -> str:
         """Note when the job ends; return what is to be said of that, or nothing."""
         if ends is None:
             return ""
@@ -98,11 +98,11 @@ class Countdown:
         due, self._ahead = ahead != self._ahead, ahead
         return f"walltime: {_words(self.ends, now)}" if due else ""
 
-    def drains(self, now: float) -> bool:
+    def should_drain(self, now: float) -> bool:
         """Tell whether it is time to take no more work."""
         return self.ends is not None and now >= self.ends - self._grace
 
-    def presses(self, now: float, since: float) -> bool:
+    def is_final(self, now: float, since: float) -> bool:
         """Tell whether running tasks have had their time, when no work is taken since a certain moment."""
         ends = since + max(self._grace, LAST) if self.ends is None else self.ends
         return now >= ends - LAST
@@ -144,7 +144,7 @@ class Walltime:
         self._announced = grace + ANNOUNCED
         self.countdown = Countdown(grace)
 
-    def foresees(self, now: float) -> bool:
+    def expects_end(self, now: float) -> bool:
         """Tell whether an end that a signal announces now is the one that is counted down to."""
         ends = self.countdown.ends
         return ends is not None and ends - now <= self._announced
@@ -156,7 +156,7 @@ class Walltime:
         # A scheduler may be slow to answer. A daemon's question holds up neither the countdown nor the head's exit.
         asking = (self._end, asyncio.get_running_loop())
         threading.Thread(target=self._ask_on, args=asking, name="walltime", daemon=True).start()
-        while not self.countdown.drains(time.time()):
+        while not self.countdown.should_drain(time.time()):
             if warning := self.countdown.warning(time.time()):
                 self._say(warning)
             await asyncio.sleep(0.5)
@@ -176,5 +176,5 @@ class Walltime:
     def _learn(self, ends: float | None) -> None:
         if ends is not None:
             self._learned(ends)
-        if said := self.countdown.learn(ends, time.time()):
+        if said := self.countdown.update_deadline(ends, time.time()):
             self._say(said)

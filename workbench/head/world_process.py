@@ -19,7 +19,7 @@ from workbench.deploy.world import MPIWorld
 from workbench.files import node_dirs
 from workbench.files.private import opener
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Command
+from workbench.launch.mpiexec import WorldCommand
 from workbench.log import debug_log
 from workbench.processes import parent_death
 from workbench.text import exit_words
@@ -38,7 +38,7 @@ class WorldProcess(MPIWorld):
         self._process: subprocess.Popen[bytes] | None = None
         self._program = "mpiexec"
 
-    def command(self, timeout: float) -> tuple[list[str], Command]:
+    def command(self, timeout: float) -> tuple[list[str], WorldCommand]:
         """Return the words that tie the world's ``mpiexec`` to this process, and its command line."""
         command = world_line(
             self.record,
@@ -50,7 +50,7 @@ class WorldProcess(MPIWorld):
             log=self.log,
             around=allocation_of(self.record),
         )
-        return parent_death.words(str(self._folder()), command.guard), command
+        return parent_death.command_line(str(self._folder()), command.guard), command
 
     def _folder(self) -> Path:
         """Return the folder for shared memory and session files of this world."""

@@ -32,14 +32,14 @@ class Allocation:
         return any(_short(node) not in _names_of_this_host() for node in self.nodes)
 
     @property
-    def words(self) -> str:
+    def describe(self) -> str:
         """What it is, in words."""
         title = {"slurm": "SLURM", "pbs": "PBS"}[self.scheduler]
         many = f"{len(self.nodes)} nodes" if len(self.nodes) > 1 else "1 node"
         return f"{title} job {self.job} ({many}: {', '.join(self.nodes[:4])}{', ...' if len(self.nodes) > 4 else ''})"
 
 
-def enclosing(environment: Mapping[str, str] | None = None) -> Allocation | None:
+def current_allocation(environment: Mapping[str, str] | None = None) -> Allocation | None:
     """Return the allocation that the variables of a process tell, or None outside of any.
 
     Raises
@@ -57,7 +57,7 @@ def enclosing(environment: Mapping[str, str] | None = None) -> Allocation | None
     return None
 
 
-def offer(asked: str | None, taken: str) -> str:
+def allocation_hint(asked: str | None, taken: str) -> str:
     """Return what to tell somebody inside an allocation whose cluster goes elsewhere unasked; else nothing.
 
     Parameters
@@ -70,13 +70,13 @@ def offer(asked: str | None, taken: str) -> str:
     if asked not in (None, "auto") or taken == "here":
         return ""
     try:
-        around = enclosing()
+        around = current_allocation()
     except LaunchError:
         around = None  # a hint is no reason to fail
     if around is None:
         return ""
     how = "in a job of its own" if taken != "local" else "on this host alone"
-    return f"this process is inside {around.words}; the cluster starts {how}. To use that job: --scheduler here"
+    return f"this process is inside {around.describe}; the cluster starts {how}. To use that job: --scheduler here"
 
 
 def memory_of_rank(threads: int) -> int | None:
@@ -94,7 +94,7 @@ def memory_of_node() -> int | None:
 
 def peers() -> list[str]:
     """Return the names of the other nodes of this process's allocation."""
-    around = enclosing()
+    around = current_allocation()
     here = _names_of_this_host()
     return [] if around is None else [node for node in around.nodes if _short(node) not in here]
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.errors import LaunchError, SchedulerSilent
+from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.launch import command
 from workbench.launch.interface import JobSpec, Launcher, NodeSettings
 from workbench.launch.jobqueue import site
@@ -33,7 +33,7 @@ class Submission:
 class BatchLauncher(Launcher):
     """Submits scripts to a scheduler whose jobs wait in a queue."""
 
-    def on_nodes(self, resources: Resources) -> NodeSettings:
+    def node_settings(self, resources: Resources) -> NodeSettings:
         """Return what the site's settings say of the nodes."""
         its = site(self.name, resources.preset)
         return NodeSettings(its.interface, its.local_directory)
@@ -45,7 +45,7 @@ class BatchLauncher(Launcher):
         write_script(spec, text, how.removed)
         try:
             answer = command.submit(how.argv, spec.receipt, environment=how.environment, directory=how.directory)
-        except SchedulerSilent:
+        except SchedulerTimeout:
             self._withdraw(spec)
             raise
         job = self.receipt(answer.out)
@@ -55,7 +55,7 @@ class BatchLauncher(Launcher):
         if answer.code == 0 and job is not None:
             return job
         self._withdraw(spec)
-        if answer.code and not self.doubtful(answer):
+        if answer.code and not self.may_have_been_taken(answer):
             # Without it nobody looks for a job that never was.
             spec.receipt.unlink(missing_ok=True)
         raise self.refusal(answer, spec)
@@ -70,7 +70,7 @@ class BatchLauncher(Launcher):
     def submission(self, spec: JobSpec, text: str) -> Submission:
         """Return the command that hands over the script with this text, once it is in its file."""
 
-    def doubtful(self, answer: command.Answer) -> bool:
+    def may_have_been_taken(self, answer: command.Answer) -> bool:
         """Tell whether the job may have been taken although the command says otherwise."""
         return False
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec
 
 from workbench import config
-from workbench.errors import LaunchError, SchedulerSilent
+from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.log import debug_log
 
 P = ParamSpec("P")
@@ -35,7 +35,7 @@ class Answer:
     """Its standard error."""
 
     @property
-    def words(self) -> str:
+    def describe(self) -> str:
         """The last line that tells something, of errors first."""
         lines = [line.strip() for line in (*self.err.splitlines(), *self.out.splitlines()) if line.strip()]
         return lines[-1] if lines else f"exit code {self.code} without a word"
@@ -93,7 +93,7 @@ def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, wi
 
     Raises
     ------
-    SchedulerSilent
+    SchedulerTimeout
         If it does not answer in time.
     LaunchError
         If there is no such command.
@@ -129,7 +129,7 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
 
     Raises
     ------
-    SchedulerSilent
+    SchedulerTimeout
         If it does not answer in time; it was ended, but the scheduler may have taken the job all the same: what it
         said until then is in `receipt`.
     LaunchError
@@ -183,8 +183,8 @@ def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:
     return {**(os.environ if environment is None else environment), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-def _silent(argv: Sequence[str], timeout: float) -> SchedulerSilent:
-    return SchedulerSilent(
+def _silent(argv: Sequence[str], timeout: float) -> SchedulerTimeout:
+    return SchedulerTimeout(
         f"{argv[0]} did not answer within {timeout:.3g} s.",
         hint="The scheduler is down or busy: try again, or allow more time in the settings workbench.scheduler-timeout "
         "and workbench.submit-timeout.",

@@ -77,7 +77,7 @@ class JobStatus:
     """When the scheduler will end it, or it has ended, in seconds since the epoch."""
     nodes: str = ""
     """Its nodes, as the scheduler writes them: ``n[1-4]``."""
-    forgotten: bool = False
+    unknown_to_scheduler: bool = False
     """Whether the scheduler answers, and does not know the job (any more): it cannot run, how it ended is unknown."""
     hopeless: bool = False
     """Whether it waits, and the scheduler has found that it can never start."""
@@ -85,9 +85,9 @@ class JobStatus:
     """Comment or name by which the scheduler knows the job: another scheduler gives its number to another job."""
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether nothing of the job runs or will run."""
-        return self.state.ended or self.forgotten
+        return self.state.ended or self.unknown_to_scheduler
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ UNKNOWN = JobStatus(JobState.UNKNOWN)
 """What is said of a job while its scheduler does not answer, or what it answers cannot be read."""
 
 
-def silent(scheduler: str, error: Exception) -> JobStatus:
+def scheduler_is_silent(scheduler: str, error: Exception) -> JobStatus:
     """Return what is known of a job while its scheduler does not answer: nothing, and why."""
     return JobStatus(JobState.UNKNOWN, f"{scheduler} does not answer ({str(error).partition('. ')[0]})")
 
@@ -124,7 +124,7 @@ class Launcher(abc.ABC):
     """Whether its jobs wait in a queue, have a walltime, and may run on another host than this."""
 
     @abc.abstractmethod
-    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+    def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Return the resources that a job asks for: what was given, and for what was not the site's settings.
 
         Raises
@@ -169,7 +169,7 @@ class Launcher(abc.ABC):
             If the scheduler does not take it.
         """
 
-    def on_nodes(self, resources: Resources) -> NodeSettings:
+    def node_settings(self, resources: Resources) -> NodeSettings:
         """Return what the site's settings say of the nodes of a job."""
         return NodeSettings()
 
@@ -192,11 +192,11 @@ class Launcher(abc.ABC):
 
         Raises
         ------
-        SchedulerSilent
+        SchedulerTimeout
             If the scheduler does not answer.
         """
         return None
 
-    def judge(self, spec: JobSpec) -> str:
+    def test_only(self, spec: JobSpec) -> str:
         """Return what the scheduler says of the job without taking it; empty where it cannot be asked."""
         return ""

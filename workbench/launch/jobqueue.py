@@ -230,7 +230,9 @@ class _Reader:
             return None
         # Schedulers mean 2**30 bytes by the G of job-mem, Dask 10**9 by that of memory.
         binary = key == "job-mem" and re.fullmatch(r"\s*\d+\s*[KMGT]B?\s*", str(value), re.IGNORECASE)
-        number = config.above_zero(re.sub(r"(?i)B?\s*$", "iB", str(value), count=1) if binary else value, parse_bytes)
+        number = config.parse_positive(
+            re.sub(r"(?i)B?\s*$", "iB", str(value), count=1) if binary else value, parse_bytes
+        )
         if number is None:
             raise self._wrong(key, value, "a size, e.g. 24 GiB")
         return int(number)

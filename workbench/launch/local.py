@@ -13,7 +13,7 @@ from dataclasses import asdict
 from workbench import config
 from workbench.errors import InvalidRequest, LaunchError, named
 from workbench.hints import Option
-from workbench.launch.allocation import enclosing
+from workbench.launch.allocation import current_allocation
 from workbench.launch.environment import scrub, scrub_rank
 from workbench.launch.interface import JobSpec, JobState, JobStatus, Launcher
 from workbench.launch.options import Resources
@@ -32,7 +32,7 @@ class LocalLauncher(Launcher):
     name = "local"
     batch = False
 
-    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+    def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Refuse all that needs a scheduler."""
         for what, value in asdict(resources).items():
             if value not in (None, ()):
@@ -45,8 +45,8 @@ class LocalLauncher(Launcher):
         return resources
 
     def _instead(self) -> str:
-        around = enclosing()
-        return f" For the nodes of {around.words}, which this process is in, use --scheduler here." if around else ""
+        around = current_allocation()
+        return f" For the nodes of {around.describe}, which this process is in, use --scheduler here." if around else ""
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head."""
@@ -90,7 +90,7 @@ class LocalLauncher(Launcher):
 
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
         """Return RUNNING, or that the job is gone."""
-        gone = JobStatus(JobState.UNKNOWN, "its process has ended", forgotten=True)
+        gone = JobStatus(JobState.UNKNOWN, "its process has ended", unknown_to_scheduler=True)
         return {job: JobStatus(JobState.RUNNING) if _runs(job) else gone for job in jobs}
 
     def cancel(self, job: str) -> None:
@@ -120,16 +120,16 @@ class HereLauncher(LocalLauncher):
 
     name = "here"
 
-    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+    def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Refuse all that a new job would be asked for, and that there is no allocation around."""
-        if enclosing() is None:
+        if current_allocation() is None:
             raise InvalidRequest(
                 "scheduler 'here': this process is not inside a job of SLURM or PBS.",
                 option="scheduler",
                 given="here",
                 hint=("Allocate nodes first (salloc, qsub -I), or use ", Option("scheduler"), " slurm, pbs or local."),
             )
-        return super().settle(resources, ranks=ranks, threads=threads, memory=memory)
+        return super().resolve(resources, ranks=ranks, threads=threads, memory=memory)
 
     def _instead(self) -> str:
         return ""

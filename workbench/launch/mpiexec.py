@@ -49,7 +49,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Command:
+class WorldCommand:
     """A command line and the variables it needs."""
 
     argv: tuple[str, ...]
@@ -79,7 +79,7 @@ def has_ulfm(mpi: MPI) -> bool:
     return mpi.flavour == "openmpi" and mpi.version >= (5,)
 
 
-def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: Sequence[str] = ()) -> Command:
+def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: Sequence[str] = ()) -> WorldCommand:
     """Return the command line that runs `command` on every rank of a new world on this host.
 
     Parameters
@@ -101,7 +101,7 @@ def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: S
     build = {"openmpi": _openmpi, "mpich": _mpich, "intelmpi": _intelmpi}[mpi.flavour]
     options, environment, defaults = build(mpi, geometry)
     argv = (mpi.mpiexec, *options, *extra, *command)
-    return Command(argv, environment | thread_variables(geometry.threads), defaults)
+    return WorldCommand(argv, environment | thread_variables(geometry.threads), defaults)
 
 
 def thread_variables(threads: int) -> dict[str, str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import OPENMPI_AS_ROOT, Command, has_ulfm, thread_variables, ulfm
+from workbench.launch.mpiexec import OPENMPI_AS_ROOT, WorldCommand, has_ulfm, thread_variables, ulfm
 from workbench.processes import parent_death
 
 # The interface by which ranks of an MPI find each other, as srun calls it.
@@ -30,7 +30,7 @@ _OTHERS = ("PBS_", "OMPI_", "PRTE_", "PMIX_")
 
 
 @dataclass(frozen=True)
-class Spread:
+class NodePlacement:
     """How the ranks of a world are put on the nodes of an allocation."""
 
     ranks: int
@@ -84,7 +84,7 @@ class Spread:
         return 0 in self.around.slots
 
 
-def shares(ranks: int, nodes: int) -> tuple[int, ...]:
+def even_counts(ranks: int, nodes: int) -> tuple[int, ...]:
     """Return how many ranks each of the nodes gets, as evenly as possible.
 
     Examples
@@ -96,7 +96,7 @@ def shares(ranks: int, nodes: int) -> tuple[int, ...]:
     return tuple(n for i in range(nodes) if (n := each + (i < more)))
 
 
-def filled(ranks: int, slots: Sequence[int]) -> tuple[int, ...]:
+def packed_counts(ranks: int, slots: Sequence[int]) -> tuple[int, ...]:
     """Return how many ranks each of the nodes gets, one full after the other.
 
     Examples
@@ -127,8 +127,8 @@ def interface_of(mpi: MPI, spoken: Sequence[str]) -> str | None:
 
 
 def srun_command(
-    srun: str, interface: str, mpi: MPI, spread: Spread, command: Sequence[str], *, extra: Sequence[str] = ()
-) -> Command:
+    srun: str, interface: str, mpi: MPI, spread: NodePlacement, command: Sequence[str], *, extra: Sequence[str] = ()
+) -> WorldCommand:
     """Return the command line by which SLURM starts `command` on every rank of a new world.
 
     Parameters
@@ -161,10 +161,12 @@ def srun_command(
     if spread.oversubscribed or spread.unmeasured:
         options.append("--overcommit")
     _, environment, defaults = _of_ranks(mpi, spread)
-    return Command((srun, *options, *extra, *command), environment, defaults)
+    return WorldCommand((srun, *options, *extra, *command), environment, defaults)
 
 
-def mpiexec_command(mpi: MPI, spread: Spread, command: Sequence[str], *, extra: Sequence[str] = ()) -> Command:
+def mpiexec_command(
+    mpi: MPI, spread: NodePlacement, command: Sequence[str], *, extra: Sequence[str] = ()
+) -> WorldCommand:
     """Return the command line by which the MPI's own ``mpiexec`` starts `command` on every rank of a new world.
 
     Parameters
@@ -179,10 +181,10 @@ def mpiexec_command(mpi: MPI, spread: Spread, command: Sequence[str], *, extra: 
     guard = spread.guard if can_be_guarded(mpi, spread) else None
     if guard is not None:
         environment["PRTE_MCA_prte_launch_agent"] = _guarded_daemon(guard)
-    return Command((mpi.mpiexec, *options, *extra, *command), environment, defaults, guard)
+    return WorldCommand((mpi.mpiexec, *options, *extra, *command), environment, defaults, guard)
 
 
-def can_be_guarded(mpi: MPI, spread: Spread) -> bool:
+def can_be_guarded(mpi: MPI, spread: NodePlacement) -> bool:
     """Tell whether the daemons of ``mpiexec`` on other nodes can be guarded as it is: only where ssh starts none.
 
     Those that ssh starts leave their session, and with it their guard; and ssh itself may need rights that guarded
@@ -194,7 +196,7 @@ def can_be_guarded(mpi: MPI, spread: Spread) -> bool:
 
 def _guarded_daemon(guard: str) -> str:
     """Return the command of a daemon, which Open MPI splits at blanks."""
-    words = parent_death.daemon_words(guard)
+    words = parent_death.daemon_command_line(guard)
     for word in words:
         if any(map(str.isspace, word)):
             raise LaunchError(
@@ -217,14 +219,14 @@ def exports(names: Iterable[str]) -> list[str]:
     return [word for name in sorted(wanted) for word in ("-x", name)]
 
 
-def _of_ranks(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:
+def _of_ranks(mpi: MPI, spread: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """Return options of ``mpiexec``, variables, and variables that the user may have set otherwise."""
     build = {"openmpi": _openmpi, "mpich": _hydra, "intelmpi": _hydra}[mpi.flavour]
     options, environment, defaults = build(mpi, spread)
     return options, environment | thread_variables(spread.threads), defaults
 
 
-def _openmpi(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:
+def _openmpi(mpi: MPI, spread: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
     many = ":oversubscribe" if spread.oversubscribed or spread.unmeasured else ""
     if spread.even:
         options = ["-n", str(spread.ranks), "--map-by", f"ppr:{spread.per_node}:node{many}", "--bind-to", "none"]
@@ -261,7 +263,7 @@ def _openmpi(mpi: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[
     return options, environment, defaults
 
 
-def _hydra(_: MPI, spread: Spread) -> tuple[list[str], dict[str, str], dict[str, str]]:
+def _hydra(_: MPI, spread: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
     options = ["-n", str(spread.ranks), *(["-ppn", str(spread.per_node)] if spread.even else ["-hosts", spread.hosts])]
     options += ["-wdir", spread.directory]
     if spread.interface:

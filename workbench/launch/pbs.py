@@ -8,16 +8,16 @@ import shutil
 from collections.abc import Sequence
 from functools import lru_cache
 
-from workbench.errors import LaunchError, SchedulerSilent
+from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.launch import pbs_parse, slurm
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.command import Answer, ask
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, scheduler_is_silent
 from workbench.launch.jobqueue import site
 from workbench.launch.options import Resources
 from workbench.launch.pbs_errors import refusal
-from workbench.launch.pbs_resources import settled
+from workbench.launch.pbs_resources import resolve
 from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text
 
 # How to ask for jobs, best way first: not every PBS knows JSON, or keeps those that have ended.
@@ -39,9 +39,9 @@ class PBSLauncher(BatchLauncher):
 
     name = "pbs"
 
-    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+    def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Return what the job asks for: what was given, else the site's settings."""
-        return settled(resources, site(self.name, resources.preset), _flavour(), ranks=ranks)
+        return resolve(resources, site(self.name, resources.preset), _flavour(), ranks=ranks)
 
     def script(self, spec: JobSpec) -> str:
         """Return the text of the job's script."""
@@ -75,7 +75,7 @@ class PBSLauncher(BatchLauncher):
                 if pbs_parse.number(job) not in told:
                     told |= _ask(_flavour(), [job])
         except LaunchError as error:
-            unknown = silent("PBS", error)
+            unknown = scheduler_is_silent("PBS", error)
         return {job: told.get(pbs_parse.number(job), unknown) for job in jobs}
 
     def system(self) -> str | None:
@@ -92,7 +92,7 @@ class PBSLauncher(BatchLauncher):
             return None  # it ends with the command that submits it
         answer = ask(["qselect", "-N", job_name(name, identity, flavour)])
         if answer.code != _OK:
-            raise SchedulerSilent(f"PBS does not answer ({answer.words}).", hint="Try again.")
+            raise SchedulerTimeout(f"PBS does not answer ({answer.describe}).", hint="Try again.")
         return self.receipt(answer.out)
 
     def cancel(self, job: str) -> None:
@@ -104,7 +104,7 @@ class PBSLauncher(BatchLauncher):
         silent = answer.code == 1 and not (answer.out.strip() or answer.err.strip())
         if answer.code not in (_OK, *_ENDED) and not silent:
             raise LaunchError(
-                f"PBS does not cancel job {job}: {answer.words}.", hint=f"Try again, or use qdel {job} yourself."
+                f"PBS does not cancel job {job}: {answer.describe}.", hint=f"Try again, or use qdel {job} yourself."
             )
 
 
@@ -138,15 +138,15 @@ def _flavour_of(_: str | None) -> Flavour:
     if re.search(r"^version: ", text, re.IGNORECASE | re.MULTILINE):
         return Flavour.TORQUE
     if answer.code != _OK:
-        raise SchedulerSilent(
-            f"PBS does not answer: qstat --version says {answer.words!r}.", hint="Is it set up on this host?"
+        raise SchedulerTimeout(
+            f"PBS does not answer: qstat --version says {answer.describe!r}.", hint="Is it set up on this host?"
         )
     return Flavour.PRO
 
 
 def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
     """Return what is told of jobs, by their numbers."""
-    gone = JobStatus(JobState.UNKNOWN, forgotten=True)
+    gone = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
     program = shutil.which("qstat")
     for options in sorted(_WAYS[flavour], key=lambda way: way != _worked.get(program)):
         answer = ask(["qstat", *options, *jobs])
@@ -158,5 +158,5 @@ def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
             _worked[program] = options
             return told
         if "cannot connect" in answer.err:
-            raise SchedulerSilent(Answer(answer.code, "", answer.err).words)
+            raise SchedulerTimeout(Answer(answer.code, "", answer.err).describe)
     return {}

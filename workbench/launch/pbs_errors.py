@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from workbench.errors import JobRejected, LaunchError, SchedulerSilent, did_you_mean
+from workbench.errors import JobRejected, LaunchError, SchedulerTimeout, did_you_mean
 from workbench.launch import pbs_parse
 from workbench.launch.command import Answer, ask
 from workbench.launch.options import Resources
@@ -25,7 +25,7 @@ def refusal(answer: Answer, asked: Resources) -> LaunchError:
     """Return the error for a job that was not taken, with the scheduler's own words in parentheses."""
     words = _words(answer)
     if answer.code in _NO_SERVER or re.search("cannot connect|Unable to contact", f"{answer.err}{words}"):
-        return SchedulerSilent(f"the PBS server does not answer ({words}).", hint="Try again later.")
+        return SchedulerTimeout(f"the PBS server does not answer ({words}).", hint="Try again later.")
     return JobRejected(f"PBS does not take the job: {_why(answer.code, words, asked)} ({words})")
 
 
@@ -34,7 +34,7 @@ def _words(answer: Answer) -> str:
     text = f"{answer.err}\n{answer.out}"
     # SLURM's emulation quotes what sbatch says; the last line of it sums up.
     said = re.findall(r"sbatch: error: (?:Batch job submission failed: )?(.*)", text)
-    said = said or re.findall(r"qsub: (.*)", text) or [answer.words]
+    said = said or re.findall(r"qsub: (.*)", text) or [answer.describe]
     return " ".join(str(said[-1]).split())
 
 

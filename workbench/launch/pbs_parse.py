@@ -136,7 +136,7 @@ def _status(given: Mapping[str, str]) -> JobStatus:
         state, reason = _end(given)
         times = ("ctime",) if emulated else ("obittime", "comp_time", "mtime")
         ended = next((given[name] for name in times if name in given), None)
-        return JobStatus(state, reason, start, _time(ended), nodes, forgotten=state is JobState.UNKNOWN)
+        return JobStatus(state, reason, start, _time(ended), nodes, unknown_to_scheduler=state is JobState.UNKNOWN)
     if letter not in _STARTED:
         return UNKNOWN
     length = _seconds(given.get("Resource_List.walltime"))

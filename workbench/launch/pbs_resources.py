@@ -21,7 +21,7 @@ _CHUNK_RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:=+,]+(:[A-Za-z]\w*=[^\s:=+,]+)*
 _WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
-def settled(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -> Resources:
+def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -> Resources:
     """Return resources that are complete.
 
     Parameters

@@ -61,7 +61,7 @@ class Poller:
             with self._changed:
                 now = time.monotonic()
                 self._jobs = {key: job for key, job in self._jobs.items() if now - job.looked < _FORGET}
-                waiting = {key: job for key, job in self._jobs.items() if not job.status.over}
+                waiting = {key: job for key, job in self._jobs.items() if not job.status.finished}
                 if not self._jobs:
                     self._thread = None
                     return
@@ -82,12 +82,12 @@ class Poller:
                 if watched is None:
                     continue
                 answer = answers.get(job, UNKNOWN)
-                known = answer.over or answer.state is not JobState.UNKNOWN
+                known = answer.finished or answer.state is not JobState.UNKNOWN
                 if answer.reason and watched.status.state is JobState.UNKNOWN:
                     watched.status = answer  # why nothing is known
                 if known and answer.state is not watched.status.state:
                     watched.interval = _FIRST
-                if known and not watched.status.over:
+                if known and not watched.status.finished:
                     watched.status = answer
                 watched.due = now + watched.interval
                 watched.interval = min(_GROWTH * watched.interval, _LONGEST)

@@ -25,7 +25,7 @@ _MODULES = "mpi4py.MPI,workbench.fork.hello"
 
 
 @dataclass(frozen=True)
-class Hello:
+class ProbeResult:
     """What two ranks said that were started as a world of two."""
 
     code: int | None
@@ -37,7 +37,7 @@ class Hello:
     """All that was printed."""
 
 
-def say_hello(found: MPI, timeout: float, *, forked: bool = False) -> Hello:
+def say_hello(found: MPI, timeout: float, *, forked: bool = False) -> ProbeResult:
     """Start two ranks just as a cluster does and let them add their ranks.
 
     Parameters
@@ -58,11 +58,11 @@ def say_hello(found: MPI, timeout: float, *, forked: bool = False) -> Hello:
             node_dirs.remove(identity)
 
 
-def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[str]) -> Hello:
+def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[str]) -> ProbeResult:
     geometry = Geometry.here(2, 1, shared_memory)
     command = world_command(found, geometry, [sys.executable, *program], config.get("mpi.extra-args"))
     environment, _ = scrub(os.environ)
-    tied = parent_death.words(str(shared_memory), "" if config.get("mpi.guard") else None)
+    tied = parent_death.command_line(str(shared_memory), "" if config.get("mpi.guard") else None)
     process = subprocess.Popen(
         [*tied, *command.argv],
         env=command.variables(environment),
@@ -76,13 +76,13 @@ def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[st
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        return Hello(None, (), _end(process))
+        return ProbeResult(None, (), _end(process))
     finally:
         debug_log.ended(process.pid, process.returncode, "two ranks that say hello")
-    return Hello(process.returncode, heard(output), output)
+    return ProbeResult(process.returncode, parse_output(output), output)
 
 
-def heard(output: str) -> tuple[Mapping[str, int], ...]:
+def parse_output(output: str) -> tuple[Mapping[str, int], ...]:
     r"""Return what ranks told, among whatever else was printed.
 
     Examples

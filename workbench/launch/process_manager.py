@@ -10,8 +10,8 @@ from workbench import config
 from workbench.errors import InvalidRequest, LaunchError
 from workbench.launch.command import ask
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Command
-from workbench.launch.multinode import Spread, interface_of, mpiexec_command, srun_command
+from workbench.launch.mpiexec import WorldCommand
+from workbench.launch.multinode import NodePlacement, interface_of, mpiexec_command, srun_command
 
 MANAGERS = ("auto", "srun", "mpiexec")
 
@@ -37,7 +37,7 @@ def check(*, fault_tolerant: bool) -> str:
     return str(manager)
 
 
-def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
+def spread_command(mpi: MPI, spread: NodePlacement, command: Sequence[str]) -> WorldCommand:
     """Return the command line that starts `command` on every rank of a new world on several nodes.
 
     Notes
@@ -57,11 +57,11 @@ def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
     interface, srun = None, shutil.which("srun")
     wanted = manager == "srun" or (manager == "auto" and mpi.flavour != "openmpi" and not spread.fault_tolerant)
     if wanted and srun and spread.around.scheduler == "slurm":
-        interface = interface_of(mpi, spoken())
+        interface = interface_of(mpi, srun_mpi_types())
     if manager == "srun" and interface is None:
         raise InvalidRequest(
             f"the setting workbench.mpi.launcher 'srun': it cannot start ranks of {mpi}; it speaks "
-            f"{', '.join(spoken()) or 'nothing'}.",
+            f"{', '.join(srun_mpi_types()) or 'nothing'}.",
             option="workbench.mpi.launcher",
             given="srun",
             hint="Set it to mpiexec.",
@@ -72,7 +72,7 @@ def spread_command(mpi: MPI, spread: Spread, command: Sequence[str]) -> Command:
 
 
 @cache
-def spoken() -> list[str]:
+def srun_mpi_types() -> list[str]:
     """Return the process management interfaces that ``srun`` speaks here; empty without SLURM."""
     if shutil.which("srun") is None:
         return []
@@ -97,7 +97,7 @@ def interfaces(text: str) -> list[str]:
     return [word for word in words if word and " " not in word]
 
 
-def agent(scheduler: str) -> str | None:
+def remote_shell(scheduler: str) -> str | None:
     """Return the program that runs a command on another node of the job; None: what the MPI takes by itself."""
     if scheduler != "pbs" or shutil.which("pbs_tmrsh") is None:
         return None

@@ -10,11 +10,11 @@ from contextlib import suppress
 from functools import lru_cache
 
 from workbench import config
-from workbench.errors import JobRejected, LaunchError, SchedulerSilent
+from workbench.errors import JobRejected, LaunchError, SchedulerTimeout
 from workbench.launch import command
 from workbench.launch.batch import BatchLauncher, Submission
 from workbench.launch.environment import scrub
-from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, silent
+from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, scheduler_is_silent
 from workbench.launch.jobqueue import site
 from workbench.launch.options import Resources
 from workbench.launch.slurm_parse import (
@@ -33,7 +33,7 @@ from workbench.launch.slurm_parse import (
     unknown_job,
     unreachable,
 )
-from workbench.launch.slurm_resources import settled
+from workbench.launch.slurm_resources import resolve
 from workbench.launch.slurm_script import comment, overriding, script
 
 # SLURM sends its signal up to a minute early.
@@ -49,9 +49,9 @@ class SlurmLauncher(BatchLauncher):
 
     name = "slurm"
 
-    def settle(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
+    def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
         """Return what the job asks for: what was given, else the user's ``SBATCH_...`` variables, else the site's."""
-        return settled(resources, site(self.name, resources.preset), os.environ, ranks=ranks, memory=memory)
+        return resolve(resources, site(self.name, resources.preset), os.environ, ranks=ranks, memory=memory)
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head, with directives for sbatch."""
@@ -87,11 +87,11 @@ class SlurmLauncher(BatchLauncher):
         line = ["squeue", "--noheader", "--me", f"--format=%i{SEPARATOR}%k"]
         answer = command.ask(line, environment=_unfiltered())
         if answer.code:
-            raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}).", hint="Try again.")
+            raise SchedulerTimeout(f"SLURM does not answer ({said(answer.err)}).", hint="Try again.")
         jobs = dict(reversed(line.strip().partition(SEPARATOR)[::2]) for line in answer.out.splitlines())
         return jobs.get(comment(identity))
 
-    def doubtful(self, answer: command.Answer) -> bool:
+    def may_have_been_taken(self, answer: command.Answer) -> bool:
         """Tell whether the job may have been taken although sbatch says otherwise."""
         return "timed out" in answer.err.lower()
 
@@ -108,7 +108,7 @@ class SlurmLauncher(BatchLauncher):
                     if job not in found:
                         found |= _alone(job)
         except LaunchError as error:
-            unknown = silent("SLURM", error)
+            unknown = scheduler_is_silent("SLURM", error)
         return {job: found.get(job, unknown) for job in jobs}
 
     def cancel(self, job: str) -> None:
@@ -117,12 +117,12 @@ class SlurmLauncher(BatchLauncher):
         words = said(answer.err)
         if answer.code and not unknown_job(words) and "already complet" not in words.lower():
             if unreachable(words):
-                raise SchedulerSilent(
+                raise SchedulerTimeout(
                     f"SLURM does not answer, job {job} is not cancelled ({words}).", hint="Try again."
                 )
             raise LaunchError(f"SLURM does not cancel job {job} ({words}).", hint=f"Try `scancel {job}` yourself.")
 
-    def judge(self, spec: JobSpec) -> str:
+    def test_only(self, spec: JobSpec) -> str:
         """Return when and where the job would start, why SLURM would not take it, or that it does not answer."""
         text = self.script(spec)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".sh") as file:
@@ -158,7 +158,7 @@ def system() -> str | None:
 def _system(*_: str | None) -> str:
     answer = command.ask(["scontrol", "show", "config"])
     if (found := parse_system(answer.out)) is None:
-        raise SchedulerSilent(f"SLURM does not answer ({said(answer.err)}).", hint="Try again.")
+        raise SchedulerTimeout(f"SLURM does not answer ({said(answer.err)}).", hint="Try again.")
     return found
 
 
@@ -182,11 +182,11 @@ def _queue(jobs: Sequence[str]) -> command.Answer:
 def _alone(job: str) -> dict[str, JobStatus]:
     answer = _queue([job])
     if unreachable(answer.err):
-        raise SchedulerSilent(said(answer.err))
+        raise SchedulerTimeout(said(answer.err))
     if not unknown_job(answer.err):
         return parse_queue(answer.out)
     return _accounted(job) or {
-        job: JobStatus(JobState.UNKNOWN, "the scheduler does not know it any more", forgotten=True)
+        job: JobStatus(JobState.UNKNOWN, "the scheduler does not know it any more", unknown_to_scheduler=True)
     }
 
 
@@ -206,7 +206,7 @@ def _accounted(job: str) -> dict[str, JobStatus]:
 def _refusal(text: str, spec: JobSpec) -> LaunchError:
     words = said(text) or "without a word"
     if unreachable(words):
-        return SchedulerSilent(
+        return SchedulerTimeout(
             f"SLURM does not answer ({words}).", hint="Try again, or ask the site whether it is down."
         )
     return JobRejected(f"SLURM does not take the job: {rejection(words, spec, _partitions())} ({words}).")

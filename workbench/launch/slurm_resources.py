@@ -21,7 +21,7 @@ _PREFERRED = {
 }
 
 
-def settled(
+def resolve(
     resources: Resources, site: Site, environment: Mapping[str, str], *, ranks: int, memory: int | None
 ) -> Resources:
     """Return resources that are complete.

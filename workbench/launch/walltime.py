@@ -124,6 +124,6 @@ def _span_seconds(text: str) -> int | None:
     parts = _SPAN.findall(text)
     if not parts or _SPAN.sub("", text):
         return None
-    seconds = [config.above_zero(f"{number}{unit}", parse_timedelta) for number, unit in parts]
+    seconds = [config.parse_positive(f"{number}{unit}", parse_timedelta) for number, unit in parts]
     known = [number for number in seconds if number is not None]
     return math.ceil(sum(known)) if len(known) == len(parts) else None

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from workbench.metrics.busy_time import BusyTime
 from workbench.metrics.rank_sample import FinishedCall, RankTotals
-from workbench.mpi.call_state import Watch
+from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import Counters, Meter
 
 # Calls of a sample, if so many end within a tick.
 _FINISHED_CALLS_KEPT = 16
 
-Doing = tuple[str, Watch, float]
+Doing = tuple[str, CallState, float]
 """Name of what runs, its watch, and since when it runs, in seconds of `time.monotonic`."""
 
 
@@ -67,7 +67,7 @@ class Activity:
         return RankTotals(time.monotonic(), self.busy.seconds, messages, sums.operations, sums.sites)
 
     @contextmanager
-    def running(self, call: str, what: str, watch: Watch) -> Iterator[None]:
+    def running(self, call: str, what: str, watch: CallState) -> Iterator[None]:
         """Count what a call or a cell does, to the end of the block. For the thread that runs it.
 
         Parameters

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from workbench.mpi.call_state import Watch
+from workbench.mpi.call_state import CallState
 
 
-def whereabouts(watch: Watch, thread_ident: int, started: float) -> dict[str, Any]:
+def whereabouts(watch: CallState, thread_ident: int, started: float) -> dict[str, Any]:
     """Tell where a thread is.
 
     Parameters

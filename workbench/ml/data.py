@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 from workbench.ml.checks import Checks, checked
 from workbench.ml.engine.select import chosen
 from workbench.ml.placed import has_lengths, in_blocks, placed
-from workbench.placement.sources import describe
+from workbench.placement.sources import type_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,8 +64,8 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     for name, value in given.items():
         if value is not None and name not in lazy and not (name == "sample_weight" and isinstance(value, Number)):
             raise TypeError(
-                f"{name} is {describe(value)} and {lazy[0]} is {describe(given[lazy[0]])}: pass Dask collections only "
-                f"(dask.array.from_array({name})), or none"
+                f"{name} is {type_name(value)} and {lazy[0]} is {type_name(given[lazy[0]])}: pass Dask collections "
+                f"only (dask.array.from_array({name})), or none"
             )
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")

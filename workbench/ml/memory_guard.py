@@ -99,7 +99,7 @@ def _limits(data: Data, engine: str, needs: _Needs, sent: _Needs) -> Iterator[tu
     if engine == "local":
         yield here, needs
         return
-    ranks = pinning.targets(current_client(), "rank")
+    ranks = pinning.target_workers(current_client(), "rank")
     known = (rank.memory_limit for rank in ranks if rank.memory_limit)
     yield Limit(min(known, default=system.MEMORY_LIMIT), "a rank"), needs
     if _by_dask(engine, data, ranks):
@@ -110,5 +110,5 @@ def _by_dask(engine: str, data: Data, ranks: Sequence[Rank]) -> bool:
     """Return whether a fit runs by Dask, for all that is known before anything is placed."""
     if engine != "auto":
         return engine == "dask"
-    several = len({pinning.world_of(rank.name) for rank in ranks}) > 1 and sources.placed_per(data.X) is None
+    several = len({pinning.world_of(rank.name) for rank in ranks}) > 1 and sources.placed_by(data.X) is None
     return several or not serves_calls(current_client())

@@ -47,11 +47,11 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     given = [
         number
         for number, value in enumerate(columns)
-        if not (value is None or isinstance(value, Number | layout.Beside))
+        if not (value is None or isinstance(value, Number | layout.AlignedBlocks))
     ]
     found = dict(zip(given, counted([columns[number] for number in given]), strict=True))
     first, *rest = found
-    if sources.placed_per(found[first]) is None:
+    if sources.placed_by(found[first]) is None:
         blocks = place(*found.values(), world=0 if engine == "mpi" else None)
         found = dict(zip(found, blocks if rest else [blocks], strict=True))
     else:
@@ -77,17 +77,17 @@ def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
     if not away:
         return others
     per, ranks = _ranks_of(client, first, pins)
-    whole = sources.examine("X", as_array(first))
-    examined = [sources.examine(_NAMES[number], other) for number, other in away.items()]
+    whole = sources.inspect_collection("X", as_array(first))
+    examined = [sources.inspect_collection(_NAMES[number], other) for number, other in away.items()]
     sources.check([whole, *examined], ranks)
     examined = sources.persist(client, examined)
     sources.check([whole, *examined], ranks)
     return others | {
-        number: sources.assemble(client, each, pins, per) for number, each in zip(away, examined, strict=True)
+        number: sources.build_blocks(client, each, pins, per) for number, each in zip(away, examined, strict=True)
     }
 
 
-def beside(first: Any, other: Any) -> layout.Beside:
+def beside(first: Any, other: Any) -> layout.AlignedBlocks:
     """Return a collection placed on the ranks of another, with as many rows as it has, one for each rank at least.
 
     Parameters
@@ -99,36 +99,36 @@ def beside(first: Any, other: Any) -> layout.Beside:
     """
     client, pins = whereabouts(first)
     addresses = [pin.address for pin in pins]
-    if sources.placed_per(other) is None or [pin.address for pin in whereabouts(other)[1]] != addresses:
+    if sources.placed_by(other) is None or [pin.address for pin in whereabouts(other)[1]] != addresses:
         per, ranks = _ranks_of(client, first, pins)
-        given = sources.examine("X", other)
+        given = sources.inspect_collection("X", other)
         sources.check([given], ranks)
         sizes = rows.split(other.shape[0], len(ranks))
         [given] = sources.persist(client, [given])
-        other = sources.assemble(client, given, list(map(pinning.Pin, addresses, sizes)), per)
-    return layout.Beside(other)
+        other = sources.build_blocks(client, given, list(map(pinning.Pin, addresses, sizes)), per)
+    return layout.AlignedBlocks(other)
 
 
 def _ranks_of(client: Client, first: Any, pins: Sequence[pinning.Pin]) -> tuple[str, list[pinning.Rank]]:
     """Return what a collection was placed for, and the ranks that have its blocks, all of them there."""
-    per = str(sources.placed_per(first))
-    ranks = pinning.targets(client, per)
+    per = str(sources.placed_by(first))
+    ranks = pinning.target_workers(client, per)
     if [rank.address for rank in ranks] != [pin.address for pin in pins]:
         raise PlacementError("X was placed on ranks of which some are gone, or on some of them: place it again")
     return per, ranks
 
 
 def _lies(client: Client, collection: Any, pins: Sequence[pinning.Pin]) -> bool:
-    if sources.placed_per(collection) is None:
+    if sources.placed_by(collection) is None:
         return False
-    return layout.pins(client, collection, layout.blocks(collection)) == list(pins)
+    return layout.block_locations(client, collection, layout.blocks(collection)) == list(pins)
 
 
 def whereabouts(X: Any) -> tuple[Client, Sequence[pinning.Pin]]:
     """Return where the blocks of a placed collection lie, and the client that has placed them."""
     blocks = layout.blocks(X)
     client = current_client(blocks[0].client)
-    return client, layout.pins(client, X, blocks)
+    return client, layout.block_locations(client, X, blocks)
 
 
 def has_lengths(collection: Any) -> bool:
@@ -148,7 +148,7 @@ def in_blocks(X: Any, dtype: Any = None) -> Any:
     dtype
         Of the array. Default: that which its frames have as arrays.
     """
-    if not (hasattr(X, "divisions") and sources.placed_per(X)):
+    if not (hasattr(X, "divisions") and sources.placed_by(X)):
         return X
     futures = layout.blocks(X)
     lengths = [pin.rows or 0 for pin in whereabouts(X)[1]]
@@ -167,7 +167,7 @@ def as_array(collection: Any) -> Any:
     if not (is_dask_collection(collection) and hasattr(collection, "to_dask_array")):
         return collection
     lengths = None
-    if sources.placed_per(collection) is not None:
+    if sources.placed_by(collection) is not None:
         lengths = [pin.rows or 0 for pin in whereabouts(collection)[1]]
     # Dask warns of types that only pandas has: text becomes objects, as in pandas, nullable numbers become floats.
     return plain(collection).to_dask_array(lengths=lengths)

@@ -13,7 +13,7 @@ from workbench.mpi.counters import Counters
 _MANY = 64
 
 
-class CallEnded(BaseException):
+class CallCancelled(BaseException):
     """The call that this rank takes part in was ended from outside.
 
     Notes
@@ -22,7 +22,7 @@ class CallEnded(BaseException):
     """
 
 
-class Watch:
+class CallState:
     """What a thread does in MPI right now, and whether it is to stop.
 
     There is one for each call or cell; a communicator shares it with all that are made from it.
@@ -91,7 +91,7 @@ class Watch:
         self._many = 2 * len(self.posted) + _MANY
 
     def end(self, reason: str) -> None:
-        """End the call: the operation in progress and all later ones raise `CallEnded`. The first reason stays."""
+        """End the call: the operation in progress and all later ones raise `CallCancelled`. The first reason stays."""
         if self.ended is None:
             self.ended = reason
 
@@ -100,22 +100,22 @@ class Watch:
 
         Raises
         ------
-        CallEnded
+        CallCancelled
             With the reason, once it was ended.
         """
         if self.ended is not None:
-            raise CallEnded(self.ended)
+            raise CallCancelled(self.ended)
 
     def enter(self, operation: str) -> None:
         """Note that an operation begins.
 
         Raises
         ------
-        CallEnded
+        CallCancelled
             If the call was ended before.
         """
         if self.ended is not None:
-            raise CallEnded(self.ended)
+            raise CallCancelled(self.ended)
         self.operation = operation
         self.count += 1
         self.since = time.monotonic()

@@ -12,12 +12,12 @@ from mpi4py import MPI
 from workbench.mpi.counters import STEP
 from workbench.mpi.large_messages import LARGE, perform
 from workbench.mpi.message_size import items, nbytes
-from workbench.mpi.operation import Watched, operation, waiting
-from workbench.mpi.polling import complete
+from workbench.mpi.operation import InterruptibleComm, operation, waiting
+from workbench.mpi.polling import wait
 from workbench.mpi.traffic import reduce_scatter
 
 
-class Collective(Watched):
+class Collectives(InterruptibleComm):
     """Blocking collective operations on buffers; where all ranks know that a message is large, see `large`."""
 
     @operation
@@ -48,7 +48,7 @@ class Collective(Watched):
         watch.enter("Allreduce")
         try:
             if (size := nbytes(recvbuf)) < LARGE:
-                complete(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, held=(sendbuf, recvbuf, op))
+                wait(MPI.Comm.Iallreduce(self, sendbuf, recvbuf, op), watch.check, held=(sendbuf, recvbuf, op))
             else:
                 perform(self, "Allreduce", (sendbuf, recvbuf, op), sendbuf, recvbuf, op=op)
             if (counters := watch.counters) is not None:
@@ -61,7 +61,7 @@ class Collective(Watched):
                 each[size.bit_length() + 1] += 1
                 counting.number = number = counting.number + STEP
                 if not number & counters.mask:
-                    counting.met("Allreduce", watch.since)
+                    counting.synchronised("Allreduce", watch.since)
         finally:
             watch.leave()
 
@@ -91,7 +91,7 @@ class Collective(Watched):
             self._run(MPI.Comm.Ireduce_scatter, sendbuf, recvbuf, recvcounts, op)
 
 
-def lengths(comm: Watched, sendbuf: Any, recvbuf: Any) -> list[int] | None:
+def lengths(comm: InterruptibleComm, sendbuf: Any, recvbuf: Any) -> list[int] | None:
     """Return how many items each rank wants of what is reduced and scattered; None if that cannot be asked.
 
     mpi4py would ask by a call that cannot be ended.
@@ -99,11 +99,11 @@ def lengths(comm: Watched, sendbuf: Any, recvbuf: Any) -> list[int] | None:
     if sendbuf is None or sendbuf is MPI.IN_PLACE:
         return None
     mine, counts = np.array([items(recvbuf)], dtype=np.int64), np.zeros(comm.size, dtype=np.int64)
-    complete(MPI.Comm.Iallgather(comm, mine, counts), comm.watch.check, held=(mine, counts))
+    wait(MPI.Comm.Iallgather(comm, mine, counts), comm.watch.check, held=(mine, counts))
     return counts.tolist()
 
 
-class Neighbours(Watched, MPI.Topocomm):
+class NeighbourCollectives(InterruptibleComm, MPI.Topocomm):
     """Blocking collective operations of the neighbours in a topology, on buffers."""
 
     def _exchange(self, name: str, *args: Any) -> None:
@@ -139,7 +139,7 @@ for _name in (
     "Reduce_scatter_block", "Scan", "Exscan",
 ):  # fmt: skip
     _blocking, _twin = getattr(MPI.Intracomm, _name), getattr(MPI.Intracomm, f"I{_name.lower()}")
-    setattr(Collective, _name, waiting(_blocking, _twin))
+    setattr(Collectives, _name, waiting(_blocking, _twin))
 for _name in ("allgather", "allgatherv"):
     _blocking, _twin = getattr(MPI.Topocomm, f"Neighbor_{_name}"), getattr(MPI.Topocomm, f"Ineighbor_{_name}")
-    setattr(Neighbours, _blocking.__name__, waiting(_blocking, _twin))
+    setattr(NeighbourCollectives, _blocking.__name__, waiting(_blocking, _twin))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from workbench.mpi.collectives import Collective
-from workbench.mpi.derived import Family, meeting
-from workbench.mpi.nonblocking import Posting, PostingNeighbours
-from workbench.mpi.object_collectives import PickledNeighbours
-from workbench.mpi.object_reductions import Reducing
+from workbench.mpi.collectives import Collectives
+from workbench.mpi.derived import DerivedCommunicators, meeting
+from workbench.mpi.nonblocking import NonBlocking, NonBlockingNeighbours
+from workbench.mpi.object_collectives import ObjectNeighbourCollectives
+from workbench.mpi.object_reductions import ObjectReductions
 from workbench.mpi.point_to_point import PointToPoint
 
 
-class Communicator(PointToPoint, Collective, Reducing, Posting, Family):
+class Communicator(PointToPoint, Collectives, ObjectReductions, NonBlocking, DerivedCommunicators):
     """A communicator of mpi4py whose operations can be ended from outside.
 
     Parameters
@@ -28,8 +28,8 @@ class Communicator(PointToPoint, Collective, Reducing, Posting, Family):
 
     Notes
     -----
-    Each blocking operation posts its non-blocking twin and tests it, so that `Watch.end` ends it on this rank, by
-    `CallEnded`; the communicator is of no use after that. Operations without a twin, as `Split`, wait for all ranks
+    Each blocking operation posts its non-blocking twin and tests it, so that `CallState.end` ends it on this rank, by
+    `CallCancelled`; the communicator is of no use after that. Operations without a twin, as `Split`, wait for all ranks
     first, in a way that can be ended. What cannot be ended: `Create_group`, `Create_intercomm`, `Spawn` and what they
     are made of, intercommunicators; windows and files; ``MPI.Request.Waitall`` of mpi4py's own class
     (see `workbench.mpi.request.Request`); and what C code does with the handle.
@@ -39,7 +39,7 @@ class Communicator(PointToPoint, Collective, Reducing, Posting, Family):
     """
 
 
-class _Topology(PickledNeighbours, PostingNeighbours, Communicator):
+class _Topology(ObjectNeighbourCollectives, NonBlockingNeighbours, Communicator):
     """What communicators with a topology have in common."""
 
 
@@ -57,7 +57,7 @@ class DistgraphCommunicator(_Topology, MPI.Distgraphcomm):
     """A `Communicator` whose ranks form a graph of which each knows its neighbours."""
 
 
-Family._kinds.update(  # noqa: SLF001  (they are one family)
+DerivedCommunicators._kinds.update(  # noqa: SLF001  (they are one family)
     {
         MPI.Intracomm: Communicator,
         MPI.Cartcomm: CartesianCommunicator,

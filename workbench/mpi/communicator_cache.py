@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from workbench.errors import CollectiveFailed
 from workbench.hints import AGAIN
-from workbench.mpi.polling import Patience, abandon, complete, is_over, meet, release, until, withdraw
+from workbench.mpi.polling import Deadline, barrier_or_cancel, is_over, keep_alive, poll, release, wait, withdraw
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -19,7 +19,7 @@ _SETTLE = 1.0
 _TAGS = 32767
 
 
-class Communicators:
+class CommunicatorCache:
     """Hands out communicators of some ranks.
 
     Parameters
@@ -87,7 +87,7 @@ class Communicators:
     ) -> bool:
         """Receive what a call that has succeeded sent and nobody received; collective over the ranks of a number.
 
-        Messages of one rank to another do not overtake each other, so each rank receives until the mark of each.
+        Messages of one rank to another do not overtake each other, so each rank receives poll the mark of each.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Communicators:
         from mpi4py import MPI
 
         comms = [self._made[serial], *offspring]
-        within = Patience(_SETTLE, "messages of a call did not arrive")
+        within = Deadline(_SETTLE, "messages of a call did not arrive")
         sent: list[MPI.Request] = []
         try:
             for comm in comms:
@@ -116,9 +116,9 @@ class Communicators:
                 for source in range(comm.size):
                     while _received(comm, source, within.check) != mark:
                         pass
-            until(lambda: all(map(is_over, (*sent, *left))), within.check)
+            poll(lambda: all(map(is_over, (*sent, *left))), within.check)
         except (MPI.Exception, CollectiveFailed):
-            abandon(*sent)
+            keep_alive(*sent)
             self.abandon(serial)
             return False
         return True
@@ -135,10 +135,10 @@ class Communicators:
         self._made.pop(serial, None)
 
     def _meet(self, tag: int, ranks: list[int], check: Callable[[], None]) -> None:
-        """Wait for all ranks, since making a communicator cannot be ended; see `workbench.mpi.polling.meet`."""
+        """Wait for all ranks as `barrier_or_cancel` of `polling`, since making a communicator cannot be ended."""
         meeting = _First(self._base, tag, ranks) if self._base.rank == ranks[0] else _Other(self._base, tag, ranks)
         try:
-            meet(meeting.arrived, meeting.vote, check)
+            barrier_or_cancel(meeting.arrived, meeting.vote, check)
         finally:
             meeting.leave()
 
@@ -148,9 +148,9 @@ def _received(comm: MPI.Intracomm, source: int, check: Callable[[], None]) -> by
     from mpi4py import MPI
 
     status = MPI.Status()
-    message = cast("MPI.Message", until(lambda: comm.Improbe(source, MPI.ANY_TAG, status), check))
+    message = cast("MPI.Message", poll(lambda: comm.Improbe(source, MPI.ANY_TAG, status), check))
     received = bytearray(status.Get_count(MPI.BYTE))
-    complete(message.Irecv([received, MPI.BYTE]), check, held=received)
+    wait(message.Irecv([received, MPI.BYTE]), check, held=received)
     return received
 
 
@@ -182,7 +182,7 @@ class _Meeting:
         """Give up what is outstanding."""
         for its in self._receives:
             withdraw(its)
-        abandon(*self._sent)
+        keep_alive(*self._sent)
 
 
 class _First(_Meeting):

@@ -92,7 +92,7 @@ class Counters:
         self._placed[operation] = sent
         site[2] += seconds
 
-    def spread(self) -> Self:
+    def flush_uniform(self) -> Self:
         """Move what `alike` has to where it belongs, and return this; for who counts here."""
         _spread(self, self.alike)
         for counts in self.alike.values():
@@ -150,7 +150,7 @@ class Meter:
         with self._lock:
             if counters in self._running:
                 self._running.remove(counters)
-                counters.spread()
+                counters.flush_uniform()
                 _add(self.total, counters, meetings=True)
                 self._thin_out()
 

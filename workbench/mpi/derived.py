@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 from mpi4py import MPI
 
 from workbench.errors import CollectiveFailed, InvalidRequest
-from workbench.mpi.call_state import Watch
-from workbench.mpi.operation import F, Watched, operation, posting
-from workbench.mpi.polling import abandon
+from workbench.mpi.call_state import CallState
+from workbench.mpi.operation import F, InterruptibleComm, operation, posting
+from workbench.mpi.polling import keep_alive
 from workbench.mpi.request import watched
 
 _OF_MPI = (
@@ -21,26 +21,26 @@ _OF_MPI = (
 )  # fmt: skip
 
 
-class Family(Watched):
+class DerivedCommunicators(InterruptibleComm):
     """A communicator, and what is made from it: all share a watch, and each can be ended."""
 
-    _kinds: ClassVar[dict[type[MPI.Comm], type[Family]]] = {}
+    _kinds: ClassVar[dict[type[MPI.Comm], type[DerivedCommunicators]]] = {}
     """What takes over a communicator of each of mpi4py's classes."""
     _offspring: list[MPI.Comm]
     """What was made from the communicator of the call, at however many removes."""
     _made_here = False
 
-    def __new__(cls, comm: MPI.Comm | None = None, watch: Watch | None = None, key: int = 0) -> Self:
+    def __new__(cls, comm: MPI.Comm | None = None, watch: CallState | None = None, key: int = 0) -> Self:
         """Take over the handle of a communicator."""
         # not super(): that of a topology is not the one whose memory layout Python has chosen for the class
         self = MPI.Intracomm.__new__(cls, comm)
-        self.watch, self.key = watch or Watch(), key
+        self.watch, self.key = watch or CallState(), key
         self._offspring = []
         return self
 
     def _adopted(self, made: Any) -> Any:
         """Take a communicator that was made from this one into the family."""
-        if not isinstance(made, Family):
+        if not isinstance(made, DerivedCommunicators):
             made = self._kinds[type(made)](made)
         made._join(self)  # noqa: SLF001  (one family)
         return made
@@ -48,14 +48,14 @@ class Family(Watched):
     def _counted(self, made: Any) -> Any:
         """Have what was made from this, and can be asked for its ranks, counted under a key of its own."""
         if made != MPI.COMM_NULL and (counters := self.watch.counters) is not None:
-            made._counting = self.counting(counters).offspring(made)  # noqa: SLF001  (one family)
+            made._counting = self.counting(counters).for_derived(made)  # noqa: SLF001  (one family)
         return made
 
-    def _join(self, founder: Family) -> None:
+    def _join(self, founder: DerivedCommunicators) -> None:
         self.watch, self._offspring, self._made_here = founder.watch, founder._offspring, True
         self._offspring.append(self)
 
-    def free_offspring(self) -> None:
+    def free_derived(self) -> None:
         """Free the communicators that were made from this one, and are not freed yet; collective."""
         while self._offspring:
             comm = self._offspring.pop()
@@ -148,7 +148,7 @@ class Family(Watched):
         try:
             self._wait(request)
         except BaseException:
-            abandon(request, made)  # MPI may write its handle
+            keep_alive(request, made)  # MPI may write its handle
             raise
 
     @posting
@@ -157,7 +157,7 @@ class Family(Watched):
         adopted = self._adopted(made)
         if (counters := self.watch.counters) is not None:
             # until it is complete it cannot be asked
-            adopted._counting = self.counting(counters).twin()  # noqa: SLF001  (one family)
+            adopted._counting = self.counting(counters).for_duplicate()  # noqa: SLF001  (one family)
         return adopted, watched(request, self.watch)
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
@@ -189,7 +189,7 @@ def meeting(method: F) -> F:
     """Return an operation without a non-blocking twin that makes a communicator: the ranks meet first."""
 
     @functools.wraps(method)
-    def make(self: Family, *args: Any, **options: Any) -> Any:
+    def make(self: DerivedCommunicators, *args: Any, **options: Any) -> Any:
         self.meet(MPI.Comm.Ibarrier(self))
         return self._counted(self._adopted(self.blocking(method, *args, **options)))
 
@@ -198,4 +198,4 @@ def meeting(method: F) -> F:
 
 for _name in ("Create", "Split", "Split_type", "Create_cart", "Create_graph", "Create_dist_graph",
               "Create_dist_graph_adjacent"):  # fmt: skip
-    setattr(Family, _name, meeting(getattr(MPI.Intracomm, _name)))
+    setattr(DerivedCommunicators, _name, meeting(getattr(MPI.Intracomm, _name)))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from workbench.mpi.operation import Watched
-from workbench.mpi.polling import complete
+from workbench.mpi.operation import InterruptibleComm
+from workbench.mpi.polling import wait
 
 # Bytes from which on it pays: to agree takes some percent of the time of such an operation, as the twin does.
 LARGE = 4 << 20
@@ -25,7 +25,7 @@ _CODES = "bBhHiIlLqQfdFD"
 
 
 def perform(
-    comm: Watched,
+    comm: InterruptibleComm,
     name: str,
     arguments: tuple[Any, ...],
     send: Any,
@@ -51,7 +51,7 @@ def perform(
         comm.blocking(getattr(MPI.Intracomm, name), *arguments)
     else:
         twin = getattr(MPI.Intracomm, f"I{name.lower()}")
-        complete(twin(comm, *arguments), comm.watch.check, held=arguments)
+        wait(twin(comm, *arguments), comm.watch.check, held=arguments)
 
 
 # What comes now runs when the messages before have taken all that was in the caches: each line costs microseconds.
@@ -80,7 +80,7 @@ def _words(name: str, send: Any, receive: Any, size: int, *, op: MPI.Op | None, 
     return length, what << 32 | root
 
 
-def _agree(comm: Watched, words: tuple[int, int] | None) -> bool:
+def _agree(comm: InterruptibleComm, words: tuple[int, int] | None) -> bool:
     """Tell whether all ranks say the same words, and are sure to make the call then."""
     length, what = words or (-1, -2 - comm.rank)
     extremes = np.array([length, what, -length, -what])

@@ -9,18 +9,18 @@ from typing import Any
 from mpi4py import MPI
 
 from workbench.mpi.collectives import lengths
-from workbench.mpi.operation import Watched, named, posting
+from workbench.mpi.operation import InterruptibleComm, named, posting
 from workbench.mpi.operation_names import COLLECTIVE, NEIGHBOURS
 from workbench.mpi.point_to_point import pickled
 from workbench.mpi.request import Prequest, watched
-from workbench.mpi.traffic import destination, is_message, rule, source_of
+from workbench.mpi.traffic import destination, is_message, source_of, traffic_rule
 
 
-class Posting(Watched):
+class NonBlocking(InterruptibleComm):
     """Non-blocking and persistent operations of all communicators."""
 
 
-class PostingNeighbours(Watched, MPI.Topocomm):
+class NonBlockingNeighbours(InterruptibleComm, MPI.Topocomm):
     """Non-blocking and persistent operations of the neighbours in a topology."""
 
 
@@ -33,11 +33,11 @@ def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
     doubtful = method.__name__.endswith(("end_init", "ecv_init"))
     holds = method.__name__.lower().removeprefix("i").removesuffix("_init") not in _NOT_HELD
     receives = method.__name__.lower() in {"irecv", "recv_init"}
-    gives, sends, source = is_message(method.__name__), rule(method.__name__), source_of(method.__name__)
+    gives, sends, source = is_message(method.__name__), traffic_rule(method.__name__), source_of(method.__name__)
 
     @posting
     @functools.wraps(method)
-    def post(self: Watched, *args: Any, **options: Any) -> MPI.Request:
+    def post(self: InterruptibleComm, *args: Any, **options: Any) -> MPI.Request:
         if gives:
             self.watch.messages += self.gives[destination(args, options)]
         self.watch.doubtful |= doubtful
@@ -51,7 +51,7 @@ def _posting(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
             self._taken(rank)
         return posted
 
-    def start(self: Watched, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def start(self: InterruptibleComm, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         if sends is not None:
             self._sent(name, lambda its: sends(its, *args, **options))
         if source is not None:
@@ -66,7 +66,7 @@ def _pickling(method: Callable[..., MPI.Request], twin: Callable[..., MPI.Reques
 
     @posting
     @functools.wraps(method)
-    def post(self: Watched, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+    def post(self: InterruptibleComm, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         data = pickled(obj, dest)
         self.watch.messages += self.gives[dest]
         request = watched(twin(self, [data, MPI.BYTE], dest, tag), self.watch)
@@ -81,7 +81,7 @@ def _asking(method: Callable[..., MPI.Request]) -> Callable[..., MPI.Request]:
 
     @functools.wraps(method)
     def post(
-        self: Watched, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, *args: Any, **options: Any
+        self: InterruptibleComm, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, *args: Any, **options: Any
     ) -> MPI.Request:
         self.watch.check()
         if recvcounts is None:
@@ -99,10 +99,10 @@ for _name in (
     "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
     "irecv",
 ):  # fmt: skip
-    setattr(Posting, _name, _posting(getattr(MPI.Intracomm, _name)))
+    setattr(NonBlocking, _name, _posting(getattr(MPI.Intracomm, _name)))
 for _name in ("isend", "ibsend", "issend"):
-    setattr(Posting, _name, _pickling(getattr(MPI.Comm, _name), getattr(MPI.Comm, _name.capitalize())))
+    setattr(NonBlocking, _name, _pickling(getattr(MPI.Comm, _name), getattr(MPI.Comm, _name.capitalize())))
 for _name in ("Ireduce_scatter", "Reduce_scatter_init"):
-    setattr(Posting, _name, _asking(getattr(Posting, _name)))
+    setattr(NonBlocking, _name, _asking(getattr(NonBlocking, _name)))
 for _name in (*(f"I{name.lower()}" for name in NEIGHBOURS), *(f"{name}_init" for name in NEIGHBOURS)):
-    setattr(PostingNeighbours, _name, _posting(getattr(MPI.Topocomm, _name)))
+    setattr(NonBlockingNeighbours, _name, _posting(getattr(MPI.Topocomm, _name)))

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from workbench.mpi.collectives import Neighbours
-from workbench.mpi.operation import Watched, operation
+from workbench.mpi.collectives import NeighbourCollectives
+from workbench.mpi.operation import InterruptibleComm, operation
 from workbench.mpi.traffic import NOTHING, to_each_other, to_neighbours
 
 _Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Pickled(Watched):
+class ObjectCollectives(InterruptibleComm):
     """Blocking collective operations on pickled objects: first the bytes of each are told, then they are sent."""
 
     @operation
@@ -85,7 +85,7 @@ class Pickled(Watched):
         return parts.objects()
 
 
-class PickledNeighbours(Neighbours):
+class ObjectNeighbourCollectives(NeighbourCollectives):
     """Blocking collective operations of the neighbours in a topology, on pickled objects."""
 
     @operation

@@ -8,17 +8,17 @@ from typing import Any
 
 from mpi4py import MPI
 
-from workbench.mpi.derived import Family
-from workbench.mpi.object_collectives import Pickled
+from workbench.mpi.derived import DerivedCommunicators
+from workbench.mpi.object_collectives import ObjectCollectives
 from workbench.mpi.operation import operation
-from workbench.mpi.polling import abandon
+from workbench.mpi.polling import keep_alive
 from workbench.mpi.request import unpickled
 from workbench.mpi.traffic import NOTHING, to_later
 
 _Op = Callable[[Any, Any], Any]
 
 
-class Reducing(Pickled, Family):
+class ObjectReductions(ObjectCollectives, DerivedCommunicators):
     """Blocking reductions of pickled objects, by messages on a communicator that nobody else speaks on."""
 
     _private = MPI.COMM_NULL
@@ -117,7 +117,7 @@ class Reducing(Pickled, Family):
         try:
             received = self._take(partner)
         except BaseException:
-            abandon(sending)
+            keep_alive(sending)
             raise
         self._wait(sending)
         return received

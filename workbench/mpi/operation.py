@@ -11,51 +11,51 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
-from workbench.mpi.call_state import Watch
+from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import STEP, Counters
 from workbench.mpi.pairs import Pairs
-from workbench.mpi.polling import abandon, complete, meet, until
-from workbench.mpi.traffic import Counting, Sent, is_collective, rule
+from workbench.mpi.polling import barrier_or_cancel, keep_alive, poll, wait
+from workbench.mpi.traffic import Destinations, TrafficCounter, is_collective, traffic_rule
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-class Watched(MPI.Intracomm):
+class InterruptibleComm(MPI.Intracomm):
     """A communicator whose operations can be ended from outside, and are counted if its watch has counters."""
 
-    watch: Watch
+    watch: CallState
     key: int
     """Tells it from other communicators, where it was made from none of ours."""
-    _counting: Counting | None = None
+    _counting: TrafficCounter | None = None
 
     @functools.cached_property
     def gives(self) -> Pairs:
-        """What a message to each rank adds to `Watch.messages`."""
+        """What a message to each rank adds to `CallState.messages`."""
         rank = self.rank
         return Pairs(lambda dest: (rank, dest))
 
     @functools.cached_property
     def takes(self) -> Pairs:
-        """What a message from each rank takes from `Watch.messages`."""
+        """What a message from each rank takes from `CallState.messages`."""
         rank = self.rank
         return Pairs(lambda source: (source, rank))
 
     def _wait(self, request: MPI.Request, status: MPI.Status | None = None) -> None:
-        complete(request, self.watch.check, status)
+        wait(request, self.watch.check, status)
 
     def _run(
         self,
         twin: Callable[..., MPI.Request],
         *args: Any,
         status: MPI.Status | None = None,
-        give_up: Callable[..., None] = abandon,
+        give_up: Callable[..., None] = keep_alive,
     ) -> None:
         """Post the non-blocking twin of an operation, and wait for it."""
-        complete(twin(self, *args), self.watch.check, status, args, give_up)
+        wait(twin(self, *args), self.watch.check, status, args, give_up)
 
     def meet(self, arriving: MPI.Request, *held: Any) -> None:
-        """Return when all ranks are sure to make a call that cannot be ended; see `workbench.mpi.polling.meet`.
+        """Return when all ranks are sure to make a call that cannot be ended, as `barrier_or_cancel` of `polling`.
 
         Parameters
         ----------
@@ -74,9 +74,9 @@ class Watched(MPI.Intracomm):
             return lambda: bool(votes[0]) if request.Test() else None
 
         try:
-            meet(arriving.Test, vote, check)
+            barrier_or_cancel(arriving.Test, vote, check)
         except BaseException:
-            abandon(*given_up)
+            keep_alive(*given_up)
             check()
             raise
 
@@ -88,18 +88,18 @@ class Watched(MPI.Intracomm):
             self.watch.check()
 
     def _until(self, attempt: Callable[[], T | None]) -> T:
-        return cast("T", until(attempt, self.watch.check))
+        return cast("T", poll(attempt, self.watch.check))
 
-    def counting(self, counters: Counters) -> Counting:
+    def counting(self, counters: Counters) -> TrafficCounter:
         """Return what counts for this communicator, in the counters of its watch."""
         counting = self._counting
         if counting is None:
-            counting = self._counting = Counting.of(self, self.key, counters)
+            counting = self._counting = TrafficCounter.of(self, self.key, counters)
         elif counting.counters is not counters:
             counting.use(counters)
         return counting
 
-    def _sent(self, operation: str, sends: Callable[[Counting], Sent]) -> None:
+    def _sent(self, operation: str, sends: Callable[[TrafficCounter], Destinations]) -> None:
         """Count what an operation sends whose arguments alone do not tell it."""
         if (counters := self.watch.counters) is not None:
             counting = self.counting(counters)
@@ -109,7 +109,7 @@ class Watched(MPI.Intracomm):
     def _taken(self, source: int) -> None:
         """Count a message that will come from a rank, or has come."""
         if (counters := self.watch.counters) is not None:
-            self.counting(counters).taken(source)
+            self.counting(counters).message_received(source)
 
     def _received_from(self, operation: str, source: int, status: MPI.Status | None) -> None:
         """Count a message that was waited for, from a rank or from that of the status."""
@@ -121,14 +121,14 @@ class Watched(MPI.Intracomm):
             counting = self._counting
             if counting is None or counting.counters is not counters:
                 counting = self.counting(counters)
-            counting.taken(source, operation, watch.since)
+            counting.message_received(source, operation, watch.since)
 
 
-def _counts(name: str) -> Callable[[Watched, Counters, tuple[Any, ...], dict[str, Any]], None]:
+def _counts(name: str) -> Callable[[InterruptibleComm, Counters, tuple[Any, ...], dict[str, Any]], None]:
     """Return what counts an operation that is over, of the arguments that it was given."""
-    sends, collective = rule(name), is_collective(name)
+    sends, collective = traffic_rule(name), is_collective(name)
 
-    def count(self: Watched, counters: Counters, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def count(self: InterruptibleComm, counters: Counters, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         since, counting = self.watch.since, self._counting
         if counting is None or counting.counters is not counters:
             counting = self.counting(counters)
@@ -137,7 +137,7 @@ def _counts(name: str) -> Callable[[Watched, Counters, tuple[Any, ...], dict[str
         if collective:
             counting.number = number = counting.number + STEP
             if not number & counters.mask:
-                counting.met(name, since)
+                counting.synchronised(name, since)
 
     return count
 
@@ -148,7 +148,7 @@ def operation(method: F) -> F:
     count = _counts(name)
 
     @functools.wraps(method)
-    def watched(self: Watched, *args: Any, **options: Any) -> Any:
+    def watched(self: InterruptibleComm, *args: Any, **options: Any) -> Any:
         watch = self.watch
         watch.enter(name)
         try:
@@ -168,12 +168,12 @@ def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
     count = _counts(name)
 
     @functools.wraps(blocking)
-    def watched(self: Watched, *args: Any, **options: Any) -> None:
+    def watched(self: InterruptibleComm, *args: Any, **options: Any) -> None:
         # as `operation`, in one function: small messages take a few microseconds
         watch = self.watch
         watch.enter(name)
         try:
-            complete(twin(self, *args, **options), watch.check, held=(args, options))
+            wait(twin(self, *args, **options), watch.check, held=(args, options))
             if (counters := watch.counters) is not None:
                 count(self, counters, args, options)
         finally:
@@ -185,12 +185,12 @@ def waiting(blocking: F, twin: Callable[..., MPI.Request]) -> F:
 def posting(method: F) -> F:
     """Make a method an operation that is counted, and that cannot begin once the call was ended. Nobody waits in it."""
     name = method.__name__
-    sends, collective = rule(name), is_collective(name)
+    sends, collective = traffic_rule(name), is_collective(name)
     if name.endswith("_init"):
-        sends = None  # until it is started
+        sends = None  # poll it is started
 
     @functools.wraps(method)
-    def post(self: Watched, *args: Any, **options: Any) -> Any:
+    def post(self: InterruptibleComm, *args: Any, **options: Any) -> Any:
         self.watch.check()
         if (counters := self.watch.counters) is None:
             return method(self, *args, **options)

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar, cast
 from mpi4py import MPI
 
 from workbench.mpi.message_size import nbytes
-from workbench.mpi.operation import Watched, named, operation
-from workbench.mpi.polling import abandon, complete, withdraw
+from workbench.mpi.operation import InterruptibleComm, named, operation
+from workbench.mpi.polling import keep_alive, wait, withdraw
 from workbench.mpi.request import Message, status_of, unpickled
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ANY, _IRECV = MPI.ANY_SOURCE, MPI.Comm.Irecv
 
 
-class PointToPoint(Watched):
+class PointToPoint(InterruptibleComm):
     """Blocking point-to-point operations."""
 
     def Recv(
@@ -33,7 +33,7 @@ class PointToPoint(Watched):
         try:
             if source == _ANY and status is None:
                 status = MPI.Status()
-            complete(_IRECV(self, buf, source, tag), watch.check, status, buf, withdraw)
+            wait(_IRECV(self, buf, source, tag), watch.check, status, buf, withdraw)
             self._received_from("Recv", source, status)
         finally:
             watch.leave()
@@ -112,7 +112,7 @@ class PointToPoint(Watched):
         try:
             received = unpickled(receive(), self.watch.check, status)
         except BaseException:
-            abandon(sending)
+            keep_alive(sending)
             raise
         self._wait(sending)
         self._sent("sendrecv", lambda _: (dest, len(data)))
@@ -155,7 +155,7 @@ def _message(blocking: F, twin: Callable[..., MPI.Request]) -> F:
         watch.enter(name)
         try:
             watch.messages += self.gives[dest]
-            complete(twin(self, buf, dest, tag), watch.check, None, buf)
+            wait(twin(self, buf, dest, tag), watch.check, None, buf)
             if (counters := watch.counters) is not None:
                 counting = self._counting
                 if counting is None or counting.counters is not counters:

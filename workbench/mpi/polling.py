@@ -35,7 +35,7 @@ _VERDICT = 60.0
 _abandoned: dict[int, list[tuple[Any, ...]]] = {}
 
 
-def abandon(*things: Any) -> None:
+def keep_alive(*things: Any) -> None:
     """Keep requests that are given up, and what they write to, until `release` finds them complete."""
     _abandoned.setdefault(threading.get_ident(), []).append(things)
 
@@ -80,10 +80,10 @@ def withdraw(receive: MPI.Request, *held: Any) -> None:
     if receive:
         receive.Cancel()
         if not completes(receive.Test):
-            abandon(receive, *held)
+            keep_alive(receive, *held)
 
 
-def until(attempt: Callable[[], T], check: Callable[[], None]) -> T:
+def poll(attempt: Callable[[], T], check: Callable[[], None]) -> T:
     """Attempt again and again, and return the first result that is true.
 
     At once for a millisecond, then with pauses of a twentieth of what it has taken so far, at most a millisecond.
@@ -104,12 +104,12 @@ def until(attempt: Callable[[], T], check: Callable[[], None]) -> T:
     return result
 
 
-def complete(
+def wait(
     request: MPI.Request,
     check: Callable[[], None],
     status: MPI.Status | None = None,
     held: object = None,
-    give_up: Callable[..., None] = abandon,
+    give_up: Callable[..., None] = keep_alive,
 ) -> None:
     """Wait for a request.
 
@@ -128,7 +128,7 @@ def complete(
     """
     try:
         if not request.Test(status):
-            until(request.Test if status is None else partial(request.Test, status), check)
+            poll(request.Test if status is None else partial(request.Test, status), check)
     except BaseException:
         if request:  # else it is complete, though in error
             give_up(request, held)
@@ -136,7 +136,7 @@ def complete(
         raise
 
 
-def meet(
+def barrier_or_cancel(
     arrived: Callable[[], object], vote: Callable[[bool], Callable[[], bool | None]], check: Callable[[], None]
 ) -> None:
     """Return when all ranks are sure to make a call of MPI that cannot be ended; raise where they are not.
@@ -166,29 +166,29 @@ def meet(
     keep the others from their next call in any case; they wait for it no longer than a minute.
     """
     try:
-        until(arrived, check)
+        poll(arrived, check)
         check()
     except BaseException:
         left = time.monotonic() + _GRACE
         with contextlib.suppress(Exception):  # of MPI, if a rank is dead
             verdict = vote(False)
             # The votes of others may pass here.
-            until(lambda: verdict() is not None or time.monotonic() > left, lambda: None)
+            poll(lambda: verdict() is not None or time.monotonic() > left, lambda: None)
         raise
     verdict = vote(True)
-    within = Patience(_VERDICT, "a rank did not vote on a call of MPI: it does not run, or is gone")
-    until(lambda: verdict() is not None, within.check)
+    within = Deadline(_VERDICT, "a rank did not vote on a call of MPI: it does not run, or is gone")
+    poll(lambda: verdict() is not None, within.check)
     if not verdict():
-        within = Patience(_VERDICT, "another rank was told to stop before a call of MPI that all ranks have to make")
+        within = Deadline(_VERDICT, "another rank was told to stop before a call of MPI that all ranks have to make")
 
         def told() -> None:
             check()
             within.check()
 
-        until(lambda: False, told)
+        poll(lambda: False, told)
 
 
-class Patience:
+class Deadline:
     """A limit to how long something is waited for.
 
     Parameters

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self, cast
 
 from mpi4py import MPI
 
-from workbench.mpi.call_state import Watch
+from workbench.mpi.call_state import CallState
 from workbench.mpi.pairs import Pairs
-from workbench.mpi.polling import abandon, complete, completes, until
+from workbench.mpi.polling import completes, keep_alive, poll, wait
 
 
 def unpickled(request: MPI.Request, check: Callable[[], None], status: MPI.Status | None = None) -> Any:
@@ -22,9 +22,9 @@ def unpickled(request: MPI.Request, check: Callable[[], None], status: MPI.Statu
         return (found,) if done else None
 
     try:
-        return until(attempt, check)[0]
+        return poll(attempt, check)[0]
     except BaseException:
-        abandon(request)
+        keep_alive(request)
         raise
 
 
@@ -43,22 +43,22 @@ class Request(MPI.Request):
     of mpi4py's own class, which hands the requests to MPI without asking them, and which no subclass can replace.
     """
 
-    watch: Watch
+    watch: CallState
     held: object
-    """What MPI reads and writes until it is complete, where mpi4py's own request does not hold it."""
+    """What MPI reads and writes poll it is complete, where mpi4py's own request does not hold it."""
     receives = False
     """Whether it does nothing but receive, so that it can be cancelled."""
     started = True
     """Whether MPI works on it, or has done so, by an operation of this object."""
     _takes: Pairs | None = None
-    """Of a receive, until nobody has to know whether it has taken a message."""
+    """Of a receive, poll nobody has to know whether it has taken a message."""
     _source = MPI.PROC_NULL
 
-    def __new__(cls, request: MPI.Request | None = None, watch: Watch | None = None, held: object = None) -> Self:
+    def __new__(cls, request: MPI.Request | None = None, watch: CallState | None = None, held: object = None) -> Self:
         """Take over a request of mpi4py."""
         # not super(): that of persistent ones is not the one whose memory layout Python has chosen for the class
         self = MPI.Request.__new__(cls, request)
-        self.watch = watch or Watch()
+        self.watch = watch or CallState()
         self.held = held
         return self
 
@@ -116,7 +116,7 @@ class Request(MPI.Request):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         with self.watch.doing("Wait"):
-            complete(self, self.watch.check, status)
+            wait(self, self.watch.check, status)
         return True
 
     def wait(self, status: MPI.Status | None = None) -> Any:
@@ -192,7 +192,7 @@ class Prequest(Request, MPI.Prequest):
         _start("Startall", requests, lambda: MPI.Prequest.Startall(list(requests)))
 
 
-def watched(request: MPI.Request, watch: Watch, held: object = None) -> Request:
+def watched(request: MPI.Request, watch: CallState, held: object = None) -> Request:
     """Return a request of mpi4py as one that can be ended from outside, and that outlives the code that posted it.
 
     Parameters
@@ -221,12 +221,12 @@ def _start(operation: str, requests: Sequence[MPI.Prequest], start: Callable[[],
 
 
 def _several(operation: str, requests: Sequence[MPI.Request], attempt: Callable[[], Any]) -> Any:
-    watch = next((request.watch for request in requests if isinstance(request, Request)), None) or Watch()
+    watch = next((request.watch for request in requests if isinstance(request, Request)), None) or CallState()
     with watch.doing(operation):
         try:
-            found = until(attempt, watch.check)
+            found = poll(attempt, watch.check)
         except BaseException:
-            abandon(*requests)
+            keep_alive(*requests)
             raise
     for request in requests:
         if isinstance(request, Request):
@@ -237,17 +237,17 @@ def _several(operation: str, requests: Sequence[MPI.Request], attempt: Callable[
 class Message(MPI.Message):
     """A matched message of a `Communicator`: receiving it can be ended from outside."""
 
-    watch: Watch
+    watch: CallState
 
-    def __new__(cls, message: MPI.Message | None = None, watch: Watch | None = None) -> Self:
+    def __new__(cls, message: MPI.Message | None = None, watch: CallState | None = None) -> Self:
         """Take over a message of mpi4py."""
         self = super().__new__(cls, message)
-        self.watch = watch or Watch()
+        self.watch = watch or CallState()
         return self
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         with self.watch.doing("Recv"):
-            complete(MPI.Message.Irecv(self, buf), self.watch.check, status)
+            wait(MPI.Message.Irecv(self, buf), self.watch.check, status)
 
     def recv(self, status: MPI.Status | None = None) -> Any:
         with self.watch.doing("recv"):

@@ -33,20 +33,20 @@ from workbench.mpi.message_size import item_bytes, nbytes, typed_nbytes, vector_
 from workbench.mpi.operation_names import COLLECTIVE, MAKERS, NEIGHBOURS
 from workbench.mpi.size_bins import size_bin
 
-Sent = int | tuple[int, int] | list[tuple[int, int]]
+Destinations = int | tuple[int, int] | list[tuple[int, int]]
 """Of an operation of all ranks: the bytes that go to every other one, or ranks and the bytes that go to each. Of a
 message from rank to rank: its destination, and its bytes. `MPI.PROC_NULL` gets nothing."""
 
-Rule = Callable[..., Sent]
+Rule = Callable[..., Destinations]
 """Returns of the communicator, and of the arguments of an operation on it, what this rank sends."""
 
-NOTHING: Sent = []
+NOTHING: Destinations = []
 
 _SENDING = ("send", "bsend", "ssend", "rsend", "sendrecv", "sendrecv_replace")
 _COLLECTIVE = {name.lower() for name in (*COLLECTIVE, *NEIGHBOURS, *MAKERS, "Agree", "Shrink")}
 
 
-def rule(operation: str) -> Rule | None:
+def traffic_rule(operation: str) -> Rule | None:
     """Return the rule of an operation, also a non-blocking or persistent one; None where buffers send nothing."""
     return _RULES.get(_plain(operation))
 
@@ -76,17 +76,17 @@ def destination(args: tuple[Any, ...], options: dict[str, Any]) -> int:
     return found
 
 
-def to_each_other(its: Counting, sizes: Sequence[int]) -> Sent:
+def to_each_other(its: TrafficCounter, sizes: Sequence[int]) -> Destinations:
     """Return what goes to every other rank, of the bytes for all ranks in their order."""
     return [(rank, size) for rank, size in enumerate(sizes) if rank != its.rank]
 
 
-def to_later(its: Counting, size: int) -> Sent:
+def to_later(its: TrafficCounter, size: int) -> Destinations:
     """Return so many bytes for each rank that comes later."""
     return [(rank, size) for rank in range(its.rank + 1, its.size)]
 
 
-def to_neighbours(its: Counting, sizes: Sequence[int]) -> Sent:
+def to_neighbours(its: TrafficCounter, sizes: Sequence[int]) -> Destinations:
     """Return what goes to the neighbours, of the bytes for all of them in their order."""
     return [pair for pair in zip(its.neighbours, sizes, strict=False) if pair[0] != its.rank]
 
@@ -99,67 +99,71 @@ def _in_place(buffer: Any) -> bool:
 # As mpi4py names the arguments; what does not matter is left to * and **.
 
 
-def _send(_its: Counting, buf: Any, dest: int, *_: Any, **__: Any) -> Sent:
+def _send(_its: TrafficCounter, buf: Any, dest: int, *_: Any, **__: Any) -> Destinations:
     return dest, nbytes(buf)
 
 
-def _sendrecv(_its: Counting, sendbuf: Any, dest: int, *_: Any, **__: Any) -> Sent:
+def _sendrecv(_its: TrafficCounter, sendbuf: Any, dest: int, *_: Any, **__: Any) -> Destinations:
     return dest, nbytes(sendbuf)
 
 
-def _psend(_its: Counting, buf: Any, partitions: int, dest: int, *_: Any, **__: Any) -> Sent:
+def _psend(_its: TrafficCounter, buf: Any, partitions: int, dest: int, *_: Any, **__: Any) -> Destinations:
     return dest, nbytes(buf, partitions) * partitions
 
 
-def _bcast(its: Counting, buf: Any, root: int = 0, *_: Any, **__: Any) -> Sent:
+def _bcast(its: TrafficCounter, buf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
     return nbytes(buf) if its.rank == root else NOTHING
 
 
-def _gather(its: Counting, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Sent:
+def _gather(its: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
     return [(root, nbytes(sendbuf))] if its.rank != root else NOTHING
 
 
-def _reduce(its: Counting, sendbuf: Any, recvbuf: Any, op: Any = None, root: int = 0, *_: Any, **__: Any) -> Sent:
+def _reduce(
+    its: TrafficCounter, sendbuf: Any, recvbuf: Any, op: Any = None, root: int = 0, *_: Any, **__: Any
+) -> Destinations:
     return [(root, nbytes(sendbuf))] if its.rank != root else NOTHING
 
 
-def _scatter(its: Counting, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Sent:
+def _scatter(its: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
     return nbytes(sendbuf, its.size) if its.rank == root else NOTHING
 
 
-def _scatterv(its: Counting, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Sent:
+def _scatterv(its: TrafficCounter, sendbuf: Any, recvbuf: Any, root: int = 0, *_: Any, **__: Any) -> Destinations:
     return to_each_other(its, vector_nbytes(sendbuf, its.size)) if its.rank == root else NOTHING
 
 
-def _allgather(its: Counting, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Sent:
+def _allgather(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return nbytes(recvbuf, its.size) if _in_place(sendbuf) else nbytes(sendbuf)
 
 
-def _allgatherv(its: Counting, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Sent:
+def _allgatherv(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return vector_nbytes(recvbuf, its.size)[its.rank] if _in_place(sendbuf) else nbytes(sendbuf)
 
 
-def _allreduce(_its: Counting, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Sent:
+def _allreduce(_its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return nbytes(recvbuf)
 
 
-def _alltoall(its: Counting, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Sent:
+def _alltoall(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return nbytes(recvbuf if _in_place(sendbuf) else sendbuf, its.size)
 
 
-def _alltoallv(its: Counting, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Sent:
+def _alltoallv(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return to_each_other(its, vector_nbytes(recvbuf if _in_place(sendbuf) else sendbuf, its.size))
 
 
-def _alltoallw(its: Counting, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Sent:
+def _alltoallw(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return to_each_other(its, typed_nbytes(recvbuf if _in_place(sendbuf) else sendbuf, its.size))
 
 
-def _reduce_scatter_block(its: Counting, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Sent:
+def _reduce_scatter_block(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return nbytes(recvbuf, its.size if _in_place(sendbuf) else 1)
 
 
-def reduce_scatter(its: Counting, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, *_: Any, **__: Any) -> Sent:
+def reduce_scatter(
+    its: TrafficCounter, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, *_: Any, **__: Any
+) -> Destinations:
     """Return what `Reduce_scatter` sends to each other rank; nothing as long as the counts are not known."""
     if recvcounts is None:
         return NOTHING
@@ -167,24 +171,24 @@ def reduce_scatter(its: Counting, sendbuf: Any, recvbuf: Any, recvcounts: Any = 
     return to_each_other(its, [int(count) * size for count in recvcounts])
 
 
-def _scan(its: Counting, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Sent:
+def _scan(its: TrafficCounter, sendbuf: Any, recvbuf: Any, *_: Any, **__: Any) -> Destinations:
     return to_later(its, nbytes(recvbuf))
 
 
-def _neighbor_allgather(its: Counting, sendbuf: Any, *_: Any, **__: Any) -> Sent:
+def _neighbor_allgather(its: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
     return to_neighbours(its, [nbytes(sendbuf)] * len(its.neighbours))
 
 
-def _neighbor_alltoall(its: Counting, sendbuf: Any, *_: Any, **__: Any) -> Sent:
+def _neighbor_alltoall(its: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
     number = len(its.neighbours)
     return to_neighbours(its, [nbytes(sendbuf, number or 1)] * number)
 
 
-def _neighbor_alltoallv(its: Counting, sendbuf: Any, *_: Any, **__: Any) -> Sent:
+def _neighbor_alltoallv(its: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
     return to_neighbours(its, vector_nbytes(sendbuf, len(its.neighbours)))
 
 
-def _neighbor_alltoallw(its: Counting, sendbuf: Any, *_: Any, **__: Any) -> Sent:
+def _neighbor_alltoallw(its: TrafficCounter, sendbuf: Any, *_: Any, **__: Any) -> Destinations:
     return to_neighbours(its, typed_nbytes(sendbuf, len(its.neighbours)))
 
 
@@ -246,7 +250,7 @@ _NOBODY = MPI.PROC_NULL
 _BLOCKING = {"Send", "Ssend", "Rsend", "send", "ssend"}
 
 
-class Counting:
+class TrafficCounter:
     """Counts for one communicator.
 
     Parameters
@@ -308,22 +312,22 @@ class Counting:
         self._alike: dict[str, list[int]] = {}
         self._operations, self._sizes, self._pairs = counters.operations, counters.sizes, counters.sent
 
-    def offspring(self, made: MPI.Intracomm) -> Counting:
+    def for_derived(self, made: MPI.Intracomm) -> TrafficCounter:
         """Return what counts for a communicator that was made from this one."""
-        its = Counting.of(made, 0, self.counters)
+        its = TrafficCounter.of(made, 0, self.counters)
         its.key = self._key(its.members)
         return its
 
-    def twin(self) -> Counting:
+    def for_duplicate(self) -> TrafficCounter:
         """Return what counts for a duplicate of this one."""
-        return Counting(self.members, self.rank, self.neighbours, self._key(self.members), self.counters)
+        return TrafficCounter(self.members, self.rank, self.neighbours, self._key(self.members), self.counters)
 
     def _key(self, members: tuple[int, ...]) -> int:
         # All ranks that have a communicator of these members have made the same number of such from this one.
         self._made[members] += 1
         return hash((self.key, self._made[members], members)) & KEYS
 
-    def sent(self, operation: str, sent: Sent, entered: float) -> None:
+    def sent(self, operation: str, sent: Destinations, entered: float) -> None:
         """Count what an operation has sent that was entered at a time of `time.monotonic`."""
         if isinstance(sent, int):
             each = self.to_others(operation)
@@ -368,7 +372,7 @@ class Counting:
             self._sizes[size_bin(nbytes)] += 1
             counts[1] += nbytes
 
-    def taken(self, source: int, operation: str = "", entered: float | None = None) -> None:
+    def message_received(self, source: int, operation: str = "", entered: float | None = None) -> None:
         """Count a message from a rank; of one that was waited for, since when."""
         taken = self._taken
         if taken is None or source == _NOBODY:
@@ -383,7 +387,7 @@ class Counting:
     def _pair(self, source: int, target: int) -> int:
         return hash((self.key, source, target)) & KEYS
 
-    def met(self, operation: str, entered: float) -> None:
+    def synchronised(self, operation: str, entered: float) -> None:
         """Note that a collective operation is over, which was entered at a time of `time.monotonic`."""
         if self.size > 1:
             self.counters.met(self.key, self.number, operation, entered, time.monotonic())

@@ -14,11 +14,11 @@ import pandas as pd
 
 from workbench.errors import PlacementError
 from workbench.placement import rows
-from workbench.placement.sources import describe, placed_name
+from workbench.placement.sources import placed_name, type_name
 
 
 @dataclass(frozen=True)
-class Made:
+class BlockMeta:
     """A block that was made on a rank, without its rows."""
 
     key: Any
@@ -29,7 +29,7 @@ class Made:
     """Whether the function returned a tuple of them."""
 
 
-def blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[Made, Any]]:
+def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[BlockMeta, Any]]:
     """Return what a function returned on a rank, as blocks that own their memory.
 
     Parameters
@@ -56,25 +56,25 @@ def blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[
         # numpy itself would drop the mask
         masked = isinstance(part, np.ma.MaskedArray)
         if isinstance(part, pd.DataFrame | pd.Series):
-            block: Any = rows.own_frame([part])
+            block: Any = rows.owned_frame([part])
             # Which categories there are may differ from rank to rank.
             meta: Any = clear_known_categories(part.iloc[:0])
             key: tuple[Any, ...] = (placed_name(per, collection, which), number)
         elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject and not masked:
-            block, meta = rows.own_array([part]), np.empty((0, *part.shape[1:]), part.dtype)
+            block, meta = rows.owned_array([part]), np.empty((0, *part.shape[1:]), part.dtype)
             key = (placed_name(per, collection, which), number, *(0,) * (part.ndim - 1))
         else:
             kind = "a masked array" if masked else "an array"
             what = f"{kind} of {part.ndim} axes and dtype {part.dtype}" if isinstance(part, np.ndarray) else None
             raise PlacementError(
-                f'{what or describe(part)} was returned for result="blocks": a block is a numpy array of one axis or '
+                f'{what or type_name(part)} was returned for result="blocks": a block is a numpy array of one axis or '
                 "more and of numbers, or a pandas dataframe or series; several of them are returned as a tuple"
             )
-        found.append((Made(key, meta, len(part), several), block))
+        found.append((BlockMeta(key, meta, len(part), several), block))
     return found
 
 
-def fit(made: Sequence[Sequence[Made]]) -> None:
+def require_consistent(made: Sequence[Sequence[BlockMeta]]) -> None:
     """Refuse what does not fit together as blocks.
 
     Parameters
@@ -93,18 +93,18 @@ def fit(made: Sequence[Sequence[Made]]) -> None:
                 f"{_count(of_rank)} on rank {number} and {_count(made[0])} on rank 0: all ranks have to return as many"
             )
         for first, other in zip(made[0], of_rank, strict=True):
-            if _look(first.meta) != _look(other.meta):
+            if _signature(first.meta) != _signature(other.meta):
                 raise PlacementError(
                     f"rank {number} returned {_words(other)} and rank 0 {_words(first)}: blocks of one collection "
                     "differ in their numbers of rows only"
                 )
 
 
-def _count(of_rank: Sequence[Made]) -> str:
+def _count(of_rank: Sequence[BlockMeta]) -> str:
     return f"a tuple of {len(of_rank)} was returned" if of_rank[0].several else "one block was returned"
 
 
-def _look(meta: Any) -> Any:
+def _signature(meta: Any) -> Any:
     if isinstance(meta, np.ndarray):
         return "array", meta.shape, meta.dtype
     if isinstance(meta, pd.Series):
@@ -112,7 +112,7 @@ def _look(meta: Any) -> Any:
     return "dataframe", tuple(meta.columns), tuple(map(str, meta.dtypes)), meta.index.dtype
 
 
-def _words(made: Made) -> str:
+def _words(made: BlockMeta) -> str:
     meta = made.meta
     if isinstance(meta, np.ndarray):
         return f"an array of shape {(made.rows, *meta.shape[1:])} and dtype {meta.dtype}"

@@ -8,7 +8,7 @@ active memory manager drops the replica on its rank if another rank holds a copy
   (``distributed.scheduler.active-memory-manager.policies: [{class: workbench.placement.head.KeepPinned}]``);
 - `guard`, called once with the scheduler, for what clients ask for.
 
-A task that is pinned to a rank that is gone waits for it, as Dask sees it: `fail_orphans` ends the wait.
+A task that is pinned to a rank that is gone waits for it, as Dask sees it: `fail_unrunnable` ends the wait.
 
 A rank that retires still hands over what it holds: better elsewhere than lost.
 """
@@ -61,7 +61,7 @@ class KeepPinned(ReduceReplicas):
             choice = yield suggestion
 
 
-def guard(scheduler: Scheduler) -> None:
+def protect_pinned(scheduler: Scheduler) -> None:
     """Let ``client.rebalance`` move only what is not pinned, and ``client.replicate`` drop only that."""
     rebalance, replicate = scheduler.handlers["rebalance"], scheduler.handlers["replicate"]
 
@@ -122,13 +122,13 @@ def drop_copies(scheduler: Scheduler, written: Iterable[tuple[Key, str]], stimul
 
 
 def disown(scheduler: Scheduler, address: str) -> None:
-    """Keep what is pinned to a rank that is gone from the rank that has got its address now: `fail_orphans` ends it."""
+    """Keep what is pinned to a lost rank from the rank that has its address now: `fail_unrunnable` ends the wait."""
     for task in scheduler.tasks.values():
         if is_pinned(task) and address in (task.worker_restrictions or ()):
             task.worker_restrictions = {*(task.worker_restrictions or ())} - {address} | {f"{address} (before)"}
 
 
-def fail_orphans(scheduler: Scheduler) -> None:
+def fail_unrunnable(scheduler: Scheduler) -> None:
     """Have the tasks fail that wait for ranks which are gone, with a sentence that says so.
 
     Notes

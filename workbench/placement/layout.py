@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Beside:
+class AlignedBlocks:
     """A placed collection whose blocks lie on the ranks of another's, and need not have as many rows."""
 
     collection: Any
@@ -29,18 +29,18 @@ def blocks(X: Any) -> list[Future[Any]]:
     PlacementError
         If the collection was not placed.
     """
-    if sources.placed_per(X) is None:
-        raise PlacementError(f"{sources.describe(X)} that is not placed was given: use what place(...) returned")
+    if sources.placed_by(X) is None:
+        raise PlacementError(f"{sources.type_name(X)} that is not placed was given: use what place(...) returned")
     return sources.futures_in(X)
 
 
-def per_block(client: Client, value: Any, its_pins: Sequence[Pin]) -> Sequence[Any]:
+def block_arguments(client: Client, value: Any, its_pins: Sequence[Pin]) -> Sequence[Any]:
     """Return what the call for each block gets of an argument.
 
     Parameters
     ----------
     value
-        A placed collection, also one as `Beside`, gives each call its block; anything else is given to all.
+        A placed collection, also one as `AlignedBlocks`, gives each call its block; anything else is given to all.
     its_pins
         Where the blocks lie that the calls are for.
 
@@ -51,28 +51,28 @@ def per_block(client: Client, value: Any, its_pins: Sequence[Pin]) -> Sequence[A
     """
     from dask.base import is_dask_collection
 
-    if isinstance(value, Beside):
+    if isinstance(value, AlignedBlocks):
         futures = blocks(value.collection)
         its_pins = [Pin(pin.address) for pin in its_pins]
-        found = [Pin(pin.address) for pin in pins(client, value.collection, futures)]
+        found = [Pin(pin.address) for pin in block_locations(client, value.collection, futures)]
         value = value.collection
     elif is_dask_collection(value):
         futures = blocks(value)
-        found = pins(client, value, futures)
+        found = block_locations(client, value, futures)
     else:
         return [value] * len(its_pins)
     if found != list(its_pins):
         raise PlacementError(
-            f"{sources.describe(value)} is placed in {_layout(found)}, X in {_layout(its_pins)}: both have to lie "
+            f"{sources.type_name(value)} is placed in {_layout(found)}, X in {_layout(its_pins)}: both have to lie "
             "alike, place them in one call, X, y = place(X, y)"
         )
     return futures
 
 
-def pins(client: Client, X: Any, futures: Sequence[Future[Any]]) -> list[Pin]:
+def block_locations(client: Client, X: Any, futures: Sequence[Future[Any]]) -> list[Pin]:
     """Return where the blocks of a placed collection lie."""
-    known = [pin for future in futures if (pin := pinning.recall(future))]
-    return known if len(known) == len(futures) else pinning.find(client, futures, str(sources.placed_per(X)))
+    known = [pin for future in futures if (pin := pinning.cached_pin(future))]
+    return known if len(known) == len(futures) else pinning.rediscover(client, futures, str(sources.placed_by(X)))
 
 
 def _layout(pins: Sequence[Pin]) -> str:

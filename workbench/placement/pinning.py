@@ -49,7 +49,7 @@ class Pin:
 
 
 @dataclass(frozen=True)
-class Call:
+class PinnedTask:
     """A call of a function in a task. Futures and references stand for their values."""
 
     key: Any
@@ -102,7 +102,7 @@ def of_world(per: str, world: int | None) -> str:
     return f"{per}_{world}"
 
 
-def targets(client: Client, per: str) -> list[Rank]:
+def target_workers(client: Client, per: str) -> list[Rank]:
     """Return the ranks that get a block each, in rank order.
 
     Parameters
@@ -150,18 +150,18 @@ def select(ranks: Iterable[Rank], per: str) -> list[Rank]:
     return list(first.values())
 
 
-def remember(future: Future[Any], pin: Pin) -> None:
+def cache_pin(future: Future[Any], pin: Pin) -> None:
     """Keep in mind where the value of ``future`` lies, for as long as the future exists."""
     _PINS[future] = pin
 
 
-def recall(future: Future[Any]) -> Pin | None:
+def cached_pin(future: Future[Any]) -> Pin | None:
     """Return where the value of ``future`` lies, if it was pinned by this process."""
     return _PINS.get(future)
 
 
 def submit(
-    client: Client, calls: Sequence[Call], keys: Sequence[Any], *, priority: int = 0, actors: bool = False
+    client: Client, calls: Sequence[PinnedTask], keys: Sequence[Any], *, priority: int = 0, actors: bool = False
 ) -> list[Future[Any]]:
     """Send the calls to the scheduler in one message; return the futures of ``keys``.
 
@@ -189,11 +189,11 @@ def submit(
     futures: list[Future[Any]] = client.get(graph, list(keys), sync=False, **options)
     for future in futures:
         if pin := pins[future.key]:
-            remember(future, pin)
+            cache_pin(future, pin)
     return futures
 
 
-def find(client: Client, futures: Sequence[Future[Any]], per: str) -> list[Pin]:
+def rediscover(client: Client, futures: Sequence[Future[Any]], per: str) -> list[Pin]:
     """Return where blocks lie that another process placed, and remember it.
 
     Raises
@@ -201,7 +201,7 @@ def find(client: Client, futures: Sequence[Future[Any]], per: str) -> list[Pin]:
     PlacementError
         If a block is not on the rank that it belongs to.
     """
-    ranks = targets(client, per)
+    ranks = target_workers(client, per)
     holders = client.who_has(futures)
     for number, (future, rank) in enumerate(zip_longest(futures, ranks[: len(futures)])):
         # one that is still computed has no holder, but a task that waits for its rank
@@ -212,30 +212,30 @@ def find(client: Client, futures: Sequence[Future[Any]], per: str) -> list[Pin]:
             )
     name = f"length-{uuid.uuid4().hex}"
     calls = [
-        Call((name, number), count, (future,), pin=Pin(rank.address))
+        PinnedTask((name, number), row_count, (future,), pin=Pin(rank.address))
         for number, (future, rank) in enumerate(zip(futures, ranks, strict=False))
     ]
     lengths = client.gather(submit(client, calls, [call.key for call in calls]))
     pins = [Pin(rank.address, length) for rank, length in zip(ranks, lengths, strict=False)]
     for future, pin in zip(futures, pins, strict=True):
-        remember(future, pin)
+        cache_pin(future, pin)
     return pins
 
 
-def count(block: Any) -> int:
+def row_count(block: Any) -> int:
     """Return the rows of a block; `len` refuses sparse matrices."""
     rows: int = block.shape[0]
     return rows
 
 
-def located(client: Client, futures: Sequence[Future[Any]]) -> list[Pin | None]:
+def locate(client: Client, futures: Sequence[Future[Any]]) -> list[Pin | None]:
     """Return where the values of any futures lie; None for one that failed.
 
     Those that were pinned need no look, others are waited for.
     """
     from distributed.client import _wait
 
-    pins = {future.key: recall(future) for future in futures}
+    pins = {future.key: cached_pin(future) for future in futures}
     elsewhere = [future for future in futures if pins[future.key] is None]
     if elsewhere:
         client.sync(_wait, elsewhere)  # `wait` would take the default client, which may be another one

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.placement import layout, pinning, rows, sources
 from workbench.placement.layout import blocks
-from workbench.placement.pinning import Call, Pin
+from workbench.placement.pinning import Pin, PinnedTask
 from workbench.session.current_client import current_client
 
 __all__ = ["blocks", "map_blocks", "place"]
@@ -67,15 +67,15 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     """
     client = current_client(client)
     per = pinning.of_world(per, world)
-    ranks = pinning.targets(client, per)
+    ranks = pinning.target_workers(client, per)
     names = ["X", *(f"others[{number}]" for number in range(len(others)))]
-    examined = [sources.examine(name, given) for name, given in zip(names, (X, *others), strict=True)]
+    examined = [sources.inspect_collection(name, given) for name, given in zip(names, (X, *others), strict=True)]
     sources.check(examined, ranks)
     examined = sources.persist(client, examined)
     sources.check(examined, ranks)
     sizes = rows.split(examined[0].rows or 0, len(ranks))
     pins = [Pin(rank.address, size) for rank, size in zip(ranks, sizes, strict=True)]
-    placed = tuple(sources.assemble(client, one, pins, per) for one in examined)
+    placed = tuple(sources.build_blocks(client, one, pins, per) for one in examined)
     return placed if others else placed[0]
 
 
@@ -114,14 +114,14 @@ def map_blocks(
 
     futures = blocks(X)
     client = current_client(client or futures[0].client)
-    pins = layout.pins(client, X, futures)
-    columns = [futures, *(layout.per_block(client, value, pins) for value in others_or_values)]
-    named = {name: layout.per_block(client, value, pins) for name, value in kwargs.items()}
+    pins = layout.block_locations(client, X, futures)
+    columns = [futures, *(layout.block_arguments(client, value, pins) for value in others_or_values)]
+    named = {name: layout.block_arguments(client, value, pins) for name, value in kwargs.items()}
     name = f"{funcname(fn)}-{uuid.uuid4().hex}"
     calls = [
-        Call(
+        PinnedTask(
             key=(name, number),
-            function=rows.call,
+            function=rows.call_with_aligned,
             args=(fn, *(column[number] for column in columns)),
             kwargs={name: column[number] for name, column in named.items()},
             pin=Pin(pin.address),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from distributed import Future
 
 
-async def computed(futures: Sequence[Future[Any]], what: str) -> None:
+async def wait_computed(futures: Sequence[Future[Any]], what: str) -> None:
     """Wait for futures, of whatever client; on its event loop.
 
     Parameters

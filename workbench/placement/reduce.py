@@ -74,17 +74,17 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
 
 
 def _tree(client: Client, op: Callable[[Any, Any], Any], parts: Sequence[Future[Any]]) -> Any:
-    from workbench.placement.pinning import Call, located, submit
+    from workbench.placement.pinning import PinnedTask, locate, submit
 
     if len(parts) == 1:
         return parts[0].result()
     name = f"reduce-{uuid.uuid4().hex}"
-    level: list[tuple[Any, Any]] = list(zip(parts, located(client, parts), strict=True))
-    calls: list[Call] = []
+    level: list[tuple[Any, Any]] = list(zip(parts, locate(client, parts), strict=True))
+    calls: list[PinnedTask] = []
     while len(level) > 1:
         above = []
         for (left, pin), (right, _) in zip(level[::2], level[1::2], strict=False):
-            call = Call((name, len(calls)), op, (left, right), pin=pin)
+            call = PinnedTask((name, len(calls)), op, (left, right), pin=pin)
             calls.append(call)
             above.append((call.reference, pin))
         # the last one without a neighbour goes up as it is

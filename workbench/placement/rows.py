@@ -63,7 +63,7 @@ def cuts(chunks: Sequence[int], sizes: Sequence[int]) -> list[list[Cut]]:
     return blocks
 
 
-def own_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
+def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
     """Return the pieces as one aligned array with memory of its own; copied only where that is needed, or asked for.
 
     A view is copied where it would keep a larger array alive, and so is an array in a buffer that is not
@@ -80,7 +80,7 @@ def own_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
     return aligned(array)
 
 
-def own_frame(pieces: Sequence[Any], *, copy: bool = False) -> Any:
+def owned_frame(pieces: Sequence[Any], *, copy: bool = False) -> Any:
     """Return the pandas frames or series one below the other, categories united; a single one copied if asked for."""
     from dask.dataframe.dispatch import concat
 
@@ -99,13 +99,13 @@ def cut_frame(chunk: Any, start: int, stop: int) -> Any:
     return chunk.iloc[start:stop].copy()
 
 
-def measure(chunk: Any) -> tuple[int, int]:
+def rows_and_bytes(chunk: Any) -> tuple[int, int]:
     """Return rows and bytes of a pandas frame or series."""
     from dask.sizeof import sizeof
 
     return len(chunk), sizeof(chunk)
 
 
-def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def call_with_aligned(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call ``function`` with every array aligned: a block that came back from disk, or a message, may not be."""
     return function(*map(ready, args), **{name: ready(value) for name, value in kwargs.items()})

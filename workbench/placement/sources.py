@@ -16,7 +16,7 @@ import pandas as pd
 
 from workbench.errors import PlacementError
 from workbench.placement import rows, sparse
-from workbench.placement.pinning import Call, Pin, Rank, submit
+from workbench.placement.pinning import Pin, PinnedTask, Rank, submit
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -47,7 +47,7 @@ class Source:
     """Whether others may hold the chunks, or what they were made of, so that no block may share memory with them."""
 
 
-def describe(thing: Any) -> str:
+def type_name(thing: Any) -> str:
     """Return the type of a thing, in words."""
     name = f"{type(thing).__module__.partition('.')[0]}.{type(thing).__qualname__}".replace("builtins.", "")
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
@@ -63,7 +63,7 @@ def futures_in(collection: Any) -> list[Future[Any]]:
     return [graph[value.target] if isinstance(value, Alias) else value for value in values]
 
 
-def placed_per(collection: Any) -> str | None:
+def placed_by(collection: Any) -> str | None:
     """Return what a placed collection has its blocks for, ``"rank"`` or ``"node"``; None if it is not placed."""
     from dask.base import is_dask_collection
 
@@ -90,7 +90,7 @@ def placed_name(per: str, number: int, which: int) -> str:
     return f"{_PREFIX}-{per}-{(number + which) % 2**128:032x}"
 
 
-def examine(name: str, collection: Any) -> Source:
+def inspect_collection(name: str, collection: Any) -> Source:
     """Look at a collection without computing anything.
 
     Raises
@@ -110,8 +110,8 @@ def examine(name: str, collection: Any) -> Source:
     if sparse.is_matrix(meta) and meta.ndim == 2:
         return _examine_matrix(name, collection, meta)
     if not isinstance(meta, np.ndarray) or isinstance(meta, np.ma.MaskedArray):
-        inner = "" if meta is collection else f" of {describe(meta)}"
-        raise PlacementError(f"{name} is {describe(collection)}{inner}: only {_KINDS} be placed, turn it into one")
+        inner = "" if meta is collection else f" of {type_name(meta)}"
+        raise PlacementError(f"{name} is {type_name(collection)}{inner}: only {_KINDS} be placed, turn it into one")
     if collection.ndim == 0:
         raise PlacementError(f"{name} is one number, not rows: pass it to map_blocks as it is")
     _refuse_unknown(name, collection)
@@ -220,12 +220,12 @@ def _columns_together(collection: Any) -> Any:
 def _counted(client: Client, source: Source) -> Source:
     if source.rows is not None:
         return replace(source, chunks=source.collection.chunks[0])
-    measured = client.gather(client.map(rows.measure, source.futures, pure=False))
+    measured = client.gather(client.map(rows.rows_and_bytes, source.futures, pure=False))
     lengths, nbytes = zip(*measured, strict=True)
     return replace(source, chunks=lengths, rows=sum(lengths), nbytes=sum(nbytes))
 
 
-def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> Any:
+def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str) -> Any:
     """Put the rows of a source together on the ranks; return the placed collection."""
     sizes = [pin.rows or 0 for pin in pins]
     if not source.futures:
@@ -235,17 +235,17 @@ def assemble(client: Client, source: Source, pins: Sequence[Pin], per: str) -> A
     other_axes = source.meta.ndim - 1 if _is_array(source.meta) else 0
     keys = [(name, number, *(0,) * other_axes) for number in range(len(pins))]
 
-    calls: list[Call] = []
+    calls: list[PinnedTask] = []
     for key, pin, cuts in zip(keys, pins, rows.cuts(source.chunks, sizes), strict=True):
         pieces: list[Any] = []
         for cut in cuts:
             piece: Any = source.futures[cut.chunk]
             if cut.stop - cut.start < source.chunks[cut.chunk]:
-                call = Call((f"{name}-cut", key[1], cut.chunk), cut_out, (piece, cut.start, cut.stop))
+                call = PinnedTask((f"{name}-cut", key[1], cut.chunk), cut_out, (piece, cut.start, cut.stop))
                 calls.append(call)
                 piece = call.reference
             pieces.append(piece)
-        calls.append(Call(key, own, (pieces,), {"copy": source.shared}, pin=pin))
+        calls.append(PinnedTask(key, own, (pieces,), {"copy": source.shared}, pin=pin))
     # Urgent: what has come together makes room before more is read.
     futures = submit(client, calls, keys, priority=1)
     return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
@@ -258,10 +258,10 @@ def _is_array(meta: Any) -> bool:
 def _tools(meta: Any) -> tuple[Callable[..., Any], Callable[[Any, int, int], Any]]:
     """Return what puts rows together, and what cuts some out, of collections of this kind."""
     if isinstance(meta, np.ndarray):
-        return rows.own_array, rows.cut_array
+        return rows.owned_array, rows.cut_array
     if sparse.is_matrix(meta):
-        return sparse.own_matrix, sparse.cut_matrix
-    return rows.own_frame, rows.cut_frame
+        return sparse.owned_matrix, sparse.cut_matrix
+    return rows.owned_frame, rows.cut_frame
 
 
 def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]]:

@@ -14,7 +14,7 @@ def is_matrix(thing: Any) -> bool:
     return sparse is not None and bool(sparse.issparse(thing))
 
 
-def own_matrix(pieces: Sequence[Any], *, copy: bool = False) -> Any:
+def owned_matrix(pieces: Sequence[Any], *, copy: bool = False) -> Any:
     """Return the pieces one below the other, in CSR format with sorted columns; a single one copied if asked for."""
     from scipy import sparse
 

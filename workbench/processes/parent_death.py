@@ -23,7 +23,7 @@ _AWAITED = {signal.SIGTERM, signal.SIGCHLD}
 _PATIENCE = 3.0
 
 
-def tie(parent: int, number: signal.Signals) -> None:
+def set_signal(parent: int, number: signal.Signals) -> None:
     """Have the kernel send this process signal `number` when its parent is gone.
 
     Parameters
@@ -45,7 +45,7 @@ def tie(parent: int, number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
 
-def watch(parent: int, interval: float = 1.0) -> None:
+def poll_parent(parent: int, interval: float = 1.0) -> None:
     """End this process when its parent is another one than `parent`; from a thread, for systems without `tie`."""
 
     def look() -> None:
@@ -56,7 +56,7 @@ def watch(parent: int, interval: float = 1.0) -> None:
     threading.Thread(target=look, name="tether", daemon=True).start()
 
 
-def words(folder: str, guard: str | None = None) -> list[str]:
+def command_line(folder: str, guard: str | None = None) -> list[str]:
     """Return the words in front of a command that tie the command, and `folder`, to this process.
 
     Parameters
@@ -68,7 +68,7 @@ def words(folder: str, guard: str | None = None) -> list[str]:
     return [*_program(guard), str(os.getpid()), folder]
 
 
-def daemon_words(guard: str) -> list[str]:
+def daemon_command_line(guard: str) -> list[str]:
     """Return the words in front of a launcher's daemon on another host, which tie the daemon to its parent there."""
     return [*_program(guard), "0", "-"]
 
@@ -91,7 +91,7 @@ def main() -> NoReturn:
     parent = int(given) or os.getppid()
     # Blocked and waited for, they cannot come at a bad moment.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
-    tie(parent, signal.SIGTERM)
+    set_signal(parent, signal.SIGTERM)
     child = _start_guarded(command, hosts) if guarded else _start(command)
     status = None
     while status is None:
@@ -109,7 +109,7 @@ def _start(command: list[str], prepare: Callable[[], object] = lambda: None) -> 
     this, child = os.getpid(), os.fork()
     if child == 0:
         try:
-            tie(this, signal.SIGKILL)
+            set_signal(this, signal.SIGKILL)
             prepare()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
             os.execvp(command[0], command)  # noqa: S606  (no shell is the point)

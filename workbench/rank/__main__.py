@@ -63,8 +63,8 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
 
     if daemon is None:
         daemon = os.getppid()
-        parent_death.tie(daemon, signal.SIGKILL)
-        parent_death.watch(daemon)
+        parent_death.set_signal(daemon, signal.SIGKILL)
+        parent_death.poll_parent(daemon)
     faulthandler.enable()
     # On other nodes than the head's nobody has done so: a rank has a connection to each other one.
     open_files.allow_many()
@@ -74,7 +74,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     record = await_record(arguments.name, arguments.id)
     if not record.process.is_local:
         # Its own host is tidied by the head.
-        node_dirs.occupy(record.id, f"world-{arguments.world}")
+        node_dirs.acquire_node(record.id, f"world-{arguments.world}")
         signal.signal(signal.SIGTERM, functools.partial(_end_tidily, record))
     try:
         finalize = _live(arguments, record, times)
@@ -84,13 +84,13 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         # The head was killed, and with it whoever would have tidied up.
         node_dirs.remove(record.id, but_shared_memory=True)
     elif not record.process.is_local:
-        node_dirs.vacate(record.id)
+        node_dirs.release_node(record.id)
     _exit(finalize)
 
 
 def _end_tidily(record: Record, number: int, _: object) -> NoReturn:
     """End by a signal: of a job that is cancelled nobody but its ranks tidies up the nodes without the head."""
-    node_dirs.vacate(record.id)
+    node_dirs.release_node(record.id)
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     raise AssertionError("the signal ends this process")
@@ -100,7 +100,7 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     deadline = time.monotonic() + arguments.timeout
     thread = SpmdThread()
     # MPI waits for its peers while this thread imports Dask.
-    opening = thread.submit(world.open_world, arguments.ranks, arguments.world, thread)
+    opening = thread.submit(world.init_mpi, arguments.ranks, arguments.world, thread)
     from workbench.rank import worker
 
     gc.freeze()
@@ -116,7 +116,7 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
     where = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
     print(where, flush=True)  # noqa: T201  (this is the rank's log)
-    line = thread.submit(world.share, context, _address_and_name, deadline).result(_left(deadline))
+    line = thread.submit(world.broadcast_line, context, _address_and_name, deadline).result(_left(deadline))
     times["addressed"] = time.time()
     _close_input()
     address, name = line.split()
@@ -153,7 +153,7 @@ def _meet(context: RankContext, registered: threading.Event, ended: Future[bool 
     """Meet the other ranks once this one is registered. On the SPMD thread."""
     registered.wait(_left(deadline) + 1)
     if not ended.done():
-        world.meet(context, deadline)
+        world.barrier(context, deadline)
 
 
 def _wait(ended: Future[bool | None], main_thread: MainThread) -> bool | None:
@@ -216,7 +216,7 @@ def _abort(error: BaseException, said: int, record: Record, index: int, daemon: 
     from mpi4py import MPI
 
     if not record.process.is_local:
-        node_dirs.vacate(record.id)
+        node_dirs.release_node(record.id)
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(1)
     # Not a rank yet, so MPI knows of no loss: the daemon that started this process has to end the world.

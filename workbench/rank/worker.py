@@ -29,7 +29,7 @@ from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
 from workbench.mpi.counters import MEETINGS, Meter
 from workbench.mpi.threads import MainThread
-from workbench.rank.world import facts
+from workbench.rank.world import rank_info
 from workbench.text import rank_name
 
 # Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
@@ -111,7 +111,7 @@ async def serve(
     from distributed.system import MEMORY_LIMIT
 
     # It needs MPI, which is there by now.
-    from workbench.mpi.communicator_cache import Communicators
+    from workbench.mpi.communicator_cache import CommunicatorCache
 
     name = worker_name(context.world, context.rank)
     of_node = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
@@ -132,12 +132,12 @@ async def serve(
         http_socket=node_dirs.sockets(record.id) / f"rank-{name}.sock",
         local_directory=str(node_dirs.spill(record.id)),
         death_timeout=timeout,
-        startup_information={"workbench": lambda _: facts(context) | {"start": start, "times": times}},
+        startup_information={"workbench": lambda _: rank_info(context) | {"start": start, "times": times}},
         metrics={"transport": lambda _: comm.summary()},
         plugins=(busy := BusyTime(),),
     )
     report.carry(worker)
-    communicators = Communicators(context.spmd)
+    communicators = CommunicatorCache(context.spmd)
     Broadcasts(worker, context, communicators)
     worker.activity = activity = Activity(
         # of large worlds each rank tells less

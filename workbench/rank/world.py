@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
-def open_world(ranks: int, world: int, thread: SpmdThread) -> RankContext:
+def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     """Initialise MPI and return this rank's context. Runs on the SPMD thread; collective.
 
     Raises
@@ -68,7 +68,7 @@ def can_transport(context: RankContext) -> bool:
     return context.threads == "multiple"
 
 
-def share(context: RankContext, read: Callable[[], str], deadline: float) -> str:
+def broadcast_line(context: RankContext, read: Callable[[], str], deadline: float) -> str:
     """Return on every rank the line that `read` returns on rank 0. Runs on the SPMD thread; collective.
 
     Parameters
@@ -87,7 +87,7 @@ def share(context: RankContext, read: Callable[[], str], deadline: float) -> str
     return buffer.tobytes().rstrip(b"\0").decode()
 
 
-def meet(context: RankContext, deadline: float) -> None:
+def barrier(context: RankContext, deadline: float) -> None:
     """Return when all ranks have called it. Runs on the SPMD thread; collective."""
     wait(context.spmd.Ibarrier(), deadline, f"all {context.size} ranks of the world")
 
@@ -108,7 +108,7 @@ def wait(request: MPI.Request, deadline: float, what: str) -> None:
         pause = min(2 * pause, 0.01)
 
 
-def facts(context: RankContext) -> dict[str, Any]:
+def rank_info(context: RankContext) -> dict[str, Any]:
     """Return what the head is told of a rank: place, process, MPI."""
     import mpi4py
     import psutil

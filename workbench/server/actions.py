@@ -13,8 +13,8 @@ from workbench.deploy.record import Record
 from workbench.errors import InvalidRequest, WorkbenchError, worded
 from workbench.hints import PANEL
 from workbench.server.process import Process
-from workbench.server.subcommand import Surroundings, answer
-from workbench.server.tasks import Duties
+from workbench.server.subcommand import ExecutionContext, answer
+from workbench.server.tasks import BackgroundTasks
 
 WORDS = {verb.name: verb.going for verb in VERBS if verb.going}
 """What is said while a verb runs."""
@@ -24,7 +24,7 @@ NOTHING = {"busy": None, "error": None}
 _MORE = 300.0
 
 
-class Busy(InvalidRequest):
+class AlreadyPending(InvalidRequest):
     """Something else is being done to the cluster."""
 
 
@@ -35,8 +35,8 @@ class _Change:
     task: asyncio.Task[None] | None = None
 
 
-class Changes(Duties):
-    """Runs verbs that change clusters; takes what `Duties` does."""
+class PendingActions(BackgroundTasks):
+    """Runs verbs that change clusters; takes what `BackgroundTasks` does."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         super().__init__(changed)
@@ -56,18 +56,18 @@ class Changes(Duties):
 
         Raises
         ------
-        Busy
+        AlreadyPending
             If something else is being done to it, or it is to be stopped a second time.
         LaunchError
             If the process of the verb cannot be started.
         """
         known = self._changes.get(record.id, _Change())
         if known.task is not None and (verb != "stop" or known.busy == WORDS[verb]):
-            raise Busy(f"cluster {record.name!r} is {known.busy} already; wait until that is done.")
-        process = Surroundings().run(verb, [*words, record.name])
+            raise AlreadyPending(f"cluster {record.name!r} is {known.busy} already; wait until that is done.")
+        process = ExecutionContext().run(verb, [*words, record.name])
         if known.task is not None:
             known.task.cancel()  # its verb, which may wait in a queue for days, ends with the cluster
-        task = self._see_to(self._follow(record, verb, process))
+        task = self._spawn(self._follow(record, verb, process))
         self._changes[record.id] = _Change(WORDS[verb], task=task)
         self._changed()
 

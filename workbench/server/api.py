@@ -18,11 +18,11 @@ from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, InvalidRequest, WorkbenchError
 from workbench.hints import PANEL
-from workbench.server.actions import Busy
-from workbench.server.blocking_files import Files, records
+from workbench.server.actions import AlreadyPending
+from workbench.server.blocking_files import DeadlineReader, records
 from workbench.server.kernels import Kernels
 from workbench.server.log import logger
-from workbench.server.state import Board
+from workbench.server.state import StateFeed
 
 ROOT = "workbench/api"
 """What follows the base URL of a server."""
@@ -34,16 +34,16 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Shared:
+class HandlerContext:
     """What all requests share."""
 
-    board: Board
+    board: StateFeed
     """What is known of clusters."""
     kernels: Kernels
     """The kernels of the server."""
     root: Path
     """The server's folder."""
-    files: Files
+    files: DeadlineReader
     """What is in it."""
     may_start: bool = True
     """Whether clusters can be started by requests."""
@@ -51,7 +51,7 @@ class Shared:
     """Dry runs that may go on at a time: each is a process, and a question to a scheduler."""
 
 
-def may(action: str) -> Callable[[_Method], _Method]:
+def requires(action: str) -> Callable[[_Method], _Method]:
     """Return a decorator for methods of handlers: only for who is logged in, and may do this by the authorizer."""
 
     def decorate(method: _Method) -> _Method:
@@ -66,7 +66,7 @@ class Handler(APIHandler):
 
     auth_resource = "workbench"
 
-    def initialize(self, shared: Shared) -> None:
+    def initialize(self, shared: HandlerContext) -> None:
         """Take what all requests share."""
         self.shared = shared
 
@@ -92,13 +92,13 @@ class Handler(APIHandler):
         self.finish(told)
 
     async def record(self, name: str) -> Record:
-        """Return the record of a cluster; raises as `workbench.deploy.registry.read` and `Files.look`."""
-        return await records.look(registry.read, checked(name))
+        """Return the record of a cluster; raises as `workbench.deploy.registry.read` and `DeadlineReader.read`."""
+        return await records.read(registry.read, valid_name(name))
 
     def write_error(self, status_code: int, **told: Any) -> None:
         """Answer with the trouble in words."""
         error = (told.get("exc_info") or (None, None))[1]
-        status, message, log = trouble(error, status_code)
+        status, message, log = error_response(error, status_code)
         self.set_status(status)
         self.finish({"message": message, "log": log or None})
 
@@ -108,7 +108,7 @@ class Handler(APIHandler):
             logger.error("%s %s failed", self.request.method, self.request.path, exc_info=value)
 
 
-def checked(name: str) -> str:
+def valid_name(name: str) -> str:
     """Return a name of a cluster that came in a URL.
 
     Raises
@@ -123,10 +123,16 @@ def checked(name: str) -> str:
 
 
 # The first that an error is counts.
-_STATUSES = ((ClusterNotFound, 404), (Busy, 409), (InvalidRequest, 400), (TimeoutError, 504), (WorkbenchError, 502))
+_STATUSES = (
+    (ClusterNotFound, 404),
+    (AlreadyPending, 409),
+    (InvalidRequest, 400),
+    (TimeoutError, 504),
+    (WorkbenchError, 502),
+)
 
 
-def trouble(error: BaseException | None, status: int) -> tuple[int, str, str]:
+def error_response(error: BaseException | None, status: int) -> tuple[int, str, str]:
     """Return the status, the words and the log for an error, or for a status that was chosen already."""
     for kind, its in _STATUSES:
         if isinstance(error, kind):

@@ -23,11 +23,11 @@ _Seen = TypeVar("_Seen")
 _Line: TypeAlias = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
-class FilesSilent(WorkbenchError, TimeoutError):
+class FilesystemTimeout(WorkbenchError, TimeoutError):
     """Files could not be looked at in time."""
 
 
-class Files:
+class DeadlineReader:
     """Files of one file server, as far as that can be known.
 
     Parameters
@@ -47,12 +47,12 @@ class Files:
         self._line: _Line = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def look(self, look: Callable[_Given, _Seen], *given: _Given.args, **options: _Given.kwargs) -> _Seen:
+    async def read(self, look: Callable[_Given, _Seen], *given: _Given.args, **options: _Given.kwargs) -> _Seen:
         """Return what a function returns, which may block; it has only to read.
 
         Raises
         ------
-        FilesSilent
+        FilesystemTimeout
             If it has not returned in time.
         """
         if self._thread is None:
@@ -68,7 +68,7 @@ class Files:
         except TimeoutError:
             if not deadline.expired():
                 raise  # what the system says of it
-            raise FilesSilent(
+            raise FilesystemTimeout(
                 f"{self._where()} has not answered for {_PATIENCE:.0f} s: its file server hangs, or is very slow. "
                 "What runs goes on; look again when it answers."
             ) from None
@@ -84,5 +84,5 @@ def _run(line: _Line) -> None:
                 seen.set_exception(error)
 
 
-records = Files(clusters_folder)
+records = DeadlineReader(clusters_folder)
 """Records and logs of this user's clusters."""

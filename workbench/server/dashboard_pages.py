@@ -14,8 +14,8 @@ from workbench.deploy import registry
 from workbench.deploy.record import Record
 from workbench.errors import ClusterNotFound, HeadUnreachable, InvalidRequest, WorkbenchError
 from workbench.hints import PANEL
-from workbench.server.blocking_files import FilesSilent, records
-from workbench.server.dashboards import Panels, dask_socket
+from workbench.server.blocking_files import FilesystemTimeout, records
+from workbench.server.dashboards import DashboardProcesses, dask_socket
 from workbench.server.proxy import Proxy, Upstream, without_token
 
 ROUTE = r"workbench/(dashboard|dask)/([^/]+)(/.*)?"
@@ -30,7 +30,7 @@ class Dashboard:
     """The cluster."""
     root: str
     """Its pages are served as the browser asks for them, for the process is told its prefix."""
-    panels: Panels
+    panels: DashboardProcesses
     """What starts and ends it."""
 
     @property
@@ -53,7 +53,7 @@ class Dashboard:
 
 
 @dataclass(frozen=True)
-class DaskPages:
+class DaskDashboardHandler:
     """Dask's own pages of a cluster, to which the process of its dashboard leads."""
 
     dashboard: Dashboard
@@ -81,7 +81,7 @@ class ClusterPages(Proxy):
     place = PANEL
     """Where errors are read, as of `workbench.hints`."""
 
-    def initialize(self, panels: Panels, base: str) -> None:
+    def initialize(self, panels: DashboardProcesses, base: str) -> None:
         """Take what all requests share.
 
         Parameters
@@ -112,26 +112,26 @@ class ClusterPages(Proxy):
             # An address is handed on, and kept: by then Jupyter's cookie does what the token did.
             if rest and (query == self.request.query or self.is_websocket):
                 dashboard = Dashboard(record, of_dashboard, self._panels)
-                upstream: Upstream = dashboard if kind == "dashboard" else DaskPages(dashboard)
-                await self.hand_on(upstream, prefix, rest[0])
+                upstream: Upstream = dashboard if kind == "dashboard" else DaskDashboardHandler(dashboard)
+                await self.forward(upstream, prefix, rest[0])
             else:
                 place = prefix + "".join(rest)
                 self.redirect(f"{place}?{query}" if query else place)
         except (ClusterNotFound, InvalidRequest) as error:
-            self.tell(404, error.words(self.place))
-        except FilesSilent as error:
-            self.tell(504, error.words(self.place))
+            self.error_page(404, error.words(self.place))
+        except FilesystemTimeout as error:
+            self.error_page(504, error.words(self.place))
         except WorkbenchError as error:
-            self.tell(502, error.words(self.place))
+            self.error_page(502, error.words(self.place))
         except OSError as error:
-            self.tell(
+            self.error_page(
                 502, f"what shows cluster {name!r} cannot be started: {error}. Reload this page, or free what lacks."
             )
 
 
 async def _record(name: str) -> Record:
     with suppress(ClusterNotFound):
-        record = await records.look(registry.read, name)
+        record = await records.read(registry.read, name)
         # Whether a job of another host runs would be a question to its scheduler for every picture of a page.
         if record.alive() is not False and record.state != "failed":
             return record

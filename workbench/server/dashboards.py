@@ -25,7 +25,7 @@ from workbench.files import node_dirs
 from workbench.files.private import opener
 from workbench.log import debug_log
 from workbench.log.printable import printable
-from workbench.server.blocking_files import Files, records
+from workbench.server.blocking_files import DeadlineReader, records
 from workbench.server.process import by_env
 
 MODULE = "workbench.dashboard"
@@ -39,7 +39,7 @@ _GLANCE = 5.0
 # Seconds for which a start that failed is told again instead of tried again, and lines of its log that are told.
 _REMEMBERED, _TAIL = 10.0, 15
 # Where Python has its packages.
-_packages = Files(lambda: sys.prefix)
+_packages = DeadlineReader(lambda: sys.prefix)
 
 
 @dataclass
@@ -51,7 +51,7 @@ class _Panel:
     used: float = field(default_factory=time.monotonic)
 
 
-class Panels:
+class DashboardProcesses:
     """The dashboards that this server has started.
 
     Parameters
@@ -138,11 +138,11 @@ class Panels:
         await asyncio.gather(*map(_clear, tasks), return_exceptions=True)
 
     async def _start(self, record: Record, prefix: str) -> _Panel:
-        if await _packages.look(importlib.util.find_spec, "panel") is None:
+        if await _packages.read(importlib.util.find_spec, "panel") is None:
             raise LaunchError("the dashboard needs Panel, which is not installed here: pip install 'panel>=1.9,<1.10'")
         socket = node_dirs.sockets(record.id) / f"panel-{os.getpid()}-{next(self._numbers)}.sock"
         log = record.logs / "dashboard.log"
-        output = await records.look(_opened, log)
+        output = await records.read(_opened, log)
         with output:
             begin = output.tell()
             panel = _Panel(record, socket, _run(record, socket, prefix, output))
@@ -158,7 +158,7 @@ class Panels:
             await _end(panel)
             raise
         await _end(panel)
-        why = f"the dashboard of cluster {record.name!r} {how}: {await records.look(_told, log, begin)}"
+        why = f"the dashboard of cluster {record.name!r} {how}: {await records.read(_told, log, begin)}"
         self._failed[record.id] = time.monotonic(), why
         raise kind(why)
 
@@ -261,7 +261,7 @@ async def _end(panel: _Panel) -> None:
 async def _is_there(record: Record) -> bool:
     try:
         async with asyncio.timeout(_GLANCE):
-            return await records.look(registry.owns_lease, record)
+            return await records.read(registry.owns_lease, record)
     except OSError:
         return True  # the file server does not answer, in time or at all, which says nothing
 

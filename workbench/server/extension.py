@@ -13,13 +13,13 @@ from tornado import web
 from traitlets import Bool, Float
 
 from workbench.log import debug_log
-from workbench.server.api import Shared
-from workbench.server.blocking_files import Files
+from workbench.server.api import HandlerContext
+from workbench.server.blocking_files import DeadlineReader
 from workbench.server.dashboard_pages import ROUTE, ClusterPages
-from workbench.server.dashboards import IDLE, Panels
+from workbench.server.dashboards import IDLE, DashboardProcesses
 from workbench.server.handlers import ROUTES
 from workbench.server.kernels import Kernels
-from workbench.server.state import LOOK, SELDOM, Board
+from workbench.server.state import LOOK, SELDOM, StateFeed
 from workbench.session.notebook import SERVER
 
 
@@ -95,13 +95,13 @@ class WorkbenchExtension(ExtensionApp):
         """Give the server its routes, and its kernels the word that they are there."""
         debug_log.set_up()
         base = self.settings["base_url"]
-        self.panels = Panels(self.dashboard_idle)
+        self.panels = DashboardProcesses(self.dashboard_idle)
         self.handlers.append((f"/{ROUTE}", ClusterHandler, {"panels": self.panels, "base": base}))
-        self.board = Board(self.look_interval, self.look_interval_unseen)
+        self.board = StateFeed(self.look_interval, self.look_interval_unseen)
         server: Any = self.serverapp
         root = Path(server.root_dir)
         kernels = Kernels(server.kernel_spec_manager)
-        shared = Shared(self.board, kernels, root, Files(lambda: root), may_start=self.allow_starts)
+        shared = HandlerContext(self.board, kernels, root, DeadlineReader(lambda: root), may_start=self.allow_starts)
         self.handlers.extend((f"/{route}", handler, {"shared": shared}) for route, handler in ROUTES.items())
         # Inherited by its kernels. The number tells them that it is their own server's.
         os.environ[SERVER] = f"{os.getpid()} {base}"

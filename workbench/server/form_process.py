@@ -13,7 +13,7 @@ from typing import Any
 from workbench import config
 from workbench.commands.verb import Argument
 from workbench.errors import WorkbenchError
-from workbench.launch.allocation import enclosing
+from workbench.launch.allocation import current_allocation
 from workbench.launch.launchers import COMMANDS, answers, launcher
 from workbench.launch.mpiexec import available_cores
 from workbench.launch.options import SCHEDULERS
@@ -37,7 +37,7 @@ def form() -> dict[str, Any]:
 
 def _is_inside_of_a_job() -> bool:
     with suppress(WorkbenchError):
-        return enclosing() is not None
+        return current_allocation() is not None
     return False
 
 

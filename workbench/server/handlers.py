@@ -16,11 +16,11 @@ from workbench.deploy import logs, registry
 from workbench.errors import InvalidRequest, WorkbenchError
 from workbench.hints import PANEL
 from workbench.server import log_files
-from workbench.server.api import ROOT, Handler, checked, may
+from workbench.server.api import ROOT, Handler, requires, valid_name
 from workbench.server.blocking_files import records
 from workbench.server.form_fields import field_of, words_of
 from workbench.server.process import end_of, run
-from workbench.server.subcommand import Surroundings, answer
+from workbench.server.subcommand import ExecutionContext, answer
 from workbench.server.websocket import Events
 
 # Seconds for a dry run, in which a scheduler may be asked, and for the form.
@@ -34,7 +34,7 @@ _WHERE = ("kernel", "directory")
 
 
 class _WithOptions(Handler):
-    async def asked(self, options: dict[str, Any]) -> tuple[list[str], Surroundings, dict[str, str]]:
+    async def asked(self, options: dict[str, Any]) -> tuple[list[str], ExecutionContext, dict[str, str]]:
         """Return the words for options, where they are meant to run, and what is wrong, by names.
 
         Raises
@@ -46,9 +46,9 @@ class _WithOptions(Handler):
             raise web.HTTPError(403, _NO_STARTS)
         words, errors = words_of({name: value for name, value in options.items() if name not in _WHERE})
         root, files = self.shared.root, self.shared.files
-        surroundings = Surroundings(directory=root)
+        surroundings = ExecutionContext(directory=root)
         try:
-            surroundings = replace(surroundings, directory=await files.look(_folder, root, options.get("directory")))
+            surroundings = replace(surroundings, directory=await files.read(_folder, root, options.get("directory")))
         except InvalidRequest as error:
             errors["directory"] = error.words(PANEL)
         try:
@@ -63,13 +63,13 @@ class _WithOptions(Handler):
 class Clusters(_WithOptions):
     """All clusters; a new one."""
 
-    @may("read")
+    @requires("read")
     async def get(self) -> None:
         """Tell how they are."""
         self._track_activity = False  # a panel without its websocket asks again and again
         self.finish((await self.shared.board.state()).whole())
 
-    @may("execute")
+    @requires("execute")
     async def post(self) -> None:
         """Start one."""
         options = self.body()
@@ -77,13 +77,13 @@ class Clusters(_WithOptions):
         if errors:
             raise InvalidRequest(" ".join(errors.values()))
         name = str(options["name"]) if options.get("name") else None
-        self.accept(self.shared.board.starts.begin(words, surroundings, name).told())
+        self.accept(self.shared.board.starts.begin(words, surroundings, name).describe())
 
 
 class Start(Handler):
     """A start."""
 
-    @may("write")
+    @requires("write")
     async def delete(self, key: str) -> None:
         """Forget it; one that goes on is ended."""
         self.shared.board.starts.dismiss(key)
@@ -94,7 +94,7 @@ class Start(Handler):
 class Cluster(Handler):
     """A cluster."""
 
-    @may("write")
+    @requires("write")
     async def delete(self, name: str) -> None:
         """Stop it."""
         self.shared.board.changes.begin(await self.record(name), "stop")
@@ -104,7 +104,7 @@ class Cluster(Handler):
 class Scale(Handler):
     """The ranks of a cluster."""
 
-    @may("write")
+    @requires("write")
     async def post(self, name: str) -> None:
         """Have so many."""
         ranks = self.body().get("ranks")
@@ -117,7 +117,7 @@ class Scale(Handler):
 class Restart(Handler):
     """The life of a cluster's ranks."""
 
-    @may("write")
+    @requires("write")
     async def post(self, name: str) -> None:
         """Start them again."""
         self.shared.board.changes.begin(await self.record(name), "restart")
@@ -127,7 +127,7 @@ class Restart(Handler):
 class LastError(Handler):
     """Why the last change of a cluster has failed."""
 
-    @may("write")
+    @requires("write")
     async def delete(self, name: str) -> None:
         """Forget it."""
         self.shared.board.changes.dismiss((await self.record(name)).id)
@@ -148,16 +148,16 @@ class _OfCluster(Handler):
 class Logs(_OfCluster):
     """The log files of a cluster, also after its end."""
 
-    @may("read")
+    @requires("read")
     async def get(self, name: str) -> None:
         """Tell which there are."""
-        self.finish({"files": await records.look(log_files.listing, checked(name), self.key)})
+        self.finish({"files": await records.read(log_files.listing, valid_name(name), self.key)})
 
 
 class Log(_OfCluster):
     """A log file."""
 
-    @may("read")
+    @requires("read")
     async def get(self, name: str, file: str) -> None:
         """Tell a part of it."""
         begin = self.get_query_argument("from", "0")
@@ -165,22 +165,22 @@ class Log(_OfCluster):
             first = int(begin)
         except ValueError:
             raise InvalidRequest(f"from {begin!r}: allowed is a whole number, of bytes.") from None
-        self.finish(await records.look(log_files.part, checked(name), file, first, key=self.key))
+        self.finish(await records.read(log_files.part, valid_name(name), file, first, key=self.key))
 
 
 class Download(_OfCluster):
     """A log file as it is, which the browser keeps."""
 
-    @may("read")
+    @requires("read")
     async def get(self, name: str, file: str) -> None:
         """Send as much of it as there is now, block by block."""
         # Another cluster may have the name soon.
-        folder = await records.look(logs.folder, checked(name), self.key)
+        folder = await records.read(logs.folder, valid_name(name), self.key)
         sent, size = 0, -1
         # The log may be begun anew while it is sent, and its folder may go: by the length the browser knows whether it
         # has all of it.
         while sent != size:
-            block, _, there = await records.look(log_files.block, folder, file, sent)
+            block, _, there = await records.read(log_files.block, folder, file, sent)
             if size < 0:
                 size = there
                 self.set_header("Content-Type", "application/octet-stream")
@@ -199,7 +199,7 @@ class Download(_OfCluster):
 class Form(Handler):
     """What a form for a start has to know."""
 
-    @may("read")
+    @requires("read")
     async def get(self) -> None:
         """Tell it."""
         ended = await run([sys.executable, "-P", "-m", "workbench.server.form_process"], _FORM)
@@ -211,7 +211,7 @@ class Check(_WithOptions):
 
     _asking: asyncio.Task[None] | None = None
 
-    @may("execute")
+    @requires("execute")
     async def post(self) -> None:
         """Tell the script, or all that is wrong."""
         self._asking = asyncio.create_task(self._check())
@@ -234,7 +234,7 @@ class Check(_WithOptions):
         # the server's, most of it can be judged.
         can_be_judged = errors.keys() <= set(_WHERE)
         try:
-            await records.look(_check_name, options.get("name"))
+            await records.read(_check_name, options.get("name"))
         except InvalidRequest as error:
             errors.setdefault("name", error.words(PANEL))
         if can_be_judged:
@@ -252,7 +252,7 @@ class Check(_WithOptions):
 class Kernels(Handler):
     """The kernels that run Python."""
 
-    @may("read")
+    @requires("read")
     async def get(self) -> None:
         """Tell which there are, and where the workbench is installed."""
         self.finish({"kernels": [kernel.told() for kernel in await self.shared.kernels.all()]})
@@ -294,4 +294,4 @@ ROUTES: dict[str, type] = {
     f"{ROOT}/kernels": Kernels,
     f"{ROOT}/events": Events,
 }
-"""Handlers by what follows the base URL of a server; all take `workbench.server.api.Shared`."""
+"""Handlers by what follows the base URL of a server; all take `workbench.server.api.HandlerContext`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.deploy import registry
 from workbench.deploy.connection import HeadConnection
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 
 # Seconds between two questions, for an answer, and the longest until a head that does not answer is tried again.
 _EVERY, _ANSWER, _LONGEST = 2.0, 5.0, 60.0
@@ -50,7 +50,7 @@ async def _ask(name: str, heard: dict[str, Any]) -> None:
     while True:
         try:
             # Whether it runs is told by whether it answers; no scheduler has to be asked.
-            job = Job(await asyncio.to_thread(registry.read, name), renamable=False, attached=True)
+            job = ClusterStarter(await asyncio.to_thread(registry.read, name), renamable=False, attached=True)
             connection = HeadConnection(job)
             try:
                 await connection.open()

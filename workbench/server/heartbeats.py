@@ -27,7 +27,7 @@ Viewer = Callable[[dict[str, Any]], None]
 """Called with each message for a browser."""
 
 
-class Pulses:
+class Heartbeats:
     """The process, while somebody looks.
 
     Parameters

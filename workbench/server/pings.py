@@ -8,7 +8,7 @@ from tornado.websocket import WebSocketHandler
 _PING = 30.0
 
 
-class Pinging(WebSocketHandler):
+class PingingWebSocket(WebSocketHandler):
     """A websocket that is closed when its browser does not answer any more."""
 
     @property

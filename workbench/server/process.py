@@ -37,7 +37,7 @@ def by_env(argv: Sequence[str], directory: Path | None = None) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """How a process has ended."""
 
     code: int
@@ -97,7 +97,7 @@ class Process:
         """Its number."""
         return self._process.pid
 
-    async def ended(self, deadline: float | None = None) -> Ended:
+    async def ended(self, deadline: float | None = None) -> ProcessResult:
         """Wait for its end.
 
         Parameters
@@ -124,7 +124,7 @@ class Process:
         files = self._out, self._errors
         for file in files:
             file.seek(0)  # the process had the same place in it
-        ended = Ended(code, *(file.read().decode(errors="replace") for file in files))
+        ended = ProcessResult(code, *(file.read().decode(errors="replace") for file in files))
         self._close()
         if code in _NOT_RUN and ended.errors.startswith("env: "):
             raise _not_run(self._argv, ended.errors.strip().removeprefix("env: "))
@@ -161,12 +161,12 @@ def _not_run(argv: Sequence[str], why: object) -> LaunchError:
 
 async def run(
     argv: Sequence[str], deadline: float, *, directory: Path | None = None, environment: Mapping[str, str] | None = None
-) -> Ended:
+) -> ProcessResult:
     """Run a process to its end, or until nobody waits for it any more; as `Process` and `Process.ended`."""
     return await end_of(Process(argv, directory=directory, environment=environment), deadline)
 
 
-async def end_of(process: Process, deadline: float) -> Ended:
+async def end_of(process: Process, deadline: float) -> ProcessResult:
     """Wait for the end of a process as `Process.ended`; it is killed as soon as nobody waits for it any more."""
     try:
         return await process.ended(deadline)

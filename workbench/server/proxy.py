@@ -29,7 +29,7 @@ from tornado.websocket import (
 
 from workbench.errors import HeadUnreachable
 from workbench.hints import Command
-from workbench.server.pings import Pinging
+from workbench.server.pings import PingingWebSocket
 
 
 class Upstream(Protocol):
@@ -60,7 +60,7 @@ class Upstream(Protocol):
         ...
 
 
-ASKED = (
+REQUEST_HEADERS = (
     "Accept",
     "Accept-Encoding",
     "Accept-Language",
@@ -72,7 +72,7 @@ ASKED = (
     "User-Agent",
 )
 """Headers that pass on the way up. ``Origin`` does not: it is checked here, where the browser's host is known."""
-ANSWERED = (
+RESPONSE_HEADERS = (
     "Accept-Ranges",
     "Cache-Control",
     "Content-Disposition",
@@ -104,7 +104,7 @@ class _ToSocket(Resolver):
         return [(socket.AF_UNIX, str(self._path))]
 
 
-class Proxy(Pinging):
+class Proxy(PingingWebSocket):
     """A handler that can hand on its request, be it for a page or a websocket, and tells trouble in words."""
 
     _far: WebSocketClientConnection
@@ -115,7 +115,7 @@ class Proxy(Pinging):
         # HEAD may come from who may read and no more
         return self.request.method == "GET" and self.request.headers.get("Upgrade", "").lower() == "websocket"
 
-    async def hand_on(self, upstream: Upstream, prefix: str, rest: str) -> None:
+    async def forward(self, upstream: Upstream, prefix: str, rest: str) -> None:
         """Let an upstream answer the request.
 
         Parameters
@@ -198,7 +198,7 @@ class Proxy(Pinging):
             raise HTTPClientError(status)
 
     def _answer_header(self, name: str, value: str, root: str, prefix: str) -> None:
-        if name in ANSWERED:
+        if name in RESPONSE_HEADERS:
             self.set_header(name, value)
         elif name == "Location" and (place := location(value, root, prefix)) is not None:
             self.set_header(name, place)
@@ -252,7 +252,7 @@ class Proxy(Pinging):
 
     # -- trouble -----------------------------------------------------------------------------------------------
 
-    def tell(self, status: int, words: str) -> None:
+    def error_page(self, status: int, words: str) -> None:
         """Answer with a page that says what is the matter."""
         self.clear()
         self.set_status(status)
@@ -261,12 +261,12 @@ class Proxy(Pinging):
 
     def write_error(self, status_code: int, **_: Any) -> None:
         """Answer with the name of the trouble and no more: messages of errors may tell what is secret."""
-        self.tell(status_code, f"{status_code} {responses.get(status_code, '')}")
+        self.error_page(status_code, f"{status_code} {responses.get(status_code, '')}")
 
 
 def asked(request: HTTPServerRequest) -> HTTPHeaders:
     """Return the headers of a request that pass on the way up."""
-    return HTTPHeaders({name: request.headers[name] for name in ASKED if name in request.headers})
+    return HTTPHeaders({name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers})
 
 
 def without_token(query: str) -> str:

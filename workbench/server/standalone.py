@@ -14,14 +14,14 @@ from tornado.web import Application
 
 from workbench.hints import TERMINAL
 from workbench.server.dashboard_pages import ROUTE, ClusterPages
-from workbench.server.dashboards import Panels
+from workbench.server.dashboards import DashboardProcesses
 from workbench.server.proxy import Proxy
 
 _HOST = "127.0.0.1"
 _COOKIE = "workbench"
 
 
-class Door:
+class OneTimeToken:
     """Who may come in: the first who brings the token gets the cookie, and that lets in from then on.
 
     Parameters
@@ -69,8 +69,8 @@ class _Guarded(Proxy):
         self.set_header("Referrer-Policy", "same-origin")
 
     @property
-    def door(self) -> Door:
-        door: Door = self.settings["door"]
+    def door(self) -> OneTimeToken:
+        door: OneTimeToken = self.settings["door"]
         return door
 
     @property
@@ -78,16 +78,18 @@ class _Guarded(Proxy):
         return self.door.is_here(self.request.host) and self.door.knows(self.get_cookie(_COOKIE))
 
 
-class _Entrance(_Guarded):
+class _Login(_Guarded):
     async def get(self, *_: Any) -> None:
         if not self.is_known:
             token = self.get_query_argument("token", "")
             if not self.door.is_here(self.request.host):
                 # Who has the token may know why: another port of an ssh tunnel is the usual reason.
-                self.tell(403, _elsewhere(self.door.port, self.request.host) if self.door.is_good(token) else _REFUSAL)
+                self.error_page(
+                    403, _elsewhere(self.door.port, self.request.host) if self.door.is_good(token) else _REFUSAL
+                )
                 return
             if not self.door.open(token):
-                self.tell(403, _REFUSAL)
+                self.error_page(403, _REFUSAL)
                 return
             self.set_cookie(
                 _COOKIE, self.door.key, path=self.door.base, expires_days=None, httponly=True, samesite="Lax"
@@ -100,7 +102,7 @@ class _Pages(_Guarded, ClusterPages):
 
     def prepare(self) -> None:
         if not self.is_known:
-            self.tell(403, _REFUSAL)
+            self.error_page(403, _REFUSAL)
 
     async def get(self, kind: str, name: str, *_: Any) -> None:
         await self.answer(kind, name)
@@ -109,16 +111,16 @@ class _Pages(_Guarded, ClusterPages):
         await self.answer(kind, name)
 
 
-class _Nothing(_Guarded):
+class _NotFound(_Guarded):
     def prepare(self) -> None:
         # browsers ask for it, without the cookie, and complain if there is none
         if self.request.path == "/favicon.ico":
             self.set_status(204)
             self.finish()
         elif not self.is_known:
-            self.tell(403, _REFUSAL)
+            self.error_page(403, _REFUSAL)
         else:
-            self.tell(404, "There is no such page.")
+            self.error_page(404, "There is no such page.")
 
 
 _REFUSAL = (
@@ -156,12 +158,12 @@ def serve(name: str, tell: Callable[[str], None]) -> None:
 
 async def _serve(name: str, tell: Callable[[str], None]) -> None:
     sockets = bind_sockets(0, _HOST)
-    door = Door(sockets[0].getsockname()[1])
-    panels = Panels()
+    door = OneTimeToken(sockets[0].getsockname()[1])
+    panels = DashboardProcesses()
     server = HTTPServer(
         Application(
-            [(door.base, _Entrance), (f"{door.base}{ROUTE}", _Pages, {"panels": panels, "base": door.base})],
-            default_handler_class=_Nothing,
+            [(door.base, _Login), (f"{door.base}{ROUTE}", _Pages, {"panels": panels, "base": door.base})],
+            default_handler_class=_NotFound,
             log_function=lambda _: None,  # links have the token
             door=door,
             first_page=f"{door.base}workbench/dashboard/{name}/",

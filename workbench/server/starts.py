@@ -13,15 +13,15 @@ from workbench.errors import ClusterNotFound, WorkbenchError
 from workbench.hints import PANEL
 from workbench.server.log import logger
 from workbench.server.process import Process
-from workbench.server.subcommand import Surroundings, answer
-from workbench.server.tasks import Duties
+from workbench.server.subcommand import ExecutionContext, answer
+from workbench.server.tasks import BackgroundTasks
 
 # Seconds: a start that has come to its end well is told for so long; one that is given up may take so long to clear up.
 _TOLD, _CLEAR = 600.0, 120.0
 
 
 @dataclass
-class Start:
+class PendingStart:
     """A start."""
 
     process: Process
@@ -43,20 +43,20 @@ class Start:
     following: asyncio.Task[None] | None = None
     """What waits for its end."""
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return it as plain values."""
         names = ("id", "name", "state", "message", "log", "since")
         return {name: getattr(self, name) for name in names}
 
 
-class Starts(Duties):
-    """Knows the starts, each until it is dismissed or has been ready for a while; takes what `Duties` does."""
+class Starts(BackgroundTasks):
+    """Knows the starts, each until it is dismissed or has been ready for a while; takes what `BackgroundTasks` does."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         super().__init__(changed)
-        self._starts: dict[str, Start] = {}
+        self._starts: dict[str, PendingStart] = {}
 
-    def begin(self, words: Sequence[str], surroundings: Surroundings, name: str | None) -> Start:
+    def begin(self, words: Sequence[str], surroundings: ExecutionContext, name: str | None) -> PendingStart:
         """Start a cluster.
 
         Parameters
@@ -73,9 +73,9 @@ class Starts(Duties):
         LaunchError
             If the process of the start cannot be started.
         """
-        start = Start(surroundings.run("start", words), name)
+        start = PendingStart(surroundings.run("start", words), name)
         self._starts[start.id] = start
-        start.following = self._see_to(self._follow(start))
+        start.following = self._spawn(self._follow(start))
         self._changed()
         return start
 
@@ -93,7 +93,7 @@ class Starts(Duties):
         if start.state == "starting":
             # As after Ctrl-C in a terminal: nothing of the cluster is left.
             start.process.interrupt()
-            self._see_to(_await_end(start))
+            self._spawn(_await_end(start))
         self._changed()
 
     def recognise(self, starters: Mapping[int, str]) -> None:
@@ -109,9 +109,9 @@ class Starts(Duties):
         self._starts = {
             key: start for key, start in self._starts.items() if start.state != "ready" or now - start.over < _TOLD
         }
-        return [start.told() for start in self._starts.values()]
+        return [start.describe() for start in self._starts.values()]
 
-    async def _follow(self, start: Start) -> None:
+    async def _follow(self, start: PendingStart) -> None:
         try:
             ended = await start.process.ended()
             if start.id not in self._starts:
@@ -125,7 +125,7 @@ class Starts(Duties):
         self._changed()
 
 
-async def _await_end(start: Start) -> None:
+async def _await_end(start: PendingStart) -> None:
     if start.following is not None and not (await asyncio.wait({start.following}, timeout=_CLEAR))[0]:
         logger.warning("a start that was given up has not ended; `workbench list` tells what is left of it")
         start.following.cancel()

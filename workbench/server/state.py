@@ -12,12 +12,12 @@ from typing import Any
 from workbench.config import __version__
 from workbench.errors import worded
 from workbench.hints import PANEL
-from workbench.server.actions import NOTHING, Changes
-from workbench.server.blocking_files import FilesSilent, records
-from workbench.server.heartbeats import Pulses, Viewer
+from workbench.server.actions import NOTHING, PendingActions
+from workbench.server.blocking_files import FilesystemTimeout, records
+from workbench.server.heartbeats import Heartbeats, Viewer
 from workbench.server.log import logger
 from workbench.server.starts import Starts
-from workbench.server.survey import Seen, Survey
+from workbench.server.survey import RegistryScanner, RegistrySnapshot
 
 LOOK, SELDOM = 1.0, 10.0
 """Seconds between two looks at the registry while somebody sees what they show or waits for something, and otherwise:
@@ -55,7 +55,7 @@ class State:
         return {"broken": self.broken, "starts": self.starts, "time": time.time()}
 
 
-class Board:
+class StateFeed:
     """Looks at the clusters while somebody looks at the board.
 
     Parameters
@@ -70,14 +70,14 @@ class Board:
 
     def __init__(self, often: float = LOOK, seldom: float = SELDOM) -> None:
         self._often, self._seldom = often, seldom
-        self.changes = Changes(self._wake)
+        self.changes = PendingActions(self._wake)
         """What is being done to clusters."""
         self.starts = Starts(self._wake)
         """Clusters that are being started."""
-        self.pulses = Pulses()
+        self.pulses = Heartbeats()
         """What the heads tell at the moment."""
-        self._survey = Survey()
-        self._seen = Seen()
+        self._survey = RegistryScanner()
+        self._seen = RegistrySnapshot()
         self.known = State()
         """How things stood at the last look."""
         self._news = asyncio.Event()
@@ -89,12 +89,12 @@ class Board:
         self._looking: asyncio.Task[State] | None = None
         self._next: asyncio.Task[State] | None = None
 
-    async def look(self) -> State:
+    async def refresh(self) -> State:
         """Return how things stand now.
 
         Raises
         ------
-        FilesSilent
+        FilesystemTimeout
             If the registry does not answer.
 
         Notes
@@ -119,12 +119,12 @@ class Board:
         # What is done when the records have been read may not have been done when they were.
         doing = self.changes.told()
         try:
-            self._seen = seen = await records.look(self._survey.look)
+            self._seen = seen = await records.read(self._survey.scan)
         except OSError as error:  # a RecordError among others
             state = self._tell(
                 replace(self._seen, broken=[{"name": "", "error": worded(error, PANEL)}]), self.changes.told()
             )
-            if isinstance(error, FilesSilent):
+            if isinstance(error, FilesystemTimeout):
                 raise
             return state
         self.changes.keep({its["id"] for its in seen.clusters.values()})
@@ -132,7 +132,7 @@ class Board:
         self.pulses.follow(seen.headed)
         return self._tell(seen, doing)
 
-    def _tell(self, seen: Seen, doing: dict[str, dict[str, Any]]) -> State:
+    def _tell(self, seen: RegistrySnapshot, doing: dict[str, dict[str, Any]]) -> State:
         clusters = {name: {**its, **doing.get(its["id"], NOTHING)} for name, its in seen.clusters.items()}
         state = State(clusters, seen.broken, self.starts.told(), seen.ended)
         if state != self.known:
@@ -143,7 +143,7 @@ class Board:
 
     async def state(self) -> State:
         """Return how things stand; as `look`, or as of the last one if that is fresh and nothing was done since."""
-        return self.known if self._fresh and not self._awake.is_set() else await self.look()
+        return self.known if self._fresh and not self._awake.is_set() else await self.refresh()
 
     async def news(self, known: State) -> State:
         """Return how things stand as soon as that is another state than the known one."""
@@ -152,7 +152,7 @@ class Board:
         return self.known
 
     def show(self, viewer: Viewer, names: frozenset[str] | None = None) -> None:
-        """Look often, at once to begin with, and bring pulses to a viewer, as `Pulses.show`: somebody sees them."""
+        """Look often, at once to begin with, and bring pulses to a viewer, as `Heartbeats.show`: somebody sees them."""
         self.pulses.show(viewer, names)
         self._wake()
 
@@ -191,9 +191,9 @@ class Board:
             self._awake.clear()
             self._fresh = False
             try:
-                await self.look()
+                await self.refresh()
                 self._fresh = True
-            except FilesSilent:
+            except FilesystemTimeout:
                 pass  # browsers are told, and the next look may be luckier
             except Exception:
                 logger.exception("the clusters could not be looked at")

@@ -12,11 +12,11 @@ from typing import Any
 
 from workbench.errors import WorkbenchError, from_fields
 from workbench.server.log import logger
-from workbench.server.process import Ended, Process
+from workbench.server.process import Process, ProcessResult
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ExecutionContext:
     """Where a verb runs."""
 
     python: str = sys.executable
@@ -33,7 +33,7 @@ class Surroundings:
         return Process(argv, directory=self.directory, environment={**os.environ, **self.environment})
 
 
-def answer(ended: Ended, verb: str, *names: str) -> dict[str, Any]:
+def answer(ended: ProcessResult, verb: str, *names: str) -> dict[str, Any]:
     """Return what a verb has answered.
 
     Parameters

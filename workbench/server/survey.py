@@ -27,7 +27,7 @@ _SAID = ("submitted", "closing", "failed")
 
 
 @dataclass(frozen=True)
-class Seen:
+class RegistrySnapshot:
     """The clusters of this user."""
 
     clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Seen:
     """Names of those that wait for their head, by the process of this host that has asked for them."""
 
 
-class Survey:
+class RegistryScanner:
     """Looks at the registry.
 
     Parameters
@@ -69,7 +69,7 @@ class Survey:
         self._cleaning: threading.Thread | None = None
         self._looking = threading.Lock()
 
-    def look(self) -> Seen:
+    def scan(self) -> RegistrySnapshot:
         """Return how things stand; records of clusters that have ended are removed now and then, meanwhile.
 
         Raises
@@ -91,7 +91,7 @@ class Survey:
             self._cleaning = threading.Thread(target=_clean, name="registry-cleaner", daemon=True)
             self._cleaning.start()
 
-    def _look(self, now: float) -> Seen:
+    def _look(self, now: float) -> RegistrySnapshot:
         folder = str(clusters_folder())
         self._read = {name: self._record(name, f"{folder}/{name}") for name in registry.names()}
         clusters, broken, headed, starters, over = {}, [], set(), {}, {}
@@ -102,7 +102,7 @@ class Survey:
             elif record is not None:
                 told = self._status(record)
                 alive = record.alive()
-                if alive is False or told.over:
+                if alive is False or told.finished:
                     over[record.id] = self._ended.get(record.id, now)
                 clusters[name] = self._describe(record, told, alive)
                 if record.state == "submitted" and record.process.is_local:
@@ -112,7 +112,7 @@ class Survey:
         self._ended = over
         there = {its["id"] for its in clusters.values()}
         gone = [its for its in self._all_gone() if its["id"] not in there][:_SHOWN]
-        return Seen(clusters, broken, frozenset(headed), gone, starters)
+        return RegistrySnapshot(clusters, broken, frozenset(headed), gone, starters)
 
     def _all_gone(self) -> list[dict[str, Any]]:
         stamp = _stamp(str(ended.folder()))
@@ -171,7 +171,7 @@ def described(record: Record, told: JobStatus, alive: bool | None = None) -> dic
         Whether its head, or its starter, is there; None: that cannot be seen from here.
     """
     state, message, up = record.state, record.message, record.up
-    if state not in _SAID and (alive is False or told.over):
+    if state not in _SAID and (alive is False or told.finished):
         # Its record stays for a moment, and nobody is there who could write into it.
         state, message, up = "failed", registry.why_gone(record, told), 0
     if state == "submitted" and told.state is not JobState.UNKNOWN:

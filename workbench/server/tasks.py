@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
-class Duties:
+class BackgroundTasks:
     """Base of what follows processes that act, and go on by themselves when the server stops.
 
     Parameters
@@ -34,7 +34,7 @@ class Duties:
         for task in self._tasks:
             task.cancel()
 
-    def _see_to(self, duty: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, duty: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(duty)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

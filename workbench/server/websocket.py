@@ -11,13 +11,13 @@ from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import JupyterHandler
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from workbench.server.api import Shared
-from workbench.server.blocking_files import FilesSilent
+from workbench.server.api import HandlerContext
+from workbench.server.blocking_files import FilesystemTimeout
 from workbench.server.log import logger
-from workbench.server.pings import Pinging
+from workbench.server.pings import PingingWebSocket
 
 
-class Events(Pinging, JupyterHandler):
+class Events(PingingWebSocket, JupyterHandler):
     """Tells a browser how things stand, then what changes, each as soon as the message before it is written.
 
     What it is told differs from what it was told before, so one that is slow misses nothing.
@@ -25,7 +25,7 @@ class Events(Pinging, JupyterHandler):
 
     auth_resource = "workbench"
 
-    def initialize(self, shared: Shared) -> None:
+    def initialize(self, shared: HandlerContext) -> None:
         """Take what all requests share."""
         self._board = shared.board
         self._telling: asyncio.Task[None] | None = None
@@ -77,7 +77,7 @@ class Events(Pinging, JupyterHandler):
     async def _tell(self) -> None:
         try:
             with self._board.watching():
-                with suppress(FilesSilent):  # which the board says, too
+                with suppress(FilesystemTimeout):  # which the board says, too
                     await self._board.state()
                 state = self._board.known
                 await self.write_message({"type": "state", **state.whole()})

@@ -7,11 +7,11 @@ import pytest
 
 from workbench.cells import client as cells_client
 from workbench.cells.client import check_syntax
-from workbench.cells.engine_client import Item
+from workbench.cells.engine_client import CellOutput
 from workbench.cells.magics import _leading_options, _parse, _ranks
-from workbench.cells.output import Tagged, failures, grouped, label, labelled
+from workbench.cells.output import LinePrefixer, failures, grouped, label, with_label
 from workbench.cells.result import CellResult
-from workbench.cells.run_cell import Done
+from workbench.cells.run_cell import CellOutcome
 from workbench.errors import CollectiveFailed, CollectiveTimeout, InvalidRequest, RankLost
 
 
@@ -71,21 +71,21 @@ def test_a_value_that_cannot_be_broadcast_soon_goes_with_the_cell_unless_it_is_t
 
 def test_output_is_grouped_by_what_ranks_say():
     outputs = {
-        0: [Item("stdout", "a"), Item("stdout", "b\n")],
-        1: [Item("stdout", "ab\n")],
-        2: [Item("stdout", "ab"), Item("result", data={"text/plain": "7"})],
+        0: [CellOutput("stdout", "a"), CellOutput("stdout", "b\n")],
+        1: [CellOutput("stdout", "ab\n")],
+        2: [CellOutput("stdout", "ab"), CellOutput("result", data={"text/plain": "7"})],
     }
 
-    assert [labelled(piece) for piece in grouped(outputs)] == ["ranks 0-1: ab\n", "rank 2:\nab\n7\n"]
+    assert [with_label(piece) for piece in grouped(outputs)] == ["ranks 0-1: ab\n", "rank 2:\nab\n7\n"]
 
 
 def test_output_as_it_comes_is_tagged_line_by_line():
-    tagged = Tagged()
+    tagged = LinePrefixer()
 
-    assert tagged.lines(2, Item("stdout", "one\ntw")) == "[2] one\n"
-    assert tagged.lines(0, Item("stdout", "\n")) == "[0] \n"
-    assert tagged.lines(2, Item("stdout", "o\n")) == "[2] two\n"
-    assert tagged.lines(1, Item("stdout", "no end")) == ""
+    assert tagged.lines(2, CellOutput("stdout", "one\ntw")) == "[2] one\n"
+    assert tagged.lines(0, CellOutput("stdout", "\n")) == "[0] \n"
+    assert tagged.lines(2, CellOutput("stdout", "o\n")) == "[2] two\n"
+    assert tagged.lines(1, CellOutput("stdout", "no end")) == ""
     assert tagged.rest(2) == ""
     assert tagged.rest(1) == "[1] no end\n"
     assert tagged.rest() == ""
@@ -100,10 +100,10 @@ def result(**done):
 
 def test_of_failures_the_lowest_rank_shows_its_traceback_and_the_others_a_line():
     failed = result(
-        r0=Done("ended", "rank 1 raised KeyError: 1"),
-        r1=Done("error", "KeyError: 1", "Traceback: 1"),
-        r2=Done("error", "OSError: 2", "Traceback: 2"),
-        r3=Done("error", "KeyError: 1", "Traceback: 3"),
+        r0=CellOutcome("ended", "rank 1 raised KeyError: 1"),
+        r1=CellOutcome("error", "KeyError: 1", "Traceback: 1"),
+        r2=CellOutcome("error", "OSError: 2", "Traceback: 2"),
+        r3=CellOutcome("error", "KeyError: 1", "Traceback: 3"),
     )
 
     assert failures(failed) == [
@@ -116,7 +116,7 @@ def test_of_failures_the_lowest_rank_shows_its_traceback_and_the_others_a_line()
 
 
 def test_a_lost_rank_comes_before_what_follows_from_its_loss():
-    lost = result(r0=Done("error", "Exception: MPI_ERR_PROC_FAILED", "Traceback"))
+    lost = result(r0=CellOutcome("error", "Exception: MPI_ERR_PROC_FAILED", "Traceback"))
     lost.ranks, lost.lost = [0, 1], [1]
 
     assert failures(lost) == ["rank 0 raised Exception: MPI_ERR_PROC_FAILED"]
@@ -125,11 +125,11 @@ def test_a_lost_rank_comes_before_what_follows_from_its_loss():
 
 
 def test_a_rank_that_does_not_come_out_and_a_time_that_is_over_are_named():
-    silent = result(r0=Done("interrupted", "it was interrupted"))
+    silent = result(r0=CellOutcome("interrupted", "it was interrupted"))
     silent.ranks = [0, 1]
     with pytest.raises(CollectiveFailed, match="rank 1 of world 0 did not come out of this cell"):
         silent.check()
-    late = result(r0=Done("interrupted", "it took longer than 2 s"))
+    late = result(r0=CellOutcome("interrupted", "it took longer than 2 s"))
     late.timed_out = True
     with pytest.raises(CollectiveTimeout, match="the cell was ended: it took longer than 2 s"):
         late.check()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.ready import ready_world
 
-from workbench.collective.queue import Collectives
+from workbench.collective.queue import CallQueue
 from workbench.errors import CollectiveFailed, CollectiveTimeout, RankLost
 
 SOON = 5.0
@@ -30,7 +30,7 @@ class Call:
 
 
 async def test_calls_of_one_world_run_one_after_another_in_their_order():
-    queue, world, said = Collectives(), ready_world(), []
+    queue, world, said = CallQueue(), ready_world(), []
 
     async def call(number: int) -> None:
         said.append(("begins", number))
@@ -43,7 +43,7 @@ async def test_calls_of_one_world_run_one_after_another_in_their_order():
 
 
 async def test_worlds_do_not_wait_for_each_other():
-    queue, first, second = Collectives(), Call(), Call()
+    queue, first, second = CallQueue(), Call(), Call()
     running = [
         asyncio.ensure_future(queue.run(ready_world(index), "me", call, deadline()))
         for index, call in enumerate((first, second))
@@ -57,7 +57,7 @@ async def test_worlds_do_not_wait_for_each_other():
 
 
 async def test_who_waits_too_long_is_told_so_and_the_next_has_its_turn():
-    queue, world, call = Collectives(), ready_world(), Call()
+    queue, world, call = CallQueue(), ready_world(), Call()
     running = asyncio.ensure_future(queue.run(world, "me", call, deadline()))
     await call.begun.wait()
 
@@ -70,7 +70,7 @@ async def test_who_waits_too_long_is_told_so_and_the_next_has_its_turn():
 
 
 async def test_a_client_that_goes_frees_the_queue_wherever_its_call_is():
-    queue, world, held, waiting, last = Collectives(), ready_world(), Call(), Call(), Call()
+    queue, world, held, waiting, last = CallQueue(), ready_world(), Call(), Call(), Call()
     last.end.set()
     calls = [
         asyncio.ensure_future(queue.run(world, client, call, deadline()))
@@ -88,7 +88,7 @@ async def test_a_client_that_goes_frees_the_queue_wherever_its_call_is():
 
 
 async def test_a_call_that_fails_lets_the_next_one_run():
-    queue, world, call = Collectives(), ready_world(), Call()
+    queue, world, call = CallQueue(), ready_world(), Call()
     call.end.set()
 
     async def fail() -> None:
@@ -114,7 +114,7 @@ async def test_a_call_that_fails_lets_the_next_one_run():
     ],
 )
 async def test_a_world_that_is_not_whole_refuses_and_says_why(harm, kind, words):
-    queue, world, call = Collectives(), ready_world(), Call()
+    queue, world, call = CallQueue(), ready_world(), Call()
     harm(world)
 
     with pytest.raises(kind, match=words):
@@ -123,7 +123,7 @@ async def test_a_world_that_is_not_whole_refuses_and_says_why(harm, kind, words)
 
 
 async def test_a_call_on_some_ranks_needs_these_alone():
-    queue, world, call = Collectives(), ready_world(), Call()
+    queue, world, call = CallQueue(), ready_world(), Call()
     call.end.set()
     world.left(1)
 
@@ -133,7 +133,7 @@ async def test_a_call_on_some_ranks_needs_these_alone():
 
 
 def test_calls_on_the_same_ranks_share_a_communicator_until_one_breaks_off():
-    queue, world, other = Collectives(), ready_world(), ready_world(1)
+    queue, world, other = CallQueue(), ready_world(), ready_world(1)
     first = queue.communicator(world, [0, 1])
     numbers = [
         first,
@@ -145,24 +145,24 @@ def test_calls_on_the_same_ranks_share_a_communicator_until_one_breaks_off():
     assert len({*numbers}) == 4
     assert queue.communicator(world, [0, 1]) == first
 
-    queue.abandon(world, first)
+    queue.retire_communicator(world, first)
     assert queue.communicator(world, [0, 1]) not in numbers
     assert queue.communicator(world, [1]) == numbers[1]
 
 
 def test_the_ranks_of_another_start_share_no_communicator_with_those_before():
-    queue, world = Collectives(), ready_world()
+    queue, world = CallQueue(), ready_world()
     first = queue.communicator(world, [0, 1])
     world.starts += 1
     assert queue.communicator(world, [0, 1]) != first
 
 
 async def test_a_world_makes_no_calls_until_all_ranks_are_back_in_whatever_way():
-    queue, world, call = Collectives(), ready_world(), Call()
+    queue, world, call = CallQueue(), ready_world(), Call()
     call.end.set()
     back, lost, given_up = (asyncio.get_running_loop().create_future() for _ in range(3))
 
-    queue.wait_for(world, [back, lost, given_up], "ranks 0, 1 are in a sum")
+    queue.block_until_back(world, [back, lost, given_up], "ranks 0, 1 are in a sum")
     for future, end in ((back, lambda: back.set_result(None)), (lost, lambda: lost.set_exception(OSError()))):
         with pytest.raises(CollectiveFailed, match=r"^ranks 0, 1 are in a sum"):
             await queue.run(world, "me", call, deadline())
@@ -176,9 +176,9 @@ async def test_a_world_makes_no_calls_until_all_ranks_are_back_in_whatever_way()
 
 
 async def test_ranks_that_come_back_late_say_nothing_of_the_next_start():
-    queue, world = Collectives(), ready_world()
+    queue, world = CallQueue(), ready_world()
     late = asyncio.get_running_loop().create_future()
-    queue.wait_for(world, [late], "of the first start")
+    queue.block_until_back(world, [late], "of the first start")
     world.starts += 1
     world.broken = "of the second start"
 

@@ -11,7 +11,7 @@ from distributed.comm import CommClosedError
 
 from workbench.collective import rank_rpc
 from workbench.collective.broadcast_head import Broadcasts
-from workbench.collective.rank_rpc import Asking, room
+from workbench.collective.rank_rpc import RankRPC, room
 from workbench.errors import CollectiveFailed, RankLost
 
 ADDRESS = "mpi://127.0.0.1:40001"
@@ -32,7 +32,7 @@ class Scheduler:
 
 
 def ask(scheduler: Any) -> Any:
-    return Asking(scheduler, 0, {1: ADDRESS}, "the call f").ask(1, "workbench_spmd_reserve")
+    return RankRPC(scheduler, 0, {1: ADDRESS}, "the call f").ask(1, "workbench_spmd_reserve")
 
 
 def upload(scheduler: Any) -> Any:

@@ -42,7 +42,7 @@ def test_a_small_function_goes_with_the_request(client):
     made = request(mean_of(np.ones(8)), client=client)
 
     assert (made.large, made.keys) == ({}, [[]])
-    assert callable(serialize.unpack(made.contents)[0])
+    assert callable(serialize.loads(made.contents)[0])
 
 
 def test_a_function_that_takes_too_much_along_is_refused_with_the_names_and_sizes(client, monkeypatch):

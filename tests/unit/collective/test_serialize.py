@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from workbench.collective import serialize
-from workbench.collective.serialize import Slot
+from workbench.collective.serialize import Placeholder
 from workbench.errors import CollectiveFailed
 from workbench.placement import rows
 
@@ -51,18 +51,18 @@ def journey(error):
     "thing", [None, 7, "x", [1, (2, {3: 4})], lambda: 7], ids=["none", "number", "text", "nested", "function"]
 )
 def test_whatever_can_be_pickled_arrives(thing):
-    arrived = serialize.unpack(serialize.pack(thing))
+    arrived = serialize.loads(serialize.dumps(thing))
     assert arrived() == 7 if callable(thing) else arrived == thing
 
 
 def test_arrays_arrive_as_they_were():
     array = np.arange(12.0).reshape(3, 4)[:, ::2]
-    np.testing.assert_array_equal(serialize.unpack(serialize.pack(array)), array)
+    np.testing.assert_array_equal(serialize.loads(serialize.dumps(array)), array)
 
 
 def test_what_cannot_be_pickled_is_an_error():
     with pytest.raises(TypeError, match="lock"):
-        serialize.pack(threading.Lock())
+        serialize.dumps(threading.Lock())
 
 
 def test_a_function_that_travels_by_value_keeps_its_file_and_lines():
@@ -72,7 +72,7 @@ def test_a_function_that_travels_by_value_keeps_its_file_and_lines():
 
         return inner()
 
-    sent = serialize.unpack(serialize.pack(outer))
+    sent = serialize.loads(serialize.dumps(outer))
 
     assert sent.__code__ is not outer.__code__
     lines = [(frame.filename, frame.lineno) for frame in sent()]
@@ -81,14 +81,16 @@ def test_a_function_that_travels_by_value_keeps_its_file_and_lines():
 
 
 def test_slots_are_filled_with_the_values_of_their_numbers():
-    args, kwargs = serialize.fill([Slot(1), "b", Slot(0)], {"x": Slot(0), "y": 2}, ["first", "second"])
+    args, kwargs = serialize.fill(
+        [Placeholder(1), "b", Placeholder(0)], {"x": Placeholder(0), "y": 2}, ["first", "second"]
+    )
     assert args == ["second", "b", "first"]
     assert kwargs == {"x": "first", "y": 2}
 
 
 def test_a_slot_within_an_argument_is_no_slot_of_the_call():
-    args, kwargs = serialize.fill([[Slot(0)]], {}, ["first"])
-    assert (args, kwargs) == ([[Slot(0)]], {})
+    args, kwargs = serialize.fill([[Placeholder(0)]], {}, ["first"])
+    assert (args, kwargs) == ([[Placeholder(0)]], {})
 
 
 def test_an_error_arrives_as_itself_with_its_traceback_its_cause_and_a_note():
@@ -149,7 +151,9 @@ def test_an_error_whose_parcel_cannot_be_read_here_arrives_in_words():
 
 def test_frames_of_the_package_that_come_first_are_not_shown():
     with pytest.raises(ValueError, match="x") as info:
-        rows.call(throw, ValueError("x"), None)
+        rows.call_with_aligned(throw, ValueError("x"), None)
     error = info.value.with_traceback(info.value.__traceback__.tb_next)
     assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["call", "throw"]
-    assert [frame.name for frame in traceback.extract_tb(serialize.bare(error).__traceback__)] == ["throw"]
+    assert [frame.name for frame in traceback.extract_tb(serialize.strip_internal_frames(error).__traceback__)] == [
+        "throw"
+    ]

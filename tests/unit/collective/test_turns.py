@@ -14,8 +14,8 @@ from support.ready import ready_world
 from workbench import config
 from workbench.collective import broadcast_head, head_call
 from workbench.collective.broadcast_head import Broadcasts
-from workbench.collective.queue import Collectives
-from workbench.collective.rank_rpc import Asking
+from workbench.collective.queue import CallQueue
+from workbench.collective.rank_rpc import RankRPC
 from workbench.errors import CollectiveFailed, CollectiveTimeout
 
 RANKS = {0: "mpi://127.0.0.1:40000", 1: "mpi://127.0.0.1:40001"}
@@ -65,13 +65,13 @@ def _soon(monkeypatch):
         monkeypatch.setattr(module, name, 0.01)
 
 
-def prepare(scheduler: Any, world: Any, deadline: float) -> head_call.Run:
-    members = Asking(scheduler, 0, RANKS, "the call f")
+def prepare(scheduler: Any, world: Any, deadline: float) -> head_call.CollectiveCall:
+    members = RankRPC(scheduler, 0, RANKS, "the call f")
     asked: Any = {"call": "1", "name": "f", "client": "me", "contents": b"", "keys": [[]], "root": False, "limit": None}
-    return head_call.Run(scheduler, Collectives(), world, members, asked, deadline=deadline)
+    return head_call.CollectiveCall(scheduler, CallQueue(), world, members, asked, deadline=deadline)
 
 
-def start(run: head_call.Run) -> Any:
+def start(run: head_call.CollectiveCall) -> Any:
     return asyncio.ensure_future(run.run())
 
 
@@ -108,7 +108,7 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_a_rank_that_does_not_k
 
 def broadcast(scheduler: Any, world: Any) -> Any:
     worlds: Any = Worlds(world)
-    its = Broadcasts(scheduler, worlds, Collectives())
+    its = Broadcasts(scheduler, worlds, CallQueue())
     return asyncio.ensure_future(its.broadcast(KEY, "me", math.inf))
 
 

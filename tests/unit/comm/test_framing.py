@@ -18,7 +18,7 @@ from support.ends import End, together
 from workbench.comm import framing
 
 MIB = 1 << 20
-sizes = st.one_of(st.integers(0, 40), st.sampled_from([framing.GLUED - 1, framing.GLUED, framing.GLUED + 1, 70_000]))
+sizes = st.one_of(st.integers(0, 40), st.sampled_from([framing.JOINED - 1, framing.JOINED, framing.JOINED + 1, 70_000]))
 words = st.integers(0, 2**64 - 1)
 
 
@@ -30,10 +30,10 @@ def messages(draw):
     return frames, tags
 
 
-def parsed(sent: bytes) -> tuple[framing.Head, framing.Layout, bytes]:
+def parsed(sent: bytes) -> tuple[framing.FrameHeader, framing.FrameLayout, bytes]:
     """Return what the head says, where the frames are, and what follows the numbers."""
-    head = framing.parse_head(sent)
-    return head, framing.parse_layout(head, sent[framing.HEAD :]), sent[framing.HEAD + head.numbers :]
+    head = framing.parse_header(sent)
+    return head, framing.parse_layout(head, sent[framing.HEADER_SIZE :]), sent[framing.HEADER_SIZE + head.numbers :]
 
 
 @given(messages())
@@ -47,7 +47,7 @@ def test_what_is_packed_is_parsed(message):
     assert layout.tags == tags
     assert rest == b"".join(frame for index, frame in enumerate(frames) if index not in tags)
     # what goes before a long frame, which is not copied, is one piece; empty ones are none
-    assert len(pieces[0]) == framing.HEAD + head.size
+    assert len(pieces[0]) == framing.HEADER_SIZE + head.size
     assert all(pieces)
 
 
@@ -76,7 +76,7 @@ def test_what_distributed_packs_is_parsed(message):
 @given(words, words)
 def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
     try:
-        head = framing.parse_head(struct.pack("QQ", first, second))
+        head = framing.parse_header(struct.pack("QQ", first, second))
     except ValueError as error:
         assert "frames" in str(error)  # noqa: PT017
     else:
@@ -89,13 +89,13 @@ def test_nonsense_is_refused_or_its_numbers_fit_into_its_body(first, second):
 @pytest.mark.parametrize("counts", [(1 << 24) + 1, 40_000 | 32_769 << 32])
 def test_more_frames_than_a_message_can_have_are_refused_before_there_is_memory_for_them(counts):
     with pytest.raises(ValueError, match=r"at most 16777216 frames and 32768 by MPI are accepted"):
-        framing.parse_head(struct.pack("QQ", 1 << 40, counts))
+        framing.parse_header(struct.pack("QQ", 1 << 40, counts))
 
 
 @pytest.mark.parametrize(("lengths", "by_mpi"), [([1 << 62], 0), ([1 << 62], 1), ([1 << 63], 0), ([1 << 46] * 3, 1)])
 def test_more_bytes_than_a_process_has_addresses_are_refused(lengths, by_mpi):
     words = [lengths[0] | by_mpi << 63, *lengths[1:], *[0] * by_mpi]
-    head = framing.Head(8 * len(words), len(lengths), by_mpi)
+    head = framing.FrameHeader(8 * len(words), len(lengths), by_mpi)
     with pytest.raises(ValueError, match=r"a message of \d+ bytes: at most \d+ are accepted"):
         framing.parse_layout(head, struct.pack(f"{len(words)}Q", *words))
 
@@ -109,7 +109,7 @@ def test_nobody_sends_what_nobody_accepts(monkeypatch):
 @given(st.lists(words, min_size=1, max_size=6), st.integers(0, 6), st.integers(0, 10**6))
 def test_numbers_that_contradict_each_other_are_refused(numbers, by_mpi, size):
     by_mpi = min(by_mpi, len(numbers))
-    head = framing.Head(8 * (len(numbers) + by_mpi) + size, len(numbers), by_mpi)
+    head = framing.FrameHeader(8 * (len(numbers) + by_mpi) + size, len(numbers), by_mpi)
     try:
         layout = framing.parse_layout(head, struct.pack(f"{len(numbers)}Q", *numbers) + bytes(8 * by_mpi))
     except ValueError:

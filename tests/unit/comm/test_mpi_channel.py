@@ -15,8 +15,8 @@ from tornado.iostream import IOStream
 from workbench.comm import framing
 from workbench.comm.comm import MPIComm
 from workbench.comm.member import Membership, Tags
-from workbench.comm.mpi_channel import Link
-from workbench.comm.reader import Incoming
+from workbench.comm.mpi_channel import MPIChannel
+from workbench.comm.reader import MessageReader
 
 
 class Request:
@@ -52,8 +52,8 @@ class Ends:
         self.stream = IOStream(ours)
         self.communicator: Any = Communicator()
         self.us = Membership(self.communicator, 0, 2, "w", (Tags(), Tags()))
-        self.incoming = Incoming(self.stream)
-        self.link = Link(self.stream, self.incoming, self.us, 1)
+        self.incoming = MessageReader(self.stream)
+        self.link = MPIChannel(self.stream, self.incoming, self.us, 1)
         self.header = asyncio.get_running_loop().create_future()
         self.header.set_result(None)
 
@@ -140,11 +140,11 @@ class CutOff:
 @pytest.mark.parametrize("missing", [0, 1])
 async def test_frames_by_mpi_are_received_when_the_whole_header_is_there_however_long(ends: Ends, missing: int) -> None:
     """Of a header that was cut off the sender uses the tags again: what they announce must not be waited for."""
-    frames = [b"\xc0", *[bytes(60_000)] * 5, bytes(100), bytes(framing.GLUED)]
+    frames = [b"\xc0", *[bytes(60_000)] * 5, bytes(100), bytes(framing.JOINED)]
     [header, _] = framing.pack(frames, [len(frame) for frame in frames], {6: 17})
-    assert len(header) > framing.GLUED
+    assert len(header) > framing.JOINED
     stream: Any = CutOff(header[: len(header) - missing])
-    incoming = Incoming(stream)
+    incoming = MessageReader(stream)
     received: list[int] = []
     incoming.link = ends.link
     ends.link.receive = lambda frames, **_: received.extend(tag for _, tag in frames)  # type: ignore[assignment]

@@ -147,7 +147,7 @@ async def test_a_send_that_was_given_up_is_over_when_the_peer_was_only_slow(monk
 
 async def test_calls_of_mpi_that_take_long_leave_the_loop_to_others_in_between(monkeypatch):
     monkeypatch.setattr(progress_engine, "_SLICE", 0.0)
-    its, calls, seen = progress_engine.Engine(asyncio.get_running_loop()), [], [0]
+    its, calls, seen = progress_engine.ProgressEngine(asyncio.get_running_loop()), [], [0]
     its.settle(lambda: calls.append(1))
 
     async with asyncio.timeout(DEADLINE):
@@ -160,7 +160,7 @@ async def test_calls_of_mpi_that_take_long_leave_the_loop_to_others_in_between(m
 
 
 async def test_calls_of_mpi_that_fail_are_not_made_again_at_once():
-    its, calls = progress_engine.Engine(asyncio.get_running_loop()), []
+    its, calls = progress_engine.ProgressEngine(asyncio.get_running_loop()), []
     again = asyncio.Event()
 
     def fail():

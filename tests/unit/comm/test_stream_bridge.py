@@ -6,7 +6,7 @@ import asyncio
 
 from distributed.comm import connect, listen
 
-from workbench.comm.stream_bridge import carry
+from workbench.comm.stream_bridge import bridge_streams
 from workbench.deploy import certificates
 
 PIECE, PIECES = 1 << 16, 512
@@ -29,11 +29,11 @@ async def test_one_who_reads_slowly_gets_everything_and_it_is_not_kept_on_the_wa
 
     async def head(comm):
         far.append(comm)
-        await carry(comm, *await asyncio.open_unix_connection(inner))
+        await bridge_streams(comm, *await asyncio.open_unix_connection(inner))
 
     async def lead(reader, writer):
         comm = await connect(listener.contact_address, **security.get_connection_args("client"))
-        await carry(comm, reader, writer)
+        await bridge_streams(comm, reader, writer)
 
     async with (
         await asyncio.start_unix_server(answer, inner),

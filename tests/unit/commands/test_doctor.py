@@ -11,7 +11,7 @@ from workbench.commands import doctor
 from workbench.errors import InvalidRequest
 from workbench.fork import stub
 from workbench.launch.mpi_library import MPI
-from workbench.launch.probe import Hello, heard
+from workbench.launch.probe import ProbeResult, parse_output
 
 FOUND = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
 ALONE = {"hello": 1, "total": 1, "threads": 3}
@@ -54,14 +54,14 @@ def test_another_distribution_that_has_the_command_alone_leaves_the_other_comman
 
 
 def test_two_ranks_in_one_world_that_add_up_are_well():
-    finding = doctor.two_ranks(Hello(0, (TOGETHER,), ""), FOUND)
+    finding = doctor.two_ranks(ProbeResult(0, (TOGETHER,), ""), FOUND)
 
     assert finding.verdict == "ok"
     assert not finding.remedy
 
 
 def test_two_worlds_of_one_rank_are_told_from_any_other_failure():
-    finding = doctor.two_ranks(Hello(0, (ALONE, ALONE), ""), FOUND)
+    finding = doctor.two_ranks(ProbeResult(0, (ALONE, ALONE), ""), FOUND)
 
     assert finding.verdict == "failed"
     assert "2 worlds of one rank each" in finding.detail
@@ -71,9 +71,9 @@ def test_two_worlds_of_one_rank_are_told_from_any_other_failure():
 @pytest.mark.parametrize(
     ("hello", "words"),
     [
-        (Hello(None, (), "waiting\n"), "hung and were ended after a deadline"),
-        (Hello(213, (), "some\nno slots\n"), "exit code 213 (no slots)"),
-        (Hello(0, ({**TOGETHER, "total": 4},), ""), "exit code 0 (no output)"),
+        (ProbeResult(None, (), "waiting\n"), "hung and were ended after a deadline"),
+        (ProbeResult(213, (), "some\nno slots\n"), "exit code 213 (no slots)"),
+        (ProbeResult(0, ({**TOGETHER, "total": 4},), ""), "exit code 0 (no output)"),
     ],
     ids=["hang", "error", "wrong sum"],
 )
@@ -86,12 +86,12 @@ def test_a_world_that_does_not_work_is_told_with_its_last_words(hello, words):
 
 
 def test_what_ranks_say_is_heard_among_warnings_of_the_library():
-    assert heard('PMIX ERROR\n{"hello": 2, "total": 3, "threads": 3}\n{"other": 1}\n') == (TOGETHER,)
+    assert parse_output('PMIX ERROR\n{"hello": 2, "total": 3, "threads": 3}\n{"other": 1}\n') == (TOGETHER,)
 
 
 @pytest.mark.parametrize(("level", "verdict"), [(0, "warning"), (1, "warning"), (2, "warning"), (3, "ok")])
 def test_less_than_thread_multiple_falls_back_to_tcp_and_asks_for_one_thread(level, verdict):
-    finding = doctor.thread_level(Hello(0, ({**TOGETHER, "threads": level},), ""))
+    finding = doctor.thread_level(ProbeResult(0, ({**TOGETHER, "threads": level},), ""))
 
     assert finding.verdict == verdict
     assert ("falls back to tcp" in finding.detail) == (verdict == "warning")
@@ -111,7 +111,7 @@ def test_less_than_thread_multiple_falls_back_to_tcp_and_asks_for_one_thread(lev
     ],
 )
 def test_a_launcher_that_answers_other_users_is_a_warning(output, guarded, verdict, words):
-    finding = doctor.launcher(Hello(0, (TOGETHER,), output), guarded=guarded)
+    finding = doctor.launcher(ProbeResult(0, (TOGETHER,), output), guarded=guarded)
 
     assert finding.verdict == verdict
     assert finding.detail.startswith(words) or finding.detail.endswith(words)
@@ -121,14 +121,18 @@ def test_a_launcher_that_answers_other_users_is_a_warning(output, guarded, verdi
     ("hello", "verdict", "words"),
     [
         (None, "ok", "each rank imports by itself, as workbench.template says"),
-        (Hello(0, ({**TOGETHER, "forked": True},), ""), "ok", "a start imports once"),
+        (ProbeResult(0, ({**TOGETHER, "forked": True},), ""), "ok", "a start imports once"),
         (
-            Hello(0, ({**TOGETHER, "forked": False},), "workbench: a rank starts without the template: why\n"),
+            ProbeResult(0, ({**TOGETHER, "forked": False},), "workbench: a rank starts without the template: why\n"),
             "warning",
             "each imports by itself (workbench: a rank starts without the template: why)",
         ),
-        (Hello(1, ({**ALONE, "forked": True},) * 2, "words\nlast words\n"), "failed", "become a world (last words)"),
-        (Hello(None, (), ""), "failed", "become a world (no output)"),
+        (
+            ProbeResult(1, ({**ALONE, "forked": True},) * 2, "words\nlast words\n"),
+            "failed",
+            "become a world (last words)",
+        ),
+        (ProbeResult(None, (), ""), "failed", "become a world (no output)"),
     ],
     ids=["not wanted", "works", "cannot be", "singletons", "hang"],
 )

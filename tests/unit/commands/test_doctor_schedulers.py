@@ -12,7 +12,7 @@ from workbench.commands import doctor_schedulers as checks
 from workbench.launch.allocation import Allocation
 from workbench.launch.jobqueue import Site
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Command
+from workbench.launch.mpiexec import WorldCommand
 from workbench.launch.process_manager import interfaces
 
 OPENMPI = MPI("openmpi", (5, 0, 11), "/lib/libmpi.so", "/bin/mpiexec")
@@ -166,6 +166,6 @@ def test_settings_that_cannot_be_read_are_told_with_their_file_and_nothing_else_
     ],
 )
 def test_a_launcher_that_other_users_can_command_is_a_warning(program, guard, verdict, words):
-    finding = checks.launcher_of_job(Command((program,), {}, {}, guard))
+    finding = checks.launcher_of_job(WorldCommand((program,), {}, {}, guard))
     assert finding.verdict == verdict
     assert words in finding.detail

@@ -16,7 +16,7 @@ from support.patience import DEADLINE
 from workbench.deploy import connection
 from workbench.deploy.connection import HeadConnection
 from workbench.deploy.record import Record
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 from workbench.errors import HeadUnreachable
 from workbench.processes.process_id import ProcessId
 
@@ -53,7 +53,7 @@ def connect(its: Record, monkeypatch: Any, answers: int = 2) -> HeadConnection:
     monkeypatch.setattr(connection, "rpc", lambda *_, **__: head)
     nothing = SimpleNamespace(get_connection_args=lambda _: {})
     monkeypatch.setattr(connection.certificates, "security", lambda _: nothing)
-    job = Job(its, renamable=False, attached=True)
+    job = ClusterStarter(its, renamable=False, attached=True)
     monkeypatch.setattr(job, "look", lambda: its)
     return HeadConnection(job)
 

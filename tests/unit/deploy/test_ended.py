@@ -17,7 +17,7 @@ from workbench.commands.parse import parse
 from workbench.commands.table import NOTEBOOK, TERMINAL
 from workbench.deploy import ended, jobs, registry, stop
 from workbench.deploy.registry import Record
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 from workbench.errors import ClusterNotFound, LaunchError, RecordError
 from workbench.launch.interface import JobState, JobStatus
 from workbench.processes.process_id import ProcessId
@@ -39,7 +39,7 @@ def cluster(name="a", **facts) -> Record:
     return record
 
 
-def only() -> ended.Ended:
+def only() -> ended.EndReason:
     (its,) = ended.known()
     return its
 
@@ -191,7 +191,10 @@ def test_a_start_whose_process_was_killed_says_so():
         (JobStatus(JobState.TIMEOUT, end=HOUR_AGO), "its job 4711 has ended: TIMEOUT"),
         (JobStatus(JobState.CANCELLED, "by 1000"), "its job 4711 has ended: CANCELLED: by 1000"),
         (JobStatus(JobState.FAILED, "out of memory"), "its job 4711 has ended: FAILED: out of memory"),
-        (JobStatus(JobState.UNKNOWN, forgotten=True), "its job 4711 has ended: gone: the scheduler does not know it"),
+        (
+            JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True),
+            "its job 4711 has ended: gone: the scheduler does not know it",
+        ),
     ],
 )
 def test_what_the_scheduler_has_done_is_the_reason(monkeypatch, told, reason):
@@ -230,7 +233,7 @@ def test_a_start_that_fails_leaves_why(error, state, reason):
     record = cluster(state="submitted", process=HERE)
 
     with pytest.raises(type(error)):
-        Job(record, renamable=False).abandon(error)
+        ClusterStarter(record, renamable=False).abandon(error)
 
     assert (only().id, only().state) == (record.id, state)
     assert only().reason == reason
@@ -238,7 +241,7 @@ def test_a_start_that_fails_leaves_why(error, state, reason):
 
 def test_a_start_that_was_refused_before_it_was_anything_leaves_nothing():
     with pytest.raises(LaunchError):
-        Job(Record(name="a", ranks=2), renamable=False).abandon(LaunchError("the name is taken"))
+        ClusterStarter(Record(name="a", ranks=2), renamable=False).abandon(LaunchError("the name is taken"))
 
     assert ended.known() == []
 

@@ -7,7 +7,7 @@ import pytest
 from workbench.deploy import jobs, registry
 from workbench.deploy.record import Record
 from workbench.deploy.stop import stop
-from workbench.errors import LaunchError, SchedulerSilent
+from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.launch import slurm
 from workbench.launch.interface import JobState
 from workbench.launch.slurm_parse import SEPARATOR
@@ -122,7 +122,7 @@ def test_a_running_job_of_an_earlier_version_is_believed_and_cancelled(system):
 def test_nothing_is_cancelled_while_nobody_tells_whose_it_is(system):
     record = training(system=B)
     system.answer("squeue", "exit 1")
-    with pytest.raises(SchedulerSilent, match="does not tell whose job 4711 is"):
+    with pytest.raises(SchedulerTimeout, match="does not tell whose job 4711 is"):
         jobs.cancel(record)
     assert "scancel" not in system.called
 
@@ -143,5 +143,5 @@ def test_the_scheduler_is_asked_which_it_is_once_and_not_by_those_who_poll(syste
     assert system.called == ["squeue"] * 3
     system.answer("squeue", UNKNOWN_JOB)
     for _ in range(3):
-        assert jobs.status(record).over
+        assert jobs.status(record).finished
     assert system.called.count("scontrol") == 1

@@ -17,7 +17,7 @@ from workbench.deploy import jobs, registry
 from workbench.deploy import stop as stop_module
 from workbench.deploy.record import Record
 from workbench.deploy.request import request
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 from workbench.deploy.stop import stop
 from workbench.errors import RecordError, StartError
 
@@ -33,7 +33,7 @@ def _heads(name: str) -> list[psutil.Process]:
 
 
 def test_a_start_that_is_given_up_while_it_is_submitted_leaves_nothing() -> None:
-    start = Job(request(1, name="given-up"), renamable=False)
+    start = ClusterStarter(request(1, name="given-up"), renamable=False)
     with ThreadPoolExecutor(1) as thread:
         submitting = thread.submit(start.submit)
         until("its folder is there", registry.names)
@@ -44,7 +44,7 @@ def test_a_start_that_is_given_up_while_it_is_submitted_leaves_nothing() -> None
 
 
 def test_a_start_that_was_given_up_before_is_not_submitted() -> None:
-    start = Job(request(1, name="given-up"), renamable=False)
+    start = ClusterStarter(request(1, name="given-up"), renamable=False)
     start.remove()
     start.submit()
     assert registry.names() == []
@@ -78,14 +78,14 @@ def test_ctrl_c_in_an_import_is_swallowed_by_nobody() -> None:
 
 
 def test_a_data_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    start = Job(request(1, name="nowhere"), renamable=False)
+    start = ClusterStarter(request(1, name="nowhere"), renamable=False)
     (tmp_path / "workbench").write_text("no folder")
     with pytest.raises(RecordError, match=r"'nowhere' cannot be started: .*set JUPYTER_DATA_DIR"):
         start.submit()
 
 
 def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter() -> None:
-    start = Job(request(1, name="early"), renamable=False)
+    start = ClusterStarter(request(1, name="early"), renamable=False)
     start.submit()
     until("the head runs", lambda: _heads("early"))
     heads = _heads("early")
@@ -115,7 +115,7 @@ def test_a_stop_of_what_has_gone_meanwhile_says_nothing() -> None:
 def test_a_start_that_waits_takes_no_other_cluster_of_its_name_for_its_own() -> None:
     first, second = (Record(name="training", ranks=ranks, deadline=time.time() + DEADLINE) for ranks in (4, 64))
     registry.create(first)
-    start = Job(first, renamable=False)
+    start = ClusterStarter(first, renamable=False)
     registry.remove(first)
     registry.create(second)
 

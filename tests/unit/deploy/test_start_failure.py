@@ -6,7 +6,7 @@ import pytest
 
 from workbench.deploy import ended, jobs, logs, registry
 from workbench.deploy.registry import Record
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 from workbench.errors import StartError, StartTimeout
 from workbench.hints import Option
 from workbench.launch.interface import JobState, JobStatus
@@ -24,7 +24,7 @@ def failed(monkeypatch, tmp_path):
         record = Record(name="a", ranks=2, state="failed", **how)
         registry.create(record)
         (record.logs / "head.log").write_text("the reason\n")
-        return Job(record, renamable=False)
+        return ClusterStarter(record, renamable=False)
 
     return make
 

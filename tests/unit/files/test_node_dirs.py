@@ -246,13 +246,13 @@ def test_what_killed_processes_have_left_on_a_node_goes_with_the_next_cluster_th
         dead.kill()
         dead.wait(60)
 
-        node_dirs.occupy(other, "world-0")
+        node_dirs.acquire_node(other, "world-0")
 
         assert not any(folder.exists() for folder in left)
         assert all(folder.exists() for folder in used)
         alive.stdin.close()
         alive.wait(60)
-    node_dirs.vacate(other)
+    node_dirs.release_node(other)
     assert not node_dirs.shared_memory(other, make=False).exists()
     node_dirs.remove(running)
 
@@ -261,12 +261,12 @@ def test_a_node_is_vacated_by_the_last_process_alone():
     cluster = "ba" * 16
     with subprocess.Popen([sys.executable, "-c", HOLD, cluster], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
         assert peer.stdout.readline() == b"held\n"
-        node_dirs.occupy(cluster, "world-0")
-        node_dirs.vacate(cluster)
+        node_dirs.acquire_node(cluster, "world-0")
+        node_dirs.release_node(cluster)
         assert node_dirs.shared_memory(cluster, make=False).exists()
         peer.stdin.close()
         peer.wait(60)
-    node_dirs.vacate(cluster)
+    node_dirs.release_node(cluster)
     assert not node_dirs.shared_memory(cluster, make=False).exists()
 
 
@@ -277,8 +277,8 @@ def test_a_node_that_is_vacated_leaves_those_alone_that_share_its_disks(monkeypa
         for node in ("n1", "n2"):
             monkeypatch.setattr(stub, "node", lambda node=node: node)
             folders += [[node_dirs.sockets(cluster), node_dirs.spill(cluster)]]
-        node_dirs.occupy(cluster, "world-0")
-        node_dirs.vacate(cluster)
+        node_dirs.acquire_node(cluster, "world-0")
+        node_dirs.release_node(cluster)
         exist = [[folder.exists() for folder in of_node] for of_node in folders]
         node_dirs.remove(cluster)
 

@@ -27,13 +27,13 @@ def told(countdown: Countdown, moments: Iterable[float]) -> dict[float, str]:
 
 def counting_to(ends: float, now: float = 0.0) -> Countdown:
     countdown = Countdown(GRACE)
-    countdown.learn(ends, now)
+    countdown.update_deadline(ends, now)
     return countdown
 
 
 def test_a_long_job_is_warned_of_ten_five_and_one_minutes_before_its_end_and_once_each():
     countdown = Countdown(GRACE)
-    assert countdown.learn(HOUR, 0.0) == ""
+    assert countdown.update_deadline(HOUR, 0.0) == ""
     assert told(countdown, range(3601)) == {
         3000: "walltime: 10 minutes left",
         3300: "walltime: 5 minutes left",
@@ -43,13 +43,13 @@ def test_a_long_job_is_warned_of_ten_five_and_one_minutes_before_its_end_and_onc
 
 def test_a_job_shorter_than_ten_minutes_is_told_at_its_start_and_warned_of_what_is_ahead():
     countdown = Countdown(GRACE)
-    assert countdown.learn(240.0, 0.0).startswith("walltime: 4 minutes left, the job ends at ")
+    assert countdown.update_deadline(240.0, 0.0).startswith("walltime: 4 minutes left, the job ends at ")
     assert told(countdown, range(241)) == {180: "walltime: 1 minute left"}
 
 
 def test_less_than_two_minutes_are_told_in_seconds():
-    assert Countdown(GRACE).learn(118.4, 0.0).startswith("walltime: 119 s left")
-    assert Countdown(GRACE).learn(59.5, 0.0).startswith("walltime: 1 minute left")
+    assert Countdown(GRACE).update_deadline(118.4, 0.0).startswith("walltime: 119 s left")
+    assert Countdown(GRACE).update_deadline(59.5, 0.0).startswith("walltime: 1 minute left")
 
 
 def test_of_warnings_that_were_slept_through_only_the_last_is_given():
@@ -58,53 +58,53 @@ def test_of_warnings_that_were_slept_through_only_the_last_is_given():
 
 def test_work_is_taken_until_the_grace_and_tasks_run_until_the_last_seconds():
     countdown = counting_to(HOUR)
-    assert [countdown.drains(now) for now in (0.0, 3539.0, 3540.0)] == [False, False, True]
-    assert [countdown.presses(now, since=3540.0) for now in (3540.0, 3584.0, 3585.0)] == [False, False, True]
+    assert [countdown.should_drain(now) for now in (0.0, 3539.0, 3540.0)] == [False, False, True]
+    assert [countdown.is_final(now, since=3540.0) for now in (3540.0, 3584.0, 3585.0)] == [False, False, True]
 
 
 @pytest.mark.parametrize(("length", "taken"), [(120.0, 90.0), (60.0, 45.0), (20.0, 5.0), (10.0, 0.0)])
 def test_a_short_job_gives_at_most_a_quarter_of_its_time_to_its_end_but_never_less_than_that_takes(length, taken):
     countdown = counting_to(length)
-    assert countdown.drains(taken)
-    assert not countdown.drains(taken - 0.1) or taken == 0.0
+    assert countdown.should_drain(taken)
+    assert not countdown.should_drain(taken - 0.1) or taken == 0.0
 
 
 def test_an_extended_walltime_is_followed_said_and_warned_of_again():
     countdown = counting_to(HOUR)
     assert told(countdown, (3000.0,))
-    assert countdown.learn(2 * HOUR, 3010.0).startswith("walltime extended: 69 minutes left")
+    assert countdown.update_deadline(2 * HOUR, 3010.0).startswith("walltime extended: 69 minutes left")
     assert told(countdown, (3300.0, 3540.0, 6600.0)) == {6600.0: "walltime: 10 minutes left"}
-    assert not countdown.drains(3540.0)
-    assert countdown.drains(7140.0)
-    assert not countdown.presses(3600.0, since=3540.0), "a drain that has begun has more time"
+    assert not countdown.should_drain(3540.0)
+    assert countdown.should_drain(7140.0)
+    assert not countdown.is_final(3600.0, since=3540.0), "a drain that has begun has more time"
 
 
 def test_a_walltime_that_was_cut_is_followed():
     countdown = counting_to(HOUR)
-    assert countdown.learn(1000.0, 500.0) == ""
+    assert countdown.update_deadline(1000.0, 500.0) == ""
     assert told(countdown, (500.0,)) == {500.0: "walltime: 8 minutes left"}
-    assert countdown.drains(940.0)
+    assert countdown.should_drain(940.0)
 
 
 def test_an_end_that_wavers_by_seconds_repeats_no_warning():
     countdown = counting_to(HOUR)
     assert told(countdown, (3001.0,))
-    assert countdown.learn(HOUR + 5, 3002.0) == ""
+    assert countdown.update_deadline(HOUR + 5, 3002.0) == ""
     assert not told(countdown, (3003.0, 3006.0))
 
 
 def test_what_nobody_can_tell_changes_nothing():
     countdown = counting_to(HOUR)
-    assert countdown.learn(None, 10.0) == ""
+    assert countdown.update_deadline(None, 10.0) == ""
     assert countdown.ends == HOUR
 
 
 def test_without_a_known_end_a_drain_has_the_time_of_the_grace():
     countdown = Countdown(GRACE)
-    assert not countdown.drains(HOUR)
+    assert not countdown.should_drain(HOUR)
     assert countdown.warning(HOUR) == ""
-    assert [countdown.presses(now, since=100.0) for now in (100.0, 144.0, 145.0)] == [False, False, True]
-    assert Countdown(1.0).presses(100.0, since=100.0)
+    assert [countdown.is_final(now, since=100.0) for now in (100.0, 144.0, 145.0)] == [False, False, True]
+    assert Countdown(1.0).is_final(100.0, since=100.0)
 
 
 class Scheduler(LocalLauncher):
@@ -192,5 +192,5 @@ async def test_a_scheduler_that_stumbles_is_asked_again(monkeypatch):
 )
 def test_a_signal_announces_the_end_of_the_walltime_only_shortly_before_it(left, foreseen):
     its = walltime.Walltime(None, grace=60, learned=print, say=print, drain=print)
-    its.countdown.learn(None if left is None else 1000.0 + left, 1000.0)
-    assert its.foresees(1000.0) is foreseen
+    its.countdown.update_deadline(None if left is None else 1000.0 + left, 1000.0)
+    assert its.expects_end(1000.0) is foreseen

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workbench.errors import LaunchError
 from workbench.launch import allocation
-from workbench.launch.allocation import Allocation, enclosing, expand
+from workbench.launch.allocation import Allocation, current_allocation, expand
 
 HERE = socket.gethostname()
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}
@@ -37,32 +37,32 @@ def test_any_numbers_of_nodes_are_expanded(numbers):
 
 
 def test_a_job_of_slurm_tells_its_nodes_and_what_each_is_meant_for():
-    assert enclosing(SLURM) == Allocation("slurm", "17", ("n1", "n2"), (2, 2))
+    assert current_allocation(SLURM) == Allocation("slurm", "17", ("n1", "n2"), (2, 2))
 
 
 def test_unequal_nodes_have_their_own_numbers():
-    around = enclosing(SLURM | {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "3(x2),1"})
+    around = current_allocation(SLURM | {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "3(x2),1"})
     assert around.slots == (3, 3, 1)
 
 
 def test_a_step_that_tells_of_itself_alone_leaves_the_numbers_open():
     # `srun --pty` on two nodes has SLURM_TASKS_PER_NODE=1.
-    assert enclosing(SLURM | {"SLURM_TASKS_PER_NODE": "1"}).slots == (0, 0)
+    assert current_allocation(SLURM | {"SLURM_TASKS_PER_NODE": "1"}).slots == (0, 0)
 
 
 def test_a_job_of_pbs_tells_them_in_its_file(tmp_path):
     (tmp_path / "nodes").write_text("n2\nn1\nn2\nn1\nn1\n")
-    around = enclosing({"PBS_JOBID": "1.pbshead", "PBS_NODEFILE": str(tmp_path / "nodes")})
+    around = current_allocation({"PBS_JOBID": "1.pbshead", "PBS_NODEFILE": str(tmp_path / "nodes")})
     assert around == Allocation("pbs", "1.pbshead", ("n2", "n1"), (2, 3))
 
 
 def test_a_file_of_nodes_that_is_not_there_is_told_with_what_to_do(tmp_path):
     with pytest.raises(LaunchError, match=r"PBS job 1.pbshead: its list of nodes cannot be read .*first node"):
-        enclosing({"PBS_JOBID": "1.pbshead", "PBS_NODEFILE": str(tmp_path / "none")})
+        current_allocation({"PBS_JOBID": "1.pbshead", "PBS_NODEFILE": str(tmp_path / "none")})
 
 
 def test_outside_of_a_job_there_is_none():
-    assert enclosing({"SLURM_CONF": "x", "PBS_SERVER": "y"}) is None
+    assert current_allocation({"SLURM_CONF": "x", "PBS_SERVER": "y"}) is None
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_a_node_is_known_by_the_name_that_slurm_has_for_it(monkeypatch):
 def test_who_is_inside_a_job_and_starts_elsewhere_unasked_is_told_of_it(monkeypatch):
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
-    told = allocation.offer(None, "slurm")
+    told = allocation.allocation_hint(None, "slurm")
     assert told.startswith("this process is inside SLURM job 17 (2 nodes: n1, n2); the cluster starts in a job of its")
     assert told.endswith("--scheduler here")
-    assert "on this host alone" in allocation.offer("auto", "local")
-    assert allocation.offer("slurm", "slurm") == allocation.offer("here", "here") == ""
+    assert "on this host alone" in allocation.allocation_hint("auto", "local")
+    assert allocation.allocation_hint("slurm", "slurm") == allocation.allocation_hint("here", "here") == ""
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import dask
 import pytest
 from support.processes import until
 
-from workbench.errors import LaunchError, SchedulerSilent
+from workbench.errors import LaunchError, SchedulerTimeout
 from workbench.launch import command
 from workbench.launch.command import Answer, ask, settled
 
@@ -45,7 +45,7 @@ def test_bytes_that_are_no_text_are_an_answer_too():
 def test_a_command_that_hangs_is_ended_and_told():
     with (
         dask.config.set({"workbench.scheduler-timeout": "0.2 s"}),
-        pytest.raises(SchedulerSilent, match=r"within 0.2 s"),
+        pytest.raises(SchedulerTimeout, match=r"within 0.2 s"),
     ):
         ask([sys.executable, "-c", "import signal; signal.pause()"])
 
@@ -76,7 +76,7 @@ def test_a_submission_runs_in_its_folder_and_leaves_what_it_said(tmp_path):
 
 
 def test_a_submission_that_hangs_is_ended_and_told(tmp_path):
-    with dask.config.set({"workbench.submit-timeout": "3 s"}), pytest.raises(SchedulerSilent, match=r"3 s"):
+    with dask.config.set({"workbench.submit-timeout": "3 s"}), pytest.raises(SchedulerTimeout, match=r"3 s"):
         submit(tmp_path / "job.job", "echo 17; exec sleep 100")
     assert (tmp_path / "job.job").read_text() == "17\n"
     assert settled(tmp_path / "job.job")
@@ -110,9 +110,9 @@ def test_a_job_inherits_the_words_and_times_of_its_user(tmp_path):
 
 def test_questions_share_a_deadline_and_after_it_none_is_asked(tmp_path):
     with command.answering_within(0.2):
-        with pytest.raises(SchedulerSilent):
+        with pytest.raises(SchedulerTimeout):
             ask(["sleep", "60"])
-        with pytest.raises(SchedulerSilent):
+        with pytest.raises(SchedulerTimeout):
             ask(["touch", str(tmp_path / "asked")])
     assert not (tmp_path / "asked").exists()
     assert ask(["true"]).code == 0

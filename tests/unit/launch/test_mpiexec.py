@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from workbench.launch.mpi_library import MPI
-from workbench.launch.mpiexec import Command, Geometry, available_cores, has_ulfm, world_command
+from workbench.launch.mpiexec import Geometry, WorldCommand, available_cores, has_ulfm, world_command
 
 OPENMPI_5 = MPI("openmpi", (5, 0, 11), "", "/opt/mpi/bin/mpiexec")
 OPENMPI_4 = MPI("openmpi", (4, 1, 4), "", "/opt/mpi/bin/mpiexec")
@@ -120,7 +120,7 @@ def test_only_open_mpi_from_5_on_survives_a_lost_rank():
 
 
 def test_settings_of_the_user_win_over_defaults_and_not_over_what_must_be():
-    command = Command((), environment={"MUST": "1"}, defaults={"DEFAULT": "1", "OTHER": "1"})
+    command = WorldCommand((), environment={"MUST": "1"}, defaults={"DEFAULT": "1", "OTHER": "1"})
     theirs = {"DEFAULT": "2", "MUST": "2", "HOME": "/elsewhere"}
     assert command.variables(theirs) == {"DEFAULT": "2", "OTHER": "1", "MUST": "1", "HOME": "/elsewhere"}
     assert theirs == {"DEFAULT": "2", "MUST": "2", "HOME": "/elsewhere"}

@@ -15,7 +15,14 @@ from workbench.launch import process_manager
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import thread_variables
-from workbench.launch.multinode import Spread, filled, interface_of, mpiexec_command, shares, srun_command
+from workbench.launch.multinode import (
+    NodePlacement,
+    even_counts,
+    interface_of,
+    mpiexec_command,
+    packed_counts,
+    srun_command,
+)
 from workbench.launch.process_manager import interfaces, spread_command
 from workbench.processes import parent_death
 
@@ -24,7 +31,7 @@ OPENMPI4 = MPI("openmpi", (4, 1, 6), "", "/mpi/bin/mpiexec")
 MPICH = MPI("mpich", (5, 0, 2), "", "/mpi/bin/mpiexec")
 INTELMPI = MPI("intelmpi", (2021, 13), "", "/mpi/bin/mpiexec")
 AROUND = Allocation("slurm", "17", ("n1", "n2", "n3", "n4"), (2, 2, 2, 2))
-SPREAD = Spread(ranks=8, threads=3, around=AROUND, counts=(2, 2, 2, 2), directory="/data")
+SPREAD = NodePlacement(ranks=8, threads=3, around=AROUND, counts=(2, 2, 2, 2), directory="/data")
 SPOKEN = ["none", "pmi2", "pmix", "pmix_v4"]
 
 
@@ -37,7 +44,7 @@ def slurm(monkeypatch):
     """SLURM is here as far as command lines go: srun is /bin/srun and speaks what is told, outside of any job."""
     monkeypatch.delenv("I_MPI_PMI_LIBRARY", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(process_manager, "spoken", lambda: SPOKEN)
+    monkeypatch.setattr(process_manager, "srun_mpi_types", lambda: SPOKEN)
 
 
 def test_srun_puts_ranks_node_by_node_and_gives_rank_0_the_input():
@@ -152,7 +159,7 @@ def test_the_launcher_is_guarded_on_all_nodes_where_its_daemons_can_be(monkeypat
     command = mpiexec_command(mpi, changed(guard="/record/hosts-0", **fields), ["x"])
     assert command.guard == ("/record/hosts-0" if guarded else None)
     daemon = command.environment.get("PRTE_MCA_prte_launch_agent")
-    assert daemon == (" ".join([*parent_death.daemon_words("/record/hosts-0"), "prted"]) if guarded else None)
+    assert daemon == (" ".join([*parent_death.daemon_command_line("/record/hosts-0"), "prted"]) if guarded else None)
     without = mpiexec_command(mpi, changed(**fields), ["x"])
     assert without.guard is None
     assert "PRTE_MCA_prte_launch_agent" not in without.environment
@@ -179,7 +186,7 @@ def test_root_tells_open_mpi_that_it_means_it():
 
 
 @pytest.mark.parametrize(
-    ("mpi", "spoken", "interface"),
+    ("mpi", "srun_mpi_types", "interface"),
     [
         (OPENMPI, SPOKEN, "pmix"),
         (OPENMPI, ["none", "pmi2"], None),
@@ -229,14 +236,14 @@ def test_srun_starts_ranks_of_intel_mpi_where_they_are_told_its_library(monkeypa
 
 
 def test_ranks_are_shared_out_so_that_no_node_is_left_empty():
-    assert shares(9, 4) == (3, 2, 2, 2)
-    assert shares(8, 3) == (3, 3, 2)
-    assert shares(2, 4) == (1, 1)
+    assert even_counts(9, 4) == (3, 2, 2, 2)
+    assert even_counts(8, 3) == (3, 3, 2)
+    assert even_counts(2, 4) == (1, 1)
 
 
 def test_an_allocation_of_somebody_elses_is_filled_node_by_node():
-    assert filled(5, (4, 1)) == (4, 1)
-    assert filled(3, (2, 2, 2)) == (2, 1)
+    assert packed_counts(5, (4, 1)) == (4, 1)
+    assert packed_counts(3, (2, 2, 2)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +263,7 @@ def test_uneven_shares_are_told_node_by_node(mpi, options):
 
 @pytest.mark.usefixtures("slurm")
 def test_mpiexec_does_where_srun_does_not_speak_the_interface(monkeypatch):
-    monkeypatch.setattr(process_manager, "spoken", lambda: ["none", "pmix"])
+    monkeypatch.setattr(process_manager, "srun_mpi_types", lambda: ["none", "pmix"])
     assert spread_command(MPICH, SPREAD, ["x"]).argv[0] == "/mpi/bin/mpiexec"
     with (
         dask.config.set({"workbench.mpi.launcher": "srun"}),

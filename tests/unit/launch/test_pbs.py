@@ -17,20 +17,20 @@ from workbench.deploy import jobs as deploy_jobs
 from workbench.deploy import registry
 from workbench.deploy import start as deploy_start
 from workbench.deploy.record import Record
-from workbench.deploy.start import Job
-from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent, StartError
+from workbench.deploy.start import ClusterStarter
+from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerTimeout, StartError
 from workbench.launch import poller as room
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
 from workbench.launch.pbs import PBSLauncher, available
 from workbench.launch.pbs_script import SUBMIT_OPTIONS
 
-GONE = JobStatus(JobState.UNKNOWN, forgotten=True)
+GONE = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
 JSON = "qstat -x -f -F json"
 QSUB = f"qsub {' '.join(SUBMIT_OPTIONS)}"
 # What each refusal is told as; of PBS's own words only those that are not its usage.
 REFUSED = {
-    "badserver-qsub": (SchedulerSilent, "the PBS server does not answer"),
-    "down-qsub": (SchedulerSilent, "the PBS server does not answer"),
+    "badserver-qsub": (SchedulerTimeout, "the PBS server does not answer"),
+    "down-qsub": (SchedulerTimeout, "the PBS server does not answer"),
     "qsub-badsel-directive": (JobRejected, "does not understand a directive"),
     "qsub-crlf": (JobRejected, "script contains cr, lf"),
     "qsub-group-list-bad": (JobRejected, "a group of --extra is not one of yours"),
@@ -57,7 +57,7 @@ REFUSED = {
     "qsub-slash-M-bad-mail": (JobRejected, "illegal -m value"),
     "qsub-unknown-queue": (JobRejected, "there is no queue 'nosuchq'; allowed: workq, short, private, off, stopped"),
     "qsub-unknown-res": (JobRejected, "it has no 'bogusres'"),
-    "qsub-unknown-server": (SchedulerSilent, "the PBS server does not answer"),
+    "qsub-unknown-server": (SchedulerTimeout, "the PBS server does not answer"),
     "qsub-walltime-bad": (JobRejected, "Resource_List.walltime"),
     "qsub-walltime-bad-directive": (JobRejected, "Resource_List.walltime"),
     "qsub-walltime-over": (JobRejected, "more than queue nosuchq allows (ncpus up to 4, walltime up to 00:01:00)"),
@@ -111,7 +111,7 @@ def spec(tmp_path):
 
 
 def settle(ranks=4, threads=1, memory=None, **asked):
-    return PBSLauncher().settle(Resources(**asked), ranks=ranks, threads=threads, memory=memory)
+    return PBSLauncher().resolve(Resources(**asked), ranks=ranks, threads=threads, memory=memory)
 
 
 # Submission
@@ -185,14 +185,14 @@ def test_refusals_of_the_emulation_are_told_in_one_sentence(emulation, spec, wor
 def test_an_emulation_without_its_controller_is_silent(emulation, spec):
     words = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
     emulation.answer(f"{QSUB} job.sh", code=1, out=EMULATION_REFUSED.format(words=words))
-    with pytest.raises(SchedulerSilent):
+    with pytest.raises(SchedulerTimeout):
         PBSLauncher().submit(spec)
 
 
 def test_a_submission_that_hangs_is_given_up_and_its_job_taken_back(pbs, spec):
     pbs.answer(f"{QSUB} job.sh", instead="echo 1.pbshead; exec sleep 60")
     pbs.answer("qdel 1.pbshead")
-    with dask.config.set({"workbench.submit-timeout": "1 s"}), pytest.raises(SchedulerSilent, match="did not answer"):
+    with dask.config.set({"workbench.submit-timeout": "1 s"}), pytest.raises(SchedulerTimeout, match="did not answer"):
         PBSLauncher().submit(spec)
     assert pbs.calls[-1] == "qdel 1.pbshead"
 
@@ -219,7 +219,7 @@ def test_a_job_whose_id_was_never_heard_is_found_by_its_name(pbs):
     assert PBSLauncher().find(identity, "training") == "17.pbshead"
     assert PBSLauncher().find("0123456789abcdef:world-1-1", "training") is None
     pbs.answer("qselect *", code=255, err="qselect: cannot connect to server pbshead (errno=111)\n")
-    with pytest.raises(SchedulerSilent, match=r"PBS does not answer \(qselect: cannot connect"):
+    with pytest.raises(SchedulerTimeout, match=r"PBS does not answer \(qselect: cannot connect"):
         PBSLauncher().find(identity, "training")
 
 
@@ -228,10 +228,10 @@ def test_a_start_whose_submission_hangs_leaves_a_record_until_pbs_tells_of_its_j
     pbs.answer("qsub *", instead="exec sleep 60")
     pbs.answer("qselect *", code=255, err="qselect: cannot connect to server pbshead (errno=111)\n")
     record = Record(name="training", ranks=2, scheduler="pbs", resources=Resources(walltime=3600))
-    start = Job(record, renamable=False)
-    with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerSilent) as silent:
+    start = ClusterStarter(record, renamable=False)
+    with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerTimeout) as silent:
         start.submit()
-    with pytest.raises(SchedulerSilent, match=r"could not be cancelled\. When the scheduler answers"):
+    with pytest.raises(SchedulerTimeout, match=r"could not be cancelled\. When the scheduler answers"):
         start.abandon(silent.value)
     assert registry.names() == ["training"]
 
@@ -258,7 +258,7 @@ def test_a_job_that_can_never_start_is_refused_at_once_unless_nodes_are_made_on_
         "comment": "Can Never Run: Not enough total nodes available",
     }
     pbs.answer(f"{JSON} 17.pbshead", out=json.dumps({"Jobs": {"17.pbshead": told}}))
-    start = Job(registry.read("training"), renamable=False, attached=True)
+    start = ClusterStarter(registry.read("training"), renamable=False, attached=True)
     with dask.config.set({"workbench.cancel-hopeless": False}):
         until("PBS has answered", lambda: start.look() and start.status.hopeless)
 
@@ -291,7 +291,7 @@ def test_jobs_that_an_unknown_one_hides_are_asked_for_alone(pbs):
     pbs.replay(f"{JSON} 26.pbshead", "qstat-f-json-Q-insufficient")
     told = PBSLauncher().statuses(jobs)
     assert [told[job].state for job in jobs] == [JobState.RUNNING, JobState.UNKNOWN, JobState.QUEUED]
-    assert told["99999.pbshead"].forgotten
+    assert told["99999.pbshead"].unknown_to_scheduler
 
 
 def test_a_server_without_a_history_is_asked_without_it(pbs):
@@ -309,7 +309,7 @@ def test_jobs_of_a_server_that_is_down_are_unknown_and_not_gone(pbs, name):
     pbs.replay("qstat *", name)
     pbs.answer("qstat --version", out="pbs_version = 23.06.06\n")
     status = PBSLauncher().statuses(["31.pbshead"])["31.pbshead"]
-    assert (status.state, status.over) == (JobState.UNKNOWN, False)
+    assert (status.state, status.finished) == (JobState.UNKNOWN, False)
     assert status.reason.startswith("PBS does not answer (qstat: cannot connect to server ")
     assert len(pbs.calls) == 1
 
@@ -322,7 +322,7 @@ def test_garbage_and_silence_are_unknown(pbs, instead):
     pbs.answer("qstat --version", out="pbs_version = 23.06.06\n")
     with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
         told = PBSLauncher().statuses(["31.pbshead", "x"])
-    assert {(status.state, status.over) for status in told.values()} == {(JobState.UNKNOWN, False)}
+    assert {(status.state, status.finished) for status in told.values()} == {(JobState.UNKNOWN, False)}
 
 
 def test_without_a_pbs_every_job_is_unknown(tmp_path, monkeypatch):
@@ -431,7 +431,7 @@ def test_the_sites_settings_are_what_is_not_given(pbs):
             nodes=2, ranks_per_node=2, walltime=7200, queue="workq", account="hpc", extra=("-m n",), preset="mine"
         )
         # Another world's job is settled from what the first one's has come to.
-        assert PBSLauncher().settle(settled, ranks=4, threads=1, memory=None) == settled
+        assert PBSLauncher().resolve(settled, ranks=4, threads=1, memory=None) == settled
         given = settle(queue="short", walltime=60, account="me", preset="mine", extra=("-M me@example.org",))
         assert (given.queue, given.walltime, given.account) == ("short", 60, "me")
         assert given.extra == ("-m n", "-M me@example.org")
@@ -439,7 +439,7 @@ def test_the_sites_settings_are_what_is_not_given(pbs):
 
 def test_the_interface_is_the_sites(pbs):
     with dask.config.set({"jobqueue.mine": {"interface": "ib0"}}):
-        assert PBSLauncher().on_nodes(Resources(preset="mine")).interface == "ib0"
+        assert PBSLauncher().node_settings(Resources(preset="mine")).interface == "ib0"
 
 
 def test_chunk_resources_of_the_site_are_kept(pbs):

@@ -142,7 +142,7 @@ def words(status: JobStatus) -> str:
 def test_every_recorded_answer_is_understood(name):
     told = pbs_parse.statuses(recording(name).out)
     assert {job: words(status) for job, status in told.items()} == SAID[name]
-    assert not any(status.forgotten for status in told.values())
+    assert not any(status.unknown_to_scheduler for status in told.values())
 
 
 def test_no_recorded_answer_about_jobs_is_left_out():
@@ -209,7 +209,7 @@ def test_states_of_the_emulation_are_understood(letter, state, reason):
     status = pbs_parse.statuses(EMULATED.format(state=letter))["14"]
     assert (status.state, status.reason) == (state, reason)
     # What is over is over, though nobody knows how it ended.
-    assert status.over is (letter == "C")
+    assert status.finished is (letter == "C")
 
 
 def test_times_of_the_emulation_are_where_it_puts_them():

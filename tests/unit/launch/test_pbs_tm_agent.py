@@ -13,7 +13,7 @@ import pytest
 from workbench.errors import LaunchError
 from workbench.launch.allocation import Allocation
 from workbench.launch.mpi_library import find
-from workbench.launch.multinode import Spread, mpiexec_command
+from workbench.launch.multinode import NodePlacement, mpiexec_command
 from workbench.launch.pbs_tm_agent import agent_path, agent_text
 
 TMRSH = """\
@@ -84,7 +84,7 @@ def test_mpi_starts_one_world_on_the_nodes_of_a_job_by_it(hosts, tmp_path):
     nodes = ("wb-node1", "wb-node2")
     nodefile = tmp_path / "nodes"
     nodefile.write_text("".join(f"{node}\n" for node in nodes), encoding="utf-8")
-    spread = Spread(
+    spread = NodePlacement(
         ranks=2, threads=1, around=Allocation("pbs", "1.pbshead", nodes, (1, 1)), counts=(1, 1),
         root=os.geteuid() == 0, agent=agent_path(), directory=str(tmp_path),
     )  # fmt: skip

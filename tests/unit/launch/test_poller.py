@@ -66,7 +66,7 @@ def test_no_answer_changes_no_status(poller, scheduler):
     until("it was asked again", lambda: poller.status("slurm", "1") is RUNNING and len(scheduler.asked) > before + 2)
 
 
-@pytest.mark.parametrize("end", [DONE, JobStatus(JobState.UNKNOWN, forgotten=True)])
+@pytest.mark.parametrize("end", [DONE, JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)])
 def test_an_end_is_final_and_not_asked_for_again(end, poller, scheduler):
     scheduler.answers |= {"1": end, "2": RUNNING}
     until("its end", lambda: poller.status("slurm", "1") is end)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerSilent
+from workbench.errors import InvalidRequest, JobRejected, LaunchError, SchedulerTimeout
 from workbench.launch.interface import UNKNOWN, JobSpec, JobState, JobStatus, Resources
 from workbench.launch.slurm import SlurmLauncher, available
 from workbench.launch.slurm_parse import (
@@ -80,7 +80,7 @@ def directives(text):
 
 
 def settle(*, ranks=8, threads=1, memory=None, **asked):
-    return SLURM.settle(Resources(**asked), ranks=ranks, threads=threads, memory=memory)
+    return SLURM.resolve(Resources(**asked), ranks=ranks, threads=threads, memory=memory)
 
 
 def settings(**section):
@@ -238,7 +238,7 @@ def test_resources_that_were_settled_stay_as_they_are():
     extra = ["-p other", "--qos=x", "-N 1", "--mem=0", "-t 1:00", "-C ib"]
     with settings(**{"queue": "site", "account": "site", "job-extra-directives": extra}):
         once = settle(nodes=4, extra=("--hold",))
-        assert SLURM.settle(once, ranks=8, threads=1, memory=None) == once
+        assert SLURM.resolve(once, ranks=8, threads=1, memory=None) == once
     assert once.extra == ("--qos=x", "--mem=0", "-C ib", "--hold")
 
 
@@ -282,14 +282,14 @@ def test_what_the_site_leaves_out_cannot_be_asked_for_and_is_not_made_up(skip, a
         with pytest.raises(InvalidRequest, match=f"{typed}: the site's settings leave"):
             settle(**asked)
         found = settle()
-        assert SLURM.settle(found, ranks=8, threads=1, memory=None) == found
+        assert SLURM.resolve(found, ranks=8, threads=1, memory=None) == found
     assert (found.queue is None) is (skip == "-p")
     assert (found.walltime is None) is (skip == "-t 00:30:00")
 
 
 def test_the_interface_is_that_of_the_sites_settings():
     with settings(interface="ib0"):
-        assert SLURM.on_nodes(Resources()).interface == "ib0"
+        assert SLURM.node_settings(Resources()).interface == "ib0"
 
 
 def test_variables_that_contradict_the_script_are_named(tmp_path):
@@ -359,7 +359,7 @@ def test_whatever_is_answered_no_exception_escapes(text):
 @given(st.text(alphabet=st.characters(categories=["Lu", "Nd"])))
 def test_a_state_of_another_version_of_slurm_is_no_end(state):
     status = parse_queue(SEPARATOR.join(["1", f"X{state}", *[""] * 6]))["1"]
-    assert (status.state, status.over) == (JobState.UNKNOWN, False)
+    assert (status.state, status.finished) == (JobState.UNKNOWN, False)
 
 
 def test_a_partition_with_a_limit_of_thousands_of_digits_is_read():
@@ -443,13 +443,13 @@ def test_a_refused_job_is_told_in_a_sentence_with_the_words_of_slurm(tmp_path, a
     sentence = r"--queue 'debgu' is no partition; did you mean 'debug'\? .*\(Invalid partition name specified\)\.$"
     with pytest.raises(JobRejected, match=sentence):
         SLURM.submit(spec)
-    assert "did you mean 'debug'" in SLURM.judge(spec)
+    assert "did you mean 'debug'" in SLURM.test_only(spec)
 
 
 def test_a_judge_that_does_not_answer_is_told_and_is_no_error(tmp_path, answers):
     answers("sbatch", "exec sleep 60")
     with dask.config.set({"workbench.scheduler-timeout": "200 ms"}):
-        assert "did not answer within 0.2 s" in SLURM.judge(spec_in(tmp_path))
+        assert "did not answer within 0.2 s" in SLURM.test_only(spec_in(tmp_path))
 
 
 def test_a_submission_that_was_said_to_have_failed_leaves_no_job(tmp_path, answers):
@@ -464,7 +464,7 @@ def test_a_submission_that_was_said_to_have_failed_leaves_no_job(tmp_path, answe
 def test_a_submission_that_takes_too_long_leaves_no_job(tmp_path, answers):
     answers("sbatch", "echo 42; exec sleep 60")
     answers("scancel", f"echo $1 > {tmp_path}/cancelled")
-    with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerSilent):
+    with dask.config.set({"workbench.submit-timeout": "500 ms"}), pytest.raises(SchedulerTimeout):
         SLURM.submit(spec_in(tmp_path))
     assert (tmp_path / "cancelled").read_text() == "42\n"
 
@@ -495,7 +495,7 @@ GONE = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 def test_a_job_that_slurm_does_not_know_is_forgotten_and_not_said_to_have_ended_well(answers):
     answers("squeue", GONE)
     status = SLURM.statuses(["99"])["99"]
-    assert (status.state, status.forgotten, status.over) == (JobState.UNKNOWN, True, True)
+    assert (status.state, status.unknown_to_scheduler, status.finished) == (JobState.UNKNOWN, True, True)
 
 
 def test_a_job_that_the_queue_has_forgotten_is_looked_up_in_the_accounting(answers):
@@ -519,7 +519,7 @@ def test_what_cannot_be_told_is_unknown_and_comes_in_time(answers, body):
     begin = time.monotonic()
     with dask.config.set({"workbench.scheduler-timeout": "1 s"}):
         told = SLURM.statuses(["99", "100"])
-    assert {(status.state, status.over) for status in told.values()} == {(JobState.UNKNOWN, False)}
+    assert {(status.state, status.finished) for status in told.values()} == {(JobState.UNKNOWN, False)}
     silent = "Unable" in body or "sleep" in body
     assert {status.reason.startswith("SLURM does not answer (") for status in told.values()} == {silent}
     assert time.monotonic() - begin < 100
@@ -533,7 +533,7 @@ def test_to_cancel_a_job_that_has_ended_is_no_error(answers, words):
 
 @pytest.mark.parametrize(
     ("words", "error"),
-    [("Access/permission denied", LaunchError), ("Unable to contact slurm controller", SchedulerSilent)],
+    [("Access/permission denied", LaunchError), ("Unable to contact slurm controller", SchedulerTimeout)],
 )
 def test_a_job_that_could_not_be_cancelled_is_an_error(answers, words, error):
     answers("scancel", f"echo 'scancel: error: {words}' >&2; exit 1")
@@ -556,4 +556,4 @@ def test_slurm_is_there_when_it_answers(answers, monkeypatch, tmp_path):
 )
 def test_a_shortened_option_of_ours_is_refused_as_the_whole_one(line):
     with pytest.raises(InvalidRequest, match=r"of the workbench|decides on"):
-        SLURM.settle(Resources(extra=(line,)), ranks=1, threads=1, memory=None)
+        SLURM.resolve(Resources(extra=(line,)), ranks=1, threads=1, memory=None)

@@ -15,7 +15,7 @@ from workbench.metrics import profile_rank
 from workbench.metrics.activity import Activity
 from workbench.metrics.busy_time import BusyTime
 from workbench.metrics.profile_frame import ProfileFrame
-from workbench.mpi.call_state import Watch
+from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import Counters, Meter
 
 
@@ -118,7 +118,7 @@ def send(watch, counters, nbytes):
 
 def test_bytes_and_calls_belong_to_the_place_in_the_code_of_the_user():
     counters = Counters(locate=profile_rank.locate)
-    watch = Watch(counters)
+    watch = CallState(counters)
     for nbytes in (10, 20):
         send(watch, counters, nbytes)
     line = send.__code__.co_firstlineno + 3
@@ -132,7 +132,7 @@ def test_two_places_share_the_bytes_of_an_operation():
     places = iter(["a", "b", "a"])
     counters = Counters(locate=lambda: next(places))
     for nbytes in (1, 10, 100):
-        send(Watch(counters), counters, nbytes)
+        send(CallState(counters), counters, nbytes)
 
     assert {key: counts[:2] for key, counts in counters.sites.items()} == {
         ("Send", "a"): [2, 101],
@@ -142,7 +142,7 @@ def test_two_places_share_the_bytes_of_an_operation():
 
 def test_what_a_library_calls_belongs_to_the_place_there():
     counters = Counters(locate=profile_rank.locate)
-    watch = Watch(counters)
+    watch = CallState(counters)
     watch.enter("Send")
     # none of its frames is of a test, as none is of a user on the thread of a rank that runs a fit
     thread = threading.Thread(target=watch.leave)
@@ -182,7 +182,7 @@ def test_a_profile_whose_client_is_gone_is_forgotten_one_day(worker):
 
 
 def test_an_operation_that_is_not_over_counts_with_its_seconds_until_now(worker):
-    watch = Watch()
+    watch = CallState()
     with worker.activity.running("1", "f", watch):
         watch.enter("Barrier")
         watch.since -= 100

@@ -287,7 +287,7 @@ def test_neighbours_of_own_rows_stay_on_the_ranks(client, n_neighbors, monkeypat
     distances, indices = model.kneighbors()
 
     assert distances.chunks == indices.chunks == ((51, 51, 51, 50), (n_neighbors,))
-    assert sources.placed_per(distances) == sources.placed_per(indices) == "rank"
+    assert sources.placed_by(distances) == sources.placed_by(indices) == "rank"
     assert passes == [{"pass": 1, "name": "nearest"}]
     expected = NearestNeighbors(n_neighbors).fit(X)
     assert_found((distances.compute(), indices.compute()), expected.kneighbors(), rtol=0)
@@ -312,7 +312,7 @@ def test_neighbours_of_dask_queries_stay_with_these_on_the_ranks(client, form, m
     distances, indices = model.kneighbors(given)
 
     assert distances.chunks == indices.chunks == ((23, 23, 22, 22), (3,))
-    assert sources.placed_per(distances) == sources.placed_per(indices) == "rank"
+    assert sources.placed_by(distances) == sources.placed_by(indices) == "rank"
     expected = NearestNeighbors(3).fit(X)
     assert_found((distances.compute(), indices.compute()), expected.kneighbors(queries), rtol=0)
     graph = model.kneighbors_graph(given, mode="distance").compute()

@@ -79,8 +79,8 @@ def test_there_are_no_frames_of_sparse_rows(pandas_output):
 @pytest.mark.parametrize("output", ["default", "pandas"])
 @pytest.mark.parametrize("table", [lambda: LAZY, lambda: dd.from_pandas(TABLE, npartitions=3)], ids=["array", "table"])
 def test_each_step_of_a_pipeline_is_computed_once(client, output, table, monkeypatch):
-    assembled, assemble = [], sources.assemble
-    monkeypatch.setattr(sources, "assemble", lambda *given: assembled.append(given[1].name) or assemble(*given))
+    assembled, assemble = [], sources.build_blocks
+    monkeypatch.setattr(sources, "build_blocks", lambda *given: assembled.append(given[1].name) or assemble(*given))
     steps = [([Scale()], [0]), (TargetMean(), [1]), ([Scale()], [2])]
     with sklearn.config_context(transform_output=output):
         target = place(da.from_array(Y, chunks=60))
@@ -96,7 +96,7 @@ def test_each_step_of_a_pipeline_is_computed_once(client, output, table, monkeyp
 def test_what_a_step_has_made_lies_on_the_ranks(client):
     found = StandardScaler().fit_transform(LAZY)
 
-    assert sources.placed_per(found) == "rank"
+    assert sources.placed_by(found) == "rank"
     np.testing.assert_allclose(found.compute(), StandardScaler().fit_transform(X))
     weighted = StandardScaler().fit_transform(LAZY, sample_weight=da.from_array(Y + 1, chunks=50))
     np.testing.assert_allclose(weighted.compute(), StandardScaler().fit_transform(X, sample_weight=Y + 1))

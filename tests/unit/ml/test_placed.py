@@ -68,7 +68,7 @@ def test_a_recipe_computes_nothing_of_a_table_before_it_is_asked_for(client):
 def test_a_placed_table_is_fitted_where_it_lies(client, monkeypatch):
     table, label = place(dd.from_pandas(TABLE[FEATURES], npartitions=3), dd.from_pandas(TABLE["label"], npartitions=3))
     monkeypatch.setattr("workbench.placement.place.place", lambda *_, **__: pytest.fail("it was placed again"))
-    monkeypatch.setattr("workbench.placement.sources.assemble", lambda *_: pytest.fail("it was copied"))
+    monkeypatch.setattr("workbench.placement.sources.build_blocks", lambda *_: pytest.fail("it was copied"))
     model = LogisticRegression(tol=1e-8).fit(table, label)
 
     assert model.engine_ == "dask"
@@ -78,8 +78,8 @@ def test_a_placed_table_is_fitted_where_it_lies(client, monkeypatch):
 
 def test_what_is_not_placed_is_placed_beside_what_is(client, monkeypatch):
     placed, weight = place(da.from_array(X, chunks=(50, 3))), da.from_array(TABLE["weight"].to_numpy(), chunks=60)
-    assembled, assemble = [], sources.assemble
-    monkeypatch.setattr(sources, "assemble", lambda *given: assembled.append(given[1].name) or assemble(*given))
+    assembled, assemble = [], sources.build_blocks
+    monkeypatch.setattr(sources, "build_blocks", lambda *given: assembled.append(given[1].name) or assemble(*given))
     model = StandardScaler().fit(placed, sample_weight=weight)
 
     np.testing.assert_allclose(model.mean_, StandardScaler().fit(X, sample_weight=TABLE["weight"]).mean_)

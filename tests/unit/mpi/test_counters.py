@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from workbench.mpi.call_state import Watch
+from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import STEP, Counters, Meter
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES, size_bin
@@ -130,7 +130,7 @@ def test_no_operation_is_there_twice():
 
 
 def test_a_watch_counts_calls_and_their_seconds():
-    watch = Watch(Counters())
+    watch = CallState(Counters())
     with watch.doing("Bcast"):
         pass
     watch.enter("Bcast")
@@ -144,7 +144,7 @@ def test_a_watch_counts_calls_and_their_seconds():
 
 
 def test_a_watch_without_counters_counts_nothing():
-    watch = Watch()
+    watch = CallState()
     with watch.doing("Bcast"):
         pass
     assert watch.counters is None

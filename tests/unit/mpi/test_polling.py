@@ -11,12 +11,12 @@ import pytest
 from workbench.errors import CollectiveFailed
 from workbench.metrics.call_stack import whereabouts
 from workbench.mpi import polling
-from workbench.mpi.call_state import CallEnded, Watch
-from workbench.mpi.polling import meet, until
+from workbench.mpi.call_state import CallCancelled, CallState
+from workbench.mpi.polling import barrier_or_cancel, poll
 
 
 def test_a_watch_knows_the_operation_and_how_many_there_were():
-    watch = Watch()
+    watch = CallState()
     assert (watch.operation, watch.count, watch.ended) == (None, 0, None)
     with watch.doing("Bcast"):
         entered = watch.since
@@ -26,37 +26,37 @@ def test_a_watch_knows_the_operation_and_how_many_there_were():
 
 
 def test_all_operations_of_a_call_that_was_ended_raise_the_first_reason():
-    watch = Watch()
+    watch = CallState()
     watch.check()
     watch.end("rank 2 raised ValueError")
     watch.end("the client has gone")
-    with pytest.raises(CallEnded, match="rank 2 raised ValueError"):
+    with pytest.raises(CallCancelled, match="rank 2 raised ValueError"):
         watch.check()
-    with pytest.raises(CallEnded, match="rank 2 raised ValueError"):
+    with pytest.raises(CallCancelled, match="rank 2 raised ValueError"):
         watch.enter("Bcast")
     assert watch.operation is None
 
 
 def test_the_end_of_a_call_is_not_swallowed_by_code_that_goes_on_after_errors():
-    assert not issubclass(CallEnded, Exception)
+    assert not issubclass(CallCancelled, Exception)
 
 
 def test_an_attempt_is_made_until_it_succeeds():
     results = iter([None, 0, [], "found", "later"])
-    assert until(lambda: next(results), lambda: None) == "found"
+    assert poll(lambda: next(results), lambda: None) == "found"
 
 
 def test_waiting_is_broken_off_by_the_check():
-    watch = Watch()
+    watch = CallState()
     threading.Timer(0.01, watch.end, ["because"]).start()
-    with pytest.raises(CallEnded, match="because"):
-        until(lambda: False, watch.check)
+    with pytest.raises(CallCancelled, match="because"):
+        poll(lambda: False, watch.check)
 
 
 def test_long_waiting_takes_little_of_the_core():
     until_then = time.monotonic() + 0.3
     before = time.thread_time()
-    until(lambda: time.monotonic() > until_then, lambda: None)
+    poll(lambda: time.monotonic() > until_then, lambda: None)
     assert time.thread_time() - before < 0.15
 
 
@@ -77,35 +77,35 @@ class Votes:
 
 def test_ranks_make_a_call_together_once_all_have_arrived_and_voted():
     came, votes = iter([False, False, True]), Votes(verdict=True)
-    meet(lambda: next(came), votes, Watch().check)
+    barrier_or_cancel(lambda: next(came), votes, CallState().check)
     assert votes.given == [True]
 
 
 def test_a_rank_that_is_told_to_stop_before_it_votes_votes_against_the_call():
     for arrived in (False, True):
-        watch, votes = Watch(), Votes(verdict=False)
+        watch, votes = CallState(), Votes(verdict=False)
         watch.end("because")
-        with pytest.raises(CallEnded, match="because"):
-            meet(lambda its=arrived: its, votes, watch.check)
+        with pytest.raises(CallCancelled, match="because"):
+            barrier_or_cancel(lambda its=arrived: its, votes, watch.check)
         assert votes.given == [False]
 
 
 def test_a_rank_that_has_voted_stays_for_the_verdict_whatever_it_is_told():
-    watch, votes = Watch(), Votes(verdict=True, delay=50)
+    watch, votes = CallState(), Votes(verdict=True, delay=50)
 
     def vote(yes):
         watch.end("because")
         return votes(yes)
 
-    meet(lambda: True, vote, watch.check)
+    barrier_or_cancel(lambda: True, vote, watch.check)
     assert votes.given == [True]
 
 
 def test_a_rank_that_came_in_vain_waits_until_it_is_told_to_stop():
-    watch = Watch()
+    watch = CallState()
     threading.Timer(0.01, watch.end, ["because"]).start()
-    with pytest.raises(CallEnded, match="because"):
-        meet(lambda: True, Votes(verdict=False), watch.check)
+    with pytest.raises(CallCancelled, match="because"):
+        barrier_or_cancel(lambda: True, Votes(verdict=False), watch.check)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_rank_that_came_in_vain_waits_until_it_is_told_to_stop():
 def test_a_rank_does_not_wait_for_a_verdict_for_ever(monkeypatch, verdict, words):
     monkeypatch.setattr(polling, "_VERDICT", 0.0)
     with pytest.raises(CollectiveFailed, match=words):
-        meet(lambda: True, Votes(verdict, delay=0), Watch().check)
+        barrier_or_cancel(lambda: True, Votes(verdict, delay=0), CallState().check)
 
 
 class Thread(threading.Thread):
@@ -133,7 +133,7 @@ def test_a_thread_is_where_its_innermost_frame_of_user_code_is():
     thread = Thread()
     thread.start()
     thread.arrived.wait(60)
-    watch = Watch()
+    watch = CallState()
     watch.enter("Allreduce")
     try:
         told = whereabouts(watch, thread.ident, time.monotonic() - 1000)
@@ -152,5 +152,5 @@ def test_a_thread_that_has_ended_is_nowhere():
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
-    told = whereabouts(Watch(), thread.ident, time.monotonic())
+    told = whereabouts(CallState(), thread.ident, time.monotonic())
     assert (told["place"], told["function"], told["stack"]) == ("?", "?", "")

@@ -16,7 +16,7 @@ FRAME = pd.DataFrame({"a": [1, 2, 3], "b": list("xyz")})
 
 
 def blocks(value, number=0, per="rank", collection=7):
-    return from_results.blocks(value, number, per=per, collection=collection)
+    return from_results.to_blocks(value, number, per=per, collection=collection)
 
 
 def told(*values):
@@ -87,9 +87,9 @@ def test_anything_else_is_no_block(value, words):
 
 
 def test_blocks_that_differ_in_their_rows_alone_fit():
-    from_results.fit(told(np.ones((3, 2)), np.ones((0, 2)), np.ones((7, 2))))
-    from_results.fit(told(FRAME, FRAME[:0]))
-    from_results.fit(told((FRAME["a"], np.ones(3)), (FRAME["a"][:1], np.ones(0))))
+    from_results.require_consistent(told(np.ones((3, 2)), np.ones((0, 2)), np.ones((7, 2))))
+    from_results.require_consistent(told(FRAME, FRAME[:0]))
+    from_results.require_consistent(told((FRAME["a"], np.ones(3)), (FRAME["a"][:1], np.ones(0))))
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_blocks_that_differ_in_their_rows_alone_fit():
 )
 def test_what_does_not_fit_together_names_the_rank_and_both(values, words):
     with pytest.raises(PlacementError, match=words):
-        from_results.fit(told(*values))
+        from_results.require_consistent(told(*values))

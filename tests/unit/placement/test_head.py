@@ -6,11 +6,11 @@ import pytest
 from distributed import Client, Scheduler, Worker
 from distributed.comm import get_address_host_port
 
-from workbench.collective.head_call import Run
-from workbench.collective.rank_rpc import Asking
+from workbench.collective.head_call import CollectiveCall
+from workbench.collective.rank_rpc import RankRPC
 from workbench.errors import InvalidRequest, RankLost
-from workbench.head.scheduler import Attendance
-from workbench.placement.head import fail_orphans
+from workbench.head.scheduler import RankMembershipPlugin
+from workbench.placement.head import fail_unrunnable
 
 
 def number(_):
@@ -22,7 +22,7 @@ async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_ran
         Scheduler(dashboard_address=":0", host="127.0.0.1") as scheduler,
         Client(scheduler.address, asynchronous=True) as client,
     ):
-        scheduler.add_plugin(Attendance(lambda *_: None, lambda *_: None))
+        scheduler.add_plugin(RankMembershipPlugin(lambda *_: None, lambda *_: None))
         async with Worker(scheduler.address, host="127.0.0.1") as worker:
             address = worker.address
             block = client.submit(number, 0, workers=[address])
@@ -30,7 +30,7 @@ async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_ran
         _, port = get_address_host_port(address)
         async with Worker(scheduler.address, host="127.0.0.1", port=port) as worker:
             assert worker.address == address
-            fail_orphans(scheduler)
+            fail_unrunnable(scheduler)
 
             with pytest.raises(RankLost, match="that rank is gone with all that lay on it"):
                 await block
@@ -39,8 +39,8 @@ async def test_a_task_pinned_to_a_rank_that_is_gone_does_not_run_on_the_next_ran
 
 @pytest.mark.parametrize("blocks", [0, 2, 4])
 def test_another_number_of_blocks_than_of_ranks_is_refused(blocks):
-    members = Asking(None, 0, {0: "a", 1: "b", 2: "c"}, "the call f")
-    run = Run(None, None, None, members, {"call": "0", "name": "f", "client": "client"}, deadline=1)
+    members = RankRPC(None, 0, {0: "a", 1: "b", 2: "c"}, "the call f")
+    run = CollectiveCall(None, None, None, members, {"call": "0", "name": "f", "client": "client"}, deadline=1)
 
     with pytest.raises(InvalidRequest, match=rf"^f was given {blocks} blocks for 3 ranks: one block for each rank"):
         run._needs([["key"]] * blocks)

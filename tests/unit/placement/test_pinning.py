@@ -152,5 +152,5 @@ def test_what_a_client_computes_is_found_where_there_is_no_default_one(local_clu
     # without the clients of other tests
     monkeypatch.setattr("distributed.client._global_clients", {})
     with Client(local_cluster, set_as_default=False) as client:
-        [pin] = Context().run(pinning.located, client, [client.submit(len, "abc")])
+        [pin] = Context().run(pinning.locate, client, [client.submit(len, "abc")])
     assert pin.address in local_cluster.scheduler.workers

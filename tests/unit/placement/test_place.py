@@ -119,10 +119,10 @@ def test_a_collection_that_is_placed_twice_in_one_call_has_blocks_of_its_own_eac
 def test_a_chunk_that_nobody_else_holds_is_not_copied(client):
     X = da.ones((ROWS, 3), chunks=(SIZES, 3))
 
-    assert [one.shared for one in sources.persist(client, [sources.examine("X", X)])] == [False]
+    assert [one.shared for one in sources.persist(client, [sources.inspect_collection("X", X)])] == [False]
     kept = X.persist()
     for other in (kept, X, kept[:] + 0):
-        assert [one.shared for one in sources.persist(client, [sources.examine("X", other)])] == [True]
+        assert [one.shared for one in sources.persist(client, [sources.inspect_collection("X", other)])] == [True]
 
 
 def test_rows_of_all_kinds_of_collections_meet_on_the_same_rank(client):
@@ -260,8 +260,8 @@ def test_a_world_that_can_be_none_is_refused(client, world):
 def test_blocks_lie_on_the_ranks_of_the_world_that_is_asked_for(client):
     X = place(TABLE, world=0)
     assert X.chunks == place(TABLE).chunks
-    assert sources.placed_per(X) == "rank_0"
-    assert sources.placed_per(place(TABLE, per="node", world=0)) == "node_0"
+    assert sources.placed_by(X) == "rank_0"
+    assert sources.placed_by(place(TABLE, per="node", world=0)) == "node_0"
     assert client.gather(map_blocks(len, X)) == list(X.chunks[0])
     with pytest.raises(PlacementError, match="world=1: there is none; allowed: 0"):
         place(TABLE, world=1)

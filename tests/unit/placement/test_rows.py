@@ -37,7 +37,7 @@ def test_cuts_of_chunks_make_up_the_blocks_in_order(chunks, parts):
 def test_an_array_in_pieces_becomes_one_that_is_contiguous_and_aligned(array, parts, fortran):
     pieces = np.array_split(np.asfortranarray(array) if fortran else array, min(parts, len(array)))
 
-    owned = rows.own_array(pieces)
+    owned = rows.owned_array(pieces)
 
     assert is_aligned(owned)
     assert owned.dtype == array.dtype
@@ -46,36 +46,36 @@ def test_an_array_in_pieces_becomes_one_that_is_contiguous_and_aligned(array, pa
 
 def test_an_aligned_array_is_not_copied_again():
     array = empty_aligned((100, 3), np.float64)
-    assert rows.own_array([array]) is array
+    assert rows.owned_array([array]) is array
 
 
 def test_a_large_array_begins_at_a_large_page_and_is_not_copied_again():
     array = empty_aligned((1 << 20,), np.float64)
     assert array.ctypes.data % (2 << 20) == 0
-    assert rows.own_array([array]) is array
+    assert rows.owned_array([array]) is array
 
 
 def test_a_block_does_not_keep_the_larger_array_alive_that_it_was_cut_from():
     whole = empty_aligned((128, 8), np.float64)
-    block = rows.own_array([whole[:64]])
+    block = rows.owned_array([whole[:64]])
     assert not np.shares_memory(block, whole)
 
 
 def test_a_block_does_not_stay_in_the_buffer_of_a_message():
     message = bytearray(64 * 8)
-    assert not np.shares_memory(rows.own_array([np.frombuffer(message)]), np.frombuffer(message))
+    assert not np.shares_memory(rows.owned_array([np.frombuffer(message)]), np.frombuffer(message))
 
 
 def test_python_objects_are_kept_contiguous():
     array = np.array([["a", 1], [None, 2.0]], dtype=object)
-    owned = rows.own_array([array.T])
+    owned = rows.owned_array([array.T])
     assert owned.flags.c_contiguous
     assert owned.tolist() == array.T.tolist()
 
 
 def test_frames_are_joined_with_the_categories_of_both():
     frames = [pd.DataFrame({"carrier": pd.Categorical([name])}) for name in ("AA", "UA")]
-    joined = rows.own_frame(frames)
+    joined = rows.owned_frame(frames)
     assert list(joined["carrier"]) == ["AA", "UA"]
     assert list(joined["carrier"].cat.categories) == ["AA", "UA"]
 
@@ -83,7 +83,9 @@ def test_frames_are_joined_with_the_categories_of_both():
 def test_functions_get_aligned_arrays_and_everything_else_as_it_is():
     memory = empty_aligned((1001,), np.float64)
     shifted = memory[1:]
-    values = rows.call(lambda array, name, *, weights: (array, name, weights), shifted, "text", weights=shifted[2:])
+    values = rows.call_with_aligned(
+        lambda array, name, *, weights: (array, name, weights), shifted, "text", weights=shifted[2:]
+    )
     assert [is_aligned(values[0]), values[1], is_aligned(values[2])] == [True, "text", True]
 
 

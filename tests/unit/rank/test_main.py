@@ -45,7 +45,7 @@ def test_a_rank_that_has_closed_its_worker_is_not_cut_off_while_it_finalises_mpi
 
 def test_ranks_meet_before_any_call_of_the_head_although_a_call_may_be_faster(monkeypatch) -> None:
     done: list[str] = []
-    monkeypatch.setattr(world, "meet", lambda *_: done.append("met"))
+    monkeypatch.setattr(world, "barrier", lambda *_: done.append("met"))
     thread, registered = SpmdThread(), threading.Event()
     thread.submit(_meet, None, registered, Future(), time.monotonic() + DEADLINE)
     call = thread.submit(done.append, "a call")
@@ -55,7 +55,7 @@ def test_ranks_meet_before_any_call_of_the_head_although_a_call_may_be_faster(mo
 
 
 def test_a_rank_that_has_ended_already_does_not_wait_for_the_others(monkeypatch) -> None:
-    monkeypatch.setattr(world, "meet", lambda *_: pytest.fail("it waits"))
+    monkeypatch.setattr(world, "barrier", lambda *_: pytest.fail("it waits"))
     registered, ended = threading.Event(), Future()
     ended.set_result(None)
     registered.set()

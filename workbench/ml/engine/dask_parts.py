@@ -20,13 +20,13 @@ from weakref import WeakValueDictionary
 from distributed import get_worker, wait
 
 from workbench.collective import serialize
-from workbench.collective.quiet import quiet
+from workbench.collective.quiet import pause_periodic_callbacks
 from workbench.errors import HeadUnreachable, RankLost
 from workbench.ml.checks import Checks, make
 from workbench.ml.engine.parts import add
 from workbench.ml.engine.progress import Report
 from workbench.placement import pinning
-from workbench.placement.pinning import Call
+from workbench.placement.pinning import PinnedTask
 from workbench.session.head_client import ClientHead
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def ask_part(fit: str, method: str, args: Sequence[Any], dask_worker: Work
         raise RankLost(_lost(dask_worker.address))
     # Where calls of actors run, so that a task that runs does not hold it up.
     thread = dask_worker.executors["actor"]
-    with quiet(dask_worker):
+    with pause_periodic_callbacks(dask_worker):
         return await asyncio.get_running_loop().run_in_executor(thread, actor.call, method, args)
 
 
@@ -127,7 +127,7 @@ class ActorParts:
         self._addresses = [pin.address for pin, _, _ in blocks]
         self._fit = uuid.uuid4().hex
         calls = [
-            Call(
+            PinnedTask(
                 key=f"block {number} of a fit ({self._fit[:8]})",
                 function=PartActor,
                 args=(self._fit, part, checks, start, *columns),
@@ -149,7 +149,7 @@ class ActorParts:
             for future in made:
                 future.release()
             made.clear()
-            raise serialize.bare(error) from None
+            raise serialize.strip_internal_frames(error) from None
 
     def sum(self, method: str, *args: Any) -> Any:
         """See `workbench.ml.engine.parts.Parts.sum`."""

@@ -52,7 +52,7 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     found = (_by_mpi if engine == "mpi" else _by_dask)(task, there, identity, report)
     if not task.kept:
         return found, engine
-    rows = y.collection if isinstance(y, layout.Beside) else X
+    rows = y.collection if isinstance(y, layout.AlignedBlocks) else X
     return (found, kept_arrays.collect(identity, task.kept, X, rows.chunks[0])), engine
 
 
@@ -66,7 +66,7 @@ def _has_mpi(data: Data) -> bool:
     client, pins = whereabouts(data.X)
     if not serves_calls(client):
         return False
-    ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.targets(client, "rank")}
+    ranks = {rank.address: pinning.world_of(rank.name) for rank in pinning.target_workers(client, "rank")}
     return len({ranks.get(pin.address) for pin in pins}) == 1
 
 
@@ -79,7 +79,7 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
         if report is not None:
             report(record)
 
-    columns = [layout.per_block(client, value, pins) for value in data.columns()]
+    columns = [layout.block_arguments(client, value, pins) for value in data.columns()]
     blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
     parts = ActorParts(client, task.part, task.checks, blocks, report=tell)
     try:
@@ -95,7 +95,7 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
 
 
 def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
-    from workbench.collective.client import Call
+    from workbench.collective.client import PendingCall
     from workbench.collective.request import request
 
     client, _ = whereabouts(data.X)
@@ -103,7 +103,7 @@ def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     args = [task, _starts(data), fit, listener is not None, *data.columns()]
     # Nobody who calls `fit` could ask for more.
     name = f"{task.checks.estimator}.fit"
-    call = Call(
+    call = PendingCall(
         request(on_rank, args, {}, client=client, result="root", world=None, limit=math.inf, timeout=None, name=name)
     )
     if listener is None:

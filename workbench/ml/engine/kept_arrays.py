@@ -88,9 +88,9 @@ def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]
     there = [pinning.Pin(pin.address, size) for pin, size in zip(pins, sizes, strict=True)]
     collections = []
     for which, empty in enumerate(like):
-        name = sources.placed_name(str(sources.placed_per(X)), number, which)
+        name = sources.placed_name(str(sources.placed_by(X)), number, which)
         calls = [
-            pinning.Call((name, block, *(0,) * (empty.ndim - 1)), take, (fit, start, which), pin=pin)
+            pinning.PinnedTask((name, block, *(0,) * (empty.ndim - 1)), take, (fit, start, which), pin=pin)
             for block, (start, pin) in enumerate(zip(starts, there, strict=True))
         ]
         keys = [call.key for call in calls]

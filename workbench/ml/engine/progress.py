@@ -14,7 +14,7 @@ from workbench.metrics.training import TOPIC
 if TYPE_CHECKING:
     from distributed import Client
 
-    from workbench.collective.client import Call
+    from workbench.collective.client import PendingCall
 
 Report = Callable[[Mapping[str, Any]], None]
 """Is given the numbers of an iteration, or of a pass over the data, by their names."""
@@ -80,7 +80,7 @@ class Listener:
         self._arrived: queue.SimpleQueue[Sequence[Mapping[str, Any]]] = queue.SimpleQueue()
         self._number = 0
 
-    def listen(self, call: Call) -> None:
+    def listen(self, call: PendingCall) -> None:
         """Hand records on while somebody waits for the result of a call."""
 
         def take(records: Sequence[Mapping[str, Any]]) -> None:

@@ -39,7 +39,7 @@ from workbench.ml.placed import as_array, beside, counted, in_blocks, placed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workbench.placement.layout import Beside
+    from workbench.placement.layout import AlignedBlocks
 
 # Bytes of queries and of what is found that one call of all ranks carries.
 _CALL = 1 << 26
@@ -293,7 +293,7 @@ class NearestNeighbors(Estimator):
         distances, rows = (np.concatenate(each) for each in zip(*found, strict=True))
         return (distances, rows) if first is None else others(distances, rows, first)
 
-    def _on_ranks(self, number: int, queries: Beside | None) -> tuple[Any, Any]:
+    def _on_ranks(self, number: int, queries: AlignedBlocks | None) -> tuple[Any, Any]:
         """Return the nearest rows for queries on the ranks, or for all rows, where these lie."""
         kept = np.empty((0, number)), np.empty((0, number), np.int64)
         if queries is None:

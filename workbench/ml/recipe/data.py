@@ -41,7 +41,7 @@ def training(checks: Checks, X: Any, y: Any, weight: Any, engine: str) -> Data:
             continue
         if is_dask_collection(X) != is_dask_collection(value):
             raise TypeError(
-                f"X is {sources.describe(X)} and {name} is {sources.describe(value)}: "
+                f"X is {sources.type_name(X)} and {name} is {sources.type_name(value)}: "
                 "pass Dask collections only, or none"
             )
         # Dask dataframes are counted when they are placed.
