@@ -27,8 +27,8 @@ class Slow(RegistryScanner):
         self.looks, self.failure = 0, None
         self.reading, self.answers = threading.Event(), threading.Event()
 
-    def look(self):
-        seen = super().look()
+    def scan(self):
+        seen = super().scan()
         self.looks += 1
         self.reading.set()
         self.answers.wait(DEADLINE)

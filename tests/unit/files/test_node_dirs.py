@@ -227,7 +227,7 @@ def test_segments_of_ranks_that_are_about_to_end_are_waited_for():
 HOLD = """
 import sys
 from workbench.files import node_dirs
-node_dirs.occupy(sys.argv[1], "world-0")
+node_dirs.acquire_node(sys.argv[1], "world-0")
 print("held", flush=True)
 sys.stdin.read()
 """

@@ -64,7 +64,7 @@ def test_a_command_that_is_not_there_is_told():
     ],
 )
 def test_an_answer_in_words_is_its_last_line(answer, words):
-    assert answer.words == words
+    assert answer.describe == words
 
 
 def test_a_submission_runs_in_its_folder_and_leaves_what_it_said(tmp_path):

@@ -58,8 +58,8 @@ def jobs():
 def runs(jobs, job):
     """Tell whether a job runs, and not that nothing is known of it."""
     status = jobs.statuses([job])[job]
-    assert status.over or status.state is JobState.RUNNING
-    return not status.over
+    assert status.finished or status.state is JobState.RUNNING
+    return not status.finished
 
 
 def pid_of(job):

@@ -186,7 +186,7 @@ def test_root_tells_open_mpi_that_it_means_it():
 
 
 @pytest.mark.parametrize(
-    ("mpi", "srun_mpi_types", "interface"),
+    ("mpi", "spoken", "interface"),
     [
         (OPENMPI, SPOKEN, "pmix"),
         (OPENMPI, ["none", "pmi2"], None),
