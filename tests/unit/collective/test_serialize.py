@@ -153,7 +153,10 @@ def test_frames_of_the_package_that_come_first_are_not_shown():
     with pytest.raises(ValueError, match="x") as info:
         rows.call_with_aligned(throw, ValueError("x"), None)
     error = info.value.with_traceback(info.value.__traceback__.tb_next)
-    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["call", "throw"]
+    assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == [
+        "call_with_aligned",
+        "throw",
+    ]
     assert [frame.name for frame in traceback.extract_tb(serialize.strip_internal_frames(error).__traceback__)] == [
         "throw"
     ]

@@ -16,21 +16,21 @@ from workbench.processes import parent_death, process_id
 TIED = """
 import os, signal, sys
 from workbench.processes import parent_death
-parent_death.tie(int(sys.argv[1]), signal.SIGTERM)
+parent_death.set_signal(int(sys.argv[1]), signal.SIGTERM)
 print(os.getpid(), flush=True)
 signal.pause()
 """
 STUCK = """
 import ctypes, os, signal, sys
 from workbench.processes import parent_death
-parent_death.tie(int(sys.argv[1]), signal.SIGKILL)
+parent_death.set_signal(int(sys.argv[1]), signal.SIGKILL)
 print(os.getpid(), flush=True)
 ctypes.PyDLL(None).sleep(600)  # holds the GIL
 """
 WATCHED = """
 import os, signal, sys
 from workbench.processes import parent_death
-parent_death.watch(int(sys.argv[1]), interval=0.01)
+parent_death.poll_parent(int(sys.argv[1]), interval=0.01)
 print(os.getpid(), flush=True)
 signal.pause()
 """
