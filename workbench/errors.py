@@ -12,7 +12,7 @@
      │    ├── MPINotFound                         no mpiexec, or no MPI library for mpi4py
      │    ├── MPIMismatch                         mpiexec and mpi4py are of different MPIs
      │    ├── JobRejected                         the scheduler does not take the job
-     │    └── SchedulerTimeout                     the scheduler does not answer
+     │    └── SchedulerTimeout                    the scheduler does not answer
      ├── StartError            (RuntimeError)     a cluster failed while it was starting
      │    └── StartTimeout     (TimeoutError)     ... or was not ready in time
      ├── HeadUnreachable       (ConnectionError)  the head does not answer from here

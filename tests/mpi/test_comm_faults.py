@@ -43,7 +43,7 @@ class ByHand:
         [self._header] = framing.pack(frames, [len(frame) for frame in frames], tags)
         self._frames = [(ensure_memoryview(frame), tags[index]) for index, frame in enumerate(frames)]
         # from the header on the connection is kept, as it is when the frames follow at once
-        self._link._hold()
+        self._link._duplicate_socket()
 
     def announce(self, part: slice = slice(None)) -> None:
         try:
@@ -54,7 +54,7 @@ class ByHand:
 
     def send(self) -> None:
         self._link.send(self._frames, self._written)
-        self._link._let_go()
+        self._link._release_socket()
 
 
 async def until_closed(comm: Any) -> list[Any]:

@@ -50,9 +50,9 @@ _NEW_PROCESS = """
 import json, shutil, sys, time
 import workbench.cli, workbench.cluster
 imports = time.process_time()
-from workbench.deploy.start import Job
+from workbench.deploy.start import ClusterStarter
 from workbench.deploy.request import request
-job = Job(request(**json.loads(sys.argv[1])), renamable=False)
+job = ClusterStarter(request(**json.loads(sys.argv[1])), renamable=False)
 try:
     job.submit()
     print(json.dumps({"cpu": time.process_time() - imports, "imports": imports, "submitted": time.monotonic()}))

@@ -37,7 +37,7 @@ def with_label(shown: OutputGroup) -> str:
 
     Examples
     --------
-    >>> labelled(Shown("rank 2", Item("stdout", "hello")))
+    >>> with_label(OutputGroup("rank 2", CellOutput("stdout", "hello")))
     'rank 2: hello\n'
     """
     text = shown.item.text if shown.item.text.endswith("\n") else f"{shown.item.text}\n"

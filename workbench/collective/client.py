@@ -85,10 +85,10 @@ class PendingCall:
         while True:
             try:
                 return self._news.get(timeout=_LOOK)
-            except queue.Empty as error:
+            except queue.Empty:
                 # With its loop the client has ended, and nobody else would say so.
                 if self._loop.is_closed() or not self._loop.is_running():
-                    raise self._head.unreachable(error) from None
+                    raise self._head.unreachable(ConnectionError()) from None
 
     def _interrupt(self) -> str | None:
         """End the call, and return what is to be told of it."""

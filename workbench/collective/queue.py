@@ -67,9 +67,15 @@ class CallQueue(SchedulerPlugin):
             Called when the client goes. Default: the turn is cancelled.
         """
         lock = self._locks.setdefault(world, asyncio.Lock())
-        turn = Turn(lock, self._of_clients[client], deadline, busy=busy or _busy(world), gone=gone)
+        turn = Turn(lock, lambda: self._forget(client, turn), deadline, busy=busy or _busy(world), gone=gone)
         self._of_clients[client].add(turn)
         return turn
+
+    def _forget(self, client: str, turn: Turn) -> None:
+        if turns := self._of_clients.get(client):
+            turns.discard(turn)
+            if not turns:
+                del self._of_clients[client]
 
     def is_taken(self, world: MPIWorld) -> bool:
         """Return whether somebody has the turn of a world."""
@@ -141,9 +147,15 @@ class Turn:
     """The turn of a call or a cell; `held` waits for it."""
 
     def __init__(
-        self, lock: asyncio.Lock, of_client: set[Turn], deadline: float, *, busy: str, gone: Callable[[], None] | None
+        self,
+        lock: asyncio.Lock,
+        forget: Callable[[], None],
+        deadline: float,
+        *,
+        busy: str,
+        gone: Callable[[], None] | None,
     ) -> None:
-        self._lock, self._of_client, self._deadline, self._busy = lock, of_client, deadline, busy
+        self._lock, self._forget, self._deadline, self._busy = lock, forget, deadline, busy
         self._task: asyncio.Task[Any] | None = None
         self._why: Callable[[], str] | None = None
         self.gone = gone or self._client_gone
@@ -195,7 +207,7 @@ class Turn:
             if self._why is not None and task.cancelling() > before:
                 task.uncancel()
             self._task = None
-            self._of_client.discard(self)
+            self._forget()
 
     async def _wait(self) -> None:
         try:

@@ -120,7 +120,7 @@ Handler = Callable[..., Awaitable[Any]]
 
 
 def answering(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-    """Return handlers for what the head asks by `Asking.ask`, made of plain coroutine functions.
+    """Return handlers for what the head asks by `RankRPC.ask`, made of plain coroutine functions.
 
     Each answers ``{"answer": result}``, or, if the function raised, ``{"raised": fields}``, as of
     `WorkbenchError.fields`; of other errors than ours ``kind`` and ``message`` alone.

@@ -89,7 +89,7 @@ def even_counts(ranks: int, nodes: int) -> tuple[int, ...]:
 
     Examples
     --------
-    >>> shares(9, 4), shares(2, 4)
+    >>> even_counts(9, 4), even_counts(2, 4)
     ((3, 2, 2, 2), (1, 1))
     """
     each, more = divmod(ranks, nodes)
@@ -101,7 +101,7 @@ def packed_counts(ranks: int, slots: Sequence[int]) -> tuple[int, ...]:
 
     Examples
     --------
-    >>> filled(5, (4, 1)), filled(3, (2, 2, 2))
+    >>> packed_counts(5, (4, 1)), packed_counts(3, (2, 2, 2))
     ((4, 1), (2, 1))
     """
     before = [0, *itertools.accumulate(slots)]

@@ -87,7 +87,7 @@ def parse_output(output: str) -> tuple[Mapping[str, int], ...]:
 
     Examples
     --------
-    >>> heard('a warning\\n{"hello": 2, "total": 3, "threads": 3}\\n')
+    >>> parse_output('a warning\n{"hello": 2, "total": 3, "threads": 3}\n')
     ({'hello': 2, 'total': 3, 'threads': 3},)
     """
     return tuple(json.loads(line) for line in output.splitlines() if line.startswith('{"hello"'))

@@ -1,6 +1,6 @@
 """Collections on their way to the ranks.
 
-A source is looked at (`examine`), computed (`persist`), and put together block by block (`assemble`).
+A source is looked at (`inspect_collection`), computed (`persist`), and put together block by block (`build_blocks`).
 """
 
 from __future__ import annotations

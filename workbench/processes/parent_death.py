@@ -46,7 +46,7 @@ def set_signal(parent: int, number: signal.Signals) -> None:
 
 
 def poll_parent(parent: int, interval: float = 1.0) -> None:
-    """End this process when its parent is another one than `parent`; from a thread, for systems without `tie`."""
+    """End this process when its parent is another one than `parent`; from a thread, for hosts without `set_signal`."""
 
     def look() -> None:
         while os.getppid() == parent:

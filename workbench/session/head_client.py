@@ -1,6 +1,6 @@
 """The head of a cluster, as its clients call its handlers.
 
-All modules that ask a head use `HeadClient.call`, so that a head that does not answer is reported alike everywhere.
+Modules that call handlers of a head from a client do so by `HeadClient.call`, so that all report a lost head alike.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class HeadClient(ABC):
         """
         try:
             # A head that is suspended or stuck keeps its connections, so only a deadline ends the wait.
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout) as limit:
                 return await getattr(self.head, operation)(**message)
-        except BaseException as error:
-            if is_lost(error):
+        except Exception as error:
+            if limit.expired() or is_lost(error):
                 raise self.unreachable(error) from error
             raise
 
@@ -123,15 +123,33 @@ class ClientHead(HeadClient):
             raise self.unreachable(ConnectionError())
         try:
             return self._client.sync(self.call, operation, timeout, **message)
-        except (RuntimeError, CancelledError) as error:  # the loop of the client has ended
-            if isinstance(error, WorkbenchError):
-                raise
+        except CancelledError as error:  # the loop of the client has ended
+            raise self.unreachable(error) from error
+        except RuntimeError as error:
+            if self._client.status == "running" and not _is_closed(error):
+                raise  # the error of a handler
             raise self.unreachable(error) from error
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error of a call means that the connection to the head is lost, or that its time is over."""
-    if isinstance(error, WorkbenchError):
-        return False
-    # Dask raises a plain RuntimeError where the client closes its connections meanwhile.
-    return isinstance(error, OSError) or (isinstance(error, RuntimeError) and "ConnectionPool is closed" in str(error))
+    """Return whether an error of a call means that the connection to the head is lost.
+
+    A handler that fails raises here what it has raised in the head. Where no connection could be made, Dask raises an
+    OSError without a number.
+    """
+    match error:
+        case WorkbenchError() | TimeoutError():
+            return False
+        case ConnectionError():
+            return True
+        case OSError():
+            return error.errno is None
+        case RuntimeError():
+            return _is_closed(error)
+        case _:
+            return False
+
+
+def _is_closed(error: RuntimeError) -> bool:
+    # Dask and asyncio raise a plain RuntimeError where connections are closed meanwhile, or the loop.
+    return not isinstance(error, WorkbenchError) and str(error) in ("ConnectionPool is closed", "Event loop is closed")

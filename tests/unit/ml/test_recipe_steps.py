@@ -8,6 +8,7 @@ import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn import preprocessing
@@ -150,3 +151,10 @@ def test_a_step_is_left_as_it_was():
 def test_what_has_no_meaning_is_refused_in_a_sentence(step, sentence):
     with pytest.raises((ValueError, TypeError), match=sentence):
         Recipe([(step, "hour")]).fit(FLIGHTS, DELAY)
+
+
+def test_categories_that_are_tuples_are_refused_in_a_transform():
+    frame = pd.DataFrame({"a": pd.Series([(1, 2), (3, 4)], dtype=object)})
+    recipe = Recipe([(OneHot(), "a")], engine="local").fit(frame)
+    with pytest.raises(ValueError, match=r"has tuples.*map\(str\)"):
+        recipe.transform(frame)

@@ -50,6 +50,13 @@ async def test_a_connection_that_breaks_is_reported_with_its_cause():
     assert raised.value.__cause__ is broken
 
 
+async def test_a_head_that_cannot_be_reached_is_reported():
+    with pytest.raises(HeadUnreachable, match=r"a fit \(OSError\)"):
+        await ClientHead(client(workbench_fit=raising(OSError("Timed out trying to connect"))), "a fit").call(
+            "workbench_fit"
+        )
+
+
 async def test_a_client_that_closes_its_connections_meanwhile_has_lost_its_head():
     pool = ConnectionPool()
     await pool.close()
@@ -58,7 +65,16 @@ async def test_a_client_that_closes_its_connections_meanwhile_has_lost_its_head(
         await ClientHead(closing, "a fit").call("workbench_fit")
 
 
-@pytest.mark.parametrize("error", [CollectiveTimeout("not in time"), RuntimeError("of the handler"), ValueError()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        CollectiveTimeout("not in time"),
+        RuntimeError("of the handler"),
+        ValueError(),
+        TimeoutError(),
+        OSError(28, "full"),
+    ],
+)
 async def test_an_error_of_a_handler_is_raised_as_it_is(error):
     with pytest.raises(type(error)) as raised:
         await ClientHead(client(workbench_fit=raising(error)), "a fit").call("workbench_fit")

@@ -193,7 +193,7 @@ class ActorParts:
         scheduler: Any = self._client.scheduler
         try:
             workers = (await asyncio.wait_for(scheduler.identity(n_workers=-1), _LOOK))["workers"]
-        except (OSError, AttributeError, RuntimeError) as error:  # no answer, or not in time; the client is closed
-            return ClientHead(self._client, "a fit").unreachable(error)
+        except (OSError, AttributeError, RuntimeError):  # no answer, or not in time; the client is closed
+            return ClientHead(self._client, "a fit").unreachable(ConnectionError())
         gone = (address for address in self._addresses if address not in workers)
         return RankLost(_lost(next(gone, self._addresses[0])))

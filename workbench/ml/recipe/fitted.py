@@ -60,6 +60,11 @@ class FittedColumn:
             return self._of_numbers(numbers_of(values, chain.label))
         # A category is transformed once, however many rows have it. Code -1 is what is missing, in any of its forms.
         codes, different = pd.factorize(values)
+        if any(isinstance(category, tuple) for category in different):
+            raise ValueError(
+                f"{chain.label} has tuples, which encoders of scikit-learn take for several columns: make them text "
+                "before, as by map(str)"
+            )
         given = encoders.objects([*different.tolist(), *[np.nan] * bool((codes < 0).any())])
         if rows is None or self.of_folds is None:
             return self.transformer.transform(given)[codes]

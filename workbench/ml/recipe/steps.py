@@ -276,7 +276,7 @@ def _check(step: Any) -> None:
         raise TypeError(
             f"{step!r} is no step of a recipe: pass SimpleImputer(), StandardScaler(), OneHotEncoder(), "
             "KBinsDiscretizer(), TargetEncoder(), 'passthrough' or a transformer that learns nothing, such as "
-            "FunctionTransformer(), of scikit-learn"
+            "FunctionTransformer(), each of scikit-learn, not of workbench.ml"
         )
     for name, others in _ONLY.get(type(step), {}).items():
         given, valid = getattr(step, name, None), [type(step)().get_params().get(name), *others]
