@@ -5,7 +5,7 @@ import { MessageLoop } from '@lumino/messaging';
 import type { ClustersModel } from './model/clusters';
 
 // Messages that can change whether a widget is visible: a container that is shown or hidden sends them, too.
-const VISIBILITY_MESSAGES = ['after-attach', 'after-show', 'after-hide'];
+const VISIBILITY_MESSAGES = ['after-attach', 'before-detach', 'after-show', 'after-hide'];
 
 /** Call a function with whether the user can see a widget, whenever that may have changed. */
 export function observeVisibility(

@@ -118,6 +118,15 @@ test('a start that fails is told once, and without a name if it has none', () =>
   ]);
 });
 
+test('a start whose form the user can see is no event, also when the form is closed later', () => {
+  const detector = new ClusterEventDetector();
+  const failed = start({ state: 'failed', since: 1001 });
+  detector.detect([], [], 1000, 0);
+
+  assert.deepEqual(detector.detect([], [failed], 1000, 0, [], failed.id), []);
+  assert.deepEqual(detector.detect([], [failed], 1000, 0), []);
+});
+
 test('a start that has failed before one comes is not told, one that fails at once is', () => {
   const old = start({ id: 'old', state: 'failed', since: 900 });
   const late = start({ id: 'late', name: 'b', state: 'failed', since: 1001 });

@@ -13,7 +13,9 @@ import type { Message } from '@lumino/messaging';
 import * as React from 'react';
 
 import { unavailableReason } from '../format';
+import type { ClustersModel } from '../model/clusters';
 import { CommandIDs, describeArgs, IWorkbench } from '../tokens';
+import { observeVisibility } from '../visibility';
 import { NewClusterForm } from './form';
 import { FormModel } from './formModel';
 
@@ -57,7 +59,7 @@ export const formPlugin: JupyterFrontEndPlugin<void> = {
             other.close();
           });
           const form = new FormModel(api, model);
-          const newTab = (tab = new FormTab(form, trans));
+          const newTab = (tab = new FormTab(form, model, trans));
           if (typeof args.start === 'string' && args.start !== '') {
             form.trackStart(args.start, true);
           }
@@ -101,6 +103,7 @@ async function loadValues(memory: IStateDB | null): Promise<unknown> {
 export class FormTab extends MainAreaWidget<ReactWidget> {
   constructor(
     readonly model: FormModel,
+    private readonly clusters: ClustersModel,
     trans: TranslationBundle
   ) {
     super({ content: ReactWidget.create(<NewClusterForm context={{ model, trans }} />) });
@@ -116,11 +119,23 @@ export class FormTab extends MainAreaWidget<ReactWidget> {
         this.close();
       }
     });
+    observeVisibility(this.content, isVisible => {
+      this.trackVisible(isVisible);
+    });
   }
 
   override dispose(): void {
+    this.trackVisible(false);
     this.model.dispose();
     super.dispose();
+  }
+
+  private trackVisible(isVisible: boolean): void {
+    if (isVisible) {
+      this.clusters.visibleForm = this.model;
+    } else if (this.clusters.visibleForm === this.model) {
+      this.clusters.visibleForm = null;
+    }
   }
 
   protected override onActivateRequest(message: Message): void {

@@ -48,6 +48,9 @@ export class ClustersModel implements IDisposable {
     });
   }
 
+  /** A form that the user can see: the form shows the failure of its start. */
+  visibleForm: { readonly startId: string } | null = null;
+
   /** Emitted when anything but a pulse has changed. */
   get changed(): ISignal<this, void> {
     return this._changed;

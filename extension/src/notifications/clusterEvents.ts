@@ -23,13 +23,15 @@ export class ClusterEventDetector {
    * @param now - Seconds since the epoch.
    * @param warn - Seconds before the end of a job at which the user is warned.
    * @param ended - Clusters that have ended.
+   * @param visibleStart - The start whose failure a form shows: the failure is no event.
    */
   detect(
     clusters: readonly ICluster[],
     starts: readonly IStart[],
     now: number,
     warn: number,
-    ended: readonly IEnded[] = []
+    ended: readonly IEnded[] = [],
+    visibleStart = ''
   ): IClusterEvent[] {
     if (this.firstTime === 0) {
       this.firstTime = now;
@@ -38,7 +40,7 @@ export class ClusterEventDetector {
     }
     const events = [
       ...clusters.flatMap(cluster => this.clusterEvents(cluster, starts, now, warn)),
-      ...starts.flatMap(start => this.startEvents(start)),
+      ...starts.filter(({ id }) => id !== visibleStart).flatMap(start => this.startEvents(start)),
       ...ended.flatMap(cluster => this.endedEvents(cluster, starts))
     ];
     remember(this.clusters, clusters);

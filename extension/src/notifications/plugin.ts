@@ -30,9 +30,10 @@ export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
     const update = () => {
       // before the first state of the server nothing is known
       if (model.version !== '') {
-        const { clusters, starts, ended } = model;
+        const { clusters, starts, ended, visibleForm } = model;
         const warn = 60 * settings.warnMinutes;
-        const events = detector.detect(clusters, starts, model.now(), warn, ended);
+        const now = model.now();
+        const events = detector.detect(clusters, starts, now, warn, ended, visibleForm?.startId);
         if (settings.notifications && isLastSeenPage()) {
           notifyAll(events, app, workbench);
         }
