@@ -26,32 +26,21 @@ _TAKE_BACK = 60.0
 
 
 class SpmdCalls:
-    """Answers what clients ask for SPMD calls.
-
-    Parameters
-    ----------
-    scheduler
-        Knows the ranks, and keeps account of the blocks that calls make.
-    worlds
-        All worlds of the cluster.
-    collectives
-        Their queues.
-    began
-        Called with the identity of each call, and the number of the notebook's cell that has asked for it.
-    got_on
-        Returns when one of some ranks of a world has last entered or left an operation of MPI, in seconds since the
-        epoch, as far as that is known.
-    """
+    """Answers what clients ask for SPMD calls."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         worlds: Worlds,
-        collectives: CallQueue,
+        queue: CallQueue,
         began: Callable[[str, int | None], None],
         got_on: Callable[[int, Collection[int]], float],
     ) -> None:
-        self._scheduler, self._worlds, self._collectives, self._began = scheduler, worlds, collectives, began
+        self._scheduler, self._worlds, self._queue = scheduler, worlds, queue
+        # Is called with the identity of each call, and the number of the notebook's cell that has asked for it.
+        self._began = began
+        # Returns when one of some ranks of a world has last entered or left an operation of MPI, in seconds since the
+        # epoch, as far as that is known.
         self._got_on = got_on
         # Calls that wait for their turn, or have it.
         self._runs: dict[str, tuple[Turn, CollectiveCall]] = {}
@@ -76,8 +65,8 @@ class SpmdCalls:
         timeout = asked["timeout"]
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
         members = RankRPC(self._scheduler, its.index, ranks, f"the call {name}")
-        run = CollectiveCall(self._scheduler, self._collectives, its, members, asked, deadline=deadline)
-        turn = self._collectives.turn(its, asked["client"], deadline)
+        run = CollectiveCall(self._scheduler, self._queue, its, members, asked, deadline=deadline)
+        turn = self._queue.turn(its, asked["client"], deadline)
         self._runs[call] = turn, run
         try:
             async with turn.held():
