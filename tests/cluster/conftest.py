@@ -111,6 +111,6 @@ def _what_is_left(dask_scheduler: Any) -> dict[str, Any]:
         "ranks that are gone": worlds[0].missing(),
         "ranks that do not come back": worlds[0].broken,
         "calls on all ranks": [*head._spmd._runs],
-        "cells": [cell.id for cell in head.cells._cells.values() if not cell.over.is_set()],
+        "cells": [cell.id for cell in head.cells._cells.values() if not cell.task.done()],
     }
     return {what: left for what, left in found.items() if left}

@@ -19,6 +19,8 @@ from workbench.processes import parent_death
 from workbench.processes.ending import end
 
 if TYPE_CHECKING:
+    from dask.typing import Key
+
     from workbench.deploy.registry import Record
 
 # Seconds for the controller to say where it listens, and for a rank to get ready.
@@ -41,16 +43,9 @@ async def ask(asking: RankRPC, rank: int, operation: str, **told: Any) -> Any:
 
 
 class Engines:
-    """The engines of one start of a world.
+    """The engines of one start of a world, which `name` tells from all others: ``"0-1"``.
 
-    Parameters
-    ----------
-    address
-        Of the head, as Dask tells it: the controller listens on that host.
-    record
-        The cluster's.
-    name
-        Of the world's start, different from all others: ``"0-1"``.
+    The controller listens on the host of `address`, the head's.
     """
 
     def __init__(self, address: str, record: Record, name: str) -> None:
@@ -59,15 +54,13 @@ class Engines:
         self._told: dict[str, dict[str, Any]] = {}
         self._ready: dict[str, str] = {}
         self._starting = asyncio.Lock()
+        self.given: dict[Key, str] = {}
+        """Blocks that cells were given, and their ranks: they stay in the namespaces, where later cells may write."""
+        self.generation = 0
+        """Of the communicators, made anew after a cell that broke off: of old ones messages may be on their way."""
 
     async def ready(self, ranks: RankRPC) -> protocol.Reach:
-        """Have engines run on the ranks, whoever asks first; return how clients connect to them.
-
-        Parameters
-        ----------
-        ranks
-            All of the world that there are.
-        """
+        """Have engines run on all ranks of the world, whoever asks first; return how clients connect to them."""
         # Two notebooks may ask at once.
         async with self._starting:
             new = [rank for rank, address in ranks.ranks.items() if address not in self._ready]

@@ -7,17 +7,16 @@ ranks are ready for it, and ends it on all of them when one fails, or its notebo
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
-from weakref import WeakKeyDictionary
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from workbench.cells import protocol
 from workbench.cells.controller_process import Engines, ask
 from workbench.collective.cancelled import Cancelled
+from workbench.collective.operation import RankOperation, Running
 from workbench.collective.protocol import part
 from workbench.collective.queue import CallQueue, Turn, gone, just_being
 from workbench.collective.rank_locations import ranges
@@ -28,60 +27,18 @@ from workbench.placement.head import drop_copies
 from workbench.text import count
 
 if TYPE_CHECKING:
-    from dask.typing import Key
     from distributed import Scheduler
 
     from workbench.deploy.registry import Record
     from workbench.deploy.world import MPIWorld, Worlds
 
-# Seconds that ranks have to end a cell; theirs are fewer.
-_PATIENCE = 11.0
-
 # Seconds for which cells are remembered that were called off before they were asked for.
 _REMEMBER = 60.0
-
-
-@dataclass(eq=False)
-class _Cell:
-    """A cell that waits for its turn, or has it."""
-
-    asked: protocol.Begin
-    world: MPIWorld
-    granted: asyncio.Future[protocol.Granted]
-    addresses: dict[int, str] = field(default_factory=dict)
-    """Of the ranks that run it."""
-    running: set[int] = field(default_factory=set)
-    """Ranks that have not come to its end."""
-    lost: list[int] = field(default_factory=list)
-    """Ranks that died in it."""
-    broken: bool = False
-    """Whether it did not end well on some rank."""
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
-    """Has the turn."""
-
-    @property
-    def id(self) -> str:
-        """Identity of the cell."""
-        return self.asked["cell"]
+_LOST = "lost"  # the status of a rank that died in a cell, beside those of `protocol.Ended`
 
 
 class Cells(SchedulerPlugin):
-    """The queue of each world, and its engines.
-
-    Parameters
-    ----------
-    scheduler, worlds, record
-        Of the cluster.
-    run
-        Runs something beside all else.
-    began
-        Called with the identity of each cell, and its number in its notebook.
-
-    Notes
-    -----
-    As a plugin of the scheduler it learns which clients and ranks go.
-    """
+    """The cells of a cluster; as a plugin of the scheduler it learns which clients and ranks go."""
 
     name = "workbench-cells"
 
@@ -93,17 +50,13 @@ class Cells(SchedulerPlugin):
         run: Callable[[Coroutine[Any, Any, None]], None],
         began: Callable[[str, int | None], None],
     ) -> None:
-        self._scheduler, self._worlds, self._record, self._run = scheduler, worlds, record, run
-        self._began = began
-        self._turns = CallQueue()
+        self.scheduler, self.worlds, self._record = scheduler, worlds, record
+        # Runs something beside all else; is called with the identity of each cell, and its number in its notebook.
+        self._run, self._began = run, began
+        self.queue = CallQueue()
         self._engines: dict[tuple[int, int], Engines] = {}
         self._cells: dict[str, _Cell] = {}
         self._called_off = Cancelled(_REMEMBER)
-        # Blocks that cells of a world were given, and their ranks. They stay in the namespaces, where later cells may
-        # write to them.
-        self._given: WeakKeyDictionary[MPIWorld, dict[Key, str]] = WeakKeyDictionary()
-        # Communicators are made anew after a cell that broke off: of the old ones messages may be on their way.
-        self._generations: defaultdict[MPIWorld, int] = defaultdict(int)
         self.handlers: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             protocol.BEGIN: self.begin,
             protocol.WAIT: self.wait,
@@ -114,235 +67,236 @@ class Cells(SchedulerPlugin):
 
     # -- what clients ask for ----------------------------------------------------------------------------------
 
-    async def begin(self, **asked: Unpack[protocol.Begin]) -> protocol.Granted:
+    async def begin(self, **request: Unpack[protocol.Begin]) -> protocol.Granted:
         """Get all ranks of a cell ready for it when it is its turn; return how the client reaches their engines."""
-        cell, world = asked["cell"], asked["world"]
-        if cell in self._called_off:
+        id, index = request["cell"], request["world"]  # noqa: A001
+        if id in self._called_off:
             raise CollectiveFailed(_was_called_off())
-        self._began(cell, asked["origin"])
-        place = self._worlds.get(world)
-        if place is None:
-            have = ", ".join(str(each.index) for each in self._worlds)
-            raise InvalidRequest(f"there is no world {world}: this cluster has {have}")
-        granted: asyncio.Future[protocol.Granted] = asyncio.get_running_loop().create_future()
-        now = self._cells[cell] = _Cell(asked, place, granted)
-        turn = self._turns.turn(
-            place,
-            asked["client"],
-            asyncio.get_running_loop().time() + asked["timeout"],
-            busy=f"world {world} is still busy with another cell after {asked['timeout']:.0f} s. Ask again later, or "
+        self._began(id, request["origin"])
+        world = self.worlds.get(index)
+        if world is None:
+            have = ", ".join(str(each.index) for each in self.worlds)
+            raise InvalidRequest(f"there is no world {index}: this cluster has {have}")
+        cell = self._cells[id] = _Cell(self, world, request)
+        cell.turn = self.queue.turn(
+            world,
+            request["client"],
+            asyncio.get_running_loop().time() + request["timeout"],
+            busy=f"world {index} is still busy with another cell after {request['timeout']:.0f} s. Ask again later, or "
             "allow more with the setting workbench.cells.queue-timeout.",
-            gone=lambda: self._call_off(now, "its notebook has gone"),
+            gone=lambda: cell.stop("its notebook has gone"),
         )
-        # The head's shutdown cancels it, too.
-        granted.add_done_callback(lambda _: turn.cancel(_was_called_off) if granted.cancelled() else None)
-        now.task = asyncio.ensure_future(self._take_turn(now, turn))
+        cell.task = asyncio.ensure_future(self._take_turn(cell))
         try:
-            return await granted
-        except asyncio.CancelledError:
+            return await cell.granted
+        except asyncio.CancelledError:  # the head's shutdown
+            cell.stop("the cluster ends")
             raise CollectiveFailed(_was_called_off()) from None
 
     async def wait(self, cell: str) -> dict[str, Any]:
         """Return when a cell is over on all its ranks, or those that do not end have had their time."""
-        now = self._cells.get(cell)
-        if now is None:
+        operation = self._cells.get(cell)
+        if operation is None:
             return {"lost": []}
-        await now.over.wait()
+        await asyncio.wait([operation.task])
         self._cells.pop(cell, None)
-        return {"lost": sorted(now.lost)}
+        return {"lost": operation.lost}
 
     async def interrupt(self, cell: str, reason: str) -> None:
         """End a cell wherever it is."""
-        if now := self._cells.get(cell):
-            self._call_off(now, reason)
+        if operation := self._cells.get(cell):
+            operation.stop(reason)
         else:
             # It may have been faster than the request for the cell.
             self._called_off.add(cell)
 
     async def complete(self, world: int, text: str) -> list[str]:
         """Return the names on rank 0 that continue `text`; nothing while a cell runs."""
-        place = self._worlds.get(world)
-        if place is None or 0 not in place.present or self._turns.is_taken(place):
+        place = self.worlds.get(world)
+        if place is None or 0 not in place.present or self.queue.is_taken(place):
             return []
-        asking = RankRPC(self._scheduler, world, self._worlds.members(place), "a completion")
-        found: list[str] = await ask(asking, 0, protocol.COMPLETE, text=text)
-        return found
-
-    async def rest(self) -> None:
-        """Return when the cells that run have ended."""
-        await self._turns.rest()
+        ranks = RankRPC(self.scheduler, world, self.worlds.members(place), "a completion")
+        return list(await ask(ranks, 0, protocol.COMPLETE, text=text))
 
     async def close(self) -> None:
         """End the controllers."""
         await asyncio.gather(*(engines.close() for engines in self._engines.values()))
 
-    # -- a turn ------------------------------------------------------------------------------------------------
+    # -- cells -------------------------------------------------------------------------------------------------
 
-    async def _take_turn(self, cell: _Cell, turn: Turn) -> None:
-        """Have the turn until the cell is over; the client gets what goes wrong before it begins."""
-        granted = cell.granted
+    async def _take_turn(self, cell: _Cell) -> None:
+        """Have the turn until the cell is over; the client gets what goes wrong before the cell begins."""
         try:
-            async with turn.held():
-                await self._have_turn(cell)
+            async with cell.turn.held():
+                await cell.run()
         except Exception as error:  # noqa: BLE001  (the client gets it)
-            if not granted.done():
-                granted.set_exception(error)
+            if not cell.granted.done():
+                cell.granted.set_exception(error)
+                del self._cells[cell.id]
         finally:
-            cell.over.set()
-            if not granted.done() or granted.cancelled() or granted.exception():
-                self._cells.pop(cell.id, None)
             # A notebook that was interrupted does not ask how the cell has ended.
             asyncio.get_running_loop().call_later(_REMEMBER, self._cells.pop, cell.id, None)
 
-    async def _have_turn(self, cell: _Cell) -> None:
-        try:
-            told = await self._get_ready(cell)
-            if not cell.granted.done():
-                cell.granted.set_result(told)
-                await cell.over.wait()
-        finally:
-            if not cell.granted.done() or cell.granted.cancelled():
-                # Those that are ready for it, or about to be, are not to wait for it.
-                cell.running = set(cell.addresses)
-                self._tell(cell, "it was called off", interrupt=True)
-            self._drop_copies(cell)
-            if cell.broken:
-                self._generations[cell.world] += 1
-                self._turns.retire_communicator(cell.world)
-
-    async def _get_ready(self, cell: _Cell) -> protocol.Granted:
-        world, objects = cell.world, cell.asked["names"]
-        ranks = _check_ranks(world, cell.asked["ranks"])
-        everyone = self._worlds.members(world)
-        cell.addresses = {rank: everyone[rank] for rank in ranks}
-        names = {rank: {name: self._on_rank(cell, name, rank) for name in objects} for rank in ranks}
-        asking = RankRPC(self._scheduler, world.index, everyone, "a cell")
-        given = self._given.setdefault(world, {})
-        for how in objects.values():
-            given |= {how["blocks"][address]: address for address in cell.addresses.values() if "blocks" in how}
-        told = await self._engines_of(world).ready(asking)
-        generation = self._generations[world]
-        serial = self._turns.communicator(world, ranks)
-        cell.running = set(ranks)
-        admitted = room(sum(len(how.get("parcel", b"")) for how in objects.values()))
-
-        async def prepare(rank: int) -> None:
-            message: protocol.Prepare = {
-                "cell": cell.id,
-                **part(protocol.Allowed, cell.asked),
-                "generation": generation,
-                "serial": serial,
-                "ranks": ranks,
-                "names": names[rank],
-            }
-            async with admitted:
-                await ask(asking, rank, protocol.PREPARE, **message)
-
-        await gather_or_cancel(map(prepare, ranks))
-        return {**told, "ranks": ranks, "size": world.ranks}
-
-    def _drop_copies(self, cell: _Cell) -> None:
-        """Have other ranks let go of their copies of what the cell may have written to."""
-        given = self._given.get(cell.world, {})
-        for key in [key for key in given if key not in self._scheduler.tasks]:
-            del given[key]
-        drop_copies(self._scheduler, given.items(), f"cell-{cell.id}")
-
-    def _engines_of(self, world: MPIWorld) -> Engines:
+    def engines(self, world: MPIWorld) -> Engines:
+        """Return the engines of the present start of a world."""
         start = (world.index, world.starts)
         if start not in self._engines:
-            self._engines[start] = Engines(self._scheduler.address, self._record, f"{world.index}-{world.starts}")
+            self._engines[start] = Engines(self.scheduler.address, self._record, f"{world.index}-{world.starts}")
         return self._engines[start]
 
-    def _on_rank(self, cell: _Cell, name: str, rank: int) -> protocol.How:
-        """Return how an object comes to a rank."""
-        how = cell.asked["names"][name]
-        if "blocks" in how:
-            if wrong := self._elsewhere(cell, name, rank):
-                raise PlacementError(wrong)
-            address = cell.addresses[rank]
-            return {"key": how["blocks"][address], "holders": [address]}
-        if "key" in how:
-            task = self._scheduler.tasks.get(how["key"])
-            return {"key": how["key"], "holders": [holder.address for holder in (task and task.who_has) or ()]}
-        return how
-
-    def _elsewhere(self, cell: _Cell, name: str, rank: int) -> str | None:
-        """Return why a rank does not see all of the world's part of a collection, or None."""
-        blocks = cell.asked["names"][name]["blocks"]
-        told = [
-            self._scheduler.workers[address].extra["workbench"]
-            for address in blocks
-            if address in self._scheduler.workers
-        ]
-        here = sorted(each["rank"] for each in told if each["world"] == cell.world.index)
-        others = sorted({each["world"] for each in told} - {cell.world.index})
-        if not here and others:
-            where = f"world {others[0]}, and this cell runs on world {cell.world.index}"
-            return f"{name!r} lies on {where}: --world {others[0]}"
-        if here and others:
-            worlds = ranges([cell.world.index, *others])
-            return f"{name!r} has blocks on worlds {worlds}, and a cell runs in one: it would miss the rest"
-        if cell.addresses[rank] in blocks:
-            return None
-        if not here:
-            return f"the ranks that held the blocks of {name!r} are gone: place it again"
-        return f"rank {rank} holds no block of {name!r}: run the cell on those that do, --ranks {_option(here)}"
-
-    # -- the end of a cell -------------------------------------------------------------------------------------
-
-    def ended(self, *, worker: str, **told: Unpack[protocol.Ended]) -> None:
-        """Note that a rank is done with a cell; if it failed, the others are not to wait for it in MPI."""
-        rank, status, summary = told["rank"], told["status"], told["summary"]
-        if now := self._cells.get(told["cell"]):
-            why = {"exit": f"rank {rank} left it by exit()", "ended": None, "interrupted": None, "ok": None}
-            why["called off"] = summary
-            reason = why.get(status, f"rank {rank} raised {summary}")
-            if status == "failing":
-                # Its traceback takes time, and the others are not to wait for it.
-                now.broken = True
-                self._tell(now, str(reason), interrupt=False)
-            else:
-                self._leaves(now, rank, reason, well=status == "ok")
+    def ended(self, *, worker: str, **report: Unpack[protocol.Ended]) -> None:
+        """Note that a rank is done with a cell, or about to fail."""
+        if cell := self._cells.get(report["cell"]):
+            cell.ended(report["rank"], report["status"], report["summary"])
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:
         """Note that a rank is gone."""
         for cell in list(self._cells.values()):
-            for rank, address in cell.addresses.items():
-                if address == worker and rank in cell.running:
-                    cell.lost.append(rank)
-                    self._leaves(cell, rank, f"rank {rank} is gone", well=False)
+            for rank in [rank for rank, address in cell.running.items() if address == worker]:
+                cell.ended(rank, _LOST, "")
         for (index, starts), engines in list(self._engines.items()):
-            world = self._worlds.get(index)
+            world = self.worlds.get(index)
             if world is None or world.starts != starts or not world.present:
                 del self._engines[index, starts]
                 self._run(engines.close())
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """End the cells of a client that is gone."""
-        self._turns.remove_client(scheduler, client)
+        self.queue.remove_client(scheduler, client)
 
-    def _leaves(self, cell: _Cell, rank: int, why: str | None, *, well: bool) -> None:
-        cell.running.discard(rank)
-        cell.broken |= not well
-        if why:
-            self._tell(cell, why, interrupt=False)
-        if not cell.running:
-            cell.over.set()
 
-    def _call_off(self, cell: _Cell, reason: str) -> None:
-        if not cell.granted.done():
-            cell.granted.cancel()
-            return
-        cell.broken = True
-        self._tell(cell, reason, interrupt=True)
-        # Whoever is in C code then is left to itself; it refuses the next cell as long as it is there.
-        asyncio.get_running_loop().call_later(_PATIENCE, cell.over.set)
+class _Cell(RankOperation[str, bool]):
+    """A cell on ranks of a world; the outcome of a rank is its status, and the result of the cell is no news."""
 
-    def _tell(self, cell: _Cell, reason: str, *, interrupt: bool) -> None:
-        running = {rank: cell.addresses[rank] for rank in cell.running}
-        message: protocol.End = {"cell": cell.id, "reason": reason, "interrupt": interrupt}
-        RankRPC(self._scheduler, cell.world.index, running, "a cell").tell(protocol.END, **message)
+    grace = 11.0  # the ranks have less
+
+    turn: Turn
+    task: asyncio.Task[None]  # has the turn
+
+    def __init__(self, cells: Cells, world: MPIWorld, request: protocol.Begin) -> None:
+        none = RankRPC(cells.scheduler, world.index, {}, "a cell")
+        super().__init__(cells.scheduler, cells.queue, world, none, math.inf)
+        self._cells, self._request, self.id = cells, request, request["cell"]
+        self.granted: asyncio.Future[protocol.Granted] = asyncio.get_running_loop().create_future()
+        self._ends: dict[int, asyncio.Future[str]] = {}
+
+    @property
+    def running(self) -> dict[int, str]:
+        """Addresses of the ranks that are ready for it, or about to be, and have not come to its end."""
+        return {rank: self._members.ranks[rank] for rank, end in self._ends.items() if not end.done()}
+
+    @property
+    def lost(self) -> list[int]:
+        """Ranks that died in it."""
+        return [rank for rank, end in self._ends.items() if end.done() and end.result() == _LOST]
+
+    def stop(self, reason: str) -> None:
+        """End it wherever it is; only the first reason counts."""
+        if not self._stopped.is_set():
+            self._cancelled = reason
+            self.turn.cancel(_was_called_off)
+
+    async def _prepare(self) -> None:
+        world, names = self._world, self._request["names"]
+        ranks = _check_ranks(world, self._request["ranks"])
+        everyone = RankRPC(self._scheduler, world.index, self._cells.worlds.members(world), "a cell")
+        self._members.ranks = {rank: everyone.ranks[rank] for rank in ranks}
+        own_names = {rank: {name: self._on_rank(name, rank) for name in names} for rank in ranks}
+        engines = self._engines = self._cells.engines(world)
+        for how in names.values():
+            engines.given |= {how["blocks"][each]: each for each in self._members.ranks.values() if "blocks" in how}
+        reach = await engines.ready(everyone)
+        self._ends = {rank: asyncio.get_running_loop().create_future() for rank in ranks}
+        admitted = room(sum(len(how.get("parcel", b"")) for how in names.values()))
+
+        async def prepare(rank: int) -> None:
+            message: protocol.Prepare = {
+                "cell": self.id,
+                **part(protocol.Allowed, self._request),
+                "generation": engines.generation,
+                "serial": self._serial,
+                "ranks": ranks,
+                "names": own_names[rank],
+            }
+            async with admitted:
+                await ask(self._members, rank, protocol.PREPARE, **message)
+
+        await gather_or_cancel(map(prepare, ranks))
+        self.granted.set_result({**reach, "ranks": ranks, "size": world.ranks})
+
+    def _go(self, rank: int) -> asyncio.Future[str]:
+        # The notebook sends the code by the engines.
+        return self._ends[rank]
+
+    def ended(self, rank: int, status: str, summary: str) -> None:
+        """Note that a rank is done with it, or about to fail: the others are not to wait for that rank in MPI."""
+        if status != "failing" and rank in self.running:  # the traceback takes time
+            self._ends[rank].set_result(status)
+        reasons = {"called off": summary, "exit": f"rank {rank} left it by exit()", _LOST: f"rank {rank} is gone"}
+        reasons |= dict.fromkeys(("ok", "ended", "interrupted"), "")
+        if reason := reasons.get(status, f"rank {rank} raised {summary}"):
+            self._tell(self.running, reason, interrupt=False)
+
+    async def _supervise(self, running: Running[str]) -> bool:
+        try:
+            return await super()._supervise(running)
+        finally:
+            given = {key: each for key, each in self._engines.given.items() if key in self._scheduler.tasks}
+            drop_copies(self._scheduler, given.items(), f"cell-{self.id}")
+            self._engines.given = given
+
+    async def _finish(self, outcomes: list[str]) -> bool:
+        if set(outcomes) != {"ok"}:
+            self._retire()
+        return True
+
+    def _end(self, reason: str, *, begun: bool) -> None:
+        self._tell(self.running if begun else self._members.ranks, reason, interrupt=True)
+
+    def _tell(self, ranks: dict[int, str], reason: str, *, interrupt: bool) -> None:
+        message: protocol.End = {"cell": self.id, "reason": reason, "interrupt": interrupt}
+        RankRPC(self._scheduler, self._world.index, ranks, "a cell").tell(protocol.END, **message)
+
+    async def _broken(self, *_: Any) -> bool:
+        # A rank in C code is left to itself; it refuses the next cell as long as it is there.
+        return True
+
+    def _retire(self) -> None:
+        self._engines.generation += 1
+        self._queue.retire_communicator(self._world)
+
+    # -- objects -----------------------------------------------------------------------------------------------
+
+    def _on_rank(self, name: str, rank: int) -> protocol.How:
+        """Return how an object comes to a rank."""
+        how = self._request["names"][name]
+        if "blocks" in how:
+            if wrong := self._elsewhere(name, rank):
+                raise PlacementError(wrong)
+            address = self._members.ranks[rank]
+            return {"key": how["blocks"][address], "holders": [address]}
+        if "key" in how:
+            task = self._scheduler.tasks.get(how["key"])
+            return {"key": how["key"], "holders": [holder.address for holder in (task and task.who_has) or ()]}
+        return how
+
+    def _elsewhere(self, name: str, rank: int) -> str | None:
+        """Return why a rank does not see all of the world's part of a collection, or None."""
+        blocks, index = self._request["names"][name]["blocks"], self._world.index
+        workers = self._scheduler.workers
+        holders = [workers[address].extra["workbench"] for address in blocks if address in workers]
+        own = sorted(holder["rank"] for holder in holders if holder["world"] == index)
+        others = sorted({holder["world"] for holder in holders} - {index})
+        if not own and others:
+            return f"{name!r} lies on world {others[0]}, and this cell runs on world {index}: --world {others[0]}"
+        if own and others:
+            worlds = ranges([index, *others])
+            return f"{name!r} has blocks on worlds {worlds}, and a cell runs in one: it would miss the rest"
+        if self._members.ranks[rank] in blocks:
+            return None
+        if not own:
+            return f"the ranks that held the blocks of {name!r} are gone: place it again"
+        return f"rank {rank} holds no block of {name!r}: run the cell on those that do, --ranks {_option(own)}"
 
 
 def _was_called_off() -> str:

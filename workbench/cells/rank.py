@@ -1,4 +1,4 @@
-"""What a rank does for the cells of notebooks: become an engine, get ready, run one, end it when told to."""
+"""The part of a rank in the cells of notebooks: its IPython engine, and each cell from its preparation to its end."""
 
 from __future__ import annotations
 
@@ -49,25 +49,7 @@ _REGISTER = 30.0
 
 
 class Cells:
-    """Answers what the head asks a rank for cells, and runs them.
-
-    Parameters
-    ----------
-    worker
-        The rank's worker; it gets the handlers.
-    context
-        The rank.
-    main
-        Its main thread, which becomes the engine.
-    cluster
-        Id of the cluster.
-    activity
-        Counts what cells do.
-
-    Notes
-    -----
-    The handlers run on the worker's event loop, `run` on the main thread.
-    """
+    """Runs cells on the main thread, which becomes the engine; the handlers are for the event loop of the worker."""
 
     def __init__(
         self, worker: Worker, context: RankContext, main: MainThread, cluster: str, activity: Activity
@@ -76,7 +58,7 @@ class Cells:
         self._activity = activity
         self._engine: Future[str] | None = None
         self._cell: Cell | None = None
-        # What the namespace of the engine may have of the worker's data: gone when the user has deleted it.
+        # Data of the worker that the namespace of the engine may hold, until the user deletes it there.
         self._taken: weakref.WeakValueDictionary[Key, Any] = weakref.WeakValueDictionary()
         self._ended = Cancelled(_REMEMBER)
         self._generation = -1
@@ -98,7 +80,7 @@ class Cells:
     # -- the engine --------------------------------------------------------------------------------------------
 
     async def warm(self) -> None:
-        """Begin with what an engine needs, while its controller starts."""
+        """Begin to import what an engine needs, while its controller starts."""
         if self._engine is None:
             self._main.submit(_import)
 
@@ -137,7 +119,7 @@ class Cells:
 
     def _in_user_code(self) -> bool:
         cell = self._cell
-        # An operation of MPI ends by itself, since it was told to, and is not to be cut off in the middle.
+        # An operation of MPI ends by itself, by its flag, and must not be interrupted in the middle.
         return cell is not None and cell.in_user_code and cell.watch.operation is None
 
     def _admit(self, characters: int) -> int:
@@ -146,70 +128,67 @@ class Cells:
 
     # -- getting ready -----------------------------------------------------------------------------------------
 
-    async def prepare(self, **asked: Unpack[protocol.Prepare]) -> None:
+    async def prepare(self, **request: Unpack[protocol.Prepare]) -> None:
         """Get ready for a cell."""
-        before = self._cell
-        if before is not None and before.running:
-            held = time.monotonic() - before.started
+        earlier = self._cell
+        if earlier is not None and earlier.running:
+            seconds, operation = time.monotonic() - earlier.started, earlier.watch.operation
+            place = f"in {operation}" if operation else "in code that does not call MPI through comm"
             raise CollectiveFailed(
-                f"it is still in an earlier cell, for {held:.0f} s, {self._where(before)}.",
+                f"it is still in an earlier cell, for {seconds:.0f} s, {place}.",
                 hint=("If it does not come out: ", Command("restart")),
             )
         taken = dict(self._taken)
-        values = {name: await self._get(name, how, taken) for name, how in asked["names"].items()}
-        if asked["cell"] in self._ended:  # it took so long that somebody has given it up
+        values = {name: await self._get(name, how, taken) for name, how in request["names"].items()}
+        if request["cell"] in self._ended:  # while this rank got ready
             raise CollectiveFailed("the cell was called off before it began")
-        if asked["generation"] != self._generation:
+        if request["generation"] != self._generation:
             self._given_up += self._watch.posted
-            self._generation, self._watch = asked["generation"], CallState()
-            for old in self._comms:
-                self._communicators.abandon(old)
+            self._generation, self._watch = request["generation"], CallState()
+            for serial in self._comms:
+                self._communicators.abandon(serial)
             self._comms.clear()
-        self._cell = Cell(asked, values, self._watch, taken)
+        self._cell = Cell(request, values, self._watch, taken)
 
     async def _get(self, name: str, how: protocol.How, taken: dict[Key, Any]) -> Any:
         from distributed.utils import offload
         from distributed.utils_comm import gather_from_workers
 
         if "parcel" in how:
-            value, wrong = await offload(_unpacked, how["parcel"])
-            if wrong is not None:
-                raise CollectiveFailed(f"it cannot make {name!r} of what the notebook sent: {wrong}")
+            value, error = await offload(_unpack, how["parcel"])
+            if error is not None:
+                raise CollectiveFailed(f"it cannot make {name!r} of what the notebook sent: {error}")
             return value
         key: Key = how["key"]
         if key in self._worker.data:
             taken[key] = take(self._worker.data, key)
             return taken[key]
-        found, *_ = await gather_from_workers({key: how["holders"]}, rpc=self._worker.rpc, who=self._worker.address)
-        if key not in found:
+        values, *_ = await gather_from_workers({key: how["holders"]}, rpc=self._worker.rpc, who=self._worker.address)
+        if key not in values:
             raise RankLost(f"the value of {name!r} is not on the ranks any more: make it again")
-        return found[key]
-
-    def _where(self, cell: Cell) -> str:
-        return f"in {cell.watch.operation}" if cell.watch.operation else "in code that does not call MPI through comm"
+        return values[key]
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    async def end(self, **asked: Unpack[protocol.End]) -> None:
+    async def end(self, **request: Unpack[protocol.End]) -> None:
         """End a cell."""
-        cell, reason = asked["cell"], asked["reason"]
+        cell, reason = self._cell, request["reason"]
         # The request to get ready for it may be under way, or may even come later.
-        self._ended.add(cell)
-        now = self._cell
-        if now is None or now.id != cell:
+        self._ended.add(request["cell"])
+        if cell is None or cell.id != request["cell"]:
             return
-        now.watch.end(reason)
-        if not asked["interrupt"]:
-            now.forsaken = True
+        cell.watch.end(reason)
+        if not request["interrupt"]:
+            cell.forsaken = True
             return
-        now.interrupted = reason
-        if not now.running:
+        cell.interrupted = reason
+        if not cell.running:
             self._cell = None
-            self._report(now.id, "called off", reason)
+            self._report(cell.id, "called off", reason)
             return
         deadline = time.monotonic() + _PATIENCE
-        while self._cell is now and time.monotonic() < deadline:
-            if now.in_user_code:
+        while self._cell is cell and time.monotonic() < deadline:
+            if cell.in_user_code:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             await asyncio.sleep(_AGAIN)
 
@@ -223,34 +202,34 @@ class Cells:
             self._report(cell.id, status, summary)
 
     def _report(self, cell: str, status: str, summary: str) -> None:
-        """Tell the head that this rank is done with a cell. On the worker's loop."""
-        told: protocol.Ended = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
+        """Report to the head that this rank is done with a cell. On the worker's loop."""
+        message: protocol.Ended = {"cell": cell, "rank": self._context.rank, "status": status, "summary": summary}
         with contextlib.suppress(OSError):
-            self._worker.batched_stream.send({"op": protocol.ENDED, **told})
+            self._worker.batched_stream.send({"op": protocol.ENDED, **message})
 
     # -- on the main thread ------------------------------------------------------------------------------------
 
-    def run(self, cell: RunCell) -> CellOutcome:
+    def run(self, code: RunCell) -> CellOutcome:
         """Run a cell that was prepared."""
-        now = self._cell
-        if now is None or now.id != cell.cell:
+        cell = self._cell
+        if cell is None or cell.id != code.cell:
             return CellOutcome("ended", "it was called off before it began")
-        now.begin()
+        cell.begin()
         # Ahead of its traceback, which takes time.
-        failing = functools.partial(self._worker.loop.add_callback, self._report, now.id, "failing")
+        failing = functools.partial(self._worker.loop.add_callback, self._report, cell.id, "failing")
         try:
-            with self._activity.running(now.id, "a cell", now.watch):
-                done = run_in_shell(self._names(now), cell, now.user_code, failing)
+            with self._activity.running(cell.id, "a cell", cell.watch):
+                outcome = run_in_shell(self._names(cell), code, cell.user_code, failing)
         except CallCancelled as error:
-            done = CellOutcome("ended", str(error))
+            outcome = CellOutcome("ended", str(error))
         except BaseException as error:  # noqa: BLE001  (SIGINT on the way in or out, MPI that fails)
-            done = CellOutcome("error", f"{type(error).__name__}: {error}")
-        if now.interrupted:
-            done = CellOutcome("interrupted", now.interrupted, done.traceback)
-        done.cut = now.cut
+            outcome = CellOutcome("error", f"{type(error).__name__}: {error}")
+        if cell.interrupted:
+            outcome = CellOutcome("interrupted", cell.interrupted, outcome.traceback)
+        outcome.cut = cell.cut
         self._cell = None
-        self._worker.loop.add_callback(self._leave, now, done.status, done.summary)
-        return done
+        self._worker.loop.add_callback(self._leave, cell, outcome.status, outcome.summary)
+        return outcome
 
     def _names(self, cell: Cell) -> dict[str, Any]:
         from workbench.mpi.communicator import Communicator
@@ -260,16 +239,15 @@ class Cells:
         self._given_up = []
         if self._communicators is None:
             self._communicators = CommunicatorCache(self._context.cells, "cells")
-        serial = cell.asked["serial"]
+        serial = cell.request["serial"]
         if serial not in self._comms:
             check = functools.partial(cell.check_meeting, time.monotonic() + _MEET)
-            made = self._communicators.get(serial, cell.asked["ranks"], check)
-            self._comms[serial] = Communicator(made, cell.watch, serial)
-        own = {"comm": self._comms[serial], "rank": self._context.rank, "size": self._context.size}
-        return own | cell.names
+            communicator = self._communicators.get(serial, cell.request["ranks"], check)
+            self._comms[serial] = Communicator(communicator, cell.watch, serial)
+        return {"comm": self._comms[serial], "rank": self._context.rank, "size": self._context.size} | cell.names
 
     def where(self) -> dict[str, Any] | None:
-        """Return where the cell is that this rank is in; None if it is in none."""
+        """Return where this rank is in a cell; None if it is in none."""
         cell = self._cell
         return None if cell is None else cell.where()
 
@@ -286,8 +264,8 @@ class Cells:
             return []
 
 
-def _unpacked(parcel: bytes) -> tuple[Any, str | None]:
-    """Return what is in a parcel, or what is wrong with it: the event loop would end with a `SystemExit`."""
+def _unpack(parcel: bytes) -> tuple[Any, str | None]:
+    """Return the value of a parcel, or its error as text: a `SystemExit` would end the event loop."""
     try:
         return loads(parcel), None
     except BaseException as error:  # noqa: BLE001  (whatever the class of the user raises)

@@ -18,25 +18,15 @@ if TYPE_CHECKING:
 
 
 class Cell(RankState):
-    """A cell that this rank is ready for, or in.
-
-    Parameters
-    ----------
-    asked
-        What the head has asked for.
-    names
-        What it finds in its namespace.
-    watch
-        As of `RankState`; that of the communicators of cells.
-    taken
-        What it, or a cell before it, was given of the worker's data.
-    """
+    """A cell that this rank is ready for, or in, with the names that it gets and the data taken from the worker."""
 
     kind = "cell"
 
-    def __init__(self, asked: protocol.Prepare, names: dict[str, Any], watch: CallState, taken: dict[Key, Any]) -> None:
-        super().__init__(asked["cell"], "a cell", watch)
-        self.asked, self.names, self.taken = asked, names, taken
+    def __init__(
+        self, request: protocol.Prepare, names: dict[str, Any], watch: CallState, taken: dict[Key, Any]
+    ) -> None:
+        super().__init__(request["cell"], "a cell", watch)
+        self.request, self.names, self.taken = request, names, taken
         self.in_user_code = False
         """Whether the code of the user runs now, so that SIGINT may end it."""
         self.interrupted: str | None = None
@@ -49,15 +39,15 @@ class Cell(RankState):
 
     def admit(self, characters: int) -> int:
         """Return how many more characters of output may go to the notebook."""
-        admitted = min(characters, self.asked["limit"] - self._shown)
+        admitted = min(characters, self.request["limit"] - self._shown)
         self._shown += admitted
         self.cut += characters - admitted
         return admitted
 
     def check_meeting(self, deadline: float) -> None:
-        """Raise if not all ranks come to make their communicator; Ctrl-C does not end that.
+        """Raise if not all ranks come to make their communicator.
 
-        Those who do not hear of Ctrl-C in time would wait in MPI for ever.
+        Ctrl-C does not end that: ranks that get the interrupt too late would wait in MPI for ever.
         """
         if self.forsaken or time.monotonic() > deadline:
             raise CallCancelled(self.watch.ended or "not all ranks came to make their communicator")
@@ -83,18 +73,9 @@ def run_in_shell(
     user_code: Callable[[], AbstractContextManager[None]],
     failing: Callable[[str], None],
 ) -> CellOutcome:
-    """Run a cell in the IPython of this process.
+    """Run a cell in the IPython of this process, with `names` in its namespace and `user_code` around the user's code.
 
-    Parameters
-    ----------
-    names
-        What it finds in its namespace.
-    cell
-        The cell.
-    user_code
-        Entered around the code of the user.
-    failing
-        Is told of an error in one line before its traceback is made, which takes time.
+    `failing` is called with an error in one line before its traceback is made, which takes time.
     """
     from IPython.core.getipython import get_ipython
 
@@ -104,7 +85,7 @@ def run_in_shell(
     shell.user_ns.update(names | {"exit": exit_cell, "quit": exit_cell})
 
     def show(shell: Any, kind: type[BaseException], error: BaseException, trace: Any, tb_offset: Any = None) -> None:
-        # Others are to blame for these.
+        # These follow from the failure of another rank, or from Ctrl-C.
         if not issubclass(kind, CallCancelled | KeyboardInterrupt):
             failing(_line(error))
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
@@ -125,13 +106,13 @@ def run_in_shell(
 
 @contextmanager
 def _unseen(shell: Any) -> Iterator[None]:
-    """Do not display the value of a last line: who wants it itself does not, and to write it out may take long."""
+    """Do not display the value of a last line, which travels itself: its formatting may take long."""
     hook = shell.displayhook
-    shown, hook.compute_format_data = hook.compute_format_data, lambda _: ({}, {})
+    compute, hook.compute_format_data = hook.compute_format_data, lambda _: ({}, {})
     try:
         yield
     finally:
-        hook.compute_format_data = shown
+        hook.compute_format_data = compute
 
 
 def _line(error: BaseException) -> str:
@@ -163,15 +144,15 @@ def completions(text: str) -> list[str]:
 
     from IPython.core.getipython import get_ipython
 
-    owner, dot, begun = text.rpartition(".")
+    owner, dot, prefix = text.rpartition(".")
     shell: Any = get_ipython()
     namespace = shell.user_ns
     if not dot:
-        return sorted(name for name in list(namespace) if name.startswith(begun) and (begun or name[0] != "_"))
+        return sorted(name for name in list(namespace) if name.startswith(prefix) and (prefix or name[0] != "_"))
     first, *attributes = owner.split(".")
-    thing = namespace.get(first)
+    value = namespace.get(first)
     for attribute in attributes:
-        # Statically: a property may compute for long, or talk to other ranks.
-        thing = inspect.getattr_static(thing, attribute, None)
-    names = dir(thing) if thing is not None else []
-    return [f"{owner}.{name}" for name in names if name.startswith(begun) and (begun or name[0] != "_")]
+        # Statically: a property may compute for long, or call MPI.
+        value = inspect.getattr_static(value, attribute, None)
+    names = dir(value) if value is not None else []
+    return [f"{owner}.{name}" for name in names if name.startswith(prefix) and (prefix or name[0] != "_")]

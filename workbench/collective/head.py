@@ -26,36 +26,25 @@ _TAKE_BACK = 60.0
 
 
 class SpmdCalls:
-    """Answers what clients ask for SPMD calls.
-
-    Parameters
-    ----------
-    scheduler
-        Knows the ranks, and keeps account of the blocks that calls make.
-    worlds
-        All worlds of the cluster.
-    collectives
-        Their queues.
-    began
-        Called with the identity of each call, and the number of the notebook's cell that has asked for it.
-    got_on
-        Returns when one of some ranks of a world has last entered or left an operation of MPI, in seconds since the
-        epoch, as far as that is known.
-    """
+    """Answers what clients ask for SPMD calls."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         worlds: Worlds,
-        collectives: CallQueue,
+        queue: CallQueue,
         began: Callable[[str, int | None], None],
         got_on: Callable[[int, Collection[int]], float],
     ) -> None:
-        self._scheduler, self._worlds, self._collectives, self._began = scheduler, worlds, collectives, began
+        self._scheduler, self._worlds, self._queue = scheduler, worlds, queue
+        # Is called with the identity of each call, and the number of the notebook's cell that has asked for it.
+        self._began = began
+        # Returns when one of some ranks of a world has last entered or left an operation of MPI, in seconds since the
+        # epoch, as far as that is known.
         self._got_on = got_on
         # Calls that wait for their turn, or have it.
         self._runs: dict[str, tuple[Turn, CollectiveCall]] = {}
-        # By index of the world, the call whose turn it is: what is told of it, and its ranks.
+        # By index of the world, the call whose turn it is, as `where` reports it, and its ranks.
         self._current: dict[int, tuple[dict[str, str], dict[int, str]]] = {}
         self._made: dict[str, list[Key]] = {}
         self._cancelled = Cancelled(_TAKE_BACK)
@@ -66,27 +55,27 @@ class SpmdCalls:
         }
         self.stream_handlers: dict[str, Callable[..., None]] = {protocol.CANCEL: self.cancel}
 
-    async def call(self, **asked: Unpack[protocol.Call]) -> protocol.Answer:
+    async def call(self, **request: Unpack[protocol.Call]) -> protocol.Answer:
         """Run a call on all ranks that take part, and return how it went."""
-        call, name = asked["call"], asked["name"]
+        call, name = request["call"], request["name"]
         if call in self._cancelled:
             raise CollectiveFailed(f"{name} was cancelled.")
-        self._began(call, asked["origin"])
-        its, ranks = self._place(asked["addresses"], asked["world"])
-        timeout = asked["timeout"]
+        self._began(call, request["origin"])
+        world, ranks = self._members(request["addresses"], request["world"])
+        timeout = request["timeout"]
         deadline = math.inf if timeout is None else asyncio.get_running_loop().time() + timeout
-        members = RankRPC(self._scheduler, its.index, ranks, f"the call {name}")
-        run = CollectiveCall(self._scheduler, self._collectives, its, members, asked, deadline=deadline)
-        turn = self._collectives.turn(its, asked["client"], deadline)
-        self._runs[call] = turn, run
+        members = RankRPC(self._scheduler, world.index, ranks, f"the call {name}")
+        operation = CollectiveCall(self._scheduler, self._queue, world, members, request, deadline=deadline)
+        turn = self._queue.turn(world, request["client"], deadline)
+        self._runs[call] = turn, operation
         try:
             async with turn.held():
-                require_complete(its, None if asked["addresses"] is None else ranks)
-                self._current[its.index] = {"call": call, "name": name}, ranks
+                require_complete(world, None if request["addresses"] is None else ranks)
+                self._current[world.index] = {"call": call, "name": name}, ranks
                 try:
-                    answer = await run.run()
+                    answer = await operation.run()
                 finally:
-                    del self._current[its.index]
+                    del self._current[world.index]
         finally:
             del self._runs[call]
         if "blocks" in answer:
@@ -94,14 +83,14 @@ class SpmdCalls:
             asyncio.get_running_loop().call_later(_TAKE_BACK, self._made.pop, call, None)
         return answer
 
-    def _place(self, addresses: Sequence[str] | None, world: int | None) -> tuple[MPIWorld, dict[int, str]]:
+    def _members(self, addresses: Sequence[str] | None, index: int | None) -> tuple[MPIWorld, dict[int, str]]:
         """Return the world and the ranks of a call."""
-        worlds = {its.index: its for its in self._worlds}
+        members = {world.index: (world, self._worlds.members(world)) for world in self._worlds}
         if addresses is None:
-            if world is None or world not in worlds:
-                raise InvalidRequest(f"world={world}: there is none; allowed: {', '.join(map(str, worlds))}")
-            return worlds[world], self._worlds.members(worlds[world])
-        places = {address: (its, rank) for its in self._worlds for rank, address in self._worlds.members(its).items()}
+            if index is None or index not in members:
+                raise InvalidRequest(f"world={index}: there is none; allowed: {', '.join(map(str, members))}")
+            return members[index]
+        places = {address: (world, rank) for world, ranks in members.values() for rank, address in ranks.items()}
         if gone := [number for number, address in enumerate(addresses) if address not in places]:
             raise RankLost(
                 f"block {gone[0]} of {len(addresses)} lay on {addresses[gone[0]]}, and that rank is gone. Place the "
@@ -113,19 +102,19 @@ class SpmdCalls:
                 f"the blocks lie on several MPI worlds ({listed}), and a call runs within one: place the data on one "
                 "of them, X = place(X, world=0)"
             )
-        its = places[addresses[0]][0]
-        if world not in (None, its.index):
+        world = places[addresses[0]][0]
+        if index not in (None, world.index):
             raise InvalidRequest(
-                f"the blocks lie on world {its.index}, world={world} was given: leave world= out, or place the data "
-                f"there, X = place(X, world={world})"
+                f"the blocks lie on world {world.index}, world={index} was given: leave world= out, or place the data "
+                f"there, X = place(X, world={index})"
             )
-        return its, {places[address][1]: address for address in addresses}
+        return world, {places[address][1]: address for address in addresses}
 
     def cancel(self, call: str, client: str) -> None:
         """End a call for the client that has asked for it, wherever it is."""
         if running := self._runs.get(call):
-            turn, run = running
-            turn.cancel(run.was_cancelled)
+            turn, operation = running
+            turn.cancel(operation.was_cancelled)
         elif made := self._made.pop(call, None):
             self._scheduler.client_releases_keys(keys=made, client=client)
         else:
@@ -133,45 +122,30 @@ class SpmdCalls:
             self._cancelled.add(call)
 
     async def running(self, call: str, patience: float) -> dict[str, tuple[str, dict[int, Any]]]:
-        """Return the calls whose turn it is, for a client that waits for one of them.
+        """Return by identity the name of each call whose turn it is, and where the ranks of the client's `call` are.
 
-        Parameters
-        ----------
-        call
-            Identity of the client's call.
-        patience
-            Seconds without progress after which its ranks are asked where they are. Nobody asks others: each client
-            that waits would ask all ranks.
-
-        Returns
-        -------
-        running : dict
-            By identity the name, and of the client's call `where` its ranks are, if they have been asked.
+        The ranks are asked when they made no progress for `patience` seconds. Those of other calls are not: each client
+        that waits would ask all ranks.
         """
         running = {}
-        for world, (its, ranks) in list(self._current.items()):
+        for world, (current, ranks) in list(self._current.items()):
             places: dict[int, Any] = {}
-            if its["call"] == call and time.time() - self._got_on(world, ranks) >= patience:
-                told = await whereabouts(self._scheduler, world, ranks)
-                places = {rank: place for rank, place in told.items() if place and place.get("call", call) == call}
-            running[its["call"]] = its["name"], places
+            if current["call"] == call and time.time() - self._got_on(world, ranks) >= patience:
+                reports = await whereabouts(self._scheduler, world, ranks)
+                places = {rank: place for rank, place in reports.items() if place and place.get("call", call) == call}
+            running[current["call"]] = current["name"], places
         return running
 
     async def where(self, world: int | None = None) -> dict[int, dict[int, Any]]:
-        """Return of each rank of each world (or of one) where it is: a dict, None where idle, or why it is not known.
+        """Return by index of the world (of one, or of all) and by rank where each rank is; see `whereabouts`.
 
-        Returns
-        -------
-        places : dict
-            By index of the world, then by rank; see `workbench.metrics.call_stack`. A rank that does not answer counts
-            to the call whose turn it is, where it takes part in that.
+        A rank that does not answer counts to the call whose turn it is, if the rank takes part in that call.
         """
-        asked = [its for its in self._worlds if world in (None, its.index)]
         places = {}
-        for its in asked:
-            told = places[its.index] = await whereabouts(self._scheduler, its.index, self._worlds.members(its))
-            call, ranks = self._current.get(its.index, ({}, ()))
-            for rank, place in told.items():
+        for each in [each for each in self._worlds if world in (None, each.index)]:
+            reports = places[each.index] = await whereabouts(self._scheduler, each.index, self._worlds.members(each))
+            call, ranks = self._current.get(each.index, ({}, ()))
+            for rank, place in reports.items():
                 if place and "silent" in place and rank in ranks:
                     place.update(call)
         return places

@@ -1,4 +1,4 @@
-"""What a rank does for SPMD calls: gets ready, joins in, tells how it went, keeps the blocks that were made."""
+"""The part of a rank in SPMD calls: get ready, join in, return the outcome, and keep the blocks that were made."""
 
 from __future__ import annotations
 
@@ -53,23 +53,10 @@ def _as_data(step: Callable[P, T]) -> Callable[P, T]:
 
 
 class SpmdCalls:
-    """Answers what the head asks a rank for an SPMD call.
+    """Answers what the head asks a rank for an SPMD call, on the event loop of the worker.
 
-    Parameters
-    ----------
-    worker
-        The rank's worker, which holds the blocks; it gets the handlers.
-    context
-        The rank.
-    communicators
-        Those of the rank's SPMD thread.
-    activity
-        Counts what calls do.
-
-    Notes
-    -----
-    Runs on the worker's event loop; the function of the user, and MPI, on the rank's SPMD thread alone. So neither
-    busy task slots nor the thread level of MPI matter.
+    The function of the user, and MPI, run on the rank's SPMD thread alone. So neither busy task slots nor the thread
+    level of MPI matter.
     """
 
     def __init__(
@@ -79,7 +66,7 @@ class SpmdCalls:
         self._activity = activity
         self._calls: dict[str, SpmdCall] = {}
         self._ended = Cancelled(_REMEMBER)
-        # Of the last call, if it has succeeded here: its identity, the requests that it left, and its communicator.
+        # Of the last call, if it succeeded on this rank: its identity, the requests that it left, and its communicator.
         self._last: tuple[str, list[MPI.Request], Communicator] | None = None
         worker.handlers |= answering(
             {
@@ -91,41 +78,40 @@ class SpmdCalls:
         )
         worker.stream_handlers[protocol.END] = self.end
 
-    async def reserve(self, **asked: Unpack[protocol.Reserve]) -> protocol.Ready:
+    async def reserve(self, **request: Unpack[protocol.Reserve]) -> protocol.Ready:
         """Get ready for a call."""
-        call, keys = asked["call"], asked["keys"]
+        call, keys = request["call"], request["keys"]
         data = self._worker.data
         if missing := [key for key in keys if key not in data]:
             return {"missing": missing}
         if call in self._ended:
             raise CollectiveFailed("the call was called off")
-        ready = self._calls[call] = SpmdCall(call, asked["name"], asked["serial"], tuple(asked["ranks"]))
+        ready = self._calls[call] = SpmdCall(call, request["name"], request["serial"], tuple(request["ranks"]))
         ready.taken = {key: take(data, key) for key in keys}
         values = [ready.taken[key] for key in keys]
-        unpacking = self._context.spmd_thread.submit(_unpack, ready, asked["contents"], values)
-        told = await asyncio.wrap_future(unpacking)
-        if told:
+        unpacking = self._context.spmd_thread.submit(_unpack, ready, request["contents"], values)
+        answer = await asyncio.wrap_future(unpacking)
+        if answer:
             self._calls.pop(call, None)
-        return told
+        return answer
 
-    async def go(self, **asked: Unpack[protocol.Go]) -> protocol.Outcome:
-        """Join in; return how it went, and what was left behind, see `SpmdCall.left_behind`."""
-        call, root, limit = asked["call"], asked["root"], asked["limit"]
+    async def go(self, **request: Unpack[protocol.Go]) -> protocol.Outcome:
+        """Join in; return the outcome, and what was left behind, see `SpmdCall.left_behind`."""
+        call, root, limit = request["call"], request["root"], request["limit"]
         ready = self._calls.get(call)
         if ready is None:
             raise CollectiveFailed("the call was called off")
         try:
             with pause_periodic_callbacks(self._worker):
-                told = await asyncio.wrap_future(self._context.spmd_thread.submit(self._run, ready, root, limit))
+                return await asyncio.wrap_future(self._context.spmd_thread.submit(self._run, ready, root, limit))
         finally:
             ready.put_back(self._worker.data)
             if not ready.made:
                 self._calls.pop(call, None)
-        return told
 
-    async def settle(self, **asked: Unpack[protocol.Settle]) -> bool:
-        """Make the communicator of the last call, which has succeeded, fit for the next one; tell whether it is."""
-        settling = self._context.spmd_thread.submit(self._settle, asked["call"], asked["serial"])
+    async def settle(self, **request: Unpack[protocol.Settle]) -> bool:
+        """Make the communicator of the last call, which has succeeded, fit for the next one; return whether it is."""
+        settling = self._context.spmd_thread.submit(self._settle, request["call"], request["serial"])
         return await asyncio.wrap_future(settling)
 
     def _settle(self, call: str, serial: int) -> bool:
@@ -145,39 +131,39 @@ class SpmdCalls:
             _free(self._last[2])
             self._last = None
         with self._activity.running(ready.id, ready.name, ready.watch):
-            told = ready.run(self._communicators, functools.partial(self._of_value, ready, root, limit))
+            outcome = ready.run(self._communicators, functools.partial(self._outcome, ready, root, limit))
         if ready.comm is not None:
             self._last = ready.id, ready.left, ready.comm
-        return {**told, **ready.left_behind()}
+        return {**outcome, **ready.left_behind()}
 
-    def _of_value(self, ready: SpmdCall, root: bool, limit: int | None, value: Any) -> protocol.Outcome:
-        """Return what is told of what the function returned; blocks of it are kept for now."""
+    def _outcome(self, ready: SpmdCall, root: bool, limit: int | None, value: Any) -> protocol.Outcome:
+        """Return the outcome for the value that the function returned; blocks of it are kept for now."""
         number = ready.ranks.index(self._context.rank)
         if ready.to_blocks is None:
-            return {} if root and number else _told(value, limit)
+            return {} if root and number else _of_value(value, limit)
         ready.made = ready.to_blocks(value, number)
-        made = [told for told, _ in ready.made]
-        return {"blocks": serialize.dumps(made), "keys": [its.key for its in made]}
+        blocks = [meta for meta, _ in ready.made]
+        return {"blocks": serialize.dumps(blocks), "keys": [meta.key for meta in blocks]}
 
     async def keep(self, call: str) -> list[tuple[Key, int]]:
         """Keep the blocks that were made; return their keys, and how many bytes each has."""
-        blocks = {made.key: block for made, block in self._calls.pop(call).made}
+        blocks = {meta.key: block for meta, block in self._calls.pop(call).made}
         return list(self._worker.update_data(blocks)["nbytes"].items())
 
-    def end(self, **asked: Unpack[protocol.End]) -> None:
+    def end(self, **request: Unpack[protocol.End]) -> None:
         """Call it off, wherever it is; its communicator, if it has used one, is not used again."""
-        call = asked["call"]
-        if asked["serial"] is not None:
-            self._communicators.abandon(asked["serial"])
+        call = request["call"]
+        if request["serial"] is not None:
+            self._communicators.abandon(request["serial"])
         # The request to get ready for it may be under way, or may even come later.
         self._ended.add(call)
         if ready := self._calls.get(call):
-            ready.end(asked["reason"], asyncio.get_running_loop().call_later)
+            ready.end(request["reason"], asyncio.get_running_loop().call_later)
             if not ready.running:
                 del self._calls[call]
 
     def where(self) -> dict[str, Any] | None:
-        """Return where the call is that this rank is in; None if it is in none."""
+        """Return where this rank is in a call; None if it is in none."""
         return next((place for ready in self._calls.values() if (place := ready.where())), None)
 
 
@@ -195,8 +181,8 @@ def _unpack(ready: SpmdCall, contents: bytes, values: Sequence[Any]) -> protocol
     return {}
 
 
-def _told(value: Any, limit: int | None) -> protocol.Outcome:
-    """Return what is told of a value: how many bytes it has, and the value itself unless these are too many."""
+def _of_value(value: Any, limit: int | None) -> protocol.Outcome:
+    """Return the number of bytes of a value, and the value itself unless these are too many."""
     from distributed.protocol.serialize import to_serialize
 
     try:

@@ -240,7 +240,7 @@ class Head:
 
     async def _rest(self) -> None:
         await self.scheduler.drain_workers()
-        await asyncio.gather(self.collectives.rest(), self.cells.rest())
+        await asyncio.gather(self.collectives.rest(), self.cells.queue.rest())
         await asyncio.sleep(_FETCH)
 
     async def _watch_lease(self) -> None:

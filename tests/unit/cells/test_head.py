@@ -21,18 +21,18 @@ NOTHING: Any = None
 def cells(monkeypatch):
     """The queue of one world, with cells that are ready at once and do not end by themselves."""
     monkeypatch.setattr(room, "_REMEMBER", 0)
-    monkeypatch.setattr(room, "_PATIENCE", 0)
+    monkeypatch.setattr(room._Cell, "grace", 0)
     scheduler: Any = SimpleNamespace(stream_handlers={}, stream_comms={})
     worlds: Any = {0: ready_world()}
-    its = Cells(scheduler, worlds, NOTHING, NOTHING, lambda *_: None)
 
-    async def get_ready(cell):
-        cell.running = {0, 1}
-        cell.addresses = {0: "a", 1: "b"}
-        return {}
+    async def prepare(cell):
+        cell._engines = SimpleNamespace(given={}, generation=0)
+        cell._members.ranks = {0: "a", 1: "b"}
+        cell._ends = {rank: asyncio.get_running_loop().create_future() for rank in cell._members.ranks}
+        cell.granted.set_result({})
 
-    monkeypatch.setattr(its, "_get_ready", get_ready)
-    return its
+    monkeypatch.setattr(room._Cell, "_prepare", prepare)
+    return Cells(scheduler, worlds, NOTHING, NOTHING, lambda *_: None)
 
 
 def begin(cells: Cells, cell: str, client: str) -> Any:

@@ -75,10 +75,10 @@ def test_what_functions_that_are_called_and_methods_use_is_named_too():
 
 
 def test_a_large_value_travels_beside_the_message_and_not_within_it():
-    told = collective_rank._told(bytes(2 << 20), None)
+    told = collective_rank._of_value(bytes(2 << 20), None)
     frames = dumps(told)
 
     assert told["nbytes"] > 2 << 20
     assert max(len(frame) for frame in frames[:2]) < 1000
-    assert collective_rank._told(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
-    assert isinstance(collective_rank._told(b"small", None)["value"], bytes)
+    assert collective_rank._of_value(bytes(2 << 20), 1 << 20) == {"nbytes": told["nbytes"]}
+    assert isinstance(collective_rank._of_value(b"small", None)["value"], bytes)

@@ -61,8 +61,12 @@ class _Rank:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    for module, name in ((head_call, "_GRACE"), (head_call, "_WHERE_STUCK"), (broadcast_head, "_GRACE")):
-        monkeypatch.setattr(module, name, 0.01)
+    for owner, name in (
+        (head_call.CollectiveCall, "grace"),
+        (head_call, "_WHERE_STUCK"),
+        (broadcast_head._Part, "grace"),
+    ):
+        monkeypatch.setattr(owner, name, 0.01)
 
 
 def prepare(scheduler: Any, world: Any, deadline: float) -> head_call.CollectiveCall:
