@@ -49,7 +49,7 @@ def _start(ranks: int = 2, timeout: float = DEADLINE) -> MPICluster:
 def test_no_mpiexec() -> None:
     with (
         dask.config.set({"workbench.mpi.mpiexec": "/nowhere/mpiexec"}),
-        pytest.raises(StartError, match=r"'/nowhere/mpiexec', which cannot be run.*Name an mpiexec"),
+        pytest.raises(StartError, match=r"'/nowhere/mpiexec', which is not an executable.*Set it to the path"),
     ):
         _start()
 

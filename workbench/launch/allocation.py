@@ -1,16 +1,17 @@
-"""The allocation that this process is in: the job of a batch scheduler, with its nodes."""
+"""The allocation that this process runs in: the job of a batch scheduler, with its nodes."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from workbench.errors import LaunchError
+from workbench.text import count
 
 
 @dataclass(frozen=True)
@@ -20,93 +21,95 @@ class Allocation:
     scheduler: str
     """``slurm`` or ``pbs``."""
     job: str
-    """Its id."""
+    """Id of the job."""
     nodes: tuple[str, ...]
-    """Names of its nodes, the first one first."""
+    """Names of the nodes, the first one first."""
     slots: tuple[int, ...]
-    """Ranks that each node is meant for, in the same order; 0 where the scheduler does not say."""
+    """Ranks that the scheduler intends for each node, in the same order; 0 where the scheduler does not report them."""
 
     @property
     def leaves_this_host(self) -> bool:
-        """Whether it has another node than the one that this process is on."""
+        """Whether the allocation has a node other than this host."""
         return any(_short(node) not in _names_of_this_host() for node in self.nodes)
 
     @property
     def describe(self) -> str:
-        """What it is, in words."""
+        """Scheduler, job and nodes as text."""
         title = {"slurm": "SLURM", "pbs": "PBS"}[self.scheduler]
-        many = f"{len(self.nodes)} nodes" if len(self.nodes) > 1 else "1 node"
-        return f"{title} job {self.job} ({many}: {', '.join(self.nodes[:4])}{', ...' if len(self.nodes) > 4 else ''})"
+        names = ", ".join(self.nodes[:4]) + (", ..." if len(self.nodes) > 4 else "")
+        return f"{title} job {self.job} ({count(len(self.nodes), 'node')}: {names})"
 
 
 def current_allocation(environment: Mapping[str, str] | None = None) -> Allocation | None:
-    """Return the allocation that the variables of a process tell, or None outside of any.
+    """Return the allocation that a process's variables describe, or None outside of an allocation.
 
     Raises
     ------
     LaunchError
-        If they tell of one whose nodes cannot be read.
+        If the variables describe an allocation whose nodes cannot be read.
     """
-    given = os.environ if environment is None else environment
-    if job := given.get("SLURM_JOB_ID"):
-        nodes = tuple(expand(given.get("SLURM_JOB_NODELIST") or given.get("SLURM_NODELIST") or ""))
-        slots = _slurm_slots(given.get("SLURM_TASKS_PER_NODE", ""))
+    variables = os.environ if environment is None else environment
+    if job := variables.get("SLURM_JOB_ID"):
+        nodes = tuple(expand(variables.get("SLURM_JOB_NODELIST") or variables.get("SLURM_NODELIST") or ""))
+        slots = _slurm_slots(variables.get("SLURM_TASKS_PER_NODE", ""))
         return Allocation("slurm", job, nodes, slots if len(slots) == len(nodes) else (0,) * len(nodes))
-    if job := given.get("PBS_JOBID"):
-        return Allocation("pbs", job, *_pbs_nodes(job, given.get("PBS_NODEFILE")))
+    if job := variables.get("PBS_JOBID"):
+        return Allocation("pbs", job, *_pbs_nodes(job, variables.get("PBS_NODEFILE")))
     return None
 
 
-def allocation_hint(asked: str | None, taken: str) -> str:
-    """Return what to tell somebody inside an allocation whose cluster goes elsewhere unasked; else nothing.
+def allocation_hint(requested: str | None, chosen: str) -> str:
+    """Return a hint for a user inside an allocation that the new cluster does not use by default, else an empty string.
 
     Parameters
     ----------
-    asked
-        The scheduler that was asked for; None: none.
-    taken
-        The one that was taken.
+    requested
+        The scheduler in the user's request; None: none.
+    chosen
+        The scheduler that starts the cluster.
     """
-    if asked not in (None, "auto") or taken == "here":
+    if requested not in (None, "auto") or chosen == "here":
         return ""
     try:
-        around = current_allocation()
+        allocation = current_allocation()
     except LaunchError:
-        around = None  # a hint is no reason to fail
-    if around is None:
+        allocation = None  # a hint is no reason to fail
+    if allocation is None:
         return ""
-    how = "in a job of its own" if taken != "local" else "on this host alone"
-    return f"this process is inside {around.describe}; the cluster starts {how}. To use that job: --scheduler here"
+    target = "in a job of its own" if chosen != "local" else "on this host alone"
+    return (
+        f"this process is inside {allocation.describe}; the cluster starts {target}. To use that job: --scheduler here"
+    )
 
 
 def memory_of_rank(threads: int) -> int | None:
-    """Return the memory in bytes that the enclosing job of SLURM has for each rank, or None if it does not say."""
+    """Return the bytes of memory per rank in the enclosing SLURM job, or None where SLURM sets no limit per core."""
     if per_core := os.environ.get("SLURM_MEM_PER_CPU", "").strip():
         return int(per_core) * threads * 2**20 if per_core.isdigit() else None
     return None
 
 
 def memory_of_node() -> int | None:
-    """Return the memory in bytes that the enclosing job of SLURM has on this node, or None if it does not say."""
+    """Return the bytes of memory of the enclosing SLURM job on this node, or None if SLURM sets no such limit."""
     per_node = os.environ.get("SLURM_MEM_PER_NODE", "").strip()
     return int(per_node) * 2**20 if per_node.isdigit() and int(per_node) else None
 
 
 def peers() -> list[str]:
     """Return the names of the other nodes of this process's allocation."""
-    around = current_allocation()
-    here = _names_of_this_host()
-    return [] if around is None else [node for node in around.nodes if _short(node) not in here]
+    allocation = current_allocation()
+    own_names = _names_of_this_host()
+    return [] if allocation is None else [node for node in allocation.nodes if _short(node) not in own_names]
 
 
 def _names_of_this_host() -> set[str]:
-    # SLURM may call a node otherwise than the node calls itself; on a login node the variable is not set.
+    # SLURM's name of a node may differ from the host name; on a login node the variable is not set.
     name = socket.gethostname()
     return {_short(name), _short(os.environ.get("SLURMD_NODENAME", name))}
 
 
 def _short(host: str) -> str:
-    """Return a host's name without its domain, which one names it with and another without."""
+    """Return the name of a host without the domain, which some sources include and others omit."""
     return host if host.replace(".", "").isdigit() else host.partition(".")[0]
 
 
@@ -123,27 +126,27 @@ def expand(nodes: str) -> Iterator[str]:
 
 
 def _expand_one(part: str) -> Iterator[str]:
-    before, bracket, rest = part.partition("[")
+    prefix, bracket, rest = part.partition("[")
     if not bracket:
         yield part
         return
-    inside, _, after = rest.partition("]")
-    for numbers in inside.split(","):
+    ranges, _, suffix = rest.partition("]")
+    for numbers in ranges.split(","):
         first, _, last = numbers.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
             raise LaunchError(
-                f"the list of nodes {part!r} cannot be read, which SLURM has given to this job.",
+                f"the node list {part!r} of this SLURM job cannot be read.",
                 hint="Unset SLURM_JOB_ID to start outside of the job.",
             )
         for number in range(int(first), int(last or first) + 1):
-            for end in _expand_one(after):
-                yield f"{before}{number:0{len(first)}d}{end}"
+            for end in _expand_one(suffix):
+                yield f"{prefix}{number:0{len(first)}d}{end}"
 
 
 def _slurm_slots(text: str) -> tuple[int, ...]:
     """Return 2, 2, 2, 1 for ``2(x3),1``."""
-    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    return tuple(int(tasks) for tasks, times in found for _ in range(int(times or 1)))
+    groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return tuple(int(tasks) for tasks, repeats in groups for _ in range(int(repeats or 1)))
 
 
 def _pbs_nodes(job: str, path: str | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -153,10 +156,10 @@ def _pbs_nodes(job: str, path: str | None) -> tuple[tuple[str, ...], tuple[int, 
         lines = Path(path).read_text(encoding="utf-8").split()
     except OSError as error:
         raise LaunchError(
-            f"PBS job {job}: its list of nodes cannot be read ({error}). PBS keeps it on the job's first node.",
-            hint="Start the cluster there, or unset PBS_JOBID and PBS_NODEFILE if this is not inside of that job.",
+            f"the node list of PBS job {job} cannot be read ({error}). PBS keeps the list on the job's first node.",
+            hint="Start the cluster on that node. If this process is not inside the job, unset PBS_JOBID and "
+            "PBS_NODEFILE.",
         ) from error
-    # A node may come in several runs of lines, one for each of its chunks.
-    order = list(dict.fromkeys(lines))
-    counts = {node: sum(1 for _ in group) for node, group in groupby(sorted(lines))}
-    return tuple(order), tuple(counts[node] for node in order)
+    # The lines of a node need not be adjacent: each chunk writes its own.
+    ranks = Counter(lines)
+    return tuple(ranks), tuple(ranks.values())

@@ -1,4 +1,4 @@
-"""What launchers of batch schedulers share: one command hands a script over, and what is refused is taken back."""
+"""Base of the launchers for batch schedulers: one command submits a script, and a failed submission is withdrawn."""
 
 from __future__ import annotations
 
@@ -18,62 +18,64 @@ from workbench.launch.script import write_script
 
 @dataclass(frozen=True)
 class Submission:
-    """A command that hands a script over."""
+    """A command that submits a script."""
 
     argv: tuple[str, ...]
-    """Its words."""
+    """The command line."""
     environment: dict[str, str]
-    """Its variables, which the job inherits."""
+    """Variables of the command, which the job inherits."""
     removed: Sequence[str]
-    """Names of variables that were left out of them."""
+    """Names of variables that were removed from `environment`."""
     directory: Path
-    """Its working directory."""
+    """Working directory of the command."""
 
 
 class BatchLauncher(Launcher):
     """Submits scripts to a scheduler whose jobs wait in a queue."""
 
     def node_settings(self, resources: Resources) -> NodeSettings:
-        """Return what the site's settings say of the nodes."""
-        its = site(self.name, resources.preset)
-        return NodeSettings(its.interface, its.local_directory)
+        """Return the site's settings for nodes."""
+        settings = site(self.name, resources.preset)
+        return NodeSettings(settings.interface, settings.local_directory)
 
     def submit(self, spec: JobSpec) -> str:
-        """Write the script, hand it over and return the job's id; what is refused is taken back."""
+        """Write the script, submit it and return the job's id; a failed submission is withdrawn."""
         text = self.script(spec)
-        how = self.submission(spec, text)
-        write_script(spec, text, how.removed)
+        submission = self.submission(spec, text)
+        write_script(spec, text, submission.removed)
         try:
-            answer = command.submit(how.argv, spec.receipt, environment=how.environment, directory=how.directory)
+            answer = command.submit(
+                submission.argv, spec.receipt, environment=submission.environment, directory=submission.directory
+            )
         except SchedulerTimeout:
             self._withdraw(spec)
             raise
         job = self.receipt(answer.out)
         if answer.code == 0 and job is None:
-            # Something between the command and its output has swallowed the id, or the disk is full.
+            # A wrapper of the command did not print the id, or the disk is full.
             job = self.find(spec.identity, spec.name)
         if answer.code == 0 and job is not None:
             return job
         self._withdraw(spec)
         if answer.code and not self.may_have_been_taken(answer):
-            # Without it nobody looks for a job that never was.
+            # Without a receipt no process searches for a job that does not exist.
             spec.receipt.unlink(missing_ok=True)
         raise self.refusal(answer, spec)
 
     def _withdraw(self, spec: JobSpec) -> None:
-        # Taken after all, although it was said otherwise or too late.
+        # The scheduler may have accepted the job although the command reported an error or timed out.
         with suppress(OSError, LaunchError):
             if job := self.receipt(spec.receipt.read_text(encoding="utf-8", errors="replace")):
                 self.cancel(job)
 
     @abc.abstractmethod
     def submission(self, spec: JobSpec, text: str) -> Submission:
-        """Return the command that hands over the script with this text, once it is in its file."""
+        """Return the command that submits the script with this text, after the script was written to its file."""
 
     def may_have_been_taken(self, answer: command.Answer) -> bool:
-        """Tell whether the job may have been taken although the command says otherwise."""
+        """Return whether the scheduler may have accepted the job although the command failed."""
         return False
 
     @abc.abstractmethod
     def refusal(self, answer: command.Answer, spec: JobSpec) -> LaunchError:
-        """Return the error that says in one sentence why a job was not taken."""
+        """Return the error that explains in one sentence why the scheduler rejected a job."""

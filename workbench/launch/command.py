@@ -1,4 +1,4 @@
-"""Where a scheduler's commands are run, each with a deadline; what they print is parsed elsewhere."""
+"""The commands of schedulers, each run with a deadline; other modules parse the output."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has answered."""
+    """Exit code and output of a command."""
 
     code: int
-    """Its exit code."""
+    """Exit code."""
     out: str
-    """Its standard output."""
+    """Standard output."""
     err: str
-    """Its standard error."""
+    """Standard error."""
 
     @property
     def describe(self) -> str:
-        """The last line that tells something, of errors first."""
+        """The last line that is not empty, else the exit code; standard output comes after standard error."""
         lines = [line.strip() for line in (*self.err.splitlines(), *self.out.splitlines()) if line.strip()]
-        return lines[-1] if lines else f"exit code {self.code} without a word"
+        return lines[-1] if lines else f"exit code {self.code} and no output"
 
 
-_until: ContextVar[float] = ContextVar("until", default=math.inf)
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
 
 
 @contextlib.contextmanager
 def answering_within(seconds: float) -> Iterator[None]:
-    """Have all questions that this thread asks meanwhile take no more than so many seconds together."""
-    before = _until.set(time.monotonic() + seconds)
+    """Limit the total time of all `ask` calls of this thread in the context."""
+    token = _deadline.set(time.monotonic() + seconds)
     try:
         yield
     finally:
-        _until.reset(before)
+        _deadline.reset(token)
 
 
 def _logged(run: Callable[Concatenate[Sequence[str], P], Answer]) -> Callable[Concatenate[Sequence[str], P], Answer]:
-    """Have the command line, and what is answered, in the log at level debug."""
+    """Write the command line and the answer to the debug log."""
 
     @functools.wraps(run)
     def logged(argv: Sequence[str], /, *args: P.args, **options: P.kwargs) -> Answer:
         if not debug_log.is_written("scheduler"):
             return run(argv, *args, **options)
-        line, began = shlex.join(argv), time.monotonic()
+        line, started = shlex.join(argv), time.monotonic()
         try:
             answer = run(argv, *args, **options)
         except LaunchError as error:
-            debug_log.write("scheduler", "%s: failed after %.3f s: %s", line, time.monotonic() - began, error)
+            debug_log.write("scheduler", "%s: failed after %.3f s: %s", line, time.monotonic() - started, error)
             raise
         # Errors first: a long output is cut.
-        words = {"err": answer.err.strip(), "out": answer.out.strip()}
-        said = "".join(f"; {name}: {text}" for name, text in words.items() if text)
+        streams = {"err": answer.err.strip(), "out": answer.out.strip()}
+        output = "".join(f"; {name}: {text}" for name, text in streams.items() if text)
         debug_log.write(
-            "scheduler", "%s: exit code %d after %.3f s%s", line, answer.code, time.monotonic() - began, said
+            "scheduler", "%s: exit code %d after %.3f s%s", line, answer.code, time.monotonic() - started, output
         )
         return answer
 
@@ -80,49 +80,49 @@ def _logged(run: Callable[Concatenate[Sequence[str], P], Answer]) -> Callable[Co
 
 @_logged
 def ask(argv: Sequence[str], *, environment: Mapping[str, str] | None = None, within: float | None = None) -> Answer:
-    """Run a command of a scheduler and return what it answers.
+    """Run a command of a scheduler and return the answer.
 
     Parameters
     ----------
     argv
-        Words of the command line.
+        The command line.
     environment
-        Its variables; None: those of this process.
+        Variables of the command; None: those of this process.
     within
-        Seconds for it to answer, at most; None: ``workbench.scheduler-timeout``.
+        Most seconds for the answer; None: ``workbench.scheduler-timeout``.
 
     Raises
     ------
     SchedulerTimeout
-        If it does not answer in time.
+        If the command does not end in time.
     LaunchError
-        If there is no such command.
+        If the command does not exist.
     """
-    timeout = min(config.seconds("scheduler-timeout"), within or math.inf, max(_until.get() - time.monotonic(), 0.0))
+    timeout = min(config.seconds("scheduler-timeout"), within or math.inf, max(_deadline.get() - time.monotonic(), 0.0))
     if not timeout:
-        raise _silent(argv, timeout)  # what was asked before has taken all the time
+        raise _timed_out(argv, timeout)  # earlier commands used up the time of `answering_within`
     try:
-        done = subprocess.run(
-            argv, env=_plain(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=timeout, check=False,
+        completed = subprocess.run(
+            argv, env=_with_plain_output(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=timeout, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise _silent(argv, timeout) from error
+        raise _timed_out(argv, timeout) from error
     except OSError as error:
         raise LaunchError(f"cannot run {argv[0]}: {error}.", hint="Is this a host of the scheduler?") from error
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return Answer(completed.returncode, completed.stdout, completed.stderr)
 
 
 @_logged
 def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str], directory: Path) -> Answer:
-    """Run a command that submits a job, so that its answer is on disk whatever becomes of this process.
+    """Run a command that submits a job, with the answer on disk even if this process is killed.
 
     Parameters
     ----------
     argv
-        Words of the command line.
+        The command line.
     receipt
-        File that takes standard output: the job's id. It is locked (``flock``) until the command has ended, see
+        File for the standard output, the job's id. The file is locked (``flock``) until the command has ended; see
         `settled`.
     environment, directory
         Variables and working directory of the command, which jobs inherit.
@@ -130,10 +130,10 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
     Raises
     ------
     SchedulerTimeout
-        If it does not answer in time; it was ended, but the scheduler may have taken the job all the same: what it
-        said until then is in `receipt`.
+        If the command does not end in time. It is killed, but the scheduler may have accepted the job: `receipt` has
+        the output until then.
     LaunchError
-        If there is no such command.
+        If the command does not exist.
     """
     timeout = config.seconds("submit-timeout")
     try:
@@ -142,12 +142,12 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
         raise LaunchError(
             f"cannot write {receipt}: {error.strerror}.", hint="Check its folder and your quota."
         ) from error
-    # Read by this descriptor too: the folder may be removed meanwhile by somebody who stops the cluster.
+    # Read through the same descriptor, since a `stop` may remove the folder in the meantime.
     with file:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            # A session of its own: a signal that ends this process, or the terminal's Ctrl-C, leaves it alone.
+            # In a separate session neither Ctrl-C nor a signal that ends this process reaches the command.
             process = subprocess.Popen(
                 argv, env=dict(environment), cwd=directory, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
@@ -161,31 +161,31 @@ def submit(argv: Sequence[str], receipt: Path, *, environment: Mapping[str, str]
         except subprocess.TimeoutExpired as error:
             process.kill()
             process.communicate()
-            raise _silent(argv, timeout) from error
+            raise _timed_out(argv, timeout) from error
         file.seek(0)
         return Answer(process.returncode, file.read().decode(errors="replace"), errors)
 
 
 def settled(receipt: Path) -> bool:
-    """Tell whether no command is about to write `receipt`."""
+    """Return whether no command will write `receipt` any more."""
     try:
         with open(receipt, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        pass  # there is none, or the file system has no locks
+        pass  # the file does not exist, or the file system has no locks
     return True
 
 
-def _plain(environment: Mapping[str, str] | None) -> dict[str, str]:
-    # Words in another language, or times in another form, could not be read. Only here: jobs inherit what submits them.
+def _with_plain_output(environment: Mapping[str, str] | None) -> dict[str, str]:
+    # The parsers read English and standard times. `submit` does not set these variables, since jobs would inherit them.
     return {**(os.environ if environment is None else environment), "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
-def _silent(argv: Sequence[str], timeout: float) -> SchedulerTimeout:
+def _timed_out(argv: Sequence[str], timeout: float) -> SchedulerTimeout:
     return SchedulerTimeout(
         f"{argv[0]} did not answer within {timeout:.3g} s.",
-        hint="The scheduler is down or busy: try again, or allow more time in the settings workbench.scheduler-timeout "
-        "and workbench.submit-timeout.",
+        hint="The scheduler is down or busy: try again, or increase workbench.scheduler-timeout and "
+        "workbench.submit-timeout.",
     )

@@ -1,9 +1,8 @@
-"""What a new job must not inherit: the identity of a job, step or rank around it.
+"""Variables that a new job must not inherit: the identity of an enclosing job, step or rank.
 
-A kernel often runs inside a batch job, a ``srun`` step or under ``mpiexec``. An MPI world started from it
-with the variables of that surrounding would take itself for a part of it and join it, hang or abort. So
-the identity goes, by this explicit list, and the settings of the user (``SLURM_CONF``, ``SBATCH_ACCOUNT``,
-``OMPI_MCA_btl`` and so on) stay.
+A kernel often runs inside a batch job, a ``srun`` step or under ``mpiexec``. An MPI world that inherits these
+variables joins the enclosing job, hangs or aborts. This explicit list removes them; the settings of the user
+(``SLURM_CONF``, ``SBATCH_ACCOUNT``, ``OMPI_MCA_btl`` and so on) stay.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _JOB_PREFIXES = (
     "SLURM_CPUS_",
     "SLURM_GPUS",
     "SLURM_TRES_PER_",
-    # of PBS
+    # PBS: of the job
     "PBS_JOB",
 )
 _JOB_NAMES = frozenset(
@@ -92,7 +91,7 @@ _RANK_NAMES = frozenset(
         "OMPI_WORLD_LOCAL_SIZE",
         "OMPI_WORLD_SIZE",
         "PRTE_LAUNCHED",
-        # ... which tell a rank that the files of settings have been read for it
+        # ... by which a rank skips reading the parameter files
         "OPAL_USER_PARAMS_GIVEN",
         "PMIX_PARAM_FILE_PASSED",
         # Hydra (MPICH, Intel MPI)
@@ -105,14 +104,14 @@ _RANK_NAMES = frozenset(
         "PBS_NODENUM",
         "PBS_TASKNUM",
         "PBS_VNODENUM",
-        # the guard of the world around
+        # the guard of the enclosing world
         "WORKBENCH_GUARD",
     }
 )
 
 
 def scrub(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Take the identity of an enclosing job, step or rank out of an environment.
+    """Remove the identity of an enclosing job, step or rank from an environment.
 
     Parameters
     ----------
@@ -124,7 +123,7 @@ def scrub(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     kept : dict of str to str
         The variables for the new job.
     removed : list of str
-        Names of those left out, sorted, to be logged.
+        Names of the removed variables, sorted, for the log.
 
     Examples
     --------
@@ -135,7 +134,7 @@ def scrub(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
 
 def scrub_rank(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Take the identity of an enclosing step or rank out of an environment, and leave that of the job; as `scrub`.
+    """Remove the identity of an enclosing step or rank from an environment, but not that of the job; as `scrub`.
 
     Examples
     --------

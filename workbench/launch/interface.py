@@ -1,4 +1,4 @@
-"""The promise of a launcher: from a job's description to a job, and back to its state."""
+"""The interface of a launcher: a job's description, the job's states, and the operations on jobs."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from workbench.launch.options import Resources
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job that holds a head and its world, or one more world; a value, validated where it is made."""
+    """One job with a head and its world, or with one more world; validated where it is made."""
 
     name: str
     """The cluster's name."""
     ranks: int
     """Size of the MPI world."""
     threads: int
-    """Threads of every rank."""
+    """Threads per rank."""
     memory: int | None
-    """Memory of a rank in bytes; None: whatever its node gives."""
+    """Memory of a rank in bytes; None: no request, the node's default."""
     command: tuple[str, ...]
-    """What the job runs, once, on its first node: the head."""
+    """Command line of the job, which runs once, on the first node: the head."""
     log: Path
-    """File that takes the job's output."""
+    """File for the job's output."""
     script: Path
-    """File that takes the job's script."""
+    """File for the job's script."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that the script sets, in order."""
     resources: Resources = field(default_factory=Resources)
-    """What the job asks the scheduler for."""
+    """Resources that the job requests from the scheduler."""
     directory: Path = Path("/")
-    """Folder that the job runs in."""
+    """Working directory of the job."""
 
     identity: str = ""
-    """Words by which the job can be told from all others, where the scheduler keeps such."""
+    """Unique text that the scheduler keeps as the job's comment or in the job's name, where it can."""
 
     @property
     def receipt(self) -> Path:
-        """File that takes what the scheduler answers to the submission: the job's id."""
+        """File for the scheduler's answer to the submission: the job's id."""
         return self.script.with_suffix(".job")
 
 
 class JobState(enum.Enum):
-    """What a scheduler says of a job. `UNKNOWN` is never taken for an end."""
+    """State of a job as its scheduler reports it. `UNKNOWN` never means that the job has ended."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -59,53 +59,53 @@ class JobState(enum.Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether the job has ended for good; it never runs again."""
+        """Whether the job has ended and will never run again."""
         return self in (JobState.DONE, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT)
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What a scheduler tells of a job."""
+    """Status of a job as its scheduler reports it."""
 
     state: JobState
-    """Its state."""
+    """State of the job."""
     reason: str = ""
-    """Why it waits, or how it has ended, in words."""
+    """Why the job waits, or how it ended, as text."""
     start: float | None = None
-    """When it started, or is expected to, in seconds since the epoch; None: the scheduler does not say."""
+    """Actual or expected start, in seconds since the epoch; None: unknown."""
     end: float | None = None
-    """When the scheduler will end it, or it has ended, in seconds since the epoch."""
+    """Actual or scheduled end, in seconds since the epoch; None: unknown."""
     nodes: str = ""
-    """Its nodes, as the scheduler writes them: ``n[1-4]``."""
+    """The nodes as the scheduler writes them: ``n[1-4]``."""
     unknown_to_scheduler: bool = False
-    """Whether the scheduler answers, and does not know the job (any more): it cannot run, how it ended is unknown."""
+    """Whether the scheduler answers but does not know the job: the job cannot run, and how it ended is unknown."""
     hopeless: bool = False
-    """Whether it waits, and the scheduler has found that it can never start."""
+    """Whether the job is queued, and the scheduler reports that the job can never start."""
     label: str = field(default="", compare=False)
-    """Comment or name by which the scheduler knows the job: another scheduler gives its number to another job."""
+    """Comment or name of the job, which identifies it: two schedulers can use the same number."""
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of the job runs or will run."""
+        """Whether no part of the job runs or will run."""
         return self.state.ended or self.unknown_to_scheduler
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What a site says of its nodes; None: nothing."""
+    """A site's settings for nodes; None: not set."""
 
     interface: str | None = None
     """Network interface that head and ranks bind."""
     local_directory: str | None = None
-    """Folder for what ranks write to disk."""
+    """Folder for data that ranks spill to disk."""
 
 
 UNKNOWN = JobStatus(JobState.UNKNOWN)
-"""What is said of a job while its scheduler does not answer, or what it answers cannot be read."""
+"""Status of a job whose scheduler does not answer, or whose answer cannot be read."""
 
 
 def scheduler_is_silent(scheduler: str, error: Exception) -> JobStatus:
-    """Return what is known of a job while its scheduler does not answer: nothing, and why."""
+    """Return the status of a job while its scheduler does not answer: unknown, with the reason."""
     return JobStatus(JobState.UNKNOWN, f"{scheduler} does not answer ({str(error).partition('. ')[0]})")
 
 
@@ -114,81 +114,81 @@ class Launcher(abc.ABC):
 
     Notes
     -----
-    A launcher holds no state of its jobs: a job id is all it takes, so that any process of the user can
-    ask for and cancel the jobs of another.
+    A launcher holds no state of jobs and identifies a job by its id alone, so that any process of the user can query
+    and cancel the jobs of another.
     """
 
     name: str
-    """What ``--scheduler`` calls it."""
+    """Value of ``--scheduler``."""
     batch = True
-    """Whether its jobs wait in a queue, have a walltime, and may run on another host than this."""
+    """Whether jobs wait in a queue, have a walltime, and may run on another host."""
 
     @abc.abstractmethod
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
-        """Return the resources that a job asks for: what was given, and for what was not the site's settings.
+        """Return the resources that a job requests: those of the user, completed by the site's settings.
 
         Raises
         ------
         InvalidRequest
-            If the scheduler cannot express what is asked for.
+            If the scheduler cannot express a resource.
         """
 
     @abc.abstractmethod
     def script(self, spec: JobSpec) -> str:
-        """Return the text of the job's script: exactly what `submit` hands over."""
+        """Return the text of the script that `submit` submits."""
 
     @abc.abstractmethod
     def submit(self, spec: JobSpec) -> str:
-        """Start the job and return its id, once the scheduler has taken it.
+        """Submit the job and return its id, after the scheduler has accepted the job.
 
         Notes
         -----
-        The id is in ``spec.receipt`` even if this process is killed meanwhile; see `receipt`.
+        The id is in ``spec.receipt`` even if this process is killed in the meantime; see `receipt`.
 
         Raises
         ------
         LaunchError
-            If it was not taken; nothing is left behind.
+            If the scheduler rejects the job; nothing is left behind.
         """
 
     @abc.abstractmethod
     def receipt(self, text: str) -> str | None:
-        """Return the job id in what the scheduler answered to a submission, or None if it has none."""
+        """Return the job id in the scheduler's answer to a submission, or None if the answer has none."""
 
     @abc.abstractmethod
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the status of each job, asked for at once. Nothing is raised: what cannot be told is `UNKNOWN`."""
+        """Return the status of each job with one query. No error is raised: a status that is not known is `UNKNOWN`."""
 
     @abc.abstractmethod
     def cancel(self, job: str) -> None:
-        """End a job and all its processes, in whatever state it is; one that has ended already is no error.
+        """End a job and all its processes in any state; a job that has already ended is no error.
 
         Raises
         ------
         LaunchError
-            If the scheduler does not take it.
+            If the scheduler does not cancel the job.
         """
 
     def node_settings(self, resources: Resources) -> NodeSettings:
-        """Return what the site's settings say of the nodes of a job."""
+        """Return the site's settings for the nodes of a job."""
         return NodeSettings()
 
     def system(self) -> str | None:
-        """Return the identity of the system whose scheduler answers here, or None if that is not known.
+        """Return the identity of the system whose scheduler answers here, or None if the identity is not known.
 
         Notes
         -----
-        It is empty where the ids of jobs name their system.
+        The identity is empty where the ids of jobs name their system.
         """
         return ""
 
     def find(self, identity: str, name: str) -> str | None:
-        """Return the id of a job that was submitted, but whose id was never heard, or None if there is none.
+        """Return the id of a job whose submission did not return an id, or None if no such job exists.
 
         Parameters
         ----------
         identity, name
-            As of its `JobSpec`.
+            As in the job's `JobSpec`.
 
         Raises
         ------
@@ -198,5 +198,5 @@ class Launcher(abc.ABC):
         return None
 
     def test_only(self, spec: JobSpec) -> str:
-        """Return what the scheduler says of the job without taking it; empty where it cannot be asked."""
+        """Return the scheduler's validation of the job without submitting it; empty where there is no such query."""
         return ""

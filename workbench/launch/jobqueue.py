@@ -1,4 +1,4 @@
-"""What a centre's (or user's) ``jobqueue.yaml`` says of a scheduler: dask-jobqueue's configuration, read once, checked.
+"""The settings of a site or user in ``jobqueue.yaml``: dask-jobqueue's configuration, read once and checked.
 
 Only this module imports dask-jobqueue, inside its functions.
 """
@@ -23,9 +23,9 @@ from workbench.launch.options import Resources
 from workbench.launch.walltime import site_walltime, walltime
 from workbench.text import count
 
-# Sections of dask-jobqueue's own, each for one scheduler: all others are presets.
+# dask-jobqueue's own sections, one per scheduler; all others are presets.
 _SCHEDULERS = ("htcondor", "local", "lsf", "moab", "oar", "pbs", "sge", "slurm")
-# Section that a header is made of, for a moment, in one thread.
+# Prefix of the temporary section from which one thread makes a header.
 _SCRATCH = "workbench-header-"
 
 
@@ -40,40 +40,40 @@ class Site:
     account: str | None
     """Account or project."""
     walltime: str | None
-    """Walltime, as it is written there."""
+    """Walltime as written in the section."""
     memory: int | None
     """Memory of a node in bytes."""
     interface: str | None
-    """Network interface that nodes talk by."""
+    """Network interface between nodes."""
     local_directory: str | None
-    """Folder on each node for what is spilled."""
+    """Folder on each node for spilled data."""
     shebang: str
     """First line of scripts."""
     prologue: tuple[str, ...]
-    """Lines of scripts that run ahead of the command."""
+    """Lines of scripts before the command."""
     extra: tuple[str, ...]
     """Directives, without the prefix ``#SBATCH`` or ``#PBS``."""
     skip: tuple[str, ...]
-    """Directives to leave out, as they are written there."""
+    """Directives to omit, as written in the section."""
     resource_spec: str | None
-    """PBS: what ``-l`` asks for."""
+    """PBS: value of ``-l``."""
 
 
 def site(scheduler: str, preset: str | None = None) -> Site:
-    """Return the settings for `scheduler`, those of `preset` ahead of the scheduler's own.
+    """Return the settings for `scheduler`; those of `preset` have priority over the scheduler's own.
 
     Parameters
     ----------
     scheduler
         ``slurm`` or ``pbs``.
     preset
-        Name of a section of ``jobqueue.yaml``; None: the scheduler's own. Keys that it lacks are taken from the
-        scheduler's own section; ``null`` counts as set.
+        Name of a section of ``jobqueue.yaml``; None: the scheduler's own. The scheduler's own section gives the keys
+        that the preset does not have; ``null`` counts as set.
 
     Raises
     ------
     InvalidRequest
-        If there is no such preset, it is another scheduler's section, or a value is of the wrong kind.
+        If the preset does not exist or is another scheduler's section, or if a value has the wrong type.
     """
     sections = _sections()
     name = scheduler
@@ -88,7 +88,7 @@ def site(scheduler: str, preset: str | None = None) -> Site:
                 "scheduler.",
             )
         name = preset
-    layers = [dict(sections[one]) for one in dict.fromkeys((name, scheduler)) if isinstance(sections.get(one), Mapping)]
+    layers = [dict(sections[key]) for key in dict.fromkeys((name, scheduler)) if isinstance(sections.get(key), Mapping)]
     read = _Reader(name, layers)
     return Site(
         section=name,
@@ -107,39 +107,39 @@ def site(scheduler: str, preset: str | None = None) -> Site:
 
 
 def presets() -> list[str]:
-    """Return the names that `site` takes for a preset, sorted."""
+    """Return the names of all presets, sorted."""
     return _presets(_sections())
 
 
 def fill(resources: Resources, site: Site, *, ranks: int, minute: int) -> Resources:
-    """Return what a job asks for, with the site's settings where nothing was given, and a geometry that is whole.
+    """Return the requested resources, completed by the site's settings and with a complete geometry.
 
     Parameters
     ----------
     resources
-        What was given. A walltime may still be text: `walltime` reads it, a number is seconds.
+        The user's request. A walltime may be text for `walltime`, or seconds.
     site
-        Gives queue, account and walltime.
+        The source of queue, account and walltime.
     ranks
         Size of the world.
     minute
-        Seconds that a bare number of the site's walltime counts: 60 in SLURM, 1 in PBS.
+        Seconds per unit of a bare number in the site's walltime: 60 in SLURM, 1 in PBS.
 
     Raises
     ------
     InvalidRequest
-        If the nodes do not hold so many ranks, or there are more nodes than ranks.
+        If the nodes cannot hold all ranks, or if there are more nodes than ranks.
     """
-    nodes, each = resources.nodes, resources.ranks_per_node
-    if nodes is None and each is not None:
-        nodes = math.ceil(ranks / each)
-    elif nodes is not None and each is None:
-        each = math.ceil(ranks / nodes)
-    if nodes is not None and each is not None and not (nodes <= ranks <= nodes * each):
+    nodes, per_node = resources.nodes, resources.ranks_per_node
+    if nodes is None and per_node is not None:
+        nodes = math.ceil(ranks / per_node)
+    elif nodes is not None and per_node is None:
+        per_node = math.ceil(ranks / nodes)
+    if nodes is not None and per_node is not None and not (nodes <= ranks <= nodes * per_node):
         raise InvalidRequest(
-            f"--nodes {nodes} with --ranks-per-node {each} for {count(ranks, 'rank')}: every node has to get a rank, "
-            f"and they have to hold them all. {count(ranks, 'rank')} with {each} on a node take "
-            f"{count(math.ceil(ranks / each), 'node')}.",
+            f"--nodes {nodes} with --ranks-per-node {per_node} is not valid for {count(ranks, 'rank')}: each node "
+            f"needs at least one rank, and the nodes must hold all ranks. {count(ranks, 'rank')} with {per_node} per "
+            f"node need {count(math.ceil(ranks / per_node), 'node')}.",
             option="nodes",
             given=nodes,
         )
@@ -149,7 +149,7 @@ def fill(resources: Resources, site: Site, *, ranks: int, minute: int) -> Resour
     return replace(
         resources,
         nodes=nodes,
-        ranks_per_node=each,
+        ranks_per_node=per_node,
         walltime=walltime(limit) if isinstance(limit, str) else limit,
         queue=resources.queue or site.queue,
         account=resources.account or site.account,
@@ -157,45 +157,45 @@ def fill(resources: Resources, site: Site, *, ranks: int, minute: int) -> Resour
 
 
 def header(scheduler: str, site: Site) -> list[str]:
-    """Return the directives that dask-jobqueue writes for `site`, without those of its geometry.
+    """Return the directives that dask-jobqueue writes for `site`, without those for the geometry.
 
     Parameters
     ----------
     scheduler
         ``slurm`` or ``pbs``.
     site
-        Queue, account, walltime (as the scheduler reads it) and extra directives are taken of it.
+        The source of queue, account, walltime (as the scheduler reads it) and extra directives.
 
     Returns
     -------
     lines : list of str
-        Complete lines: queue, account and walltime as far as they are set, then the extra ones.
+        Complete lines: queue, account and walltime if they are set, then the extra directives.
     """
     import dask
 
     job = {"slurm": _jobqueue().slurm.SLURMJob, "pbs": _jobqueue().pbs.PBSJob}[scheduler]
-    # Every key that its constructor reads; what a job of ours does not have there is taken out again by `_GEOMETRY`.
-    own = {
+    # The constructor reads all of these keys; `_GEOMETRY` removes the lines that this module does not want.
+    settings = {
         **dict.fromkeys(_defaults()[scheduler]),
         "cores": 1, "processes": 1, "memory": "1 GiB", "worker-command": "-", "worker-extra-args": [],
         "resource-spec": "-", "queue": site.queue, "account": site.account, "walltime": site.walltime,
         "job-script-prologue": [], "job-directives-skip": [], "job-extra-directives": list(site.extra),
     }  # fmt: skip
-    # Of this thread alone: it is in the settings of all.
+    # Named for this thread, since all threads share Dask's settings.
     section = f"{_SCRATCH}{threading.get_ident()}"
-    with dask.config.set({f"jobqueue.{section}": own}):
+    with dask.config.set({f"jobqueue.{section}": settings}):
         text: str = job(config_name=section).job_header
     lines = text.splitlines()
-    ours = len(lines) - len(site.extra)
-    return [line for line in lines[:ours] if line not in _GEOMETRY] + lines[ours:]
+    first_extra = len(lines) - len(site.extra)
+    return [line for line in lines[:first_extra] if line not in _GEOMETRY] + lines[first_extra:]
 
 
-# What dask-jobqueue writes for one node with one core and 1 GiB, and for the resource specification "-".
+# dask-jobqueue's lines for one node with one core and 1 GiB, and for the resource specification "-".
 _GEOMETRY = ("#SBATCH -n 1", "#SBATCH --cpus-per-task=1", "#SBATCH --mem=1G", "#PBS -l -")
 
 
 class _Reader:
-    """Reads keys of sections, the first section that has one wins, and of its names the first that is set."""
+    """Reads a key, which may have several names, from the first section that has one of the names."""
 
     def __init__(self, name: str, layers: Sequence[dict[str, Any]]) -> None:
         self._name = name
@@ -206,7 +206,7 @@ class _Reader:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, str | int | float) or "\n" in str(value):
-            raise self._wrong(key, value, "one line of text")
+            raise self._invalid(key, value, "one line of text")
         # YAML reads a walltime of 01:30:00 without quotes as a number of seconds, in base 60.
         if key == "walltime" and isinstance(value, int):
             return f"{value // 3600:02d}:{value // 60 % 60:02d}:{value % 60:02d}"
@@ -217,9 +217,9 @@ class _Reader:
         if value is None:
             return ()
         if not isinstance(value, list | tuple) or not all(isinstance(line, str) for line in value):
-            raise self._wrong(key, value, "a list of texts")
+            raise self._invalid(key, value, "a list of texts")
         if single and any("\n" in line.strip() for line in value):
-            raise self._wrong(key, value, "a list of texts of one line each")
+            raise self._invalid(key, value, "a list of texts of one line each")
         return tuple(line.strip() if single else line for line in value if line.strip())
 
     def size(self, *keys: str) -> int | None:
@@ -228,26 +228,26 @@ class _Reader:
         key, value = self._find(keys)
         if value is None:
             return None
-        # Schedulers mean 2**30 bytes by the G of job-mem, Dask 10**9 by that of memory.
+        # In job-mem, which goes to the scheduler, G is 2**30 bytes; in memory, which is Dask's, 10**9.
         binary = key == "job-mem" and re.fullmatch(r"\s*\d+\s*[KMGT]B?\s*", str(value), re.IGNORECASE)
         number = config.parse_positive(
             re.sub(r"(?i)B?\s*$", "iB", str(value), count=1) if binary else value, parse_bytes
         )
         if number is None:
-            raise self._wrong(key, value, "a size, e.g. 24 GiB")
+            raise self._invalid(key, value, "a size, e.g. 24 GiB")
         return int(number)
 
     def _find(self, keys: Sequence[str]) -> tuple[str, Any]:
         import dask
 
         for layer in self._layers:
-            # Dask takes a-b and a_b for the same key.
-            found = {key: layer[name] for key in keys if (name := dask.config.canonical_name(key, layer)) in layer}
-            if found:
-                return next(((key, value) for key, value in found.items() if value not in (None, "", [])), ("", None))
+            # In Dask's settings a-b and a_b are the same key.
+            values = {key: layer[name] for key in keys if (name := dask.config.canonical_name(key, layer)) in layer}
+            if values:
+                return next(((key, value) for key, value in values.items() if value not in (None, "", [])), ("", None))
         return "", None
 
-    def _wrong(self, key: str, value: Any, allowed: str) -> InvalidRequest:
+    def _invalid(self, key: str, value: Any, allowed: str) -> InvalidRequest:
         return InvalidRequest(option=f"jobqueue.{self._name}.{key}", given=value, allowed=allowed)
 
 
@@ -260,20 +260,19 @@ def _presets(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _sections() -> dict[str, Any]:
-    """Return the sections of the settings, a copy, above the defaults of dask-jobqueue."""
+    """Return a copy of the sections in the settings, completed by the defaults of dask-jobqueue."""
     import dask
 
     sections = dask.config.get("jobqueue", {})
     if not isinstance(sections, Mapping):
-        raise InvalidRequest(f"the setting jobqueue {sections!r}: allowed is a section for each scheduler.")
-    # Another thread may be making a header.
+        raise InvalidRequest(f"the setting jobqueue {sections!r} is not valid: it needs a section for each scheduler.")
+    # A copy, since another thread may add its scratch section.
     return dict(dask.config.merge(_defaults(), dict(sections)))
 
 
 @cache
 def _defaults() -> dict[str, Any]:
-    # Not those that its import adds to Dask's settings: the end of a `with dask.config.set(...)` around it takes them
-    # away again.
+    # The import adds them to Dask's settings, but the end of an enclosing `with dask.config.set(...)` removes them.
     import yaml
 
     with open(Path(_jobqueue().__file__).with_name("jobqueue.yaml"), encoding="utf-8") as file:
@@ -282,7 +281,6 @@ def _defaults() -> dict[str, Any]:
 
 
 def _jobqueue() -> Any:
-    """Return dask-jobqueue."""
     with _signals_kept():
         import dask_jobqueue
         import dask_jobqueue.pbs
@@ -295,10 +293,10 @@ _Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ignore what this thread sets for a signal's handler.
+    """Ignore the signal handlers that this thread sets.
 
-    The import of dask-jobqueue has Ctrl-C end the process, and fails in any thread but the main one, where no
-    handler can be set.
+    The import of dask-jobqueue sets a handler with which Ctrl-C ends the process. Outside of the main thread, where
+    no handler can be set, the import fails.
     """
     original, thread = signal.signal, threading.get_ident()
 

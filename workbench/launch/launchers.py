@@ -1,4 +1,4 @@
-"""The launchers by name, and which of them a start without a name takes."""
+"""The launchers by name, and the default launcher."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workbench.launch.local import HereLauncher, LocalLauncher
 from workbench.launch.options import SCHEDULERS
 
 CHOICES = ("auto", *SCHEDULERS)
-"""What a start may name; ``auto``: the first batch scheduler that answers, else this host."""
+"""Values of ``--scheduler``; ``auto``: the first batch scheduler that answers, else this host."""
 COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
-"""The command by which each batch scheduler is known, in the order in which ``auto`` asks them."""
+"""The command of each batch scheduler, in the order in which ``auto`` tries them."""
 
 
 def launcher(scheduler: str) -> Launcher:
@@ -23,7 +23,7 @@ def launcher(scheduler: str) -> Launcher:
     Raises
     ------
     InvalidRequest
-        If there is no such scheduler.
+        If the name is not one of a scheduler.
     """
     match scheduler:
         case "local":
@@ -42,20 +42,20 @@ def launcher(scheduler: str) -> Launcher:
 
 
 def choose(scheduler: str | None = None) -> str:
-    """Return the scheduler to take.
+    """Return the name of the scheduler for a request.
 
     Parameters
     ----------
     scheduler
-        What was asked for; None: the setting ``workbench.scheduler``. ``auto`` takes SLURM, then PBS, then this host,
-        whichever is there and answers.
+        The request; None: the setting ``workbench.scheduler``. ``auto`` is the first of SLURM and PBS that answers,
+        else this host.
 
     Raises
     ------
     InvalidRequest
-        If there is no such scheduler.
+        If the name is not one of a scheduler.
     LaunchError
-        If it is not there.
+        If this host does not have the scheduler's commands.
     """
     wanted = config.get("scheduler") if scheduler is None else scheduler
     if wanted not in CHOICES:
@@ -64,7 +64,7 @@ def choose(scheduler: str | None = None) -> str:
         return next((name for name in COMMANDS if answers(name)), "local")
     if wanted in COMMANDS and shutil.which(COMMANDS[wanted]) is None:
         raise LaunchError(
-            f"scheduler {wanted!r}: there is no {COMMANDS[wanted]} on this host.",
+            f"scheduler {wanted!r}: the command {COMMANDS[wanted]} does not exist on this host.",
             option="scheduler",
             given=wanted,
             hint=(
@@ -77,8 +77,7 @@ def choose(scheduler: str | None = None) -> str:
 
 
 def answers(name: str) -> bool:
-    """Tell whether a batch scheduler is here and answers."""
-    # Without its command there is nothing to load and nobody to ask.
+    """Return whether this host has a batch scheduler's commands and the scheduler answers."""
     if shutil.which(COMMANDS[name]) is None:
         return False
     if name == "slurm":

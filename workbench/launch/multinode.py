@@ -1,7 +1,7 @@
-"""The command line that starts an MPI world on several nodes of an allocation; text apart from action.
+"""The command line that starts an MPI world on several nodes of an allocation; pure functions.
 
-Either the scheduler starts the ranks itself (``srun``), which needs a process management interface that both the
-scheduler and the MPI speak, or the MPI's own ``mpiexec`` does, by daemons of its own on the nodes.
+Either the scheduler starts the ranks (``srun``), which needs a process management interface that both scheduler and MPI
+support, or the MPI's own ``mpiexec`` starts them, with daemons on the nodes.
 """
 
 from __future__ import annotations
@@ -17,104 +17,105 @@ from workbench.launch.mpi_library import MPI
 from workbench.launch.mpiexec import OPENMPI_AS_ROOT, WorldCommand, has_ulfm, thread_variables, ulfm
 from workbench.processes import parent_death
 
-# The interface by which ranks of an MPI find each other, as srun calls it.
+# The process management interface of each MPI, by srun's name.
 _INTERFACES = {"openmpi": "pmix", "mpich": "pmi2", "intelmpi": "pmi2"}
-# Variables that each node or rank has its own of, or that Open MPI hands on by itself.
-_NODES_OWN = frozenset(
+# Variables that differ between nodes or ranks.
+_NODE_VARIABLES = frozenset(
     {
         *("HOSTNAME", "TMPDIR", "XDG_RUNTIME_DIR", "PWD", "OLDPWD", "SHLVL", "_"),
         *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
     }
 )
-_OTHERS = ("PBS_", "OMPI_", "PRTE_", "PMIX_")
+# Prefixes of variables that differ between nodes, or that Open MPI forwards by itself.
+_NODE_PREFIXES = ("PBS_", "OMPI_", "PRTE_", "PMIX_")
 
 
 @dataclass(frozen=True)
 class NodePlacement:
-    """How the ranks of a world are put on the nodes of an allocation."""
+    """Placement of the ranks of a world on the nodes of an allocation."""
 
     ranks: int
     """Size of the world."""
     threads: int
-    """Threads of every rank."""
+    """Threads per rank."""
     around: Allocation
     """The allocation."""
     counts: tuple[int, ...]
-    """Ranks of each node, in the order of the allocation's; nodes at its end may have none."""
+    """Ranks of each node, in the order of the allocation; nodes at the end may have none."""
     root: bool = False
     """Whether the user is root."""
     fault_tolerant: bool = False
-    """Whether the other ranks have to go on when one dies."""
+    """Whether the other ranks have to continue when one dies."""
     interface: str | None = None
     """Network interface for the ranks; None: the MPI's own choice."""
     session: str | None = None
-    """Folder below which daemons keep their files on every node; None: the MPI's own choice."""
+    """Folder for the daemons' files on every node; None: the MPI's own choice."""
     agent: str | None = None
-    """Program that runs a command on another node, as ``ssh`` does; None: the MPI's own choice."""
+    """Program that runs a command on another node, like ``ssh``; None: the MPI's own choice."""
     guard: str | None = None
-    """Folder by which guards of the launcher on all nodes know each other's hosts; None: there are to be none."""
+    """Folder in which the launcher's guards on all nodes register their hosts; None: no guards."""
     directory: str = "."
     """Working directory of the ranks."""
     fabric: bool = True
-    """Whether the nodes may have a network other than that of sockets."""
+    """Whether the nodes may have a network other than TCP/IP."""
 
     @property
     def per_node(self) -> int:
-        """Most ranks of a node."""
+        """Most ranks on a node."""
         return max(self.counts)
 
     @property
     def even(self) -> bool:
-        """Whether all nodes but the last get the same number."""
+        """Whether all nodes except the last have the same number of ranks."""
         return len(set(self.counts[:-1])) <= 1
 
     @property
     def hosts(self) -> str:
-        """The nodes that get ranks, with their numbers."""
+        """The nodes with ranks, each with the number of its ranks."""
         return ",".join(f"{node}:{n}" for node, n in zip(self.around.nodes, self.counts, strict=False))
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether a node surely gets more ranks than the scheduler means it for."""
+        """Whether a node is known to get more ranks than it has slots."""
         return any(0 < slots < n for slots, n in zip(self.around.slots, self.counts, strict=False))
 
     @property
     def unmeasured(self) -> bool:
-        """Whether the scheduler does not say how many ranks a node is meant for."""
+        """Whether the scheduler does not report the slots of a node."""
         return 0 in self.around.slots
 
 
 def even_counts(ranks: int, nodes: int) -> tuple[int, ...]:
-    """Return how many ranks each of the nodes gets, as evenly as possible.
+    """Return the number of ranks per node, as even as possible.
 
     Examples
     --------
     >>> even_counts(9, 4), even_counts(2, 4)
     ((3, 2, 2, 2), (1, 1))
     """
-    each, more = divmod(ranks, nodes)
-    return tuple(n for i in range(nodes) if (n := each + (i < more)))
+    fewest, rest = divmod(ranks, nodes)
+    return tuple(n for i in range(nodes) if (n := fewest + (i < rest)))
 
 
 def packed_counts(ranks: int, slots: Sequence[int]) -> tuple[int, ...]:
-    """Return how many ranks each of the nodes gets, one full after the other.
+    """Return the number of ranks per node if each node is filled before the next.
 
     Examples
     --------
     >>> packed_counts(5, (4, 1)), packed_counts(3, (2, 2, 2))
     ((4, 1), (2, 1))
     """
-    before = [0, *itertools.accumulate(slots)]
-    return tuple(min(n, ranks - full) for n, full in zip(slots, before, strict=False) if full < ranks)
+    placed = [0, *itertools.accumulate(slots)]
+    return tuple(min(n, ranks - used) for n, used in zip(slots, placed, strict=False) if used < ranks)
 
 
-def interface_of(mpi: MPI, spoken: Sequence[str]) -> str | None:
-    """Return the process management interface by which ``srun`` can start ranks of an MPI, or None.
+def interface_of(mpi: MPI, supported: Sequence[str]) -> str | None:
+    """Return the process management interface with which ``srun`` can start ranks of an MPI, or None.
 
     Parameters
     ----------
-    spoken
-        What ``srun --mpi=list`` names.
+    supported
+        The names in the output of ``srun --mpi=list``.
 
     Examples
     --------
@@ -122,152 +123,161 @@ def interface_of(mpi: MPI, spoken: Sequence[str]) -> str | None:
     'pmix'
     """
     if mpi.flavour == "intelmpi" and "I_MPI_PMI_LIBRARY" not in os.environ:
-        return None  # it would be n worlds of one rank
-    return _INTERFACES[mpi.flavour] if _INTERFACES[mpi.flavour] in spoken else None
+        return None  # srun would start n worlds of one rank
+    return _INTERFACES[mpi.flavour] if _INTERFACES[mpi.flavour] in supported else None
 
 
 def srun_command(
-    srun: str, interface: str, mpi: MPI, spread: NodePlacement, command: Sequence[str], *, extra: Sequence[str] = ()
+    srun: str, interface: str, mpi: MPI, placement: NodePlacement, command: Sequence[str], *, extra: Sequence[str] = ()
 ) -> WorldCommand:
-    """Return the command line by which SLURM starts `command` on every rank of a new world.
+    """Return the command line with which SLURM starts `command` on every rank of a new world.
 
     Parameters
     ----------
     srun
         Path of ``srun``.
     interface
-        As of `interface_of`.
+        As returned by `interface_of`.
     extra
-        More arguments for it.
+        More arguments for ``srun``.
     """
     options = [
         f"--mpi={interface}",
-        f"--nodes={len(spread.counts)}",
-        f"--ntasks={spread.ranks}",
-        *([f"--ntasks-per-node={spread.per_node}"] if spread.even else []),
-        f"--cpus-per-task={spread.threads}",
-        # Rank by rank node after node: worker i is rank i, and neighbours share a node.
+        f"--nodes={len(placement.counts)}",
+        f"--ntasks={placement.ranks}",
+        *([f"--ntasks-per-node={placement.per_node}"] if placement.even else []),
+        f"--cpus-per-task={placement.threads}",
+        # Consecutive ranks share a node.
         "--distribution=block",
         "--cpu-bind=none",
-        # A notebook's own step, or another world's, may have the cores already.
+        # The step of a notebook or of another world may hold the cores.
         "--overlap",
-        # Rank 0 is told the scheduler's address on its standard input.
+        # Rank 0 reads the scheduler's address from its standard input.
         "--input=0",
-        # A rank that fails while starting takes its world along, on every MPI.
+        # A rank that fails during the start ends its world, with every MPI.
         "--kill-on-bad-exit=1",
         "--export=ALL",
-        f"--chdir={spread.directory}",
+        f"--chdir={placement.directory}",
     ]
-    if spread.oversubscribed or spread.unmeasured:
+    if placement.oversubscribed or placement.unmeasured:
         options.append("--overcommit")
-    _, environment, defaults = _of_ranks(mpi, spread)
+    _, environment, defaults = _of_ranks(mpi, placement)
     return WorldCommand((srun, *options, *extra, *command), environment, defaults)
 
 
 def mpiexec_command(
-    mpi: MPI, spread: NodePlacement, command: Sequence[str], *, extra: Sequence[str] = ()
+    mpi: MPI, placement: NodePlacement, command: Sequence[str], *, extra: Sequence[str] = ()
 ) -> WorldCommand:
-    """Return the command line by which the MPI's own ``mpiexec`` starts `command` on every rank of a new world.
+    """Return the command line with which the MPI's own ``mpiexec`` starts `command` on every rank of a new world.
 
     Parameters
     ----------
     extra
         More arguments for ``mpiexec``.
     """
-    options, environment, defaults = _of_ranks(mpi, spread)
-    if mpi.flavour == "openmpi" and spread.around.scheduler == "pbs":
-        # Its daemons get there by ssh or an agent, with an environment of their own, which ranks would have.
+    options, environment, defaults = _of_ranks(mpi, placement)
+    if mpi.flavour == "openmpi" and placement.around.scheduler == "pbs":
+        # Its daemons are started with ssh or an agent, in an environment of their own, which the ranks would inherit.
         options += exports(os.environ | environment)
-    guard = spread.guard if can_be_guarded(mpi, spread) else None
+    guard = placement.guard if can_be_guarded(mpi, placement) else None
     if guard is not None:
         environment["PRTE_MCA_prte_launch_agent"] = _guarded_daemon(guard)
     return WorldCommand((mpi.mpiexec, *options, *extra, *command), environment, defaults, guard)
 
 
-def can_be_guarded(mpi: MPI, spread: NodePlacement) -> bool:
-    """Tell whether the daemons of ``mpiexec`` on other nodes can be guarded as it is: only where ssh starts none.
+def can_be_guarded(mpi: MPI, placement: NodePlacement) -> bool:
+    """Return whether the daemons of ``mpiexec`` on other nodes can be guarded: only if ssh does not start them.
 
-    Those that ssh starts leave their session, and with it their guard; and ssh itself may need rights that guarded
+    Daemons that ssh starts leave their session, and with it their guard; and ssh itself may need rights that guarded
     processes do not have.
     """
-    by_srun = spread.around.scheduler == "slurm" and os.environ.get("PRTE_MCA_plm", "slurm") == "slurm"  # noqa: SIM112
-    return mpi.flavour == "openmpi" and mpi.version >= (5,) and (by_srun or spread.agent is not None)
+    by_srun = placement.around.scheduler == "slurm" and os.environ.get("PRTE_MCA_plm", "slurm") == "slurm"  # noqa: SIM112
+    return mpi.flavour == "openmpi" and mpi.version >= (5,) and (by_srun or placement.agent is not None)
 
 
 def _guarded_daemon(guard: str) -> str:
     """Return the command of a daemon, which Open MPI splits at blanks."""
-    words = parent_death.daemon_command_line(guard)
-    for word in words:
-        if any(map(str.isspace, word)):
+    argv = parent_death.daemon_command_line(guard)
+    for argument in argv:
+        if any(map(str.isspace, argument)):
             raise LaunchError(
-                f"{word!r}: the launcher's daemons cannot be guarded by a command with blanks in its paths.",
-                hint="Move it, or set workbench.mpi.guard to false, and every user of the nodes can command mpiexec.",
+                f"{argument!r}: the command that guards the launcher's daemons cannot have blanks in its paths.",
+                hint="Move the file, or set workbench.mpi.guard to false; then every user of the nodes can control "
+                "mpiexec.",
             )
-    return " ".join([*words, "prted"])
+    return " ".join([*argv, "prted"])
 
 
 def exports(names: Iterable[str]) -> list[str]:
-    """Return the options by which Open MPI gives ranks on all nodes the variables of these names, as others do unasked.
+    """Return the options with which Open MPI exports variables to ranks on all nodes, as other MPIs do by default.
 
     Examples
     --------
     >>> exports(["PBS_NODEFILE", "OMP_NUM_THREADS", "BASH_FUNC_module%%", "TMPDIR"])
     ['-x', 'OMP_NUM_THREADS']
     """
-    # Functions of a shell are left out: their names are none for -x.
-    wanted = (name for name in names if name.isidentifier() and name not in _NODES_OWN and not name.startswith(_OTHERS))
-    return [word for name in sorted(wanted) for word in ("-x", name)]
+    # The names of exported shell functions are not valid for -x.
+    exported = (
+        name
+        for name in names
+        if name.isidentifier() and name not in _NODE_VARIABLES and not name.startswith(_NODE_PREFIXES)
+    )
+    return [argument for name in sorted(exported) for argument in ("-x", name)]
 
 
-def _of_ranks(mpi: MPI, spread: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """Return options of ``mpiexec``, variables, and variables that the user may have set otherwise."""
+def _of_ranks(mpi: MPI, placement: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """Return options of ``mpiexec``, variables, and defaults of variables."""
     build = {"openmpi": _openmpi, "mpich": _hydra, "intelmpi": _hydra}[mpi.flavour]
-    options, environment, defaults = build(mpi, spread)
-    return options, environment | thread_variables(spread.threads), defaults
+    options, environment, defaults = build(mpi, placement)
+    return options, environment | thread_variables(placement.threads), defaults
 
 
-def _openmpi(mpi: MPI, spread: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    many = ":oversubscribe" if spread.oversubscribed or spread.unmeasured else ""
-    if spread.even:
-        options = ["-n", str(spread.ranks), "--map-by", f"ppr:{spread.per_node}:node{many}", "--bind-to", "none"]
+def _openmpi(mpi: MPI, placement: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    many = ":oversubscribe" if placement.oversubscribed or placement.unmeasured else ""
+    if placement.even:
+        options = ["-n", str(placement.ranks), "--map-by", f"ppr:{placement.per_node}:node{many}", "--bind-to", "none"]
     else:
         slots = f"slot{many}" if many else "slot"
-        options = ["-n", str(spread.ranks), "--host", spread.hosts, "--map-by", slots, "--bind-to", "none"]
-    options += ["--wdir", spread.directory]
+        options = ["-n", str(placement.ranks), "--host", placement.hosts, "--map-by", slots, "--bind-to", "none"]
+    options += ["--wdir", placement.directory]
     environment: dict[str, str] = {}
     defaults: dict[str, str] = {}
-    if spread.fault_tolerant and has_ulfm(mpi):
+    if placement.fault_tolerant and has_ulfm(mpi):
         more, environment = ulfm()
         options += more
-    if spread.oversubscribed:
+    if placement.oversubscribed:
         defaults["OMPI_MCA_mpi_yield_when_idle"] = "1"
     five = mpi.version >= (5,)
-    if five and not spread.fabric:
-        # Each rank opens it, closes it where there is no network for it, and sleeps for a second when it does.
+    if five and not placement.fabric:
+        # Each rank would open this component, close it without a network, and sleep for a second when it closes it.
         defaults["OMPI_MCA_btl"] = "^ofi"
-    if spread.interface:
-        defaults["OMPI_MCA_btl_tcp_if_include"] = spread.interface
-        defaults["PRTE_MCA_prte_if_include" if five else "OMPI_MCA_oob_tcp_if_include"] = spread.interface
-    if spread.session:
-        environment["PRTE_MCA_prte_tmpdir_base" if five else "OMPI_MCA_orte_tmpdir_base"] = spread.session
-        # What ranks and daemons that are killed leave behind is found there, and removed.
-        environment[f"OMPI_MCA_btl_{'sm' if five else 'vader'}_backing_directory"] = spread.session
-    if spread.agent:
-        environment["PRTE_MCA_plm_ssh_agent" if five else "OMPI_MCA_plm_rsh_agent"] = spread.agent
-        # All daemons from the first node: on the others the agent may not work.
+    if placement.interface:
+        defaults["OMPI_MCA_btl_tcp_if_include"] = placement.interface
+        defaults["PRTE_MCA_prte_if_include" if five else "OMPI_MCA_oob_tcp_if_include"] = placement.interface
+    if placement.session:
+        environment["PRTE_MCA_prte_tmpdir_base" if five else "OMPI_MCA_orte_tmpdir_base"] = placement.session
+        # The head removes the files of killed ranks and daemons from this folder.
+        environment[f"OMPI_MCA_btl_{'sm' if five else 'vader'}_backing_directory"] = placement.session
+    if placement.agent:
+        environment["PRTE_MCA_plm_ssh_agent" if five else "OMPI_MCA_plm_rsh_agent"] = placement.agent
+        # The first node starts all daemons, since the agent may not work on the others.
         environment["PRTE_MCA_plm_ssh_no_tree_spawn" if five else "OMPI_MCA_plm_rsh_no_tree_spawn"] = "1"
-        # Daemons in sessions of their own would be no part of the job: not counted, and not ended with it.
+        # The job neither counts nor ends daemons in sessions of their own.
         options.append("--leave-session-attached")
-    if spread.root:
+    if placement.root:
         environment |= OPENMPI_AS_ROOT
     return options, environment, defaults
 
 
-def _hydra(_: MPI, spread: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    options = ["-n", str(spread.ranks), *(["-ppn", str(spread.per_node)] if spread.even else ["-hosts", spread.hosts])]
-    options += ["-wdir", spread.directory]
-    if spread.interface:
-        options += ["-iface", spread.interface]
-    if spread.agent:
-        options += ["-launcher", "rsh", "-launcher-exec", spread.agent]
+def _hydra(_: MPI, placement: NodePlacement) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    options = [
+        "-n",
+        str(placement.ranks),
+        *(["-ppn", str(placement.per_node)] if placement.even else ["-hosts", placement.hosts]),
+    ]
+    options += ["-wdir", placement.directory]
+    if placement.interface:
+        options += ["-iface", placement.interface]
+    if placement.agent:
+        options += ["-launcher", "rsh", "-launcher-exec", placement.agent]
     return options, {}, {}

@@ -1,4 +1,4 @@
-"""The address that head and ranks of a cluster bind, and whether MPI may have another network."""
+"""The address that head and ranks of a cluster bind, and the check for a network other than TCP/IP."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from workbench.errors import InvalidRequest, LaunchError, did_you_mean, named
 from workbench.hints import Option
 
 LOOPBACK = "127.0.0.1"
-# Connecting a datagram socket sends nothing: any port will do.
+# Any port: connecting a datagram socket sends nothing.
 _PORT = 9
-# Where Linux has its devices for networks other than that of sockets: InfiniBand, Omni-Path, EFA; Slingshot.
+# Linux's devices for networks other than TCP/IP: InfiniBand, Omni-Path and EFA; Slingshot.
 _FABRICS = ("/sys/class/infiniband", "/sys/class/cxi", "/sys/class/cxi_user")
 
 
@@ -23,39 +23,38 @@ def address(interface: str | None = None, *, peers: Iterable[str] | None = None)
     Parameters
     ----------
     interface
-        Network interface that was asked for; None: that of the setting ``workbench.interface``, and without it the
-        one that leads to the others.
+        A network interface; None: that of the setting ``workbench.interface``, and without the setting the interface
+        with the route to the peers.
     peers
-        Names of other hosts that have to reach this one; None: nobody but this host has to, so that loopback is
-        enough.
+        Names of other hosts that connect to this one; None: no other host does, and loopback is enough.
 
     Raises
     ------
     InvalidRequest
-        If this host has no such interface with an IPv4 address.
+        If the interface does not exist on this host or has no IPv4 address.
     LaunchError
-        If others have to reach this host, but it has only loopback.
+        If this host has only loopback, and there are peers.
     """
     if interface is not None:
-        return _of(interface, "interface")
+        return _address_of(interface, "interface")
     if (setting := config.get("interface")) is not None:
-        return _of(setting, "workbench.interface")
+        return _address_of(setting, "workbench.interface")
     if peers is None:
         return LOOPBACK
-    # The way to another node of the job tells more than the way to anywhere, and that more than this host's name.
-    for way in (*(_towards(peer) for peer in peers), _towards("192.0.2.1"), _resolve(socket.gethostname())):
-        if way is not None and not way.startswith("127."):
-            return way
-    others = sorted(given for given in _addresses().values() if not given.startswith("127."))
+    # The route to a node of the job is more reliable than the default route, and that than the name of this host.
+    for candidate in (*map(_source_address, peers), _source_address("192.0.2.1"), _resolve(socket.gethostname())):
+        if candidate is not None and not candidate.startswith("127."):
+            return candidate
+    others = sorted(other for other in _addresses().values() if not other.startswith("127."))
     if others:
         return others[0]
     raise LaunchError(
-        f"{socket.gethostname()} has no network address but loopback, and other hosts have to reach it.",
-        hint=("Name an interface with ", Option("interface"), ", or look at the node's network."),
+        f"{socket.gethostname()} has no network address except loopback, but other hosts must connect to it.",
+        hint=("Name an interface with ", Option("interface"), ", or check the node's network."),
     )
 
 
-def _of(interface: object, option: str) -> str:
+def _address_of(interface: object, option: str) -> str:
     usable = _addresses()
     if str(interface) not in usable:
         raise InvalidRequest(
@@ -70,12 +69,16 @@ def _of(interface: object, option: str) -> str:
 def _addresses() -> dict[str, str]:
     import psutil
 
-    interfaces = psutil.net_if_addrs().items()
-    return {name: its.address for name, all_its in interfaces for its in all_its if its.family == socket.AF_INET}
+    return {
+        name: each.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == socket.AF_INET
+    }
 
 
-def _towards(peer: str) -> str | None:
-    """Return the address that packets to `peer` leave from, or None without a way."""
+def _source_address(peer: str) -> str | None:
+    """Return the source address of packets to `peer`, or None without a route."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((peer, _PORT))
@@ -92,5 +95,5 @@ def _resolve(name: str) -> str | None:
 
 
 def has_fabric() -> bool:
-    """Return whether this host has a network other than that of sockets."""
-    return any(list(Path(folder).glob("*")) for folder in _FABRICS)
+    """Return whether this host has a network other than TCP/IP."""
+    return any(any(Path(folder).glob("*")) for folder in _FABRICS)

@@ -1,4 +1,4 @@
-"""Jobs by PBS: OpenPBS and PBS Pro, Torque, and SLURM's emulation of their commands."""
+"""Jobs of PBS: OpenPBS and PBS Pro, Torque, and SLURM's emulation of their commands."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from workbench.launch.pbs_errors import refusal
 from workbench.launch.pbs_resources import resolve
 from workbench.launch.pbs_script import SUBMIT_OPTIONS, Flavour, job_name, script_text
 
-# How to ask for jobs, best way first: not every PBS knows JSON, or keeps those that have ended.
-_WAYS = {
+# Options of qstat, the best first: not every PBS supports JSON, or keeps jobs that have ended.
+_QSTAT_OPTIONS = {
     Flavour.PRO: (("-x", "-f", "-F", "json"), ("-x", "-f"), ("-f",)),
     Flavour.TORQUE: (("-f",),),
     Flavour.EMULATION: (("-f",),),
 }
-# The last of these ways that a `qstat` has answered, which is asked first.
+# The last options that each `qstat` has answered, which are tried first.
 _worked: dict[str | None, tuple[str, ...]] = {}
 _OK, _FINISHED, _UNKNOWN_JOB = 0, 35, 153
-# Of a job that has ended, or is ending.
+# Exit codes of qdel for a job that has ended or is ending.
 _ENDED = (_FINISHED, _UNKNOWN_JOB, 168)
 _NODE_DOWN = 222
 
@@ -40,7 +40,7 @@ class PBSLauncher(BatchLauncher):
     name = "pbs"
 
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
-        """Return what the job asks for: what was given, else the site's settings."""
+        """Return the resources of a job: the request, else the site's settings."""
         return resolve(resources, site(self.name, resources.preset), _flavour(), ranks=ranks)
 
     def script(self, spec: JobSpec) -> str:
@@ -48,59 +48,59 @@ class PBSLauncher(BatchLauncher):
         return script_text(spec, site(self.name, spec.resources.preset), _flavour())
 
     def submission(self, spec: JobSpec, text: str) -> Submission:
-        """Return the line with ``qsub``."""
+        """Return the call of ``qsub``."""
         environment, removed = scrub(os.environ)
-        # With it the script's directives would be comments.
+        # With another prefix the script's directives would be comments.
         environment.pop("PBS_DPREFIX", None)
-        # By its name, in its folder: SLURM's emulation hands the path to a shell as it is.
+        # Only the name, in the script's folder: SLURM's emulation passes the path to a shell without quotes.
         return Submission(("qsub", *SUBMIT_OPTIONS, spec.script.name), environment, removed, spec.script.parent)
 
     def refusal(self, answer: Answer, spec: JobSpec) -> LaunchError:
-        """Return the error that says in one sentence why PBS does not take a job."""
+        """Return the error that explains in one sentence why PBS rejects a job."""
         return refusal(answer, spec.resources)
 
     def receipt(self, text: str) -> str | None:
-        """Return the job's id in what ``qsub`` has printed."""
+        """Return the job's id in the output of ``qsub``."""
         return pbs_parse.job_id(text)
 
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the status of each job by one ``qstat``, and one more for each that it tells nothing of."""
-        told: dict[str, JobStatus] = {}
-        wanted = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
+        """Return the status of each job from one ``qstat``, and from another one for each job that is missing there."""
+        statuses: dict[str, JobStatus] = {}
+        valid = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
         unknown = UNKNOWN
         try:
-            if wanted:
-                told |= _ask(_flavour(), wanted)
-            for job in wanted if len(wanted) > 1 else ():
-                if pbs_parse.number(job) not in told:
-                    told |= _ask(_flavour(), [job])
+            if valid:
+                statuses |= _query(_flavour(), valid)
+            for job in valid if len(valid) > 1 else ():
+                if pbs_parse.number(job) not in statuses:
+                    statuses |= _query(_flavour(), [job])
         except LaunchError as error:
             unknown = scheduler_is_silent("PBS", error)
-        return {job: told.get(pbs_parse.number(job), unknown) for job in jobs}
+        return {job: statuses.get(pbs_parse.number(job), unknown) for job in jobs}
 
     def system(self) -> str | None:
-        """Return nothing, since the ids of jobs name their server; but for those of SLURM's emulation."""
+        """Return an empty string, since the ids of jobs name their server; for SLURM's emulation that of SLURM."""
         try:
             return slurm.system() if _flavour() is Flavour.EMULATION else ""
         except LaunchError:
             return None
 
     def find(self, identity: str, name: str) -> str | None:
-        """Return the id of the job that has an identity in its name, or None if there is none."""
+        """Return the id of the job that has an identity in its name, or None if no such job exists."""
         flavour = _flavour()
         if flavour is Flavour.EMULATION:
-            return None  # it ends with the command that submits it
+            return None  # no job continues if its qsub is killed
         answer = ask(["qselect", "-N", job_name(name, identity, flavour)])
         if answer.code != _OK:
             raise SchedulerTimeout(f"PBS does not answer ({answer.describe}).", hint="Try again.")
         return self.receipt(answer.out)
 
     def cancel(self, job: str) -> None:
-        """End a job by ``qdel``, with force if its node does not answer."""
+        """End a job with ``qdel``, with force if its node does not answer."""
         answer = ask(["qdel", job])
         if answer.code == _NODE_DOWN:
             answer = ask(["qdel", "-W", "force", job])
-        # SLURM's emulation says nothing of a job that has ended, and exits with the number of such jobs.
+        # SLURM's emulation prints nothing for a job that has ended, and exits with the number of such jobs.
         silent = answer.code == 1 and not (answer.out.strip() or answer.err.strip())
         if answer.code not in (_OK, *_ENDED) and not silent:
             raise LaunchError(
@@ -109,7 +109,7 @@ class PBSLauncher(BatchLauncher):
 
 
 def available() -> bool:
-    """Tell whether the commands of a PBS are here and its server answers."""
+    """Return whether this host has the commands of a PBS and the server answers."""
     if not all(map(shutil.which, ("qsub", "qstat", "qdel"))):
         return False
     try:
@@ -119,12 +119,12 @@ def available() -> bool:
 
 
 def _flavour() -> Flavour:
-    """Return which PBS answers here.
+    """Return the flavour of this host's PBS.
 
     Raises
     ------
     LaunchError
-        If there is none, or it is not set up.
+        If this host has no PBS, or if PBS is not set up.
     """
     return _flavour_of(shutil.which("qstat"))
 
@@ -144,19 +144,19 @@ def _flavour_of(_: str | None) -> Flavour:
     return Flavour.PRO
 
 
-def _ask(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
-    """Return what is told of jobs, by their numbers."""
-    gone = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
+def _query(flavour: Flavour, jobs: Sequence[str]) -> dict[str, JobStatus]:
+    """Return the statuses of jobs by their numbers."""
+    unknown_job = JobStatus(JobState.UNKNOWN, unknown_to_scheduler=True)
     program = shutil.which("qstat")
-    for options in sorted(_WAYS[flavour], key=lambda way: way != _worked.get(program)):
+    for options in sorted(_QSTAT_OPTIONS[flavour], key=lambda options: options != _worked.get(program)):
         answer = ask(["qstat", *options, *jobs])
-        told = pbs_parse.statuses(answer.out)
-        told |= dict.fromkeys(pbs_parse.lost(answer.err) - told.keys(), gone)
+        statuses = pbs_parse.statuses(answer.out)
+        statuses |= dict.fromkeys(pbs_parse.lost(answer.err) - statuses.keys(), unknown_job)
         if flavour is Flavour.EMULATION and len(jobs) == 1 and answer == Answer(_UNKNOWN_JOB, "", ""):
-            told[pbs_parse.number(jobs[0])] = gone
-        if told:
+            statuses[pbs_parse.number(jobs[0])] = unknown_job
+        if statuses:
             _worked[program] = options
-            return told
+            return statuses
         if "cannot connect" in answer.err:
             raise SchedulerTimeout(Answer(answer.code, "", answer.err).describe)
     return {}

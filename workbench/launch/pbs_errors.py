@@ -1,4 +1,4 @@
-"""What ``qsub`` says when it does not take a job, in one clear sentence."""
+"""The errors of ``qsub`` as sentences for the user."""
 
 from __future__ import annotations
 
@@ -17,76 +17,76 @@ _REASONS = {
     159: "you may not use {queue}. Choose another by --queue.",
     166: _VALUE,
     173: "{queue} is closed. Choose another by --queue.",
-    197: "a group of --extra is not one of yours.",
+    197: "you are not a member of a group in --extra.",
 }
 
 
-def refusal(answer: Answer, asked: Resources) -> LaunchError:
-    """Return the error for a job that was not taken, with the scheduler's own words in parentheses."""
-    words = _words(answer)
-    if answer.code in _NO_SERVER or re.search("cannot connect|Unable to contact", f"{answer.err}{words}"):
-        return SchedulerTimeout(f"the PBS server does not answer ({words}).", hint="Try again later.")
-    return JobRejected(f"PBS does not take the job: {_why(answer.code, words, asked)} ({words})")
+def refusal(answer: Answer, request: Resources) -> LaunchError:
+    """Return the error for a rejected job, with the scheduler's own message in parentheses."""
+    message = _message(answer)
+    if answer.code in _NO_SERVER or re.search("cannot connect|Unable to contact", f"{answer.err}{message}"):
+        return SchedulerTimeout(f"the PBS server does not answer ({message}).", hint="Try again later.")
+    return JobRejected(f"PBS does not take the job: {_reason(answer.code, message, request)} ({message})")
 
 
-def _words(answer: Answer) -> str:
-    """Return the line that tells what is wrong."""
+def _message(answer: Answer) -> str:
+    """Return the line with the reason of a rejection."""
     text = f"{answer.err}\n{answer.out}"
-    # SLURM's emulation quotes what sbatch says; the last line of it sums up.
-    said = re.findall(r"sbatch: error: (?:Batch job submission failed: )?(.*)", text)
-    said = said or re.findall(r"qsub: (.*)", text) or [answer.describe]
-    return " ".join(str(said[-1]).split())
+    # SLURM's emulation quotes sbatch, whose last line is the summary.
+    messages = re.findall(r"sbatch: error: (?:Batch job submission failed: )?(.*)", text)
+    messages = messages or re.findall(r"qsub: (.*)", text) or [answer.describe]
+    return " ".join(str(messages[-1]).split())
 
 
-def _why(code: int, words: str, asked: Resources) -> str:
-    queue = f"queue {asked.queue}" if asked.queue else "the default queue"
+def _reason(code: int, message: str, request: Resources) -> str:
+    queue = f"queue {request.queue}" if request.queue else "the default queue"
     if code == 170:
-        return _unknown_queue(asked)
+        return _unknown_queue(request)
     if code == 187:
-        name = re.split(r"[ .]", words)[-1]
+        name = re.split(r"[ .]", message)[-1]
         return f"it has no {name!r}; check --constraint, --gpus-per-rank and --extra."
     if code == 188:
-        return f"it asks for more than {queue} allows{_limits(asked)}."
-    if code in (1, 2) and re.search(r"directive error|invalid option|illegal -\w value", words):
+        return f"it asks for more than {queue} allows{_limits(request)}."
+    if code in (1, 2) and re.search(r"directive error|invalid option|illegal -\w value", message):
         return _VALUE
     if code in _REASONS:
         return _REASONS[code].format(queue=queue)
-    return _emulated(words, asked)
+    return _emulated(message, request)
 
 
-def _emulated(words: str, asked: Resources) -> str:
-    if "account" in words:
-        return f"account {asked.account} may not be used here."
-    if "partition" in words:
-        return _unknown_queue(asked)
-    if "time limit" in words:
-        length = f" of {clock(asked.walltime)}" if asked.walltime else ""
+def _emulated(message: str, request: Resources) -> str:
+    if "account" in message:
+        return f"account {request.account} may not be used here."
+    if "partition" in message:
+        return _unknown_queue(request)
+    if "time limit" in message:
+        length = f" of {clock(request.walltime)}" if request.walltime else ""
         return f"the walltime{length} is longer than its queue allows."
-    if "node configuration" in words or "More processors" in words or "Node count" in words:
+    if "node configuration" in message or "More processors" in message or "Node count" in message:
         return (
-            f"it asks for {count(asked.nodes or 1, 'node')}, and there are fewer, or fewer with so many processors and "
-            "so much memory. Give another --nodes."
+            f"it asks for {count(request.nodes or 1, 'node')}, but fewer nodes exist, or fewer have as many processors "
+            "and as much memory. Give another --nodes."
         )
-    if "feature" in words:
-        return f"no node has {asked.constraint!r}; check --constraint."
-    return "see its words"
+    if "feature" in message:
+        return f"no node has {request.constraint!r}; check --constraint."
+    return "see its message"
 
 
-def _unknown_queue(asked: Resources) -> str:
-    if asked.reservation:
-        return f"there is no reservation {asked.reservation}; pbs_rstat lists them."
+def _unknown_queue(request: Resources) -> str:
+    if request.reservation:
+        return f"there is no reservation {request.reservation}; pbs_rstat lists them."
     try:
-        known = pbs_parse.queues(ask(["qstat", "-Q"]).out)
+        queues = pbs_parse.queues(ask(["qstat", "-Q"]).out)
     except LaunchError:
-        known = []
-    return f"there is no queue {asked.queue!r}; {did_you_mean(asked.queue, known)}."
+        queues = []
+    return f"there is no queue {request.queue!r}; {did_you_mean(request.queue, queues)}."
 
 
-def _limits(asked: Resources) -> str:
-    if asked.queue is None:
+def _limits(request: Resources) -> str:
+    if request.queue is None:
         return ""
     try:
-        most = pbs_parse.limits(ask(["qstat", "-Q", "-f", asked.queue]).out)
+        limits = pbs_parse.limits(ask(["qstat", "-Q", "-f", request.queue]).out)
     except LaunchError:
         return ""
-    return f" ({', '.join(f'{name} up to {value}' for name, value in most.items())})" if most else ""
+    return f" ({', '.join(f'{name} up to {value}' for name, value in limits.items())})" if limits else ""

@@ -1,6 +1,6 @@
-"""What the commands of PBS print, read: OpenPBS and PBS Pro, Torque, and SLURM's emulation of them.
+"""Parsers for the output of PBS's commands: OpenPBS and PBS Pro, Torque, and SLURM's emulation of them.
 
-Nothing here raises: what cannot be read is left out, and a state that is not known is `JobState.UNKNOWN`.
+No function raises: lines that cannot be read are omitted, and an unknown state is `JobState.UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import replace
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 
 _ID = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?", re.ASCII)
-# Four blanks in front of an attribute, and a tabulator in front of what continues the line above.
+# An attribute begins with four blanks, and the continuation of a line with a tabulator.
 _HEADER = re.compile(r"Job Id:(\s)\s*(\S+)\s*")
 _ATTRIBUTE = re.compile(r"    ([A-Za-z][\w.]*) = (.*)", re.ASCII)
-# SLURM's emulation has the tabulator in front of attributes.
+# In SLURM's emulation an attribute begins with a tabulator.
 _EMULATED = re.compile(r"\t([A-Za-z][\w.]*) = (.*)", re.ASCII)
 _LOST = (re.compile(r"Unknown Job Id(?: Error)? (\S+)"), re.compile(r"(?<!\S)(\S+) Job has finished"))
-# Exit codes that PBS itself gives, beside those of the job; Torque has others for the same.
+# Exit codes of PBS itself for an exceeded walltime, by the attribute's name in PBS and in Torque.
 _WALLTIME = {"Exit_status": -29, "exit_status": -11}
 _TERMINATED = 256 + 15
 _SUSPENDED = "suspended by the scheduler"
@@ -37,7 +37,7 @@ _OVER = ("F", "C", "X")
 
 
 def job_id(text: str) -> str | None:
-    """Return the job's id in what ``qsub`` prints, or None.
+    """Return the job's id in the output of ``qsub``, or None.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def job_id(text: str) -> str | None:
 
 
 def number(job: str) -> str:
-    """Return what of a job's id is the same in every form of it: servers are named with and without their domain.
+    """Return the part of a job's id before the server's domain, which not every command prints.
 
     Examples
     --------
@@ -60,27 +60,26 @@ def number(job: str) -> str:
 
 
 def lost(errors: str) -> set[str]:
-    """Return the numbers of the jobs that ``qstat`` says it does not know (any more)."""
+    """Return the numbers of the jobs that ``qstat`` reports as unknown or finished."""
     return {number(job) for pattern in _LOST for job in pattern.findall(errors)}
 
 
 def queues(text: str) -> list[str]:
     """Return the names of the queues that ``qstat -Q`` lists."""
     lines = [line.split() for line in text.splitlines()]
-    ruler = next((at for at, words in enumerate(lines) if words and set(words[0]) == {"-"}), len(lines))
-    return [words[0] for words in lines[ruler + 1 :] if words]
+    ruler = next((index for index, line in enumerate(lines) if line and set(line[0]) == {"-"}), len(lines))
+    return [line[0] for line in lines[ruler + 1 :] if line]
 
 
 def statuses(text: str) -> dict[str, JobStatus]:
-    """Return the statuses that ``qstat -f`` prints, in JSON or as text, by the numbers of jobs."""
+    """Return the statuses in the output of ``qstat -f``, in JSON or as text, by the numbers of jobs."""
     jobs = _from_json(text) if text.lstrip().startswith("{") else _from_text(text)
-    return {number(job): replace(_status(given), label=given.get("Job_Name", "")) for job, given in jobs}
+    return {number(job): replace(_status(values), label=values.get("Job_Name", "")) for job, values in jobs}
 
 
 def limits(text: str) -> dict[str, str]:
-    """Return the most that a queue gives a job, as ``qstat -Q -f`` prints it: ``walltime``, ``ncpus``, ..."""
-    found = re.findall(r"^\s*resources_max\.(\w+) = (\S+)", text, re.MULTILINE)
-    return dict(found)
+    """Return a queue's limits for a job in the output of ``qstat -Q -f``: ``walltime``, ``ncpus``, ..."""
+    return dict(re.findall(r"^\s*resources_max\.(\w+) = (\S+)", text, re.MULTILINE))
 
 
 def _from_json(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -96,9 +95,9 @@ def _from_json(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _flat(attributes: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for name, value in attributes.items():
-        # What the job's environment has is garbled, and nobody's business.
+        # PBS garbles the job's environment, which may also have secrets.
         if isinstance(value, dict) and name != "Variable_List":
-            yield from _flat({f"{name}.{inner}": one for inner, one in value.items() if not isinstance(one, dict)})
+            yield from _flat({f"{name}.{key}": item for key, item in value.items() if not isinstance(item, dict)})
         elif isinstance(value, str | int | float):
             yield name, str(value)
 
@@ -113,73 +112,73 @@ def _from_text(text: str) -> Iterator[tuple[str, dict[str, str]]]:
             pattern = _EMULATED if header[1] == "\t" else _ATTRIBUTE
             if pattern is _EMULATED:
                 attributes["emulated"] = "True"
-        elif found := pattern.fullmatch(line):
-            # The first one counts: a variable of the job's environment may hold lines that look like attributes.
-            last = found[1] if found[1] not in attributes else ""
+        elif match := pattern.fullmatch(line):
+            # Only the first counts: a variable of the job's environment may contain lines in the form of attributes.
+            last = match[1] if match[1] not in attributes else ""
             if last:
-                attributes[last] = found[2]
+                attributes[last] = match[2]
         elif last and line.startswith("\t"):
             attributes[last] += line[1:]
     if job:
         yield job, attributes
 
 
-def _status(given: Mapping[str, str]) -> JobStatus:
-    """Return the status that attributes of a job tell."""
-    letter = given.get("job_state", "")
+def _status(attributes: Mapping[str, str]) -> JobStatus:
+    letter = attributes.get("job_state", "")
     if letter in _QUEUED:
-        return _queued(letter, given)
-    emulated = "emulated" in given
-    start = _time(given.get("mtime") if emulated else given.get("stime") or given.get("start_time"))
-    nodes = ",".join(dict.fromkeys(re.findall(r"(?:^|\+)([^/+]+)", given.get("exec_host", ""))))
+        return _queued(letter, attributes)
+    emulated = "emulated" in attributes
+    start = _time(attributes.get("mtime") if emulated else attributes.get("stime") or attributes.get("start_time"))
+    nodes = ",".join(dict.fromkeys(re.findall(r"(?:^|\+)([^/+]+)", attributes.get("exec_host", ""))))
     if letter in _OVER:
-        state, reason = _end(given)
+        state, reason = _end(attributes)
         times = ("ctime",) if emulated else ("obittime", "comp_time", "mtime")
-        ended = next((given[name] for name in times if name in given), None)
+        ended = next((attributes[name] for name in times if name in attributes), None)
         return JobStatus(state, reason, start, _time(ended), nodes, unknown_to_scheduler=state is JobState.UNKNOWN)
     if letter not in _STARTED:
         return UNKNOWN
-    length = _seconds(given.get("Resource_List.walltime"))
+    length = _seconds(attributes.get("Resource_List.walltime"))
     state, reason = _STARTED[letter]
-    if "terminated by" in given.get("comment", ""):
+    if "terminated by" in attributes.get("comment", ""):
         state, reason = JobState.COMPLETING, "is being cancelled"
     # The time that a job was suspended does not count.
     counted = start is not None and length is not None and reason != _SUSPENDED
     return JobStatus(state, reason, start, (start or 0) + (length or 0) if counted else None, nodes)
 
 
-def _queued(letter: str, given: Mapping[str, str]) -> JobStatus:
-    expected = given.get("mtime") if "emulated" in given else given.get("estimated.start_time")
+def _queued(letter: str, attributes: Mapping[str, str]) -> JobStatus:
+    expected = attributes.get("mtime") if "emulated" in attributes else attributes.get("estimated.start_time")
+    comment = attributes.get("comment", "")
     match letter:
         case "H":
-            reason = held(given.get("Hold_Types", ""), given.get("substate", ""), given.get("comment", ""))
+            reason = held(attributes.get("Hold_Types", ""), attributes.get("substate", ""), comment)
         case "W":
-            reason, expected = "waiting for its start time", given.get("Execution_Time")
+            reason, expected = "waiting for its start time", attributes.get("Execution_Time")
         case _:
-            reason = waiting(" ".join(given.get("comment", "").split()))
-    hopeless = letter == "Q" and given.get("comment", "").startswith("Can Never Run")
+            reason = waiting(" ".join(comment.split()))
+    hopeless = letter == "Q" and comment.startswith("Can Never Run")
     return JobStatus(JobState.QUEUED, reason, _time(expected), hopeless=hopeless)
 
 
-def _end(given: Mapping[str, str]) -> tuple[JobState, str]:
-    """Return how a job that has ended did so; UNKNOWN where that is not told."""
-    comment = given.get("comment", "")
-    name = "Exit_status" if "Exit_status" in given else "exit_status"
+def _end(attributes: Mapping[str, str]) -> tuple[JobState, str]:
+    """Return the final state and the reason of a job that has ended; UNKNOWN where PBS does not report it."""
+    comment = attributes.get("comment", "")
+    name = "Exit_status" if "Exit_status" in attributes else "exit_status"
     try:
-        code = int(given[name])
+        code = int(attributes[name])
     except (KeyError, ValueError):
         code = None
     if code == _WALLTIME[name] or "exceeded resource walltime" in comment:
         return JobState.TIMEOUT, "its walltime was up"
-    if code == _TERMINATED or given.get("substate") == "91" or re.search(r"\bterminated\b", comment):
+    if code == _TERMINATED or attributes.get("substate") == "91" or re.search(r"\bterminated\b", comment):
         return JobState.CANCELLED, "cancelled"
     if code is not None:
-        # Torque's codes from -10 on mean other things.
-        words = f"exit code {code}" if name == "exit_status" and code <= -10 else signal_or_code(code)
-        return (JobState.FAILED, words) if code else (JobState.DONE, "")
-    if given["job_state"] == "C":
-        return JobState.UNKNOWN, "has ended, and its scheduler does not tell how"
-    if given.get("Hold_Types", "n") != "n":
+        # Torque's codes from -10 on have other meanings.
+        reason = f"exit code {code}" if name == "exit_status" and code <= -10 else signal_or_code(code)
+        return (JobState.FAILED, reason) if code else (JobState.DONE, "")
+    if attributes["job_state"] == "C":
+        return JobState.UNKNOWN, "has ended, but its scheduler does not report how"
+    if attributes.get("Hold_Types", "n") != "n":
         return JobState.FAILED, "never ran: a job that it had to wait for has failed"
     return JobState.FAILED, "ended without an exit code"
 
@@ -203,20 +202,20 @@ def _seconds(text: str | None) -> int | None:
     return total
 
 
-# Of the script, beside those of the command that it becomes; see `pbs_script`.
+# Exit codes of the script before it runs its command; see `pbs_script`.
 CODE_NO_COMMAND = 72
 CODE_NO_OUTPUT = 74
 
 _HOLDS = {"u": "by the user", "o": "by an operator", "s": "by the system", "p": "for a bad password"}
 _RESOURCES = {"ncpus": "processors", "mem": "memory", "ngpus": "GPUs", "host": "host"}
-# Comments that have one meaning; the first part of a comment decides.
+# Messages for comments by their beginning.
 _WAITING = {
     "Not enough free nodes available": "waiting for free nodes",
     "Not enough total nodes available": "there are fewer nodes",
     "Queue not started": "its queue is stopped",
     "Job would conflict with reservation or top job": "waiting behind jobs of higher priority or reservations",
 }
-_SHORT = re.compile(r"Insufficient amount of (?:queue |server )?resource: (\S+)\s*(?:\((.*)\))?")
+_SHORTAGE = re.compile(r"Insufficient amount of (?:queue |server )?resource: (\S+)\s*(?:\((.*)\))?")
 _AMOUNTS = re.compile(r"R: (\S+) A: (\S+) T: (\S+)")
 _CODES = {
     CODE_NO_COMMAND: "its Python or its folder does not exist on the node",
@@ -259,8 +258,8 @@ def waiting(comment: str) -> str:
     if not colon or kind not in ("Can Never Run", "Not Running"):
         return comment or "waiting for the scheduler"
     never = kind == "Can Never Run"
-    why = next((words for start, words in _WAITING.items() if rest.startswith(start)), None) or _short(rest, never)
-    return f"will never start: {why}" if never else why
+    reason = next((text for start, text in _WAITING.items() if rest.startswith(start)), None) or _shortage(rest, never)
+    return f"will never start: {reason}" if never else reason
 
 
 def held(kinds: str, substate: str, comment: str = "") -> str:
@@ -271,18 +270,18 @@ def held(kinds: str, substate: str, comment: str = "") -> str:
     >>> held("s", "20", "job held, too many failed attempts to run")
     'held by the system: too many failed attempts to run'
     """
-    # A job that depends on another is held by the system.
+    # The system holds a job that depends on another.
     if substate == "22":
         return "waiting for another job"
-    by = [words for kind, words in _HOLDS.items() if kind in kinds]
-    words = f"held {' and '.join(by)}" if by else "held"
-    # Comments of other kinds are older than the hold, or name who holds it.
-    why = comment.removeprefix("job held, ")
-    return f"{words}: {why}" if "failed" in why else words
+    holders = [text for kind, text in _HOLDS.items() if kind in kinds]
+    message = f"held {' and '.join(holders)}" if holders else "held"
+    # Other comments are older than the hold, or repeat who holds the job.
+    reason = comment.removeprefix("job held, ")
+    return f"{message}: {reason}" if "failed" in reason else message
 
 
 def signal_or_code(code: int) -> str:
-    """Return how a job ended that had this exit code, other than 0.
+    """Return the reason for an exit code other than 0.
 
     Examples
     --------
@@ -299,16 +298,16 @@ def signal_or_code(code: int) -> str:
     return f"exit code {code}"
 
 
-def _short(rest: str, never: bool) -> str:
-    """Return what there is too little of."""
-    found = _SHORT.match(rest)
-    if found is None:
+def _shortage(rest: str, never: bool) -> str:
+    """Return the message for a resource of which there is not enough."""
+    match = _SHORTAGE.match(rest)
+    if match is None:
         return rest
-    what = _RESOURCES.get(found[1], found[1])
-    amounts = _AMOUNTS.fullmatch(found[2] or "")
+    resource = _RESOURCES.get(match[1], match[1])
+    amounts = _AMOUNTS.fullmatch(match[2] or "")
     if amounts and never:
-        return f"{what}: {amounts[1]} asked for, there are {amounts[3]}"
+        return f"{resource}: {amounts[1]} asked for, there are {amounts[3]}"
     if amounts:
-        return f"waiting for {what}: {amounts[1]} asked for, {amounts[2]} free of {amounts[3]}"
-    detail = f" ({found[2]})" if found[2] else ""
-    return f"no node has the {what} asked for{detail}" if never else f"waiting for {what}{detail}"
+        return f"waiting for {resource}: {amounts[1]} asked for, {amounts[2]} free of {amounts[3]}"
+    detail = f" ({match[2]})" if match[2] else ""
+    return f"no node has the {resource} asked for{detail}" if never else f"waiting for {resource}{detail}"

@@ -1,4 +1,4 @@
-"""What a job of PBS asks for, of what the user gave and the site's settings."""
+"""The resources of a PBS job, from the user's request and the site's settings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workbench.launch.jobqueue import Site, fill
 from workbench.launch.options import Resources
 from workbench.launch.pbs_script import GEOMETRY, OURS, Flavour, directives, skipped
 
-# Directives that have options of their own, by the field of `Resources`; the options are called as the fields.
+# Directives for which the workbench has an option, by the field of `Resources`, which has the name of the option.
 _FIELDS = {"queue": "-q", "account": "-A", "walltime": "-l walltime"}
-# With them the job would not be one job that runs by itself, or qsub would not return its id.
+# With these directives the job would not be one job in the background, or qsub would not return its id.
 _BREAKING = frozenset({"-J", "-t", "-I", "-X", "-z", "-C", "-G", "-W block"})
 _RESERVATION = re.compile(r"[RSM]\d+(\.\S+)?", re.ASCII)
 _CHUNK_RESOURCES = re.compile(r"[A-Za-z]\w*=[^\s:=+,]+(:[A-Za-z]\w*=[^\s:=+,]+)*", re.ASCII)
@@ -22,32 +22,32 @@ _WORD = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
 def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -> Resources:
-    """Return resources that are complete.
+    """Return the complete resources of a job.
 
     Parameters
     ----------
     resources
-        What was given; if it was settled before it stays as it is.
+        The user's request; complete resources stay unchanged.
     site
-        The site's settings, for what `resources` does not have.
+        The site's settings, for options that `resources` does not have.
     flavour
-        The PBS that answers.
+        Flavour of the PBS.
     ranks
         Size of the world.
 
     Raises
     ------
     InvalidRequest
-        If PBS cannot express something of it.
+        If PBS cannot express an option.
 
     Notes
     -----
-    A directive of the site gives way to whatever sets the same: name, output and geometry of the job always do,
-    queue, account and walltime where they were given. Of its ``resource-spec`` the resources of chunks that we do
-    not set (``model=...``) are kept, as the constraint; the rest is our geometry.
+    A directive of the site is omitted if another source sets the same option: always for name, output and geometry of
+    the job, and for queue, account and walltime if the user has set them. The constraint defaults to the resources of
+    chunks in ``resource-spec`` that are not part of the geometry (``model=...``).
     """
-    given = [line for line in resources.extra if line not in site.extra]
-    for line in given:
+    user_extra = [line for line in resources.extra if line not in site.extra]
+    for line in user_extra:
         _check_extra(line)
     left_out = skipped(site)
     for field, option in _FIELDS.items():
@@ -59,68 +59,68 @@ def resolve(resources: Resources, site: Site, flavour: Flavour, *, ranks: int) -
                 hint="Leave it out as well, or change these settings.",
             )
     _check_reservation(resources, flavour)
-    whole = fill(_on_one_node(resources, flavour), _without_queue(site, resources), ranks=ranks, minute=1)
+    complete = fill(_on_one_node(resources, flavour), _without_queue(site, resources), ranks=ranks, minute=1)
     unset: dict[str, Any] = {field: None for field, option in _FIELDS.items() if option in left_out}
-    whole = replace(whole, **unset)
-    if whole.constraint is None and flavour is Flavour.PRO:
-        whole = replace(whole, constraint=_site_constraint(site))
-    _check_constraint(whole.constraint, flavour)
-    if whole.gpus_per_rank and flavour is Flavour.EMULATION:
+    complete = replace(complete, **unset)
+    if complete.constraint is None and flavour is Flavour.PRO:
+        complete = replace(complete, constraint=_site_constraint(site))
+    _check_constraint(complete.constraint, flavour)
+    if complete.gpus_per_rank and flavour is Flavour.EMULATION:
         raise InvalidRequest(
             "--gpus-per-rank: SLURM's emulation of PBS drops GPUs silently.",
             option="gpus_per_rank",
-            given=whole.gpus_per_rank,
+            given=complete.gpus_per_rank,
             hint=("Use ", Option("scheduler"), " slurm."),
         )
     for field in ("queue", "account", "constraint", "reservation"):
-        value = getattr(whole, field)
+        value = getattr(complete, field)
         if value is not None and (not value or re.search(r"[\s\"'\\]", value)):
             raise InvalidRequest(option=field, given=value, allowed="a name without blanks and quotes")
-    return replace(whole, extra=tuple(dict.fromkeys((*_site_extra(site, whole, left_out), *given))))
+    return replace(complete, extra=tuple(dict.fromkeys((*_site_extra(site, complete, left_out), *user_extra))))
 
 
 def _on_one_node(resources: Resources, flavour: Flavour) -> Resources:
-    # Where a chunk is a whole node, a job of which nothing is said is meant for one.
-    said = flavour is Flavour.PRO or resources.nodes is not None or resources.ranks_per_node is not None
-    return resources if said else replace(resources, nodes=1)
+    # In Torque and the emulation a chunk is a complete node, so the default has to be one node.
+    has_geometry = flavour is Flavour.PRO or resources.nodes is not None or resources.ranks_per_node is not None
+    return resources if has_geometry else replace(resources, nodes=1)
 
 
 def _without_queue(site: Site, resources: Resources) -> Site:
-    # A reservation is a queue of its own.
+    # A reservation of PBS is a queue.
     return site if resources.reservation is None else replace(site, queue=None)
 
 
 def _check_extra(line: str) -> None:
     if not line.startswith("-") or "\n" in line:
-        allowed = "what would stand behind #PBS on one line, e.g. --extra '-m n'"
+        allowed = "the text after #PBS on one line, e.g. --extra '-m n'"
         raise InvalidRequest(option="extra", given=line, allowed=allowed)
-    found = directives(line)
+    options = directives(line)
     for field, option in _FIELDS.items():
-        if option in found:
+        if option in options:
             raise InvalidRequest(f"--extra {line!r}: use --{field} instead of {option}.", option="extra", given=line)
-    if taken := sorted(found & (OURS | _BREAKING)):
+    if reserved := sorted(options & (OURS | _BREAKING)):
         raise InvalidRequest(
-            f"--extra {line!r}: {taken[0]} is not free, for nodes, ranks, threads, memory, name and output of a "
-            "cluster's job follow from its other options.",
+            f"--extra {line!r}: {reserved[0]} is not valid here, since the workbench sets nodes, ranks, threads, "
+            "memory, name and output of a cluster's job from its other options.",
             option="extra",
             given=line,
             hint="Leave it out.",
         )
 
 
-def _site_extra(site: Site, whole: Resources, left_out: set[str]) -> list[str]:
-    """Return the directives of a site that go into the script."""
-    taken = OURS | left_out | {option for field, option in _FIELDS.items() if getattr(whole, field) is not None}
-    if whole.reservation is not None:
+def _site_extra(site: Site, complete: Resources, left_out: set[str]) -> list[str]:
+    """Return the directives of a site that no other source sets."""
+    taken = OURS | left_out | {option for field, option in _FIELDS.items() if getattr(complete, field) is not None}
+    if complete.reservation is not None:
         taken |= {"-q"}
     for line in site.extra:
-        if bad := directives(line) & _BREAKING:
+        if breaking := directives(line) & _BREAKING:
             raise InvalidRequest(
-                f"the setting jobqueue.{site.section}.job-extra-directives {line!r}: a cluster is one job that runs by "
-                f"itself, and {min(bad)} makes another thing of it.",
+                f"the setting jobqueue.{site.section}.job-extra-directives {line!r} is not valid: {min(breaking)} "
+                "changes the kind of job, and a cluster is one job that runs in the background.",
                 option=f"jobqueue.{site.section}.job-extra-directives",
                 given=line,
-                hint="Take it out.",
+                hint="Remove this directive.",
             )
     return [line for line in site.extra if not directives(line) & taken]
 
@@ -158,14 +158,14 @@ def _check_constraint(constraint: str | None, flavour: Flavour) -> None:
     names = {f"-l {part.partition('=')[0]}" for part in constraint.split(":")}
     if not pattern.fullmatch(constraint) or names & GEOMETRY:
         raise InvalidRequest(
-            f"--constraint {constraint!r}: {flavour.value} takes what a node has to have, as {example}, and nodes, "
-            "ranks, threads, memory and GPUs by their own options.",
+            f"--constraint {constraint!r} is not valid: {flavour.value} needs a property of nodes, for example "
+            f"{example}. Nodes, ranks, threads, memory and GPUs have their own options.",
             option="constraint",
             given=constraint,
         )
 
 
 def _site_constraint(site: Site) -> str | None:
-    found = re.search(r"select=([^\s,+]*)", site.resource_spec or "")
-    parts = [part for part in found[1].split(":") if "=" in part] if found else []
+    match = re.search(r"select=([^\s,+]*)", site.resource_spec or "")
+    parts = [part for part in match[1].split(":") if "=" in part] if match else []
     return ":".join(part for part in parts if f"-l {part.partition('=')[0]}" not in GEOMETRY) or None

@@ -1,4 +1,4 @@
-"""The script of a PBS job, with directives that the PBS which answers understands; text apart from action."""
+"""The script of a PBS job, with the directives of each flavour; pure functions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from workbench.launch.jobqueue import Site, header
 from workbench.launch.pbs_parse import CODE_NO_COMMAND, CODE_NO_OUTPUT
 from workbench.launch.walltime import pbs_clock
 
-# On the command line too: SLURM's emulation does not read them in the script.
+# Also on the command line, since SLURM's emulation does not read these directives in the script.
 SUBMIT_OPTIONS = ("-j", "oe", "-o", "/dev/null", "-r", "n")
-# What directives of a site never change.
+# Resources that directives of a site never change.
 GEOMETRY = frozenset(
     f"-l {name}"
     for name in ("select", "nodes", "nodect", "ncpus", "mpiprocs", "ompthreads", "mem", "pmem", "procs", "ngpus")
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[^A-Za-z0-9_.+-]")
 
 
 class Flavour(enum.Enum):
-    """The PBS that answers."""
+    """Flavour of a PBS."""
 
     PRO = "PBS"
     """OpenPBS and PBS Pro."""
@@ -35,7 +35,7 @@ class Flavour(enum.Enum):
 
 
 def directives(text: str) -> set[str]:
-    """Return what a directive sets, each as its option, with the name of what it sets behind ``-l`` and ``-W``.
+    """Return the options in a directive; ``-l`` and ``-W`` with the name of the resource or attribute.
 
     Examples
     --------
@@ -46,18 +46,18 @@ def directives(text: str) -> set[str]:
         words = shlex.split(text, comments=True)
     except ValueError as error:
         raise InvalidRequest(f"the directive {text!r} cannot be read: {error}.") from error
-    found = set()
-    for word, value in pairwise([*words, ""]):
+    options = set()
+    for word, following in pairwise([*words, ""]):
         if not re.match(r"-[A-Za-z]", word):
             continue
-        option, given = word[:2], word[2:].lstrip("=") or value
-        named = {f"{option} {part.partition('=')[0].strip()}" for part in given.split(",") if part.strip()}
-        found |= (named or {option}) if option in ("-l", "-W") else {option}
-    return found
+        option, value = word[:2], word[2:].lstrip("=") or following
+        names = {f"{option} {part.partition('=')[0].strip()}" for part in value.split(",") if part.strip()}
+        options |= (names or {option}) if option in ("-l", "-W") else {option}
+    return options
 
 
 def job_name(name: str, identity: str, flavour: Flavour) -> str:
-    """Return the name of a job: as near to `name` as PBS takes it, and its identity, by which it can be found.
+    """Return the name of a job: `name` with characters that PBS accepts, and the identity of the job.
 
     Examples
     --------
@@ -74,69 +74,73 @@ def job_name(name: str, identity: str, flavour: Flavour) -> str:
 
 
 def skipped(site: Site) -> set[str]:
-    """Return what a site's settings leave out of every job, as of `directives`: never geometry."""
+    """Return the options, as of `directives`, that a site's settings omit from every job; never the geometry."""
     entries = [entry.removeprefix("#PBS").strip() for entry in site.skip]
-    # dask-jobqueue looks for the text anywhere: `walltime` is enough for it.
-    named = [entry if entry.startswith("-") else f"-l {entry}" for entry in entries]
-    return set().union(*map(directives, named)) - GEOMETRY
+    # dask-jobqueue accepts any part of a line, for example `walltime`.
+    options = [entry if entry.startswith("-") else f"-l {entry}" for entry in entries]
+    return set().union(*map(directives, options)) - GEOMETRY
 
 
 def requests(spec: JobSpec, flavour: Flavour, node_memory: int | None) -> list[str]:
-    """Return what the job asks for in nodes, ranks, threads, memory and GPUs, each as it stands behind ``-l``.
+    """Return the values of ``-l`` for nodes, ranks, threads, memory and GPUs.
 
     Parameters
     ----------
     node_memory
-        Bytes that a node's share asks for where the job's `spec` says nothing; None: nothing.
+        Bytes per node if the job's `spec` has no memory; None: no request.
     """
-    asked = spec.resources
-    shares = _shares(spec.ranks, asked.nodes, asked.ranks_per_node)
+    request = spec.resources
+    shares = _shares(spec.ranks, request.nodes, request.ranks_per_node)
     if flavour is Flavour.TORQUE:
         parts = [f"{nodes}:ppn={ranks * spec.threads}{_torque_ends(spec, ranks)}" for nodes, ranks in shares]
         total = spec.memory * spec.ranks if spec.memory else (node_memory or 0) * sum(nodes for nodes, _ in shares)
         return [f"nodes={'+'.join(parts)}", *([f"mem={_megabytes(total)}"] if total else [])]
     if flavour is Flavour.EMULATION:
-        # It reads one kind of chunk alone.
+        # The emulation reads only one type of chunk.
         shares = [(sum(nodes for nodes, _ in shares), max(ranks for _, ranks in shares))]
     chunks = []
     for chunk, ranks in shares:
         parts = [str(chunk), f"ncpus={ranks * spec.threads}", f"mpiprocs={ranks}", f"ompthreads={spec.threads}"]
-        if memory := spec.memory * ranks if spec.memory else node_memory if asked.nodes else None:
+        if memory := spec.memory * ranks if spec.memory else node_memory if request.nodes else None:
             parts.append(f"mem={_megabytes(memory)}")
-        if asked.gpus_per_rank:
-            parts.append(f"ngpus={asked.gpus_per_rank * ranks}")
-        if asked.constraint and flavour is Flavour.PRO:
-            parts.append(asked.constraint)
+        if request.gpus_per_rank:
+            parts.append(f"ngpus={request.gpus_per_rank * ranks}")
+        if request.constraint and flavour is Flavour.PRO:
+            parts.append(request.constraint)
         chunks.append(":".join(parts))
     lines = [f"select={'+'.join(chunks)}"]
     if flavour is Flavour.EMULATION:
-        return [*lines, *([f"proc={asked.constraint}"] if asked.constraint else [])]
-    placed = any("-l place" in directives(line) for line in asked.extra)
-    return [*lines, *(["place=scatter"] if asked.nodes and not placed else [])]
+        return [*lines, *([f"proc={request.constraint}"] if request.constraint else [])]
+    placed = any("-l place" in directives(line) for line in request.extra)
+    return [*lines, *(["place=scatter"] if request.nodes and not placed else [])]
 
 
 def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
     """Return the script that becomes the head on the first node of its job.
-
-    Notes
-    -----
-    Of what is said in every job, that which the site's settings tell to skip is left out.
 
     Raises
     ------
     InvalidRequest
         If a value has more than one line.
     """
-    asked = spec.resources
-    for value in (spec.name, asked.queue, asked.account, asked.constraint, *asked.extra, spec.log, spec.directory):
+    request = spec.resources
+    for value in (
+        spec.name,
+        request.queue,
+        request.account,
+        request.constraint,
+        *request.extra,
+        spec.log,
+        spec.directory,
+    ):
         if "\n" in str(value):
-            raise InvalidRequest(f"{str(value)!r} has more than one line; a name or a path for PBS has one.")
+            raise InvalidRequest(f"{str(value)!r} has more than one line; PBS needs a name or a path on one line.")
     always = (f"-N {job_name(spec.name, spec.identity, flavour)}", "-S /bin/bash", "-j oe", "-o /dev/null", "-r n")
     lines = [f"#PBS {line}" for line in always if not directives(line) & skipped(site)]
     # An advance reservation of PBS is a queue.
-    queue = asked.reservation.partition(".")[0] if asked.reservation else asked.queue
-    walltime = None if asked.walltime is None else pbs_clock(asked.walltime)
-    lines += header("pbs", replace(site, queue=queue, account=asked.account, walltime=walltime, extra=asked.extra))
+    queue = request.reservation.partition(".")[0] if request.reservation else request.queue
+    walltime = None if request.walltime is None else pbs_clock(request.walltime)
+    lines += header("pbs", replace(site, queue=queue, account=request.account, walltime=walltime, extra=request.extra))
     log, folder, program = (shlex.quote(str(text)) for text in (spec.log, spec.directory, spec.command[0]))
     missing = f"workbench: {spec.command[0]} or the folder {spec.directory} does not exist on"
     text = [
@@ -145,7 +149,7 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
         *(f"#PBS -l {request}" for request in requests(spec, flavour, site.memory)),
         *lines[1:],
         "umask 077",
-        # Its output is there while it runs, wherever the scheduler would keep it until the end.
+        # PBS would keep the output on the node until the end of the job.
         f"(: >>{log}) 2>/dev/null || exit {CODE_NO_OUTPUT}",
         f"exec >>{log} 2>&1 </dev/null",
         *site.prologue,
@@ -160,13 +164,13 @@ def script_text(spec: JobSpec, site: Site, flavour: Flavour) -> str:
 
 
 def _shares(ranks: int, nodes: int | None, per_node: int | None) -> list[tuple[int, int]]:
-    """Return numbers of nodes with the ranks of each; without nodes a rank alone is the share."""
+    """Return pairs of a number of nodes and the ranks on each; without `nodes`, each rank is a chunk."""
     if nodes is None:
         return [(ranks, 1)]
     most = per_node or -(-ranks // nodes)
     full, rest = divmod(ranks, most)
     if full + bool(rest) < nodes:
-        # Filled one after the other, the last nodes would stay empty.
+        # If each node were filled before the next, the last nodes would stay empty.
         fewest, more = divmod(ranks, nodes)
         return [(count, size) for count, size in ((more, fewest + 1), (nodes - more, fewest)) if count]
     return [(count, size) for count, size in ((full, most), (1, rest)) if count and size]
@@ -178,5 +182,5 @@ def _torque_ends(spec: JobSpec, ranks: int) -> str:
 
 
 def _megabytes(number: int) -> str:
-    # PBS counts 2**20 bytes a megabyte.
+    # A megabyte of PBS has 2**20 bytes.
     return f"{-(-number // 2**20)}mb"

@@ -1,22 +1,21 @@
-"""How an MPI reaches the other nodes of a PBS job without ssh: a program like ``rsh`` over PBS's own ``pbs_tmrsh``.
+"""An agent like ``rsh`` on top of PBS's own ``pbs_tmrsh``, with which MPI reaches the other nodes of a PBS job.
 
-Processes that are started so belong to the job: PBS counts what they use, and ends them with it.
+Processes that the agent starts belong to the job: PBS counts their use of resources, and ends them with the job.
 """
 
 from __future__ import annotations
 
 import shlex
 import shutil
-import tempfile
-from pathlib import Path
 
 from workbench import config
 from workbench.errors import LaunchError
+from workbench.files import atomic_file
 from workbench.files.private import make_private
 
 
 def agent_text(tmrsh: str) -> str:
-    """Return the text of a program that is called as ``rsh`` is, ``[OPTION]... HOST COMMAND...``.
+    """Return the text of a program with the command line of ``rsh``: ``[OPTION]... HOST COMMAND...``.
 
     Parameters
     ----------
@@ -25,12 +24,12 @@ def agent_text(tmrsh: str) -> str:
 
     Notes
     -----
-    The words of the command are put together and given to a shell, as ``rsh`` and ``ssh`` do: both MPIs count on
-    that, for instance with variables that are set ahead of the program. ``pbs_tmrsh`` by itself would not do it.
+    The program joins the words of the command and passes them to a shell, as ``rsh`` and ``ssh`` do and ``pbs_tmrsh``
+    does not. Both MPIs rely on this, for example to set variables before the program.
     """
     return f"""\
 #!/bin/sh
-# Called by mpiexec as rsh would be: [OPTION]... HOST COMMAND...
+# mpiexec calls this program like rsh: [OPTION]... HOST COMMAND...
 while :; do
     case "$1" in
         -l | -p | -o) shift 2 ;;
@@ -45,39 +44,28 @@ exec {shlex.quote(tmrsh)} "$host" /bin/sh -c "$*"
 
 
 def agent_path() -> str:
-    """Return the path of the program of `agent_text`, after writing it where all nodes see it.
+    """Write the program of `agent_text` to a folder that all nodes share, and return its path.
 
     Raises
     ------
     LaunchError
-        If there is no ``pbs_tmrsh`` here, or the program cannot be written.
+        If ``pbs_tmrsh`` is not on PATH, or if the program cannot be written.
     """
     tmrsh = shutil.which("pbs_tmrsh")
     if tmrsh is None:
-        raise LaunchError("there is no pbs_tmrsh on PATH: it is in the folder bin of PBS.", hint="Put that on PATH.")
+        raise LaunchError("pbs_tmrsh is not on PATH.", hint="Add the folder bin of PBS to PATH.")
     path = config.data_folder() / "workbench" / "pbs-agent"
     if any(map(str.isspace, str(path))):
         raise LaunchError(
-            f"{path}: MPI cannot run an agent whose path has blanks.", hint="Set JUPYTER_DATA_DIR to another folder."
+            f"{path}: MPI cannot run an agent whose path has blanks.",
+            hint="Set JUPYTER_DATA_DIR to a folder without blanks.",
         )
     text = agent_text(tmrsh)
     try:
         if not (path.exists() and path.read_text(encoding="utf-8") == text):
-            _write(path, text)
+            make_private(path.parent)
+            # In one step, since another job of the user may run the program.
+            atomic_file.replace(path, text.encode(), 0o700)
     except OSError as error:
         raise LaunchError(f"cannot write {path}: {error}.", hint="Check permissions, space and quota.") from error
     return str(path)
-
-
-def _write(path: Path, text: str) -> None:
-    make_private(path.parent)
-    # Another job of the user may be running it: it is replaced as a whole.
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o700)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink()
-        raise

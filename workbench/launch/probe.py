@@ -1,4 +1,4 @@
-"""Two ranks that say hello: the smallest world, started by the command line that starts a cluster's."""
+"""A test world of two ranks, started with the same command line as the world of a cluster."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ _MODULES = "mpi4py.MPI,workbench.fork.hello"
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What two ranks said that were started as a world of two."""
+    """Result of a test world of two ranks."""
 
     code: int | None
     """Exit code of ``mpiexec``; None: it had not ended at the deadline."""
     worlds: tuple[Mapping[str, int], ...]
-    """What every rank 0 told: ``hello``, the size of its world, ``total`` of the Allreduce, level of ``threads`` and
-    whether it was ``forked``."""
+    """The report of every rank 0: ``hello``, the size of its world, ``total`` of the Allreduce, level of ``threads``
+    and whether it was ``forked``."""
     output: str
-    """All that was printed."""
+    """The complete output."""
 
 
-def say_hello(found: MPI, timeout: float, *, forked: bool = False) -> ProbeResult:
-    """Start two ranks just as a cluster does and let them add their ranks.
+def say_hello(mpi: MPI, timeout: float, *, forked: bool = False) -> ProbeResult:
+    """Start two ranks as a cluster does and run an Allreduce on them.
 
     Parameters
     ----------
     timeout
-        Seconds until they are ended.
+        Seconds after which the ranks are killed.
     forked
-        Fork them from a template.
+        Fork the ranks from a template.
     """
     identity = uuid.uuid4().hex
-    # Ranks that are ended leave segments of shared memory: not there where nobody finds them.
+    # Killed ranks leave segments of shared memory, which are removed with this folder.
     with tempfile.TemporaryDirectory(prefix="workbench-hello-", ignore_cleanup_errors=True) as folder:
         program = ["workbench.fork.hello", "hello", identity]
         template = ["-I", "-S", stub.__file__, identity, f"{folder}/template.log", _MODULES]
         try:
-            return _say_hello(found, timeout, Path(folder), [*(template if forked else ["-m"]), *program])
+            return _say_hello(mpi, timeout, Path(folder), [*(template if forked else ["-m"]), *program])
         finally:
             node_dirs.remove(identity)
 
 
-def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[str]) -> ProbeResult:
+def _say_hello(mpi: MPI, timeout: float, shared_memory: Path, program: list[str]) -> ProbeResult:
     geometry = Geometry.here(2, 1, shared_memory)
-    command = world_command(found, geometry, [sys.executable, *program], config.get("mpi.extra-args"))
+    command = world_command(mpi, geometry, [sys.executable, *program], config.get("mpi.extra-args"))
     environment, _ = scrub(os.environ)
-    tied = parent_death.command_line(str(shared_memory), "" if config.get("mpi.guard") else None)
+    tether = parent_death.command_line(str(shared_memory), "" if config.get("mpi.guard") else None)
     process = subprocess.Popen(
-        [*tied, *command.argv],
+        [*tether, *command.argv],
         env=command.variables(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -83,7 +83,7 @@ def _say_hello(found: MPI, timeout: float, shared_memory: Path, program: list[st
 
 
 def parse_output(output: str) -> tuple[Mapping[str, int], ...]:
-    r"""Return what ranks told, among whatever else was printed.
+    r"""Return the reports of ranks in an output.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def parse_output(output: str) -> tuple[Mapping[str, int], ...]:
 
 
 def _end(process: subprocess.Popen[str]) -> str:
-    """End ``mpiexec`` and its ranks; return what was printed."""
+    """End ``mpiexec`` and its ranks; return the output."""
     import psutil
 
     ranks = psutil.Process(process.pid).children(recursive=True)

@@ -1,4 +1,4 @@
-"""Who starts the ranks of a world on several nodes: chosen from what is there."""
+"""The choice between ``srun`` and ``mpiexec`` for the start of a world on several nodes."""
 
 from __future__ import annotations
 
@@ -17,63 +17,64 @@ MANAGERS = ("auto", "srun", "mpiexec")
 
 
 def check(*, fault_tolerant: bool) -> str:
-    """Return who is to start ranks on several nodes, as ``workbench.mpi.launcher`` says.
+    """Return the setting ``workbench.mpi.launcher``: the program that starts ranks on several nodes.
 
     Raises
     ------
     InvalidRequest
-        If there is nobody of that name, or ranks that it starts cannot survive one another.
+        If the value is not valid, or if ranks of that program cannot be fault tolerant.
     """
     manager = config.get("mpi.launcher")
     if manager not in MANAGERS:
         raise InvalidRequest(option="workbench.mpi.launcher", given=manager, allowed=MANAGERS)
     if fault_tolerant and manager == "srun":
         raise InvalidRequest(
-            "--fault-tolerant and the setting workbench.mpi.launcher 'srun': ranks that srun starts end together.",
+            "--fault-tolerant is not possible with the setting workbench.mpi.launcher 'srun': srun ends all ranks when "
+            "one fails.",
             option="fault_tolerant",
             given=True,
-            hint="Set it to auto or mpiexec.",
+            hint="Set workbench.mpi.launcher to auto or mpiexec.",
         )
     return str(manager)
 
 
-def spread_command(mpi: MPI, spread: NodePlacement, command: Sequence[str]) -> WorldCommand:
+def spread_command(mpi: MPI, placement: NodePlacement, command: Sequence[str]) -> WorldCommand:
     """Return the command line that starts `command` on every rank of a new world on several nodes.
 
     Notes
     -----
-    In a job of SLURM ``srun`` starts the ranks of MPICH, and of Intel MPI where ``I_MPI_PMI_LIBRARY`` names SLURM's
-    library, if it speaks PMI 2. All else is started by the MPI's own ``mpiexec``: ranks of Open MPI 5 under ``srun``
-    and PMIx die of a segmentation fault in one start of four (a peer's first message comes before the communicator
-    is there: open-mpi/ompi issues 12495 and 13559), and ULFM is not supported there. Who has an Open MPI that does
-    better sets ``workbench.mpi.launcher`` to ``srun``.
+    In a job of SLURM, ``srun`` starts the ranks of MPICH, and of Intel MPI where ``I_MPI_PMI_LIBRARY`` names SLURM's
+    library, if ``srun`` supports PMI 2. In all other cases the MPI's own ``mpiexec`` starts them: under ``srun`` and
+    PMIx, ranks of Open MPI 5 die of a segmentation fault in one start of four (a message of a peer arrives before the
+    communicator exists: open-mpi/ompi issues 12495 and 13559), and ULFM is not supported. For an Open MPI without this
+    bug, ``workbench.mpi.launcher`` can be set to ``srun``.
 
     Raises
     ------
     InvalidRequest
-        If ``workbench.mpi.launcher`` is set to something that is not there, or does not go together with the rest.
+        If ``workbench.mpi.launcher`` is a program that cannot start these ranks.
     """
-    manager = check(fault_tolerant=spread.fault_tolerant)
+    manager = check(fault_tolerant=placement.fault_tolerant)
     interface, srun = None, shutil.which("srun")
-    wanted = manager == "srun" or (manager == "auto" and mpi.flavour != "openmpi" and not spread.fault_tolerant)
-    if wanted and srun and spread.around.scheduler == "slurm":
+    by_srun = manager == "srun" or (manager == "auto" and mpi.flavour != "openmpi" and not placement.fault_tolerant)
+    if by_srun and srun and placement.around.scheduler == "slurm":
         interface = interface_of(mpi, srun_mpi_types())
     if manager == "srun" and interface is None:
         raise InvalidRequest(
-            f"the setting workbench.mpi.launcher 'srun': it cannot start ranks of {mpi}; it speaks "
-            f"{', '.join(srun_mpi_types()) or 'nothing'}.",
+            f"the setting workbench.mpi.launcher 'srun' is not possible: srun cannot start ranks of {mpi}; it supports "
+            f"{', '.join(srun_mpi_types()) or 'no process management interface'}.",
             option="workbench.mpi.launcher",
             given="srun",
-            hint="Set it to mpiexec.",
+            hint="Set workbench.mpi.launcher to mpiexec.",
         )
     if srun and interface:
-        return srun_command(srun, interface, mpi, spread, command, extra=config.get("mpi.srun-args"))
-    return mpiexec_command(mpi, spread, command, extra=config.get("mpi.extra-args"))
+        return srun_command(srun, interface, mpi, placement, command, extra=config.get("mpi.srun-args"))
+    return mpiexec_command(mpi, placement, command, extra=config.get("mpi.extra-args"))
 
 
 @cache
 def srun_mpi_types() -> list[str]:
-    """Return the process management interfaces that ``srun`` speaks here; empty without SLURM."""
+    """Return the process management interfaces that ``srun`` supports on this host; empty without SLURM."""
     if shutil.which("srun") is None:
         return []
     try:
@@ -84,7 +85,7 @@ def srun_mpi_types() -> list[str]:
 
 
 def interfaces(text: str) -> list[str]:
-    r"""Return the names in what ``srun --mpi=list`` says.
+    r"""Return the names in the output of ``srun --mpi=list``.
 
     Examples
     --------
@@ -93,12 +94,12 @@ def interfaces(text: str) -> list[str]:
     >>> interfaces("srun: MPI types are...\nsrun: pmix_v3\nsrun: pmix\nsrun: none")
     ['pmix_v3', 'pmix', 'none']
     """
-    words = (line.removeprefix("srun:").strip() for line in text.splitlines())
-    return [word for word in words if word and " " not in word]
+    lines = (line.removeprefix("srun:").strip() for line in text.splitlines())
+    return [line for line in lines if line and " " not in line]
 
 
 def remote_shell(scheduler: str) -> str | None:
-    """Return the program that runs a command on another node of the job; None: what the MPI takes by itself."""
+    """Return the program that runs a command on another node of the job; None: the MPI's own choice."""
     if scheduler != "pbs" or shutil.which("pbs_tmrsh") is None:
         return None
     from workbench.launch.pbs_tm_agent import agent_path

@@ -1,4 +1,4 @@
-"""The script of a job on disk."""
+"""The file with the script of a job."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from workbench.launch.interface import JobSpec
 
 
 def write_script(spec: JobSpec, text: str, removed: Sequence[str]) -> None:
-    """Write a job's script, and into its log what was left out of its environment.
+    """Write a job's script, and into the job's log the names of the variables that were removed.
 
     Raises
     ------
     LaunchError
-        If one of them cannot be written.
+        If script or log cannot be written.
     """
     note = "left out of the environment, since they belong to an enclosing job or rank, or contradict the job:"
     try:
         with open(os.open(spec.script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700), "w", encoding="utf-8") as file:
             file.write(text)
-        # Made here also when there is nothing to write: what the job writes into it is the user's alone.
+        # In any case the file is made with private permissions before the job writes into it.
         with open(spec.log, "a", encoding="utf-8", opener=opener) as log:
             if removed:
                 log.write(f"{note} {', '.join(removed)}\n")
     except OSError as error:
         raise LaunchError(
             f"cannot write {error.filename or spec.script}: {error.strerror}.",
-            hint="Check its permissions, the room on its disk and your quota.",
+            hint="Check the permissions, the free space of the disk and your quota.",
         ) from error

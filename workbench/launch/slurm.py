@@ -23,24 +23,24 @@ from workbench.launch.slurm_parse import (
     QUEUE_FORMAT,
     SEPARATOR,
     Partition,
+    error_text,
     expectation,
     parse_accounting,
     parse_partitions,
     parse_queue,
     parse_system,
     rejection,
-    said,
     unknown_job,
     unreachable,
 )
 from workbench.launch.slurm_resources import resolve
 from workbench.launch.slurm_script import comment, overriding, script
 
-# SLURM sends its signal up to a minute early.
+# Seconds by which SLURM may send its signal early.
 _EARLY = 60
-# Seconds after which a scheduler that nobody has asked for by name counts as absent.
+# Seconds after which a scheduler counts as absent if the user has not named it.
 _AVAILABLE = 5.0
-# Variables by which a command that asks would leave out jobs, or ask back.
+# Prefixes of variables by which a query would omit jobs, or scancel would ask for a confirmation.
 _FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
 
 
@@ -50,28 +50,29 @@ class SlurmLauncher(BatchLauncher):
     name = "slurm"
 
     def resolve(self, resources: Resources, *, ranks: int, threads: int, memory: int | None) -> Resources:
-        """Return what the job asks for: what was given, else the user's ``SBATCH_...`` variables, else the site's."""
+        """Return the resources of a job: the request, else the user's ``SBATCH_...`` variables, else the site's."""
         return resolve(resources, site(self.name, resources.preset), os.environ, ranks=ranks, memory=memory)
 
     def script(self, spec: JobSpec) -> str:
         """Return a shell script that becomes the head, with directives for sbatch."""
         notice = int(config.seconds("walltime-grace")) + _EARLY
         limit = spec.resources.walltime
-        # In a short job the signal would come before there is a head, and end it: there it goes by its own clock.
-        timely = limit is not None and limit > 2 * notice
-        return script(spec, site(self.name, spec.resources.preset), notice if timely else None)
+        # In a short job the signal could arrive before the head handles it, and end the job. There the head relies on
+        # its own clock.
+        use_signal = limit is not None and limit > 2 * notice
+        return script(spec, site(self.name, spec.resources.preset), notice if use_signal else None)
 
     def submission(self, spec: JobSpec, text: str) -> Submission:
-        """Return the line with sbatch, without variables that belong to an enclosing job or contradict the script."""
+        """Return the call of sbatch, without variables that belong to an enclosing job or override the script."""
         environment, removed = _environment(text)
         return Submission(("sbatch", "--parsable", str(spec.script)), environment, removed, spec.directory)
 
     def refusal(self, answer: command.Answer, spec: JobSpec) -> LaunchError:
-        """Return the error that says in one sentence why SLURM does not take a job."""
+        """Return the error that explains in one sentence why SLURM rejects a job."""
         return _refusal(answer.err or answer.out, spec)
 
     def receipt(self, text: str) -> str | None:
-        """Return the job's number; ``--parsable`` writes it alone, or with a cluster's name behind it."""
+        """Return the job's number; ``--parsable`` prints the number alone, or followed by a cluster's name."""
         for line in text.splitlines():
             number = line.strip().partition(";")[0]
             if number.isascii() and number.isdigit():
@@ -79,51 +80,51 @@ class SlurmLauncher(BatchLauncher):
         return None
 
     def system(self) -> str | None:
-        """Return the name of this SLURM and the host of its controller, asked for once."""
+        """Return the name of this SLURM and the host of its controller, from one query per process."""
         return system()
 
     def find(self, identity: str, name: str) -> str | None:
-        """Return the number of the job that carries `identity` in its comment, or None if there is none."""
-        line = ["squeue", "--noheader", "--me", f"--format=%i{SEPARATOR}%k"]
-        answer = command.ask(line, environment=_unfiltered())
+        """Return the number of the job that has `identity` in its comment, or None if no such job exists."""
+        argv = ["squeue", "--noheader", "--me", f"--format=%i{SEPARATOR}%k"]
+        answer = command.ask(argv, environment=_unfiltered())
         if answer.code:
-            raise SchedulerTimeout(f"SLURM does not answer ({said(answer.err)}).", hint="Try again.")
+            raise SchedulerTimeout(f"SLURM does not answer ({error_text(answer.err)}).", hint="Try again.")
         jobs = dict(reversed(line.strip().partition(SEPARATOR)[::2]) for line in answer.out.splitlines())
         return jobs.get(comment(identity))
 
     def may_have_been_taken(self, answer: command.Answer) -> bool:
-        """Tell whether the job may have been taken although sbatch says otherwise."""
+        """Return whether SLURM may have accepted the job although sbatch failed."""
         return "timed out" in answer.err.lower()
 
     def statuses(self, jobs: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the status of each job: what the queue says, and of those it has forgotten the accounting."""
-        wanted = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
-        found: dict[str, JobStatus] = {}
+        """Return the status of each job from the queue, or from the accounting if the queue does not know the job."""
+        valid = [job for job in dict.fromkeys(jobs) if self.receipt(job) == job]
+        statuses: dict[str, JobStatus] = {}
         unknown = UNKNOWN
         try:
-            if wanted:
-                found |= parse_queue(_queue(wanted).out)
-                # Of several it leaves out those that it does not know: only asked for one its answer is certain.
-                for job in wanted:
-                    if job not in found:
-                        found |= _alone(job)
+            if valid:
+                statuses |= parse_queue(_queue(valid).out)
+                # A query for several jobs omits unknown ones, so only a query for one job shows that it is unknown.
+                for job in valid:
+                    if job not in statuses:
+                        statuses |= _single(job)
         except LaunchError as error:
             unknown = scheduler_is_silent("SLURM", error)
-        return {job: found.get(job, unknown) for job in jobs}
+        return {job: statuses.get(job, unknown) for job in jobs}
 
     def cancel(self, job: str) -> None:
-        """Cancel a job by scancel."""
+        """Cancel a job with scancel."""
         answer = command.ask(["scancel", job], environment=_unfiltered())
-        words = said(answer.err)
-        if answer.code and not unknown_job(words) and "already complet" not in words.lower():
-            if unreachable(words):
+        message = error_text(answer.err)
+        if answer.code and not unknown_job(message) and "already complet" not in message.lower():
+            if unreachable(message):
                 raise SchedulerTimeout(
-                    f"SLURM does not answer, job {job} is not cancelled ({words}).", hint="Try again."
+                    f"SLURM does not answer, job {job} is not cancelled ({message}).", hint="Try again."
                 )
-            raise LaunchError(f"SLURM does not cancel job {job} ({words}).", hint=f"Try `scancel {job}` yourself.")
+            raise LaunchError(f"SLURM does not cancel job {job} ({message}).", hint=f"Try `scancel {job}` yourself.")
 
     def test_only(self, spec: JobSpec) -> str:
-        """Return when and where the job would start, why SLURM would not take it, or that it does not answer."""
+        """Return when and where the job would start, why SLURM would reject it, or that SLURM does not answer."""
         text = self.script(spec)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".sh") as file:
             file.write(text)
@@ -132,23 +133,23 @@ class SlurmLauncher(BatchLauncher):
                 answer = command.ask(["sbatch", "--test-only", file.name], environment=_environment(text)[0])
             except LaunchError as error:
                 return str(error)
-        words = answer.err or answer.out
-        return str(_refusal(words, spec)) if answer.code else expectation(words)
+        output = answer.err or answer.out
+        return str(_refusal(output, spec)) if answer.code else expectation(output)
 
 
 def available() -> bool:
-    """Tell whether SLURM is here and answers."""
+    """Return whether this host has SLURM's commands and SLURM answers."""
     if shutil.which("sbatch") is None:
         return False
     try:
-        line = ["sinfo", "--noheader", "--format=%P"]
-        return command.ask(line, environment=_unfiltered(), within=_AVAILABLE).code == 0
+        argv = ["sinfo", "--noheader", "--format=%P"]
+        return command.ask(argv, environment=_unfiltered(), within=_AVAILABLE).code == 0
     except LaunchError:
         return False
 
 
 def system() -> str | None:
-    """Return the name of the SLURM that answers here and the host of its controller; None if it does not answer."""
+    """Return the name of this host's SLURM and the host of its controller; None if SLURM does not answer."""
     with suppress(LaunchError):
         return _system(shutil.which("scontrol"), os.environ.get("SLURM_CONF"))
     return None
@@ -157,17 +158,17 @@ def system() -> str | None:
 @lru_cache(maxsize=4)
 def _system(*_: str | None) -> str:
     answer = command.ask(["scontrol", "show", "config"])
-    if (found := parse_system(answer.out)) is None:
-        raise SchedulerTimeout(f"SLURM does not answer ({said(answer.err)}).", hint="Try again.")
-    return found
+    if (name := parse_system(answer.out)) is None:
+        raise SchedulerTimeout(f"SLURM does not answer ({error_text(answer.err)}).", hint="Try again.")
+    return name
 
 
 def _environment(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the variables to submit a script with, and the names of those left out."""
+    """Return the variables for the submission of a script, and the names of the removed ones."""
     environment, removed = scrub(os.environ)
-    contradicting = overriding(text, environment)
-    kept = {name: value for name, value in environment.items() if name not in contradicting}
-    return kept, sorted((*removed, *contradicting))
+    conflicts = overriding(text, environment)
+    kept = {name: value for name, value in environment.items() if name not in conflicts}
+    return kept, sorted((*removed, *conflicts))
 
 
 def _unfiltered() -> Mapping[str, str]:
@@ -175,14 +176,14 @@ def _unfiltered() -> Mapping[str, str]:
 
 
 def _queue(jobs: Sequence[str]) -> command.Answer:
-    line = ["squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}", f"--jobs={','.join(jobs)}"]
-    return command.ask(line, environment=_unfiltered())
+    argv = ["squeue", "--noheader", "--states=all", f"--format={QUEUE_FORMAT}", f"--jobs={','.join(jobs)}"]
+    return command.ask(argv, environment=_unfiltered())
 
 
-def _alone(job: str) -> dict[str, JobStatus]:
+def _single(job: str) -> dict[str, JobStatus]:
     answer = _queue([job])
     if unreachable(answer.err):
-        raise SchedulerTimeout(said(answer.err))
+        raise SchedulerTimeout(error_text(answer.err))
     if not unknown_job(answer.err):
         return parse_queue(answer.out)
     return _accounted(job) or {
@@ -191,25 +192,25 @@ def _alone(job: str) -> dict[str, JobStatus]:
 
 
 def _accounted(job: str) -> dict[str, JobStatus]:
-    """Return how a job ended that the queue has forgotten, empty where nobody keeps account."""
+    """Return the accounting's status of a job; empty without accounting."""
     if shutil.which("sacct") is None:
         return {}
-    line = ["sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}"]
+    argv = ["sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}"]
     try:
         return parse_accounting(
-            command.ask([*line, f"--format={ACCOUNT_FORMAT}", f"--jobs={job}"], environment=_unfiltered()).out
+            command.ask([*argv, f"--format={ACCOUNT_FORMAT}", f"--jobs={job}"], environment=_unfiltered()).out
         )
     except LaunchError:
         return {}
 
 
 def _refusal(text: str, spec: JobSpec) -> LaunchError:
-    words = said(text) or "without a word"
-    if unreachable(words):
+    message = error_text(text) or "no message"
+    if unreachable(message):
         return SchedulerTimeout(
-            f"SLURM does not answer ({words}).", hint="Try again, or ask the site whether it is down."
+            f"SLURM does not answer ({message}).", hint="Try again, or ask the site whether it is down."
         )
-    return JobRejected(f"SLURM does not take the job: {rejection(words, spec, _partitions())} ({words}).")
+    return JobRejected(f"SLURM does not take the job: {rejection(message, spec, _partitions())} ({message}).")
 
 
 def _partitions() -> dict[str, Partition]:

@@ -1,4 +1,4 @@
-"""What SLURM answers, as text: squeue, sacct, sinfo and sbatch read into values and words. No action here."""
+"""Parsers for the output of squeue, sacct, sinfo and sbatch; pure functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workbench.launch.walltime import clock, site_walltime
 from workbench.text import count
 
 SEPARATOR = "\x1f"
-"""Between the fields of a line: reasons and names of nodes have spaces, commas and bars."""
+"""Separator of fields in a line: reasons and names of nodes have spaces, commas and bars."""
 QUEUE_FORMAT = SEPARATOR.join(("%i", "%T", "%r", "%S", "%e", "%N", "%j", "%k"))
-"""What `parse_queue` reads: job, state, reason, start, end, nodes, name and comment."""
+"""Format for `parse_queue`: job, state, reason, start, end, nodes, name and comment."""
 ACCOUNT_FORMAT = "JobIDRaw,State,Reason,Start,End,NodeList,JobName,Comment"
-"""What `parse_accounting` reads."""
+"""Format for `parse_accounting`."""
 PARTITION_FORMAT = SEPARATOR.join(("%P", "%l", "%D", "%c", "%m", "%f"))
-"""What `parse_partitions` reads: name, time limit, nodes, and processors, MiB and features of each."""
+"""Format for `parse_partitions`: name, time limit, number of nodes, and processors, MiB and features per node."""
 _SEPARATORS = QUEUE_FORMAT.count(SEPARATOR)
 
 _STATES = {
@@ -33,8 +33,8 @@ _STATES = {
     **dict.fromkeys(("FAILED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED", "REVOKED"),
                     JobState.FAILED),
 }  # fmt: skip
-# What the state says beside what its `JobState` does.
-_STATE_WORDS = {
+# Details of states that their `JobState` does not show.
+_STATE_MESSAGES = {
     "CONFIGURING": "its nodes are being booted",
     "REQUEUED": "was put back into the queue",
     "REQUEUE_FED": "was put back into the queue",
@@ -50,7 +50,7 @@ _STATE_WORDS = {
     "PREEMPTED": "ended for a job of higher priority",
     "REVOKED": "another cluster of the federation has started it",
 }
-_REASON_WORDS = {
+_REASON_MESSAGES = {
     "None": "",
     "Resources": "waiting for resources",
     "Priority": "waiting behind jobs of higher priority",
@@ -80,53 +80,52 @@ _REASON_WORDS = {
     "NonZeroExitCode": "its command ended with an error",
     "TimeLimit": "",
     "Prolog": "the site's prologue is running",
-    "WaitingForScheduling": "the scheduler has not looked at it yet",
+    "WaitingForScheduling": "the scheduler has not considered the job yet",
     "Cleaning": "an earlier run is being cleaned up",
 }
 
 
 def parse_queue(text: str) -> dict[str, JobStatus]:
-    """Return what squeue says of jobs, asked with `QUEUE_FORMAT`; lines that cannot be read are left out."""
+    """Return the jobs in squeue's output in `QUEUE_FORMAT`, without lines that cannot be read."""
     return dict(_parse(line.split(SEPARATOR)) for line in text.splitlines() if line.count(SEPARATOR) == _SEPARATORS)
 
 
 def parse_accounting(text: str) -> dict[str, JobStatus]:
-    """Return what sacct says of jobs that have ended, asked with `ACCOUNT_FORMAT`."""
-    found = parse_queue(text)
-    # What it has running, and the scheduler does not know, is not running: nobody has told it of the end.
-    return {job: status for job, status in found.items() if status.state.ended}
+    """Return the jobs that have ended in sacct's output in `ACCOUNT_FORMAT`."""
+    # A job that runs here but is unknown to the scheduler does not run: the accounting missed its end.
+    return {job: status for job, status in parse_queue(text).items() if status.state.ended}
 
 
 def _parse(fields: list[str]) -> tuple[str, JobStatus]:
     job, state, reason, start, end, nodes, name, comment = (field.strip() for field in fields)
     # sacct: CANCELLED by 1000
     code = (state.split() or [""])[0].rstrip("+")
-    known = _STATES.get(code, JobState.UNKNOWN)
-    words = _STATE_WORDS.get(code, "")
-    # What a job waited for is no reason of its end.
-    if not words and (known is JobState.FAILED or not known.ended):
-        words = _reason(reason)
+    job_state = _STATES.get(code, JobState.UNKNOWN)
+    message = _STATE_MESSAGES.get(code, "")
+    # The reason of a job that ended well or was cancelled is still that of its wait.
+    if not message and (job_state is JobState.FAILED or not job_state.ended):
+        message = _reason(reason)
     return job, JobStatus(
-        state=known,
-        reason=words,
-        # One that ended in the queue never started, whatever SLURM says.
-        start=None if known.ended and not nodes else _time(start),
+        state=job_state,
+        reason=message,
+        # For a job that ended in the queue SLURM reports a start that never was.
+        start=None if job_state.ended and not nodes else _time(start),
         end=_time(end),
         nodes="" if nodes in ("(null)", "None assigned") else nodes,
-        # Sites may take comments away.
+        # Sites may remove comments.
         label=name if comment in ("", "(null)") else comment,
     )
 
 
 def _reason(code: str) -> str:
-    """Return a reason in words; one that is not known as it is."""
-    if code in _REASON_WORDS:
-        words = _REASON_WORDS[code]
-        return f"{words} ({code})" if words.endswith("never start") else words
+    """Return the text of a reason; an unknown reason is returned unchanged."""
+    if code in _REASON_MESSAGES:
+        message = _REASON_MESSAGES[code]
+        return f"{message} ({code})" if message.endswith("never start") else message
     # ReqNodeNotAvail, UnavailableNodes:n[1-2]
     head, comma, rest = code.partition(",")
-    if comma and head in _REASON_WORDS:
-        return f"{_REASON_WORDS[head]} ({rest.strip()})"
+    if comma and head in _REASON_MESSAGES:
+        return f"{_REASON_MESSAGES[head]} ({rest.strip()})"
     if re.fullmatch(r"(QOS|Assoc)\w*(Limit|Minutes|PerJob|PerUser)\w*", code):
         return f"waiting for a limit of the {'quality of service' if code.startswith('QOS') else 'account'} ({code})"
     return code
@@ -141,12 +140,12 @@ def _time(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition, as sinfo tells of it."""
+    """A partition as sinfo reports it."""
 
     name: str
-    """Its name."""
+    """Name of the partition."""
     default: bool = False
-    """Whether jobs that name none go there."""
+    """Whether SLURM uses the partition for jobs that name none."""
     limit: str = "infinite"
     """Longest walltime, as SLURM writes it."""
     nodes: int = 0
@@ -156,20 +155,20 @@ class Partition:
     memory: int = 0
     """Bytes of the largest node."""
     features: tuple[str, ...] = ()
-    """Features that some of its nodes have."""
+    """Features that some of the nodes have."""
 
     @property
-    def words(self) -> str:
-        """What it has, in words."""
+    def describe(self) -> str:
+        """Number and size of the nodes as text."""
         from dask.utils import format_bytes
 
-        most = f"{count(self.processors, 'processor')} and {format_bytes(self.memory)}"
-        return f"partition {self.name} has {count(self.nodes, 'node')} of {most}"
+        node = f"{count(self.processors, 'processor')} and {format_bytes(self.memory)}"
+        return f"partition {self.name} has {count(self.nodes, 'node')} of {node}"
 
 
 def parse_partitions(text: str) -> dict[str, Partition]:
-    """Return the partitions by name, of sinfo asked with `PARTITION_FORMAT`; lines that cannot be read are left out."""
-    found: dict[str, Partition] = {}
+    """Return the partitions by name in sinfo's output in `PARTITION_FORMAT`, without lines that cannot be read."""
+    partitions: dict[str, Partition] = {}
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(SEPARATOR)]
         if len(fields) != 6:
@@ -177,124 +176,125 @@ def parse_partitions(text: str) -> dict[str, Partition]:
         name, default = fields[0].removesuffix("*"), fields[0].endswith("*")
         nodes, processors, mebibytes = (_number(field) for field in fields[2:5])
         features = () if fields[5] == "(null)" else tuple(fields[5].split(","))
-        # One line for each kind of nodes.
-        known = found.get(name, Partition(name))
-        found[name] = Partition(
-            name, default, _limit(fields[1]), known.nodes + nodes, max(known.processors, processors),
-            max(known.memory, mebibytes * 2**20), tuple(dict.fromkeys((*known.features, *features))),
+        # sinfo prints one line for each type of node.
+        former = partitions.get(name, Partition(name))
+        partitions[name] = Partition(
+            name, default, _limit(fields[1]), former.nodes + nodes, max(former.processors, processors),
+            max(former.memory, mebibytes * 2**20), tuple(dict.fromkeys((*former.features, *features))),
         )  # fmt: skip
-    return found
+    return partitions
 
 
 def _number(text: str) -> int:
-    # 2+: nodes differ, and these are the smallest.
-    found = re.match(r"\d{1,18}", text)
-    return int(found[0]) if found else 0
+    # 2+ is the smallest number if nodes differ.
+    match = re.match(r"\d{1,18}", text)
+    return int(match[0]) if match else 0
 
 
 def _limit(text: str) -> str:
-    """Return a time limit as people read it: SLURM writes 5:00 for five minutes."""
+    """Return a time limit as HH:MM:SS: SLURM writes 5:00 for five minutes."""
     try:
         return clock(site_walltime(text, 60))
     except InvalidRequest:
         return text
 
 
-def said(text: str) -> str:
-    """Return what a command of SLURM says, in one line and without its name in front of each."""
+def error_text(text: str) -> str:
+    """Return the messages of a SLURM command in one line, without the prefix of each message."""
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(line.removeprefix("Batch job submission failed: ") for line in lines if line)[:500]
 
 
 def parse_system(text: str) -> str | None:
-    """Return the identity of a SLURM in what ``scontrol show config`` prints: its name and its controller's host."""
-    found = dict(re.findall(r"^(ClusterName|SlurmctldHost\[0\])\s*=\s*(\S+)", text, re.MULTILINE))
-    return " on ".join(found.values()) if "ClusterName" in found else None
+    """Return the name of a SLURM and the host of its controller from the output of ``scontrol show config``."""
+    settings = dict(re.findall(r"^(ClusterName|SlurmctldHost\[0\])\s*=\s*(\S+)", text, re.MULTILINE))
+    return " on ".join(settings.values()) if "ClusterName" in settings else None
 
 
-def unreachable(words: str) -> bool:
-    """Tell whether a command says that SLURM does not answer."""
-    return _mentions(words, "unable to contact slurm controller", "connection refused", "socket timed out",
+def unreachable(message: str) -> bool:
+    """Return whether a command reports that SLURM does not answer."""
+    return _mentions(message, "unable to contact slurm controller", "connection refused", "socket timed out",
                      "communication connection failure", "zero bytes were transmitted", "in standby mode",
                      "unable to establish", "protocol authentication error", "munge", "timed out")  # fmt: skip
 
 
-def unknown_job(words: str) -> bool:
-    """Tell whether a command says that SLURM does not know the job."""
-    return _mentions(words, "invalid job id")
+def unknown_job(message: str) -> bool:
+    """Return whether a command reports that SLURM does not know the job."""
+    return _mentions(message, "invalid job id")
 
 
-def rejection(words: str, spec: JobSpec, partitions: dict[str, Partition]) -> str:
-    """Return in one sentence why SLURM does not take a job.
+def rejection(message: str, spec: JobSpec, partitions: dict[str, Partition]) -> str:
+    """Return in one sentence why SLURM rejects a job.
 
     Parameters
     ----------
-    words
-        What it says.
+    message
+        SLURM's message.
     spec
         The job.
     partitions
-        Those that there are; empty if that cannot be told.
+        All partitions; empty if they are not known.
     """
-    asked = spec.resources
+    request = spec.resources
     chosen = next(
-        (one for one in partitions.values() if one.name == asked.queue or (one.default and not asked.queue)), None
+        (each for each in partitions.values() if each.name == request.queue or (each.default and not request.queue)),
+        None,
     )
-    where, has = (f"partition {chosen.name}", f": {chosen.words}") if chosen else ("the partition", "")
-    features = sorted({feature for one in partitions.values() for feature in one.features})
-    wrong = f"a directive of --extra or of jobqueue.yaml is wrong, among {list(asked.extra)}"
-    if asked.account:
-        account = f"--account {asked.account!r} may not use {where}, or there is no such account"
+    partition, size = (f"partition {chosen.name}", f": {chosen.describe}") if chosen else ("the partition", "")
+    features = sorted({feature for each in partitions.values() for feature in each.features})
+    wrong = f"a directive of --extra or of jobqueue.yaml is wrong, among {list(request.extra)}"
+    if request.account:
+        account = f"--account {request.account!r} may not use {partition}, or there is no such account"
     else:
-        account = f"{where} takes jobs of certain accounts only; name yours by --account"
-    # The first that fits.
+        account = f"{partition} takes jobs of certain accounts only; name yours by --account"
+    # The first key in the message counts.
     sentences = {
-        "invalid partition": f"--queue {asked.queue!r} is no partition; {did_you_mean(asked.queue, partitions)}",
-        "time limit": f"--walltime {clock(asked.walltime or 0)} is not possible, {where} allows "
+        "invalid partition": f"--queue {request.queue!r} is no partition; {did_you_mean(request.queue, partitions)}",
+        "time limit": f"--walltime {clock(request.walltime or 0)} is not possible, {partition} allows "
         f"{f'at most {chosen.limit}' if chosen else 'less'}",
-        "node count": f"{count(asked.nodes or 1, 'node')} cannot be had{has}",
-        "more processors": f"{_geometry(spec)} do not fit{has}",
-        "memory specification": f"{_geometry(spec)} do not fit{has}",
-        "feature": f"--constraint {asked.constraint!r}; {did_you_mean(asked.constraint, features)}",
-        "reservation": f"--reservation {asked.reservation!r} is none of yours; see `scontrol show reservation`",
+        "node count": f"{count(request.nodes or 1, 'node')} cannot be had{size}",
+        "more processors": f"{_geometry(spec)} do not fit{size}",
+        "memory specification": f"{_geometry(spec)} do not fit{size}",
+        "feature": f"--constraint {request.constraint!r}; {did_you_mean(request.constraint, features)}",
+        "reservation": f"--reservation {request.reservation!r} is none of yours; see `scontrol show reservation`",
         "qos": "the account's limits, or those of its quality of service, forbid it",
         "account": account,
-        "configuration is not available": f"no nodes can give {_geometry(spec)}{has}",
+        "configuration is not available": f"no nodes can give {_geometry(spec)}{size}",
         "option": wrong,
         "directive": wrong,
     }
-    return next((sentence for key, sentence in sentences.items() if key in words.lower()), "it gives its own reason")
+    return next((sentence for key, sentence in sentences.items() if key in message.lower()), "it gives its own reason")
 
 
 def _geometry(spec: JobSpec) -> str:
     from dask.utils import format_bytes
 
-    asked = spec.resources
+    request = spec.resources
     parts = [count(spec.threads, "thread")]
     parts += [format_bytes(spec.memory)] if spec.memory else []
-    parts += [count(asked.gpus_per_rank, "GPU")] if asked.gpus_per_rank else []
-    nodes = f" on {count(asked.nodes, 'node')}" if asked.nodes else ""
-    feature = f" of --constraint {asked.constraint}" if asked.constraint else ""
+    parts += [count(request.gpus_per_rank, "GPU")] if request.gpus_per_rank else []
+    nodes = f" on {count(request.nodes, 'node')}" if request.nodes else ""
+    feature = f" of --constraint {request.constraint}" if request.constraint else ""
     return f"{count(spec.ranks, 'rank')} ({', '.join(parts)} each){nodes}{feature}"
 
 
-def expectation(words: str, now: float | None = None) -> str:
-    """Return in words what ``sbatch --test-only`` expects of a job; what is not understood as it is."""
-    found = re.search(r"to start at (\S+) using (\d{1,18}) processors on nodes (\S+)", words)
-    start = _time(found[1]) if found else None
-    if found is None or start is None:
-        return said(words)
+def expectation(output: str, now: float | None = None) -> str:
+    """Return the start that ``sbatch --test-only`` predicts; an output that cannot be read is returned unchanged."""
+    match = re.search(r"to start at (\S+) using (\d{1,18}) processors on nodes (\S+)", output)
+    start = _time(match[1]) if match else None
+    if match is None or start is None:
+        return error_text(output)
     now = time.time() if now is None else now
     if start - now > _YEAR:
-        return f"would not start as things are: {said(words)}"
-    moment, today = (datetime.fromtimestamp(when, tz=UTC).astimezone() for when in (start, now))
-    wording = "%H:%M" if moment.date() == today.date() else "%Y-%m-%d %H:%M"
-    return f"would start at {moment:{wording}} on {found[3]}, using {count(int(found[2]), 'processor')}"
+        return f"would not start as things are: {error_text(output)}"
+    moment, today = (datetime.fromtimestamp(seconds, tz=UTC).astimezone() for seconds in (start, now))
+    form = "%H:%M" if moment.date() == today.date() else "%Y-%m-%d %H:%M"
+    return f"would start at {moment:{form}} on {match[3]}, using {count(int(match[2]), 'processor')}"
 
 
-# What SLURM says of a start that it cannot foresee.
+# SLURM reports a start after a year if it cannot predict one.
 _YEAR = 366 * 86400.0
 
 
-def _mentions(words: str, *texts: str) -> bool:
-    return any(text in words.lower() for text in texts)
+def _mentions(message: str, *texts: str) -> bool:
+    return any(text in message.lower() for text in texts)

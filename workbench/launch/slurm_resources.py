@@ -1,4 +1,4 @@
-"""What a job of SLURM asks for, of what the user gave, the user's environment and the site's settings."""
+"""The resources of a SLURM job, from the user's request, the user's environment and the site's settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from workbench.launch.jobqueue import Site, fill
 from workbench.launch.options import Resources
 from workbench.launch.slurm_script import MEMORY, OPTIONS, OURS, option, quoted, same
 
-# What a user may have set for sbatch, which takes it ahead of what a script says.
-_PREFERRED = {
+# Variables of sbatch, which have priority over the directives of a script.
+_VARIABLES = {
     "queue": "SBATCH_PARTITION",
     "account": "SBATCH_ACCOUNT",
     "constraint": "SBATCH_CONSTRAINT",
@@ -24,50 +24,50 @@ _PREFERRED = {
 def resolve(
     resources: Resources, site: Site, environment: Mapping[str, str], *, ranks: int, memory: int | None
 ) -> Resources:
-    """Return resources that are complete.
+    """Return the complete resources of a job.
 
     Parameters
     ----------
     resources
-        What was given; if it was settled before it stays as it is.
+        The user's request; complete resources stay unchanged.
     site
-        The site's settings, for what neither `resources` nor `environment` has.
+        The site's settings, for options that neither `resources` nor `environment` has.
     environment
-        The user's variables, ``SBATCH_PARTITION`` and its like.
+        The user's variables, for example ``SBATCH_PARTITION``.
     ranks
         Size of the world.
     memory
-        Bytes of a rank; None: not asked for.
+        Bytes per rank; None: no request.
 
     Raises
     ------
     InvalidRequest
-        If something of it cannot be.
+        If an option is not valid.
 
     Notes
     -----
-    A directive of the site gives way to whatever sets the same: name, output, signal and geometry of the job always
-    do, queue, account and the like where they were given.
+    A directive of the site is omitted if another source sets the same option: always for name, output, signal and
+    geometry of the job, and for queue, account and similar options if the user has set them.
     """
-    given = [line for line in resources.extra if line not in site.extra]
-    for line in given:
+    user_extra = [line for line in resources.extra if line not in site.extra]
+    for line in user_extra:
         _check_extra(line)
     _check_skipped(resources, memory, site)
-    preferred: dict[str, Any] = {
+    from_environment: dict[str, Any] = {
         field: environment[variable]
-        for field, variable in _PREFERRED.items()
+        for field, variable in _VARIABLES.items()
         if getattr(resources, field) is None and environment.get(variable)
     }
-    whole = fill(replace(resources, **preferred), site, ranks=ranks, minute=60)
+    complete = fill(replace(resources, **from_environment), site, ranks=ranks, minute=60)
     skipped: dict[str, Any] = {field: None for name, field in OPTIONS.items() if _is_skipped(name, site)}
-    whole = replace(whole, **skipped)
+    complete = replace(complete, **skipped)
     for field in OPTIONS.values():
-        _check_value(field, getattr(whole, field))
-    return replace(whole, extra=tuple(dict.fromkeys((*_extra_of(site, whole, memory), *given))))
+        _check_value(field, getattr(complete, field))
+    return replace(complete, extra=tuple(dict.fromkeys((*_site_extra(site, complete, memory), *user_extra))))
 
 
-def _extra_of(site: Site, whole: Resources, memory: int | None) -> list[str]:
-    taken = {*OURS, *(name for name, field in OPTIONS.items() if getattr(whole, field) is not None)}
+def _site_extra(site: Site, complete: Resources, memory: int | None) -> list[str]:
+    taken = {*OURS, *(name for name, field in OPTIONS.items() if getattr(complete, field) is not None)}
     if memory is not None or site.memory is not None:
         taken.add(MEMORY)
     for line in site.extra:
@@ -106,10 +106,10 @@ def _check_extra(line: str) -> None:
 
 
 def _unabbreviated(name: str) -> str:
-    """Return the option of ours that sbatch takes a shortened one for, or the name as it is."""
+    """Return the workbench's option that sbatch reads for an abbreviated name, or the name itself."""
     ours = (*OURS, *OPTIONS, MEMORY)
-    longer = next((known for known in ours if name.startswith("--") and known.startswith(name)), name)
-    return name if name in ours else longer
+    full_name = next((known for known in ours if name.startswith("--") and known.startswith(name)), name)
+    return name if name in ours else full_name
 
 
 def _check_skipped(resources: Resources, memory: int | None, site: Site) -> None:
@@ -127,15 +127,15 @@ def _is_skipped(name: str, site: Site) -> bool:
     return any(same(name, option(line)) for line in site.skip)
 
 
-def _check_value(asked: str, value: Any) -> None:
+def _check_value(field: str, value: Any) -> None:
     try:
         quoted("" if value is None else str(value))
     except InvalidRequest as error:
-        raise error.retold(InvalidRequest, f"--{named(asked)} {error.message}", option=asked, given=value) from None
+        raise error.retold(InvalidRequest, f"--{named(field)} {error.message}", option=field, given=value) from None
 
 
 def _options(line: str) -> int:
-    """Return how many options a directive has; none where it cannot be read."""
+    """Return the number of options in a directive; 0 if the directive cannot be read."""
     try:
         words: Sequence[str] = shlex.split(line) if line.isprintable() else ()
     except ValueError:

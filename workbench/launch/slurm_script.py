@@ -1,4 +1,4 @@
-"""What SLURM reads: a job's script, as text. No action here."""
+"""The script of a SLURM job; pure functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OURS = {
         "",
     ),
 }
-"""Options that every job sets, or must not have, with the workbench's own that set them; empty where none does."""
+"""Options that every job sets or must not have, with the workbench's option for each; empty if there is none."""
 OPTIONS = {
     "--time": "walltime",
     "--partition": "queue",
@@ -54,7 +54,7 @@ OPTIONS = {
     "--gpus-per-task": "gpus_per_rank",
 }
 """Options for fields of `Resources`."""
-# Without these there is no MPI world of the right shape, or nobody finds its output: a site cannot leave them out.
+# A site cannot omit these options, which define the geometry of the MPI world and the place of its output.
 _KEPT = ("--job-name", "--output", "--nodes", "--ntasks", "--ntasks-per-node", "--cpus-per-task")
 MEMORY = "--mem-per-cpu"
 """The option for the memory of a rank."""
@@ -75,7 +75,7 @@ def option(directive: str) -> str:
 
 
 def same(first: str, second: str) -> bool:
-    """Tell whether two options ask for the same thing, memory in whatever form."""
+    """Return whether two options set the same resource; all options for memory do."""
     return first == second or (first in _OF_MEMORY and second in _OF_MEMORY)
 
 
@@ -85,16 +85,16 @@ def script(spec: JobSpec, site: Site, notice: int | None) -> str:
     Parameters
     ----------
     spec
-        The job, with resources that are complete.
+        The job, with complete resources.
     site
-        Gives the first line, the prologue and the memory of a node; its directives to skip are left out.
+        The source of the first line, the prologue, the memory of a node and the directives to skip.
     notice
-        Seconds before its end at which the head is told of it; None: it knows by itself.
+        Seconds before the walltime at which SLURM signals the head; None: no signal.
 
     Raises
     ------
     InvalidRequest
-        If a value has a line break or another control character, which no script can carry.
+        If a value has a line break or another control character, which no script can contain.
     """
     extra = [f"#SBATCH {line}" for line in spec.resources.extra]
     lines = [line for line in _directives(spec, site, notice) if line in extra or not _skipped(line, site)]
@@ -112,46 +112,46 @@ def script(spec: JobSpec, site: Site, notice: int | None) -> str:
 
 
 def comment(identity: str) -> str:
-    """Return the comment of a job, by which it can be counted, and found if its number was never heard."""
+    """Return the comment of a job, which identifies the job if its number is not known."""
     return f"workbench:{identity}"
 
 
-def _missing(test: str, path: object, what: str) -> Iterator[str]:
-    sentence = f"workbench: {path} does not exist on "
-    rest = f": {what} has to be on a file system that the nodes share."
-    words = f'{shlex.quote(sentence)} "$(hostname)" {shlex.quote(rest)}'
-    yield f"test {test} || {{ printf '%s%s%s\\n' {words} >&2; exit 1; }}"
+def _missing(test: str, path: object, noun: str) -> Iterator[str]:
+    beginning = f"workbench: {path} does not exist on "
+    end = f": {noun} has to be on a file system that the nodes share."
+    message = f'{shlex.quote(beginning)} "$(hostname)" {shlex.quote(end)}'
+    yield f"test {test} || {{ printf '%s%s%s\\n' {message} >&2; exit 1; }}"
 
 
 def _directives(spec: JobSpec, site: Site, notice: int | None) -> Iterator[str]:
-    asked = spec.resources
+    request = spec.resources
     settings: list[tuple[str, object]] = [
         ("--job-name", spec.name),
         ("--comment", comment(spec.identity)),
         ("--output", _file_name(str(spec.log))),
         ("--open-mode", "append"),
-        ("--nodes", asked.nodes),
+        ("--nodes", request.nodes),
         ("--ntasks", spec.ranks),
-        ("--ntasks-per-node", asked.ranks_per_node),
+        ("--ntasks-per-node", request.ranks_per_node),
         ("--cpus-per-task", spec.threads),
         ("--mem-per-cpu", spec.memory and f"{_mebibytes(spec.memory, spec.threads)}M"),
         ("--mem", f"{_mebibytes(site.memory, 1)}M" if spec.memory is None and site.memory is not None else None),
-        ("--constraint", asked.constraint),
-        ("--reservation", asked.reservation),
-        ("--gpus-per-task", asked.gpus_per_rank),
+        ("--constraint", request.constraint),
+        ("--reservation", request.reservation),
+        ("--gpus-per-task", request.gpus_per_rank),
         ("--signal", notice and f"B:USR1@{notice}"),
     ]
     yield from (f"#SBATCH {name}={quoted(str(value))}" for name, value in settings if value is not None)
-    # A head that is started again would find its record taken.
+    # A head that SLURM starts again would find the record of its first start.
     yield "#SBATCH --no-requeue"
     yield from header(
         "slurm",
         replace(
             site,
-            queue=asked.queue and quoted(asked.queue),
-            account=asked.account and quoted(asked.account),
-            walltime=None if asked.walltime is None else clock(asked.walltime),
-            extra=asked.extra,
+            queue=request.queue and quoted(request.queue),
+            account=request.account and quoted(request.account),
+            walltime=None if request.walltime is None else clock(request.walltime),
+            extra=request.extra,
         ),
     )
 
@@ -166,21 +166,21 @@ def _mebibytes(size: int, parts: int) -> int:
 
 
 def quoted(value: str) -> str:
-    """Return a value as sbatch reads it from a script: it knows double quotes, and a backslash in them."""
+    """Return a value with quotes as sbatch reads them in a script: double quotes, and a backslash inside of them."""
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
-        raise InvalidRequest(f"{value!r}: no job script can carry a line break or another control character.")
+        raise InvalidRequest(f"{value!r}: a job script cannot contain a line break or another control character.")
     return (
         value if re.fullmatch(r"[\w@%+=:,./^&|*!()\[\]-]*", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
     )
 
 
 def _file_name(path: str) -> str:
-    # %j would be the job's id. A backslash makes SLURM take all the rest as it is.
+    # %j would be the job's id. After a backslash SLURM does not expand anything.
     return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")
 
 
 def overriding(text: str, environment: Mapping[str, str]) -> list[str]:
-    """Return the variables by which sbatch would take something else than the script says.
+    """Return the names of variables with which sbatch would override the script.
 
     Parameters
     ----------
@@ -189,9 +189,9 @@ def overriding(text: str, environment: Mapping[str, str]) -> list[str]:
     environment
         Variables by name.
     """
-    said = {option(line) for line in text.splitlines() if line.startswith("#SBATCH")}
+    options = {option(line) for line in text.splitlines() if line.startswith("#SBATCH")}
     return sorted(
-        name for name in environment if name in _NEVER or any(same(_VARIABLES.get(name, ""), one) for one in said)
+        name for name in environment if name in _NEVER or any(same(_VARIABLES.get(name, ""), each) for each in options)
     )
 
 
@@ -213,5 +213,5 @@ _VARIABLES = {
     "SBATCH_SIGNAL": "--signal",
     "SBATCH_TIMELIMIT": "--time",
 }
-# They make something else of it than one job in the background of this cluster.
+# With these variables sbatch would not submit one job in the background to this cluster.
 _NEVER = ("SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_WAIT")

@@ -1,4 +1,4 @@
-"""Walltimes: what users type, and what schedulers read."""
+"""Walltimes: parsing of the user's text, and the forms for schedulers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from workbench.errors import InvalidRequest
 
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d\d):(?P<seconds>\d\d)")
 _DAYS_AND_HOURS = re.compile(r"(?P<days>\d+)-(?P<hours>\d\d?)(?::(?P<minutes>\d\d))?")
-# One number with its unit, of several in a row: 1d12h.
+# One number with its unit; several can follow each other: 1d12h.
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 _UNIT = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
-# Ten years: what is longer is a slip, and a number that no scheduler takes.
+# Ten years: a longer time is a typing error, and no scheduler accepts the number.
 _LONGEST = 10 * 366 * 86400
-# Characters: Python itself refuses to read thousands of digits.
-_WORDY = 60
+# Most characters: Python raises for numbers with thousands of digits.
+_MAX_LENGTH = 60
 
 
 def walltime(given: Any) -> int:
@@ -31,8 +31,8 @@ def walltime(given: Any) -> int:
     Raises
     ------
     InvalidRequest
-        If it is none of these, or longer than ten years. A bare number is refused: SLURM would read minutes,
-        and PBS seconds.
+        If the value has none of these forms, or is longer than ten years. A bare number is not valid, since SLURM
+        reads minutes and PBS seconds.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def walltime(given: Any) -> int:
             given=given,
             hint=f"Give '{text} minutes' or '{text} seconds'.",
         )
-    seconds = (_clock_seconds(text) or _span_seconds(text)) if len(text) <= _WORDY else None
+    seconds = (_clock_seconds(text) or _span_seconds(text)) if len(text) <= _MAX_LENGTH else None
     if seconds is None or not 0 < seconds <= _LONGEST:
         raise InvalidRequest(
             option="walltime",
@@ -58,19 +58,19 @@ def walltime(given: Any) -> int:
 
 
 def site_walltime(text: str, unit: int) -> int:
-    """Return a walltime of a site's settings in seconds, read as the scheduler itself would.
+    """Return a walltime from a site's settings in seconds, read as the scheduler itself would.
 
     Parameters
     ----------
     text
-        ``MM:SS``, a bare number, or what `walltime` takes.
+        ``MM:SS``, a bare number, or a text for `walltime`.
     unit
-        Seconds that a bare number counts: 60 in SLURM, 1 in PBS.
+        Seconds per unit of a bare number: 60 in SLURM, 1 in PBS.
 
     Raises
     ------
     InvalidRequest
-        If it is none of these.
+        If the text has none of these forms.
 
     Examples
     --------
@@ -79,12 +79,12 @@ def site_walltime(text: str, unit: int) -> int:
     """
     text = text.strip()
     if re.fullmatch(r"\d+", text):
-        return walltime(f"{int(text) * unit if len(text) <= _WORDY else text} s")
+        return walltime(f"{int(text) * unit if len(text) <= _MAX_LENGTH else text} s")
     return walltime(f"00:{text:0>5}" if re.fullmatch(r"\d\d?:\d\d", text) else text)
 
 
 def clock(seconds: int) -> str:
-    """Return a walltime as SLURM and people read it.
+    """Return a walltime in the form of SLURM, also for users.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def clock(seconds: int) -> str:
 
 
 def pbs_clock(seconds: int) -> str:
-    """Return a walltime as PBS reads it: hours may be any number.
+    """Return a walltime in the form of PBS, in which the number of hours has no limit.
 
     Examples
     --------
@@ -108,11 +108,11 @@ def pbs_clock(seconds: int) -> str:
 
 
 def _clock_seconds(text: str) -> int | None:
-    found = _CLOCK.fullmatch(text) or _DAYS_AND_HOURS.fullmatch(text)
-    if found is None:
+    match = _CLOCK.fullmatch(text) or _DAYS_AND_HOURS.fullmatch(text)
+    if match is None:
         return None
-    parts = {name: int(number) for name, number in found.groupdict().items() if number is not None}
-    # 00:90:00 is no time of any clock: rather asked again than guessed.
+    parts = {name: int(number) for name, number in match.groupdict().items() if number is not None}
+    # 00:90:00 is an error rather than an hour and a half.
     if parts.get("minutes", 0) > 59 or parts.get("seconds", 0) > 59 or ("days" in parts and parts["hours"] > 23):
         return None
     return sum(number * _UNIT[name] for name, number in parts.items())

@@ -60,7 +60,7 @@ def test_a_command_that_is_not_there_is_told():
     [
         (Answer(1, "", "one\n  two  \n\n"), "two"),
         (Answer(1, "out\n", ""), "out"),
-        (Answer(7, "\n", " \n"), "exit code 7 without a word"),
+        (Answer(7, "\n", " \n"), "exit code 7 and no output"),
     ],
 )
 def test_an_answer_in_words_is_its_last_line(answer, words):

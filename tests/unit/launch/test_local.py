@@ -204,7 +204,7 @@ def test_an_enclosing_job_is_left_out_and_the_log_says_so(jobs, spec, monkeypatc
 
 def test_a_folder_that_is_gone_is_a_launch_error_and_nothing_is_left(jobs, spec, tmp_path):
     made = spec(script=tmp_path / "gone" / "job.sh")
-    with pytest.raises(LaunchError, match=r"cannot write .*gone/job\.sh: .*Check its permissions"):
+    with pytest.raises(LaunchError, match=r"cannot write .*gone/job\.sh: .*Check the permissions"):
         jobs.submit(made)
     assert list(tmp_path.iterdir()) == []
 

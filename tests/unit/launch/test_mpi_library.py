@@ -209,7 +209,7 @@ def test_a_launcher_that_is_no_mpiexec_is_a_mismatch(output, installed, tmp_path
 def test_no_mpiexec_is_told_with_the_library_it_should_belong_to(installed):
     installed()
     with pytest.raises(
-        MPINotFound, match=r"mpi4py loads Open MPI 5\.0\.11 .*no mpiexec beside it or on PATH\. Install"
+        MPINotFound, match=r"mpi4py loads Open MPI 5\.0\.11 .*no mpiexec beside the library or on PATH\. Install"
     ):
         find()
 
@@ -217,7 +217,7 @@ def test_no_mpiexec_is_told_with_the_library_it_should_belong_to(installed):
 def test_a_flavour_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(installed):
     installed()
     with pytest.raises(
-        MPIMismatch, match=r"asked for MPICH, but mpi4py loads Open MPI 5\.0\.11.*mpi-workbench\[mpich\]"
+        MPIMismatch, match=r"--mpi mpich requests MPICH, but mpi4py loads Open MPI 5\.0\.11.*mpi-workbench\[mpich\]"
     ):
         find("mpich")
 
@@ -251,7 +251,7 @@ def test_a_setting_that_cannot_be_run_is_named(kind, installed, tmp_path):
         mine.touch(mode=0o644)
     with (
         dask.config.set({"workbench.mpi.mpiexec": str(mine)}),
-        pytest.raises(MPINotFound, match=r"workbench\.mpi\.mpiexec is .*, which cannot be run") as caught,
+        pytest.raises(MPINotFound, match=r"workbench\.mpi\.mpiexec is .*, which is not an executable file") as caught,
     ):
         find()
     assert str(mine) in str(caught.value)

@@ -52,21 +52,21 @@ def test_where_others_have_to_reach_it_it_is_never_loopback(peers):
     if outer:
         assert network.address(peers=peers) in outer
     else:
-        with pytest.raises(LaunchError, match="no network address but loopback"):
+        with pytest.raises(LaunchError, match="no network address except loopback"):
             network.address(peers=peers)
 
 
 def test_a_host_with_loopback_alone_says_so(monkeypatch):
-    monkeypatch.setattr(network, "_towards", lambda _: None)
+    monkeypatch.setattr(network, "_source_address", lambda _: None)
     monkeypatch.setattr(network, "_resolve", lambda _: "127.0.1.1")
     monkeypatch.setattr(network, "_addresses", lambda: {"lo": "127.0.0.1"})
-    with pytest.raises(LaunchError, match=r"no network address but loopback.*--interface"):
+    with pytest.raises(LaunchError, match=r"no network address except loopback.*--interface"):
         network.address(peers=["n2"])
 
 
 def test_the_way_to_another_node_counts_most(monkeypatch):
     ways = {"n2": "10.1.0.1", "192.0.2.1": "192.168.0.1"}
-    monkeypatch.setattr(network, "_towards", ways.get)
+    monkeypatch.setattr(network, "_source_address", ways.get)
     assert network.address(peers=["gone", "n2"]) == "10.1.0.1"
     assert network.address(peers=[]) == "192.168.0.1"
 

@@ -201,7 +201,7 @@ def test_a_job_that_ended_without_an_exit_code_was_no_success():
         ("R", JobState.RUNNING, ""),
         ("Q", JobState.QUEUED, "waiting for the scheduler"),
         ("S", JobState.RUNNING, "suspended by the scheduler"),
-        ("C", JobState.UNKNOWN, "has ended, and its scheduler does not tell how"),
+        ("C", JobState.UNKNOWN, "has ended, but its scheduler does not report how"),
         ("U?", JobState.UNKNOWN, ""),
     ],
 )

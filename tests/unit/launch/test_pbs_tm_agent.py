@@ -76,7 +76,7 @@ def test_what_keeps_the_agent_from_being_made_is_told(hosts, monkeypatch):
     with pytest.raises(LaunchError, match="cannot write"):
         agent_path()
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(LaunchError, match="no pbs_tmrsh"):
+    with pytest.raises(LaunchError, match="pbs_tmrsh is not on PATH"):
         agent_path()
 
 

@@ -21,12 +21,12 @@ from workbench.launch.slurm_parse import (
     PARTITION_FORMAT,
     QUEUE_FORMAT,
     SEPARATOR,
+    error_text,
     expectation,
     parse_accounting,
     parse_partitions,
     parse_queue,
     rejection,
-    said,
 )
 from workbench.launch.slurm_script import option, overriding, quoted
 
@@ -353,7 +353,7 @@ def test_whatever_is_answered_no_exception_escapes(text):
         assert isinstance(status, JobStatus)
     parse_partitions(text)
     expectation(text)
-    rejection(said(text), spec_in(Path("/a")), {})
+    rejection(error_text(text), spec_in(Path("/a")), {})
 
 
 @given(st.text(alphabet=st.characters(categories=["Lu", "Nd"])))
