@@ -249,7 +249,7 @@ class Recipe(Transformer, Estimator):
         found = []
         for steps, columns in map(_pair, self.steps):
             positions = _positions(columns(frame) if callable(columns) else columns, labels)
-            found += chains(X, positions, labels, steps)
+            found += chains(positions, labels, steps)
         if not found:
             raise ValueError("a Recipe needs columns: pass steps such as [(Scale(), ['distance'])]")
         return tuple(found)

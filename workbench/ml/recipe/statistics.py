@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -193,13 +193,35 @@ class Groups:
         return bool(self.rows[-1])
 
 
-Statistics = tuple[Amounts | None, Spread | None, Groups | None]
-"""Of a column, what is needed of it."""
+@dataclass(frozen=True)
+class Sample:
+    """The first row of several columns."""
+
+    row: Any
+    """A frame or an array with one row, or without rows."""
+
+    def join(self, later: Sample) -> Sample:
+        """Return the first row of both."""
+        return self if len(self.row) else later
+
+
+class Statistics(NamedTuple):
+    """The statistics of a column that its steps need; None: not needed."""
+
+    amounts: Amounts | None = None
+    spread: Spread | None = None
+    groups: Groups | None = None
+    sample: Sample | None = None
+
+    def join(self, later: Statistics) -> Statistics:
+        """Return the statistics of the rows of both."""
+        return Statistics(*(own and own.join(other) for own, other in zip(self, later, strict=True)))  # type: ignore[arg-type]
+
+    def filled(self, value: Any) -> Statistics:
+        """Return the statistics with a value in place of the missing values."""
+        return Statistics(*(each and each.filled(value) for each in self[:3]))  # type: ignore[arg-type]
 
 
 def join(left: tuple[Statistics, ...], right: tuple[Statistics, ...]) -> tuple[Statistics, ...]:
-    """Return the statistics of all columns, of the rows of both."""
-    return tuple(
-        tuple(own and own.join(other) for own, other in zip(*pair, strict=True))  # type: ignore[misc, arg-type]
-        for pair in zip(left, right, strict=True)
-    )
+    """Return the statistics of all columns of the rows of both."""
+    return tuple(map(Statistics.join, left, right))

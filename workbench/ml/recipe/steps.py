@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from dask.base import is_dask_collection
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
@@ -200,10 +199,6 @@ class Chain(Column):
     """A `SimpleImputer`, or None."""
     encoder: Any = None
     """A transformer; None for numbers that stay as they are."""
-    positions: tuple[int, ...] = ()
-    """Numbers of the columns of a stateless transformer."""
-    row: Any = None
-    """A row of these columns."""
 
     @property
     def name(self) -> str:
@@ -220,7 +215,7 @@ class Chain(Column):
         return Column(**{field.name: getattr(self, field.name) for field in fields(Column)})
 
 
-def chains(X: Any, positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[Chain]:
+def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[Chain]:
     """Return what is done with columns of a table.
 
     Raises
@@ -244,8 +239,7 @@ def chains(X: Any, positions: Sequence[int], labels: Sequence[Any], steps: Any) 
     if not positions:
         return []
     if stateless:
-        nothing = Column(positions[0], labels[positions[0]])
-        return [Chain(**vars(nothing), encoder=encoder, positions=tuple(positions), row=_row(X, positions))]
+        return [Chain(positions[0], labels[positions[0]], positions=tuple(positions), encoder=encoder)]
     return [_chain(position, labels[position], imputer, encoder) for position in positions]
 
 
@@ -308,12 +302,3 @@ def _discretizer(encoder: Any) -> Any:
 def _is_stateless(step: Any) -> bool:
     tags = getattr(step, "__sklearn_tags__", None)
     return hasattr(step, "transform") and tags is not None and not tags().requires_fit
-
-
-def _row(X: Any, positions: Sequence[int]) -> Any:
-    """Return a row of columns of a table, made up where the table is lazy."""
-    if hasattr(X, "_meta_nonempty"):
-        X = X._meta_nonempty
-    elif is_dask_collection(X):
-        X = np.ones((1, X.shape[1]), X.dtype)
-    return X.iloc[:1, list(positions)] if hasattr(X, "iloc") else X[:1, list(positions)]
