@@ -257,7 +257,7 @@ def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
         # What is missing is a category where it is missing in the fit; there the mean before the last is its own.
         tables.append(table if groups.missing else np.delete(table, -2))
     categories = [*groups.categories, *[np.nan] * groups.missing]
-    return [encoders.means(step, categories, np.array(which)) for which in (tables[-1:], tables[:-1])]
+    return [encoders.means(step, categories, np.array(selected)) for selected in (tables[-1:], tables[:-1])]
 
 
 def _drawn(smooth: float | str, rows: _Array, mean: _Array, squares: _Array) -> _Array:

@@ -69,14 +69,14 @@ class Spread:
     @classmethod
     def of(cls, numbers: _Array, weight: _Array | None = None) -> Self:
         """Return the points of one block, NaN where a number is missing."""
-        there = ~np.isnan(numbers)
-        known = numbers[there]
-        missing = float(len(numbers) - len(known) if weight is None else weight[~there].sum())
+        is_known = ~np.isnan(numbers)
+        known = numbers[is_known]
+        missing = float(len(numbers) - len(known) if weight is None else weight[~is_known].sum())
         if weight is None:
             known, heavy = np.sort(known), np.ones(len(known))
         else:
             order = np.argsort(known, kind="stable")
-            known, heavy = known[order], weight[there][order]
+            known, heavy = known[order], weight[is_known][order]
         first = np.flatnonzero(np.append(True, known[1:] != known[:-1])[: len(known)])
         if len(first) <= POINTS:
             return cls(known[first], np.add.reduceat(heavy, first) if len(first) else heavy, missing)
@@ -87,8 +87,8 @@ class Spread:
 
     def join(self, later: Spread) -> Spread:
         """Return the points of both."""
-        points, where = np.unique(np.concatenate([self.points, later.points]), return_inverse=True)
-        rows = np.bincount(where, np.concatenate([self.rows, later.rows]), minlength=len(points))
+        points, inverse = np.unique(np.concatenate([self.points, later.points]), return_inverse=True)
+        rows = np.bincount(inverse, np.concatenate([self.rows, later.rows]), minlength=len(points))
         return Spread(points, rows, self.missing + later.missing)
 
     def filled(self, value: float) -> Spread:
@@ -100,10 +100,10 @@ class Spread:
     def quantiles(self, shares: _Array) -> _Array:
         """Return quantiles: the mean of two neighbours where one is as good as the other, as for a median."""
         reached = np.cumsum(self.rows)
-        wanted, rounding = np.asarray(shares) * reached[-1], _rounding(reached)
+        target, rounding = np.asarray(shares) * reached[-1], _rounding(reached)
         last = len(self.points) - 1
-        lower = self.points[np.minimum(np.searchsorted(reached, wanted - rounding, "left"), last)]
-        upper = self.points[np.minimum(np.searchsorted(reached, wanted + rounding, "right"), last)]
+        lower = self.points[np.minimum(np.searchsorted(reached, target - rounding, "left"), last)]
+        upper = self.points[np.minimum(np.searchsorted(reached, target + rounding, "right"), last)]
         middle: _Array = lower + (upper - lower) / 2
         return middle
 
