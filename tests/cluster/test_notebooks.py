@@ -269,7 +269,7 @@ def test_the_feature_notebook_splits_by_date_and_places_both_sides(printed_featu
 
 @pytest.mark.long
 def test_the_feature_notebook_makes_features_in_one_pass_and_predicts_the_last_quarter(printed_features):
-    assert "18 columns have become 49 features, by the engine 'dask'" in printed_features
+    assert "18 columns have become 49 features, by the engine 'mpi'" in printed_features
     assert "backlog_6.0, backlog_7.0, route, slot, tailnum" in printed_features
     auc, loss = re.search(r"last quarter: AUC (\S+), log loss (\S+) nats", printed_features).groups()
     assert float(auc) == pytest.approx(0.715, abs=2e-3)

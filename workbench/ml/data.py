@@ -55,23 +55,23 @@ def training(model: Any, checks: Checks, X: Any, y: Any = None, weight: Any = No
     known; other collections when the fit begins.
     """
     model._validate_params()
-    given = {"X": X, "y": y, "sample_weight": weight}
-    lazy = [name for name, value in given.items() if is_dask_collection(value)]
+    arguments = {"X": X, "y": y, "sample_weight": weight}
+    lazy = [name for name, value in arguments.items() if is_dask_collection(value)]
     if not lazy:
         columns = checks.apply(X, y, weight)
         validate_data(model, X, skip_check_array=True)
         return Data(*columns, distributed=False)
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None and name not in lazy and not (name == "sample_weight" and isinstance(value, Number)):
             raise TypeError(
-                f"{name} is {type_name(value)} and {lazy[0]} is {type_name(given[lazy[0]])}: pass Dask collections "
+                f"{name} is {type_name(value)} and {lazy[0]} is {type_name(arguments[lazy[0]])}: pass Dask collections "
                 f"only (dask.array.from_array({name})), or none"
             )
     if X.ndim != 2:
         raise ValueError(f"Expected 2D array, got {X.ndim}D array instead: its shape is {X.shape}. Reshape your data.")
     if y is None and checks.target:
         raise ValueError(f"This {type(model).__name__} estimator requires y to be passed, but the target y is None.")
-    collections = [given[name] for name in lazy]
+    collections = [arguments[name] for name in lazy]
     countable = all(map(has_lengths, collections))
     if countable:
         check_consistent_length(*collections)

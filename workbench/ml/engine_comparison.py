@@ -42,8 +42,8 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
     dask      0.912          31           1.1e-16   2.2e-16
     mpi       0.634          31           1.1e-16   2.2e-16
     """
-    given = dict(zip(("X", "y", "sample_weight"), placed((X, y, sample_weight), "mpi"), strict=True))
-    given = {name: value for name, value in given.items() if value is not None}
+    arguments = dict(zip(("X", "y", "sample_weight"), placed((X, y, sample_weight), "mpi"), strict=True))
+    arguments = {name: value for name, value in arguments.items() if value is not None}
     # Not two draws, but one.
     same = {"random_state": 0} if estimator.get_params().get("random_state", 0) is None else {}
     fitted: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def compare_engines(estimator: Estimator, X: Any, y: Any = None, sample_weight: 
     for engine in ("dask", "mpi"):
         model = fitted[engine] = clone(estimator).set_params(engine=engine, **same)
         begin = time.perf_counter()
-        model.fit(**given)
+        model.fit(**arguments)
         rows[engine] = {"seconds": time.perf_counter() - begin}
         if hasattr(model, "n_iter_"):
             rows[engine]["iterations"] = int(np.max(model.n_iter_))

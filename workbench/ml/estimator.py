@@ -53,8 +53,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Run a fit, and return what it has found."""
         iterations = getattr(self, "max_iter", None)
         with reporting(type(self).__name__, iterations, self.verbose, self.callback) as report:
-            found, self.engine_ = fitting.fit(task, data, self.engine, report)
-        return found
+            result, self.engine_ = fitting.fit(task, data, self.engine, report)
+        return result
 
     def _validate_params(self) -> None:
         super()._validate_params()

@@ -95,15 +95,15 @@ def check(
 def _limits(data: Data, engine: str, needs: _Needs, sent: _Needs) -> Iterator[tuple[Limit, _Needs]]:
     """Yield the memory limits of what takes part in a fit, and what needs how much of each."""
     engine = chosen(engine, distributed=data.distributed)
-    here = Limit(system.MEMORY_LIMIT, "this process")
+    process = Limit(system.MEMORY_LIMIT, "this process")
     if engine == "local":
-        yield here, needs
+        yield process, needs
         return
     ranks = pinning.target_workers(current_client(), "rank")
-    known = (rank.memory_limit for rank in ranks if rank.memory_limit)
-    yield Limit(min(known, default=system.MEMORY_LIMIT), "a rank"), needs
+    limits = (rank.memory_limit for rank in ranks if rank.memory_limit)
+    yield Limit(min(limits, default=system.MEMORY_LIMIT), "a rank"), needs
     if _by_dask(engine, data, ranks):
-        yield here, lambda features: needs(features) + len(ranks) * sent(features)
+        yield process, lambda features: needs(features) + len(ranks) * sent(features)
 
 
 def _by_dask(engine: str, data: Data, ranks: Sequence[Rank]) -> bool:

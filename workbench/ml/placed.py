@@ -44,19 +44,19 @@ def placed(columns: Sequence[Any], engine: str) -> list[Any]:
     """
     from workbench.placement.place import place
 
-    given = [
+    numbers = [
         number
         for number, value in enumerate(columns)
         if not (value is None or isinstance(value, Number | layout.AlignedBlocks))
     ]
-    found = dict(zip(given, counted([columns[number] for number in given]), strict=True))
-    first, *rest = found
-    if sources.placed_by(found[first]) is None:
-        blocks = place(*found.values(), world=0 if engine == "mpi" else None)
-        found = dict(zip(found, blocks if rest else [blocks], strict=True))
+    collections = dict(zip(numbers, counted([columns[number] for number in numbers]), strict=True))
+    first, *rest = collections
+    if sources.placed_by(collections[first]) is None:
+        blocks = place(*collections.values(), world=0 if engine == "mpi" else None)
+        collections = dict(zip(collections, blocks if rest else [blocks], strict=True))
     else:
-        found |= _beside(found[first], {number: found[number] for number in rest})
-    return [found.get(number, value) for number, value in enumerate(columns)]
+        collections |= _beside(collections[first], {number: collections[number] for number in rest})
+    return [collections.get(number, value) for number, value in enumerate(columns)]
 
 
 def counted(collections: Sequence[Any]) -> list[Any]:
@@ -64,10 +64,10 @@ def counted(collections: Sequence[Any]) -> list[Any]:
     unknown = [
         number for number, value in enumerate(collections) if not has_lengths(value) and hasattr(value, "chunks")
     ]
-    found = list(collections)
-    for number, value in zip(unknown, persist(*(found[number] for number in unknown)), strict=True):
-        found[number] = value.compute_chunk_sizes()
-    return found
+    result = list(collections)
+    for number, value in zip(unknown, persist(*(result[number] for number in unknown)), strict=True):
+        result[number] = value.compute_chunk_sizes()
+    return result
 
 
 def _beside(first: Any, others: dict[int, Any]) -> dict[int, Any]:
@@ -101,11 +101,11 @@ def beside(first: Any, other: Any) -> layout.AlignedBlocks:
     addresses = [pin.address for pin in pins]
     if sources.placed_by(other) is None or [pin.address for pin in whereabouts(other)[1]] != addresses:
         per, ranks = _ranks_of(client, first, pins)
-        given = sources.inspect_collection("X", other)
-        sources.check([given], ranks)
+        source = sources.inspect_collection("X", other)
+        sources.check([source], ranks)
         sizes = rows.split(other.shape[0], len(ranks))
-        [given] = sources.persist(client, [given])
-        other = sources.build_blocks(client, given, list(map(pinning.Pin, addresses, sizes)), per)
+        [source] = sources.persist(client, [source])
+        other = sources.build_blocks(client, source, list(map(pinning.Pin, addresses, sizes)), per)
     return layout.AlignedBlocks(other)
 
 

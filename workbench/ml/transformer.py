@@ -50,12 +50,12 @@ class Transformer(TransformerMixin, auto_wrap_output_keys=None):  # type: ignore
             return _wrap_data_with_container("transform", self._fit_transform(X, y, **params), X, self)
         self._validate_params()
         engine = chosen(self.engine, distributed=True)
-        given = {"X": X, "y": y} | params
+        arguments = {"X": X, "y": y} | params
         # In the order of `placed`; `fit` refuses what is not lazy.
-        names = [name for name in ("X", "y", "sample_weight") if name in given]
-        lazy = [given[name] if is_dask_collection(given[name]) else None for name in names]
-        given |= {name: value for name, value in zip(names, placed(lazy, engine), strict=True) if value is not None}
-        return placed([_named(self, given["X"], self._fit_transform(**given))], engine)[0]
+        names = [name for name in ("X", "y", "sample_weight") if name in arguments]
+        lazy = [arguments[name] if is_dask_collection(arguments[name]) else None for name in names]
+        arguments |= {name: value for name, value in zip(names, placed(lazy, engine), strict=True) if value is not None}
+        return placed([_named(self, arguments["X"], self._fit_transform(**arguments))], engine)[0]
 
     def _fit_transform(self, X: Any, y: Any, **params: Any) -> Any:
         # As scikit-learn has it, before it was wrapped.
@@ -74,16 +74,16 @@ def _lazily(plain: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[
     return method
 
 
-def _named(model: Any, X: Any, found: Any) -> Any:
+def _named(model: Any, X: Any, result: Any) -> Any:
     """Return the rows that a model has made of X as a Dask dataframe, where the user has set that."""
     from dask.dataframe import from_dask_array
 
-    if _get_output_config("transform", model)["dense"] != "pandas" or hasattr(found, "divisions"):
-        return found
-    if sparse.issparse(found._meta):
+    if _get_output_config("transform", model)["dense"] != "pandas" or hasattr(result, "divisions"):
+        return result
+    if sparse.issparse(result._meta):
         raise ValueError(
             "The transformer outputs sparse matrices, of which there are no dataframes: try to set the transformer "
             "output to a dense array, or call set_output(transform='default')"
         )
     names = list(model.get_feature_names_out())
-    return from_dask_array(found, columns=names, index=X.index if hasattr(X, "divisions") else None)
+    return from_dask_array(result, columns=names, index=X.index if hasattr(X, "divisions") else None)

@@ -51,27 +51,29 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
     several = isinstance(value, tuple)
     if several and not value:
         raise PlacementError('an empty tuple was returned for result="blocks": one block at least is needed')
-    found = []
-    for which, part in enumerate(value if several else (value,)):
+    blocks = []
+    for column, part in enumerate(value if several else (value,)):
         # numpy itself would drop the mask
         masked = isinstance(part, np.ma.MaskedArray)
         if isinstance(part, pd.DataFrame | pd.Series):
             block: Any = rows.owned_frame([part])
             # Which categories there are may differ from rank to rank.
             meta: Any = clear_known_categories(part.iloc[:0])
-            key: tuple[Any, ...] = (placed_name(per, collection, which), number)
+            key: tuple[Any, ...] = (placed_name(per, collection, column), number)
         elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject and not masked:
             block, meta = rows.owned_array([part]), np.empty((0, *part.shape[1:]), part.dtype)
-            key = (placed_name(per, collection, which), number, *(0,) * (part.ndim - 1))
+            key = (placed_name(per, collection, column), number, *(0,) * (part.ndim - 1))
         else:
-            kind = "a masked array" if masked else "an array"
-            what = f"{kind} of {part.ndim} axes and dtype {part.dtype}" if isinstance(part, np.ndarray) else None
+            description = type_name(part)
+            if isinstance(part, np.ndarray):
+                kind = "a masked array" if masked else "an array"
+                description = f"{kind} of {part.ndim} axes and dtype {part.dtype}"
             raise PlacementError(
-                f'{what or type_name(part)} was returned for result="blocks": a block is a numpy array of one axis or '
-                "more and of numbers, or a pandas dataframe or series; several of them are returned as a tuple"
+                f'{description} was returned for result="blocks": a block is a numpy array of one axis or more and of '
+                "numbers, or a pandas dataframe or series; several of them are returned as a tuple"
             )
-        found.append((BlockMeta(key, meta, len(part), several), block))
-    return found
+        blocks.append((BlockMeta(key, meta, len(part), several), block))
+    return blocks
 
 
 def require_consistent(made: Sequence[Sequence[BlockMeta]]) -> None:

@@ -54,16 +54,16 @@ def block_arguments(client: Client, value: Any, its_pins: Sequence[Pin]) -> Sequ
     if isinstance(value, AlignedBlocks):
         futures = blocks(value.collection)
         its_pins = [Pin(pin.address) for pin in its_pins]
-        found = [Pin(pin.address) for pin in block_locations(client, value.collection, futures)]
+        result = [Pin(pin.address) for pin in block_locations(client, value.collection, futures)]
         value = value.collection
     elif is_dask_collection(value):
         futures = blocks(value)
-        found = block_locations(client, value, futures)
+        result = block_locations(client, value, futures)
     else:
         return [value] * len(its_pins)
-    if found != list(its_pins):
+    if result != list(its_pins):
         raise PlacementError(
-            f"{sources.type_name(value)} is placed in {_layout(found)}, X in {_layout(its_pins)}: both have to lie "
+            f"{sources.type_name(value)} is placed in {_layout(result)}, X in {_layout(its_pins)}: both have to lie "
             "alike, place them in one call, X, y = place(X, y)"
         )
     return futures

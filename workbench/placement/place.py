@@ -69,13 +69,13 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     per = pinning.of_world(per, world)
     ranks = pinning.target_workers(client, per)
     names = ["X", *(f"others[{number}]" for number in range(len(others)))]
-    examined = [sources.inspect_collection(name, given) for name, given in zip(names, (X, *others), strict=True)]
+    examined = list(map(sources.inspect_collection, names, (X, *others)))
     sources.check(examined, ranks)
     examined = sources.persist(client, examined)
     sources.check(examined, ranks)
     sizes = rows.split(examined[0].rows or 0, len(ranks))
     pins = [Pin(rank.address, size) for rank, size in zip(ranks, sizes, strict=True)]
-    placed = tuple(sources.build_blocks(client, one, pins, per) for one in examined)
+    placed = tuple(sources.build_blocks(client, source, pins, per) for source in examined)
     return placed if others else placed[0]
 
 

@@ -75,7 +75,7 @@ def placed_by(collection: Any) -> str | None:
     return match[1] if match else None
 
 
-def placed_name(per: str, number: int, which: int) -> str:
+def placed_name(per: str, number: int, column: int) -> str:
     """Return a name for a placed collection.
 
     Parameters
@@ -87,7 +87,7 @@ def placed_name(per: str, number: int, which: int) -> str:
     which
         Of the collections with this number.
     """
-    return f"{_PREFIX}-{per}-{(number + which) % 2**128:032x}"
+    return f"{_PREFIX}-{per}-{(number + column) % 2**128:032x}"
 
 
 def inspect_collection(name: str, collection: Any) -> Source:
@@ -230,7 +230,7 @@ def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str) 
     sizes = [pin.rows or 0 for pin in pins]
     if not source.futures:
         source = replace(source, chunks=sizes, futures=_scatter(client, source.collection, pins))
-    own, cut_out = _tools(source.meta)
+    make_block, cut_out = _tools(source.meta)
     name = placed_name(per, uuid.uuid4().int, 0)
     other_axes = source.meta.ndim - 1 if _is_array(source.meta) else 0
     keys = [(name, number, *(0,) * other_axes) for number in range(len(pins))]
@@ -245,7 +245,7 @@ def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str) 
                 calls.append(call)
                 piece = call.reference
             pieces.append(piece)
-        calls.append(PinnedTask(key, own, (pieces,), {"copy": source.shared}, pin=pin))
+        calls.append(PinnedTask(key, make_block, (pieces,), {"copy": source.shared}, pin=pin))
     # Urgent: what has come together makes room before more is read.
     futures = submit(client, calls, keys, priority=1)
     return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)

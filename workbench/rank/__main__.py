@@ -68,7 +68,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     faulthandler.enable()
     # On other nodes than the head's nobody has done so: a rank has a connection to each other one.
     open_files.allow_many()
-    said = os.dup(2)
+    stderr_fd = os.dup(2)
     # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
     gc.disable()
     record = await_record(arguments.name, arguments.id)
@@ -79,7 +79,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     try:
         finalize = _live(arguments, record, times)
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
-        _abort(error, said, record, arguments.world, daemon)
+        _abort(error, stderr_fd, record, arguments.world, daemon)
     if record.process.alive() is False:
         # The head was killed, and with it whoever would have tidied up.
         node_dirs.remove(record.id, but_shared_memory=True)
@@ -114,8 +114,8 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
         importlib.import_module(module)
     enter(context)
     _log_to(record.logs / f"rank-{worker.worker_name(context.world, context.rank)}.log")
-    where = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
-    print(where, flush=True)  # noqa: T201  (this is the rank's log)
+    description = f"rank {context.rank} of {context.size}, {context.library}, MPI_THREAD_{context.threads.upper()}"
+    print(description, flush=True)  # noqa: T201  (this is the rank's log)
     line = thread.submit(world.broadcast_line, context, _address_and_name, deadline).result(_left(deadline))
     times["addressed"] = time.time()
     _close_input()
@@ -191,7 +191,7 @@ def _log_to(path: os.PathLike[str]) -> None:
     os.close(file)
 
 
-def _abort(error: BaseException, said: int, record: Record, index: int, daemon: int) -> NoReturn:
+def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, daemon: int) -> NoReturn:
     """End the whole world, since it was not ready yet: loudly, with the reason in its log."""
     try:
         who = f"rank {current().rank}"
@@ -209,7 +209,7 @@ def _abort(error: BaseException, said: int, record: Record, index: int, daemon: 
         # What mpiexec forwards may be lost when it ends.
         os.write(os.open(logs.of_world(record, index), os.O_WRONLY | os.O_APPEND), reason)
     except OSError:
-        os.write(said, reason)
+        os.write(stderr_fd, reason)
     from mpi4py import rc
 
     rc.initialize = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 
 import dask
 import dask.array as da
@@ -282,6 +283,21 @@ def test_tables_of_dask_are_transformed_lazily():
         found = recipe.transform(da.from_array(FLIGHTS.to_numpy(dtype=object), chunks=(400, 2)))
         assert found.chunks == ((400, 400, 400, 301), (expected.shape[1],))
         np.testing.assert_allclose(found.compute(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("step", [OneHot(), Bucketise(50, one_hot=True)], ids=["categories", "buckets"])
+def test_dense_rows_need_little_memory_beside_the_result(step):
+    table = pd.DataFrame({"x": np.random.default_rng(4).integers(0, 50, size=100_000)})
+    recipe = Recipe([(step, "x")]).fit(table)
+    tracemalloc.start()
+    try:
+        found = recipe.transform(table)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert found.nbytes > 30_000_000
+    assert peak < 1.2 * found.nbytes
 
 
 def test_a_pipeline_comes_to_the_model_of_scikit_learn():

@@ -111,6 +111,39 @@ def test_stateless_transformers_are_applied_to_each_block(kind):
     np.testing.assert_array_equal(found.compute()[:, :2], np.log1p(numbers))
 
 
+def hours(table):
+    """Return numbers of text such as ``"7h"``, which no made-up text is."""
+    return pd.DataFrame(table).map(lambda text: float(text.removesuffix("h"))).to_numpy()
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_a_function_that_parses_text_is_fitted_on_rows_of_dask(client, kind):
+    table = pd.DataFrame({"hour": FLIGHTS["hour"].astype(str) + "h"})
+    lazy = dd.from_pandas(table, npartitions=3)
+    if kind == "array":
+        table = table.to_numpy(dtype=object)
+        lazy = da.from_array(table, chunks=(400, 1))
+    recipe = Recipe([(preprocessing.FunctionTransformer(hours), [0])])
+
+    np.testing.assert_array_equal(recipe.fit_transform(lazy).compute(), FLIGHTS[["hour"]])
+    np.testing.assert_array_equal(recipe.fit(table).transform(lazy).compute(), FLIGHTS[["hour"]])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_the_transformer_returns_dataframes_where_that_is_set(kind):
+    steps = [*MANY, ([Impute("most_frequent"), OneHot()], "origin"), ([Impute(), Bucketise(4)], ["distance"])]
+    table = FLIGHTS.fillna({"distance": 0.0})
+    if kind == "array":
+        steps = [(step, list(table.columns.get_indexer(np.atleast_1d(names)))) for step, names in steps]
+        table = table.to_numpy(dtype=object)
+    recipe = Recipe(steps).fit(table, DELAY)
+    found = recipe.transformer_.set_output(transform="pandas").transform(table)
+
+    assert list(found.columns) == list(recipe.transformer_.get_feature_names_out())
+    np.testing.assert_array_equal(found, recipe.transform(table))
+
+
 def test_an_unknown_category_is_refused_where_the_step_says_so():
     recipe = Recipe([(preprocessing.OneHotEncoder(), "origin")]).fit(FLIGHTS)
     with pytest.raises(ValueError, match="Found unknown categories"):

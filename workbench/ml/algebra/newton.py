@@ -29,7 +29,7 @@ def newton(
     tol: float,
     eps: float,
     max_iter: int,
-    tell: Callable[[OptimizeResult], None],
+    report: Callable[[OptimizeResult], None],
 ) -> OptimizeResult:
     """Return the minimum of a convex function.
 
@@ -71,12 +71,12 @@ def newton(
         slope, size = float(gradient @ step), np.abs(gradient).sum()
         for halving in range(_HALVINGS):
             length = 0.5**halving
-            there, pull, onward = evaluate(x + length * step)
-            difference, smaller = abs(there - loss), np.abs(pull).sum() <= _SMALLER * size
-            lower = difference > _FLAT * eps * abs(loss) and there <= loss + _DECREASE * length * slope
+            next_value, pull, onward = evaluate(x + length * step)
+            difference, smaller = abs(next_value - loss), np.abs(pull).sum() <= _SMALLER * size
+            lower = difference > _FLAT * eps * abs(loss) and next_value <= loss + _DECREASE * length * slope
             if lower or (smaller and difference <= _CLOSE * eps * abs(loss)):
-                x, loss, gradient, ahead, steps = x + length * step, there, pull, onward, steps + 1
-                tell(OptimizeResult(x=x, fun=loss, jac=gradient))
+                x, loss, gradient, ahead, steps = x + length * step, next_value, pull, onward, steps + 1
+                report(OptimizeResult(x=x, fun=loss, jac=gradient))
                 break
         else:
             message = "no step makes the loss smaller: its digits are used up"

@@ -54,13 +54,13 @@ def centred(
     rows = rows or rows_at_once(X.shape[1])
     space = np.empty((0, 0))
     for start in range(0, X.shape[0], rows):
-        here = slice(start, min(start + rows, X.shape[0]))
-        taken = X[here].toarray() if sparse.issparse(X) else X[here]
+        part = slice(start, min(start + rows, X.shape[0]))
+        taken = X[part].toarray() if sparse.issparse(X) else X[part]
         if middle is None:
-            yield here, taken.astype(np.float64, copy=False)
+            yield part, taken.astype(np.float64, copy=False)
             continue
         space = space if len(space) else np.empty(taken.shape)
-        yield here, np.subtract(taken, middle, out=space[: len(taken)])
+        yield part, np.subtract(taken, middle, out=space[: len(taken)])
 
 
 def sample(X: Any, start: int, rows: int) -> Any:

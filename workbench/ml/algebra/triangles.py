@@ -35,7 +35,7 @@ def triangle(slices: Iterable[_Array], columns: int) -> _Array:
     columns
         Number of columns.
     """
-    found = np.empty((0, columns))
+    factor = np.empty((0, columns))
     for rows in slices:
-        found = join_triangles(found, rows)
-    return found
+        factor = join_triangles(factor, rows)
+    return factor

@@ -108,17 +108,17 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
             name, data, self.engine, settings.needs, _INSTEAD, most=most, sent=settings.sent, later=settings.later
         )
         settings = replace(settings, limit=limit)
-        found = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
+        fitted = self._fit(Task(decomposition_fit.fit, settings, DecompositionPart, checks), data)
         dtype = data.dtype
-        self.components_ = found.components.astype(dtype)
-        self.singular_values_ = found.singular_values.astype(dtype)
-        self.error_bound_ = (found.bound + np.finfo(dtype).eps * found.singular_values).astype(dtype)
-        self.solver_ = found.solver
-        self._explain(found, rows, dtype)
-        if found.short:
+        self.components_ = fitted.components.astype(dtype)
+        self.singular_values_ = fitted.singular_values.astype(dtype)
+        self.error_bound_ = (fitted.bound + np.finfo(dtype).eps * fitted.singular_values).astype(dtype)
+        self.solver_ = fitted.solver
+        self._explain(fitted, rows, dtype)
+        if fitted.short:
             warnings.warn(
                 f"{name} of {features} features: the smallest singular values are known to fewer than 6 digits, see "
-                f"error_bound_. solver='tsqr', which finds all digits, needs {found.short}: take fewer n_components, "
+                f"error_bound_. solver='tsqr', which finds all digits, needs {fitted.short}: take fewer n_components, "
                 "or use ranks with more memory",
                 LinAlgWarning,
                 stacklevel=2,
@@ -143,7 +143,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, Transformer, Estimator):  
             )
 
     @abstractmethod
-    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+    def _explain(self, fitted: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
         """Take the variances of the components."""
 
     def transform(self, X: Any) -> Any:
@@ -351,14 +351,14 @@ class PCA(_Decomposition):
                 "find: pass a number of components, or solver='gram' or 'tsqr'"
             )
 
-    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
-        squares, number = np.square(found.singular_values), len(found.singular_values)
-        total = squares.sum() + found.rest
-        left = min(rows, len(found.mean)) - number
-        self.mean_ = found.mean.astype(dtype)
+    def _explain(self, fitted: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+        squares, number = np.square(fitted.singular_values), len(fitted.singular_values)
+        total = squares.sum() + fitted.rest
+        left = min(rows, len(fitted.mean)) - number
+        self.mean_ = fitted.mean.astype(dtype)
         self.explained_variance_ = (squares / (rows - 1)).astype(dtype)
         self.explained_variance_ratio_ = (squares / (total or 1.0)).astype(dtype)
-        self.noise_variance_ = dtype.type(found.rest / (rows - 1) / left if left else 0.0)
+        self.noise_variance_ = dtype.type(fitted.rest / (rows - 1) / left if left else 0.0)
         self.n_components_, self.n_samples_ = number, rows
 
     def _scales(self) -> NDArray[Any]:
@@ -442,10 +442,10 @@ class TruncatedSVD(_Decomposition):
         self.verbose = verbose
         self.callback = callback
 
-    def _explain(self, found: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
-        squares, mean = np.square(found.singular_values), found.mean
-        variance = np.clip(squares / rows - np.square(found.components @ mean), 0.0, None)
-        total = (squares.sum() + found.rest) / rows - mean @ mean
+    def _explain(self, fitted: decomposition_fit.Fitted, rows: int, dtype: np.dtype[Any]) -> None:
+        squares, mean = np.square(fitted.singular_values), fitted.mean
+        variance = np.clip(squares / rows - np.square(fitted.components @ mean), 0.0, None)
+        total = (squares.sum() + fitted.rest) / rows - mean @ mean
         self.explained_variance_ = variance.astype(dtype)
         self.explained_variance_ratio_ = (variance / total if total > 0 else np.zeros(len(variance))).astype(dtype)
 

@@ -243,15 +243,15 @@ def _by_random_vectors(parts: Passes, settings: Settings) -> _Spectrum:
         basis = qr(product, mode="economic", overwrite_a=True, check_finite=False)[0]
     triangle = parts.fold(join_triangles, "triangle", middle, basis)
     _, values, turn = svd(triangle, full_matrices=False, check_finite=False)
-    found = turn @ basis.T
+    directions = turn @ basis.T
     squares = np.square(values)
     # What the basis does not span cannot add more to any square than all of its squares.
     outside = max(total - float(squares.sum()), 0.0) + _rounding(settings) * total
-    residuals = np.linalg.norm(parts.sum("normal", middle, found.T) - found.T * squares, axis=0)
+    residuals = np.linalg.norm(parts.sum("normal", middle, directions.T) - directions.T * squares, axis=0)
     doubt = _of_residuals(squares, residuals + _rounding(settings) * squares.max(initial=0.0), outside)
     # A basis finds too little, never too much.
     bound = np.divide(doubt, values + np.sqrt(squares + doubt), out=np.zeros(len(values)), where=doubt > 0)
-    return _Spectrum(mean, values, found, total, bound + _of_values(values, middle, settings))
+    return _Spectrum(mean, values, directions, total, bound + _of_values(values, middle, settings))
 
 
 _SOLVERS = {"gram": _by_gram, "tsqr": _by_tsqr, "randomized": _by_random_vectors}

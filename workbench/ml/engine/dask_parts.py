@@ -161,8 +161,8 @@ class ActorParts:
 
     def each(self, method: str, *args: Any) -> list[Any]:
         """See `workbench.ml.engine.parts.Parts.each`."""
-        found = self._client.sync(self._ask, method, args)
-        return [found[address] for address in self._addresses]
+        results = self._client.sync(self._ask, method, args)
+        return [results[address] for address in self._addresses]
 
     def end(self) -> None:
         """Let the actors go, also where the traceback of an error keeps these parts."""
@@ -172,11 +172,11 @@ class ActorParts:
     async def _ask(self, method: str, args: Sequence[Any]) -> dict[str, Any]:
         """Ask all workers at once; on the event loop of the client."""
         client = self._client
-        asking = asyncio.ensure_future(client.run(ask_part, self._fit, method, args, workers=self._addresses))
+        request = asyncio.ensure_future(client.run(ask_part, self._fit, method, args, workers=self._addresses))
         try:
-            while not (await asyncio.wait({asking}, timeout=_LOOK))[0] and client.status == "running":
+            while not (await asyncio.wait({request}, timeout=_LOOK))[0] and client.status == "running":
                 pass
-            found: dict[str, Any] = asking.result()
+            results: dict[str, Any] = request.result()
         except (OSError, asyncio.InvalidStateError) as error:
             raise await self._reason() from error
         except RuntimeError as error:  # of the client, which is closing, or of a part
@@ -184,9 +184,9 @@ class ActorParts:
                 raise
             raise await self._reason() from error
         else:
-            return found
+            return results
         finally:
-            asking.cancel()
+            request.cancel()
 
     async def _reason(self) -> HeadUnreachable | RankLost:
         """Return why an answer did not come: the head is gone, or a worker."""

@@ -42,18 +42,18 @@ def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any
     engine = chosen(engine, distributed=data.distributed)
     if engine == "local":
         part = task.part(*data.columns(), 0)
-        found = task.algorithm(LocalParts([part], report), task.settings)
-        return (found, part.kept()) if task.kept else found, "local"
+        result = task.algorithm(LocalParts([part], report), task.settings)
+        return (result, part.kept()) if task.kept else result, "local"
     X, y, weight = map(in_blocks, placed(data.columns(), engine))
-    there = Data(X, y, weight, distributed=True)
+    blocks = Data(X, y, weight, distributed=True)
     if engine == "auto":
-        engine = "mpi" if _has_mpi(there) else "dask"
+        engine = "mpi" if _has_mpi(blocks) else "dask"
     identity = uuid.uuid4().hex
-    found = (_by_mpi if engine == "mpi" else _by_dask)(task, there, identity, report)
+    result = (_by_mpi if engine == "mpi" else _by_dask)(task, blocks, identity, report)
     if not task.kept:
-        return found, engine
+        return result, engine
     rows = y.collection if isinstance(y, layout.AlignedBlocks) else X
-    return (found, kept_arrays.collect(identity, task.kept, X, rows.chunks[0])), engine
+    return (result, kept_arrays.collect(identity, task.kept, X, rows.chunks[0])), engine
 
 
 def _starts(data: Data) -> list[int]:
@@ -74,24 +74,24 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     client, pins = whereabouts(data.X)
     sender = Sender(fit, task.checks.estimator, client.log_event, awaited=False)
 
-    def tell(record: Mapping[str, Any]) -> None:
+    def send(record: Mapping[str, Any]) -> None:
         sender(record)
         if report is not None:
             report(record)
 
     columns = [layout.block_arguments(client, value, pins) for value in data.columns()]
     blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
-    parts = ActorParts(client, task.part, task.checks, blocks, report=tell)
+    parts = ActorParts(client, task.part, task.checks, blocks, report=send)
     try:
         # Between two steps there are small vectors here: threads that wait for more would take a core from the ranks.
         with threadpool_limits(1, user_api="blas"):
-            found = task.algorithm(parts, task.settings)
+            result = task.algorithm(parts, task.settings)
         if task.kept:
             parts.sum("leave", fit)
     finally:
         parts.end()
     sender.flush()
-    return found
+    return result
 
 
 def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
@@ -110,8 +110,8 @@ def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
         return call.result()[0]
     listener.listen(call)
     try:
-        found, records = call.result()
+        result, records = call.result()
         listener.finish(records)
     finally:
         listener.close()
-    return found
+    return result

@@ -37,7 +37,7 @@ class Keeps:
 
     def leave(self, fit: str) -> float:
         """Leave these in this process, under the identity of the fit."""
-        arrays = {(self._start, which): array for which, array in enumerate(self.kept())}
+        arrays = {(self._start, number): array for number, array in enumerate(self.kept())}
         with _lock:
             _left.setdefault(fit, {}).update(arrays)
             while len(_left) > _MOST:
@@ -45,7 +45,7 @@ class Keeps:
         return 0.0
 
 
-def take(fit: str, start: int, which: int) -> NDArray[Any]:
+def take(fit: str, start: int, number: int) -> NDArray[Any]:
     """Return one of the arrays that the part of the block with this first row has left, and have it no more.
 
     Raises
@@ -55,12 +55,12 @@ def take(fit: str, start: int, which: int) -> NDArray[Any]:
     """
     with _lock:
         arrays = _left.get(fit, {})
-        if (start, which) not in arrays:
+        if (start, number) not in arrays:
             raise RankLost(
                 "what a fit has left on a rank, such as labels_, was lost with the rank: fit again, or ask the fitted "
                 "model, model.predict(X)"
             )
-        array = arrays.pop((start, which))
+        array = arrays.pop((start, number))
         if not arrays:
             del _left[fit]
         return array
@@ -84,14 +84,14 @@ def collect(fit: str, like: Sequence[NDArray[Any]], X: Any, sizes: Sequence[int]
     from workbench.placement import pinning, sources
 
     client, pins = whereabouts(X)
-    number, starts = uuid.uuid4().int, [0, *itertools.accumulate(X.chunks[0])][:-1]
-    there = [pinning.Pin(pin.address, size) for pin, size in zip(pins, sizes, strict=True)]
+    identity, starts = uuid.uuid4().int, [0, *itertools.accumulate(X.chunks[0])][:-1]
+    block_pins = [pinning.Pin(pin.address, size) for pin, size in zip(pins, sizes, strict=True)]
     collections = []
-    for which, empty in enumerate(like):
-        name = sources.placed_name(str(sources.placed_by(X)), number, which)
+    for number, empty in enumerate(like):
+        name = sources.placed_name(str(sources.placed_by(X)), identity, number)
         calls = [
-            pinning.PinnedTask((name, block, *(0,) * (empty.ndim - 1)), take, (fit, start, which), pin=pin)
-            for block, (start, pin) in enumerate(zip(starts, there, strict=True))
+            pinning.PinnedTask((name, block, *(0,) * (empty.ndim - 1)), take, (fit, start, number), pin=pin)
+            for block, (start, pin) in enumerate(zip(starts, block_pins, strict=True))
         ]
         keys = [call.key for call in calls]
         graph = dict(zip(keys, pinning.submit(client, calls, keys), strict=True))

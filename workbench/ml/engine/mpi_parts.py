@@ -64,17 +64,17 @@ class RankParts:
 
 def serve(comm: Intracomm, part: Any) -> None:
     """Answer what rank 0 asks, until it lets go; for the other ranks."""
-    while asked := comm.bcast(None):
-        collect, method, args = pickle.loads(asked)  # noqa: S301  (rank 0 has asked)
+    while request := comm.bcast(None):
+        collect, method, args = pickle.loads(request)  # noqa: S301  (rank 0 has asked)
         collect(comm, getattr(part, method)(*args))
 
 
-def _pickled(asked: Any) -> bytes:
+def _pickled(request: Any) -> bytes:
     try:
-        return pickle.dumps(asked, pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):
         # Functions of a notebook.
-        text: bytes = cloudpickle.dumps(asked)
+        text: bytes = cloudpickle.dumps(request)
         return text
 
 

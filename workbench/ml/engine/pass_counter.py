@@ -28,8 +28,8 @@ class Passes:
 
     def each(self, method: str, *args: Any) -> list[Any]:
         """See `Parts.each`."""
-        found: list[Any] = self._reported(method, self.parts.each(method, *args))
-        return found
+        results: list[Any] = self._reported(method, self.parts.each(method, *args))
+        return results
 
     def fold(self, join: Callable[[Any, Any], Any], method: str, *args: Any) -> Any:
         """See `Parts.fold`."""
@@ -40,6 +40,6 @@ class Passes:
         self._number += 1
         self.parts.report({**record, "pass": self._number})
 
-    def _reported(self, method: str, found: Any) -> Any:
+    def _reported(self, method: str, result: Any) -> Any:
         self.report({"name": method})
-        return found
+        return result

@@ -41,8 +41,8 @@ class Sender:
         Whether a `Listener` waits for the records.
     """
 
-    def __init__(self, fit: str, name: str, tell: Callable[[str, Any], Any], *, awaited: bool) -> None:
-        self._fit, self._name, self._tell = fit, name, tell
+    def __init__(self, fit: str, name: str, send: Callable[[str, Any], Any], *, awaited: bool) -> None:
+        self._fit, self._name, self._tell = fit, name, send
         self._interval = _AWAITED if awaited else _OTHERWISE
         self.records: list[dict[str, Any]] = []
         """All so far."""

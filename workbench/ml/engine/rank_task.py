@@ -44,18 +44,18 @@ class Task:
 
 
 def on_rank(
-    comm: Intracomm, task: Task, starts: list[int], fit: str, wanted: bool, *columns: Any
+    comm: Intracomm, task: Task, starts: list[int], fit: str, reported: bool, *columns: Any
 ) -> tuple[Any, list[Any]] | None:
     """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
     part = make(task.part, task.checks, starts[comm.rank], *columns)
     if comm.rank:
         serve(comm, part)
         return None
-    sender = Sender(fit, task.checks.estimator, report.tell, awaited=wanted)
+    sender = Sender(fit, task.checks.estimator, report.tell, awaited=reported)
     parts = RankParts(comm, part, sender)
-    found = task.algorithm(parts, task.settings)
+    result = task.algorithm(parts, task.settings)
     if task.kept:
         parts.sum("leave", fit)
     parts.end()
     sender.flush()
-    return found, sender.records if wanted else []
+    return result, sender.records if reported else []

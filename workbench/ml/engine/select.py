@@ -56,12 +56,12 @@ def serves_calls(client: Client) -> bool:
 def _refuse_on_workers() -> None:
     """Raise InvalidRequest where a fit would wait for the very worker that it runs on."""
     try:
-        where = f"in a task, on {get_worker().address}"
+        place = f"in a task, on {get_worker().address}"
     except ValueError:
         if not context.is_rank():
             return
-        where = "on a rank, in a cell or in a call on all ranks"
+        place = "on a rank, in a cell or in a call on all ranks"
     raise InvalidRequest(
-        f"a fit on the ranks was begun {where}, and would wait for itself: fit in the notebook, or pass arrays with "
+        f"a fit on the ranks was begun {place}, and would wait for itself: fit in the notebook, or pass arrays with "
         'engine="auto", which are fitted where they are'
     )

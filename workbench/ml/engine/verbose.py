@@ -43,10 +43,10 @@ def reporting(name: str, iterations: int | None, verbose: int, callback: Callbac
             bar.set_postfix(_in_short(record, unit), refresh=False)
             bar.update(record[unit] - bar.n)
             if verbose > 1:
-                words = {key: _word(value, 6) for key, value in record.items()}
-                step = "iteration" if "iteration" in words else "pass"
-                said = [f"{step} {words.pop(step)}", *(f"{key} {word}" for key, word in words.items())]
-                tqdm.write(f"{name}: {', '.join(said)}")
+                values = {key: _word(value, 6) for key, value in record.items()}
+                step = "iteration" if "iteration" in values else "pass"
+                fields = [f"{step} {values.pop(step)}", *(f"{key} {word}" for key, word in values.items())]
+                tqdm.write(f"{name}: {', '.join(fields)}")
             if callback is not None:
                 _call(callback, record)
 

@@ -157,20 +157,20 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, Transformer, ClusterMixin, Estimat
         settings = self._settings(data.X)
         if self.compute_labels:
             kept = (np.empty(0, np.int32),)
-            found, (self.labels_,) = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks, kept), data)
-            self.inertia_ = found.inertia
+            fitted, (self.labels_,) = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks, kept), data)
+            self.inertia_ = fitted.inertia
         else:
-            found = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks), data)
-        self.cluster_centers_, self.n_iter_ = found.centers.astype(data.dtype), found.iterations
-        if found.distinct < self.n_clusters:
+            fitted = self._fit(Task(kmeans_fit.fit, settings, KMeansPart, checks), data)
+        self.cluster_centers_, self.n_iter_ = fitted.centers.astype(data.dtype), fitted.iterations
+        if fitted.distinct < self.n_clusters:
             warnings.warn(
-                f"Number of distinct clusters ({found.distinct}) found smaller than n_clusters ({self.n_clusters}). "
+                f"Number of distinct clusters ({fitted.distinct}) found smaller than n_clusters ({self.n_clusters}). "
                 "Possibly due to duplicate points in X.",
                 ConvergenceWarning,
                 stacklevel=2,
             )
-        if not found.converged:
-            self._warn("the centres still move", found.iterations)
+        if not fitted.converged:
+            self._warn("the centres still move", fitted.iterations)
         return self
 
     def _settings(self, X: Any) -> kmeans_fit.Settings:

@@ -53,8 +53,8 @@ def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
             candidates = np.vstack([candidates, newest])
     weights = parts.sum("weigh", len(candidates))
     # Rows that agree are one candidate.
-    _, first, which = np.unique(candidates, axis=0, return_index=True, return_inverse=True)
-    candidates, weights = candidates[first], np.bincount(which.ravel(), weights)
+    _, first, inverse = np.unique(candidates, axis=0, return_index=True, return_inverse=True)
+    candidates, weights = candidates[first], np.bincount(inverse.ravel(), weights)
     if len(candidates) < number:
         # Whatever else is added is as good.
         return np.vstack([candidates, drawn(parts, number - len(candidates), seed)])
@@ -62,8 +62,8 @@ def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
     part.center(np.average(candidates, axis=0, weights=weights))
     runs, iterations = (_RUNS, _ITERATIONS) if number <= _MANY else (1, _FEW)
     starts = (plus_plus(candidates, weights, number, random) for _ in range(runs))
-    found = (lloyd(LocalParts([part]), start, iterations, 1e-4) for start in starts)
-    return functools.reduce(lambda best, its: its if its.better(best) else best, found).centers
+    fits = (lloyd(LocalParts([part]), start, iterations, 1e-4) for start in starts)
+    return functools.reduce(lambda best, fitted: fitted if fitted.better(best) else best, fits).centers
 
 
 def plus_plus(points: _Array, weights: _Array, number: int, random: np.random.Generator) -> _Array:

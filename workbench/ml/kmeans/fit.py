@@ -53,9 +53,9 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     for run in range(1, settings.n_init):
         if run == 1:
             parts.sum("keep")
-        found = _run(parts, settings, run)
-        if found.better(best):
-            best = found
+        fitted = _run(parts, settings, run)
+        if fitted.better(best):
+            best = fitted
             parts.sum("keep")
     return best
 

@@ -103,9 +103,9 @@ def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array
     if len(empty):
         join = functools.partial(join_least, number=len(empty))
         farthest = parts.fold(join, "farthest", len(empty), before)
-        for cluster, (_, _, weight, of, row) in zip(empty, farthest, strict=False):
-            sums[of] -= row * weight
-            counts[of] -= weight
+        for cluster, (_, _, weight, cluster_of_row, row) in zip(empty, farthest, strict=False):
+            sums[cluster_of_row] -= row * weight
+            counts[cluster_of_row] -= weight
             sums[cluster], counts[cluster] = row * weight, weight
     means: _Array = np.divide(sums, counts[:, None], out=before.copy(), where=counts[:, None] > 0)
     return means

@@ -102,15 +102,15 @@ class KMeansPart(Keeps, FindsNonFinite):
         -----
         Efraimidis and Spirakis, Information Processing Letters 97 (2006). The random number of a row is that of `draw`.
         """
-        found: list[tuple[float, int]] = []
-        for here, _ in self._slices():
-            lots = -np.log1p(-_uniform(seed, self._start + here.start, here.stop - here.start))
+        drawn: list[tuple[float, int]] = []
+        for part, _ in self._slices():
+            lots = -np.log1p(-_uniform(seed, self._start + part.start, part.stop - part.start))
             if self._weight is not None:
-                weight = self._weight[here].astype(np.float64)
+                weight = self._weight[part].astype(np.float64)
                 lots = np.divide(lots, weight, out=np.full(len(lots), np.inf), where=weight > 0)
             first = np.argsort(lots, kind="stable")[:number]
-            found = heapq.nsmallest(number, [*found, *((float(lots[row]), here.start + int(row)) for row in first)])
-        return [(lot, self._start + row, _dense(self._X[row : row + 1])[0]) for lot, row in found]
+            drawn = heapq.nsmallest(number, [*drawn, *((float(lots[row]), part.start + int(row)) for row in first)])
+        return [(lot, self._start + row, _dense(self._X[row : row + 1])[0]) for lot, row in drawn]
 
     def weight(self) -> float:
         """Return the weight of all rows."""
@@ -195,14 +195,14 @@ class KMeansPart(Keeps, FindsNonFinite):
         Of each: the distance less than 0, as the farthest is first, its number, weight, cluster, and the row. Rows that
         are at their centre, but for rounding, or weigh nothing are none of these: they make no other cluster.
         """
-        found: list[tuple[float, int]] = []
-        for here, distances in self._squared_distances(centers):
-            X = self._X[here]
+        nearest_first: list[tuple[float, int]] = []
+        for part, distances in self._squared_distances(centers):
+            X = self._X[part]
             apart = distances > _squared_norms(X) * (_AT_CENTRE_SPARSE if sparse.issparse(X) else _AT_CENTRE)
-            rows = np.flatnonzero(apart if self._weight is None else apart & (self._weight[here] > 0))
+            rows = np.flatnonzero(apart if self._weight is None else apart & (self._weight[part] > 0))
             first = rows[np.argsort(-distances[rows], kind="stable")[:number]]
-            found += [(-float(distances[row]), here.start + int(row)) for row in first]
-            found = heapq.nsmallest(number, found)
+            nearest_first += [(-float(distances[row]), part.start + int(row)) for row in first]
+            nearest_first = heapq.nsmallest(number, nearest_first)
         return [
             (
                 below,
@@ -211,12 +211,12 @@ class KMeansPart(Keeps, FindsNonFinite):
                 int(self._label(slice(row, row + 1))[0]),
                 _dense(self._X[row : row + 1])[0],
             )
-            for below, row in found
+            for below, row in nearest_first
         ]
 
     def inertia(self, centers: _Array) -> float:
         """Return the sum of the squared distances of the rows to the centres they are assigned to, weighted."""
-        return sum(self._weighed(here, distances) for here, distances in self._squared_distances(centers))
+        return sum(self._weighed(part, distances) for part, distances in self._squared_distances(centers))
 
     def distances(self, centers: _Array) -> _Array:
         """Return the squared distance of each row to its nearest centre, shape (rows,)."""
@@ -238,16 +238,16 @@ class KMeansPart(Keeps, FindsNonFinite):
             self._distances = np.full(self._X.shape[0], np.inf)
             self._labels = np.zeros(self._X.shape[0], dtype=np.int32)
         cost = 0.0
-        for here, labels, best, rows, centers in self._scored(candidates):
+        for part, labels, best, rows, centers in self._scored(candidates):
             if sparse.issparse(rows):
                 distances = np.maximum(_squared_norms(rows) - best, 0)
             else:
                 distances = _squared_norms(rows - centers.take(labels, axis=0))
-            nearest = self._distances[here]
+            nearest = self._distances[part]
             nearer = distances < nearest
             np.copyto(nearest, distances, where=nearer)
-            np.copyto(self._label(here), labels + before, where=nearer, casting="same_kind")
-            cost += self._weighed(here, nearest)
+            np.copyto(self._label(part), labels + before, where=nearer, casting="same_kind")
+            cost += self._weighed(part, nearest)
         if not np.isfinite(cost):
             self.refuse_non_finite()
         return cost
@@ -260,12 +260,12 @@ class KMeansPart(Keeps, FindsNonFinite):
         The random number of a row depends on the seed and on the number of the row, not on the block that it lies in.
         """
         drawn = []
-        for here, _ in self._slices():
-            chances = self._distances[here] * factor
+        for part, _ in self._slices():
+            chances = self._distances[part] * factor
             if self._weight is not None:
-                chances *= self._weight[here]
-            numbers = _uniform(seed, self._start + here.start, len(chances))
-            drawn.append(here.start + np.flatnonzero(numbers < chances))
+                chances *= self._weight[part]
+            numbers = _uniform(seed, self._start + part.start, len(chances))
+            drawn.append(part.start + np.flatnonzero(numbers < chances))
         return _dense(self._X[np.concatenate(drawn)])
 
     def weigh(self, candidates: int) -> _Array:
@@ -278,15 +278,15 @@ class KMeansPart(Keeps, FindsNonFinite):
         """Return the rows of each cluster, or their weight."""
         counts = np.zeros(clusters)
         for start in range(0, self._X.shape[0], _SLICE):
-            here = slice(start, min(start + _SLICE, self._X.shape[0]))
-            counts += np.bincount(self._label(here), None if weight is None else weight[here], minlength=clusters)
+            part = slice(start, min(start + _SLICE, self._X.shape[0]))
+            counts += np.bincount(self._label(part), None if weight is None else weight[part], minlength=clusters)
         return counts
 
     def _slices(self, clusters: int = 1) -> Iterator[tuple[slice, Any]]:
         """Yield slices of rows, small enough for their distances to so many centres, too."""
         for start in range(0, self._X.shape[0], rows := self._at_once(clusters)):
-            here = slice(start, min(start + rows, self._X.shape[0]))
-            yield here, self._X[here]
+            part = slice(start, min(start + rows, self._X.shape[0]))
+            yield part, self._X[part]
 
     def _at_once(self, clusters: int) -> int:
         rows, features = self._X.shape
@@ -296,9 +296,9 @@ class KMeansPart(Keeps, FindsNonFinite):
     def _nearest(self, centers: _Array) -> tuple[NDArray[np.int32], float]:
         """Return the nearest centre of each row, and the weighted sum of their scores."""
         labels, total = np.empty(self._X.shape[0], dtype=np.int32), 0.0
-        for here, of, best, _, _ in self._scored(centers):
-            labels[here] = of
-            total += self._weighed(here, best)
+        for part, nearest, best, _, _ in self._scored(centers):
+            labels[part] = nearest
+            total += self._weighed(part, best)
         return labels, total
 
     def _scored(self, centers: _Array) -> Iterator[tuple[slice, _Array, _Array, Any, _Array]]:
@@ -318,7 +318,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         numbers, mask = np.arange(len(centers))[:, None], np.int64(~low)
         products = np.empty((len(centers), self._at_once(len(centers))), dtype=factors.dtype)
         scores = products if factors.dtype == np.float64 else np.empty(products.shape)
-        for here, rows in self._slices(len(centers)):
+        for part, rows in self._slices(len(centers)):
             X = rows if middle is None else rows - middle
             product, score = products[:, : X.shape[0]], scores[:, : X.shape[0]]
             _multiply(factors, X, out=product)
@@ -327,12 +327,12 @@ class KMeansPart(Keeps, FindsNonFinite):
             bits &= mask
             bits |= numbers
             best = score.max(axis=0)
-            yield here, best.view(np.int64) & low, best, X, centers
+            yield part, best.view(np.int64) & low, best, X, centers
 
     def _totals(
         self,
         labels: _Array,
-        which: _Array | None,
+        changed: _Array | None,
         clusters: int,
         before: _Array | None = None,
         *,
@@ -347,25 +347,25 @@ class KMeansPart(Keeps, FindsNonFinite):
         if gather:
             self._sum, self._squares, self._weighted = np.zeros(self._X.shape[1]), 0.0, 0.0
         # Each slice takes room for a sum of its own: with many clusters more rows share it.
-        rows, at_once = len(labels) if which is None else len(which), max(self._at_once(1), clusters)
+        rows, at_once = len(labels) if changed is None else len(changed), max(self._at_once(1), clusters)
         for start in range(0, rows, at_once):
-            here: Any = slice(start, min(start + at_once, rows))
-            here = here if which is None else which[here]
-            X, of = self._X[here], labels[here]
+            part: Any = slice(start, min(start + at_once, rows))
+            part = part if changed is None else changed[part]
+            X, clusters_of = self._X[part], labels[part]
             if gather:
-                self._gather(here, X)
-            weight = np.ones(len(of)) if self._weight is None else self._weight[here].astype(np.float64)
+                self._gather(part, X)
+            weight = np.ones(len(clusters_of)) if self._weight is None else self._weight[part].astype(np.float64)
             if before is not None:
                 # What goes to one cluster and comes from another, for each row.
-                of, weight = np.ravel((of, before[here]), "F"), np.ravel((weight, -weight), "F")
-            ends = np.arange(0, len(of) + 1, len(of) // X.shape[0])
-            sums += _dense(sparse.csc_array((weight, of, ends), shape=(clusters, X.shape[0])) @ X)
-            counts += np.bincount(of, weight, minlength=clusters)
+                clusters_of, weight = np.ravel((clusters_of, before[part]), "F"), np.ravel((weight, -weight), "F")
+            ends = np.arange(0, len(clusters_of) + 1, len(clusters_of) // X.shape[0])
+            sums += _dense(sparse.csc_array((weight, clusters_of, ends), shape=(clusters, X.shape[0])) @ X)
+            counts += np.bincount(clusters_of, weight, minlength=clusters)
             if self._weight is not None:
-                members += np.bincount(of, np.sign(weight), minlength=clusters)
+                members += np.bincount(clusters_of, np.sign(weight), minlength=clusters)
         return sums, counts, counts.copy() if self._weight is None else members
 
-    def _gather(self, here: slice, X: Any) -> None:
+    def _gather(self, part: slice, X: Any) -> None:
         """Take rows into account of which `spread` tells."""
         if sparse.issparse(X):
             self._sum += np.ravel(X.sum(axis=0))
@@ -375,27 +375,27 @@ class KMeansPart(Keeps, FindsNonFinite):
         self._sum += np.ones(len(apart)) @ apart
         squares = float(np.vdot(apart, apart))
         self._squares += squares
-        self._weighted += squares if self._weight is None else self._weighed(here, _squared_norms(apart))
+        self._weighted += squares if self._weight is None else self._weighed(part, _squared_norms(apart))
 
     def _squared_distances(self, centers: _Array) -> Iterator[tuple[slice, _Array]]:
         """Yield the squared distances of slices of rows to the centres of their clusters; of their differences."""
-        for here, X in self._slices():
-            labels = self._label(here)
+        for part, X in self._slices():
+            labels = self._label(part)
             if sparse.issparse(X):
                 # Of their products: the differences are not sparse.
                 products = (X @ centers.T)[np.arange(len(labels)), labels]
                 norms = _squared_norms(X) + np.square(centers).sum(axis=1)[labels]
-                yield here, np.maximum(norms - 2 * products, 0)
+                yield part, np.maximum(norms - 2 * products, 0)
             else:
-                yield here, _squared_norms(X - centers[labels])
+                yield part, _squared_norms(X - centers[labels])
 
-    def _label(self, here: slice) -> _Array:
+    def _label(self, part: slice) -> _Array:
         """Return the clusters of some rows: the first one before there has been a step."""
-        return np.zeros(here.stop - here.start, dtype=np.int32) if self._labels is None else self._labels[here]
+        return np.zeros(part.stop - part.start, dtype=np.int32) if self._labels is None else self._labels[part]
 
-    def _weighed(self, here: slice, values: _Array) -> float:
+    def _weighed(self, part: slice, values: _Array) -> float:
         """Return the sum of a value of each of some rows, with their weights."""
-        return float(values.sum() if self._weight is None else values @ self._weight[here])
+        return float(values.sum() if self._weight is None else values @ self._weight[part])
 
 
 def join_least(upper: list[Ranked], lower: list[Ranked], number: int) -> list[Ranked]:

@@ -78,19 +78,19 @@ class _Linear(MultiOutputMixin, RegressorMixin, Estimator):  # type: ignore[misc
         later = 0 if np.all(settings.alpha) else settings.for_triangles(data.X.shape[1])
         limit = memory_guard.check(type(self).__name__, data, self.engine, linear_fit.needs, _INSTEAD, later=later)
         task = Task(linear_fit.fit, replace(settings, limit=limit), LinearPart, checks)
-        found = self._fit(task, data)
-        self.coef_, self.intercept_ = found.coef.astype(data.dtype), found.intercept.astype(data.dtype)
+        fitted = self._fit(task, data)
+        self.coef_, self.intercept_ = fitted.coef.astype(data.dtype), fitted.intercept.astype(data.dtype)
         if data.y.ndim == 1:
             self.coef_, self.intercept_ = self.coef_[0], self.intercept_[0]
         if not self.fit_intercept:
             self.intercept_ = data.dtype.type(0)
-        self._take(found, data.dtype)
+        self._take(fitted, data.dtype)
         return self
 
     def _settings(self, rows: int, targets: int = 1) -> linear_fit.Settings:
         raise NotImplementedError
 
-    def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+    def _take(self, fitted: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
         """Take what else was found."""
 
     def predict(self, X: Any) -> Any:
@@ -196,18 +196,18 @@ class LinearRegression(_Linear):
             alpha=0.0, fit_intercept=self.fit_intercept, tol=self.tol, rows=rows, targets=targets
         )
 
-    def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
-        self.rank_, self.singular_ = found.rank, found.singular.astype(dtype)
-        if len(found.dependent):
-            warnings.warn(self._of_rank(found), LinAlgWarning, stacklevel=3)
+    def _take(self, fitted: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+        self.rank_, self.singular_ = fitted.rank, fitted.singular.astype(dtype)
+        if len(fitted.dependent):
+            warnings.warn(self._of_rank(fitted), LinAlgWarning, stacklevel=3)
 
-    def _of_rank(self, found: linear_fit.Fitted) -> str:
+    def _of_rank(self, fitted: linear_fit.Fitted) -> str:
         """Return why more than one model fits best."""
         names = getattr(self, "feature_names_in_", range(self.n_features_in_))
-        named = [repr(names[column]) for column in found.dependent[:_NAMED]]
-        more = len(found.dependent) - len(named)
+        named = [repr(names[column]) for column in fitted.dependent[:_NAMED]]
+        more = len(fitted.dependent) - len(named)
         return (
-            f"LinearRegression: the rows have rank {found.rank} of {count(self.n_features_in_, 'feature')}, so that "
+            f"LinearRegression: the rows have rank {fitted.rank} of {count(self.n_features_in_, 'feature')}, so that "
             "more than one model fits best, and the one of the shortest coefficients was taken. Columns that are "
             f"constant or depend on each other: {', '.join(named)}{f' and {more} more' if more else ''}. Leave out "
             "those that the others replace, or use Ridge"
@@ -302,9 +302,9 @@ class Ridge(_Linear):
         self.verbose = verbose
         self.callback = callback
 
-    def _take(self, found: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
-        self.n_iter_ = np.ones(len(found.coef), dtype=np.int32)
-        if len(found.coef) == 1:
+    def _take(self, fitted: linear_fit.Fitted, dtype: np.dtype[Any]) -> None:
+        self.n_iter_ = np.ones(len(fitted.coef), dtype=np.int32)
+        if len(fitted.coef) == 1:
             # Also of a column of targets, as in scikit-learn.
             self.coef_ = np.ravel(self.coef_)
 

@@ -144,9 +144,9 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
     def solved(projection: _Array) -> _Array:
         coef = np.zeros_like(projection)
         for penalty in np.unique(penalties[~exact]):
-            its = penalties == penalty
+            targets = penalties == penalty
             # Factors are as large as the matrix: none is kept for the next penalty, or for the correction.
-            coef[:, its] = solve_for(float(penalty))(projection[:, its])
+            coef[:, targets] = solve_for(float(penalty))(projection[:, targets])
         return coef
 
     coef = solved(sums.projection)
@@ -219,8 +219,8 @@ def _decomposed(parts: Passes, sums: _Sums, scale: _Array, settings: Settings) -
     along = (left.T @ targets)[:rank] / values[:rank, None]
     coef = less_null(scale, right[rank:].T, scale[:, None] * (right[:rank].T @ along))
     singular = np.zeros(min(settings.rows, width))
-    found = svdvals(rows / np.where(scale > 0, scale, 1.0), check_finite=False)[: len(singular)]
-    singular[: len(found)] = found
+    unscaled = svdvals(rows / np.where(scale > 0, scale, 1.0), check_finite=False)[: len(singular)]
+    singular[: len(unscaled)] = unscaled
     return _Free(singular, rank, _dependent(right[rank:].T), None, coef)
 
 

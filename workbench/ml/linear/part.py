@@ -123,6 +123,6 @@ class LinearPart(FindsNonFinite):
         self, middle: _Array | None, target: _Array, rows: int | None = None
     ) -> Iterator[tuple[_Array, _Array, _Array]]:
         """Yield rows and targets, less their middles, and weights."""
-        for here, X in centred(self._X, middle, rows):
-            weight = np.ones(len(X)) if self._weight is None else self._weight[here].astype(np.float64)
-            yield X, self._y[here].astype(np.float64) - target, weight
+        for part, X in centred(self._X, middle, rows):
+            weight = np.ones(len(X)) if self._weight is None else self._weight[part].astype(np.float64)
+            yield X, self._y[part].astype(np.float64) - target, weight

@@ -178,13 +178,13 @@ class LogisticRegression(ClassifierMixin, Estimator):  # type: ignore[misc]
             # How many classes there are, the ranks have to tell.
             limit = memory_guard.check(name, data, self.engine, logistic_fit.needs, "Pass solver='lbfgs'", later=np.inf)
             settings = replace(settings, limit=limit)
-        found = self._fit(Task(logistic_fit.fit, settings, LogisticPart, checks), data)
-        weights = np.atleast_2d(found.weights).astype(data.dtype)
-        self.classes_ = found.classes
+        fitted = self._fit(Task(logistic_fit.fit, settings, LogisticPart, checks), data)
+        weights = np.atleast_2d(fitted.weights).astype(data.dtype)
+        self.classes_ = fitted.classes
         self.coef_, self.intercept_ = np.ascontiguousarray(weights[:, :-1]), weights[:, -1].copy()
-        self.n_iter_ = np.array([found.iterations], dtype=np.int32)
-        if found.message:
-            self._warn(found.message, found.iterations)
+        self.n_iter_ = np.array([fitted.iterations], dtype=np.int32)
+        if fitted.message:
+            self._warn(fitted.message, fitted.iterations)
         return self
 
     def _settings(self, dtype: np.dtype[Any]) -> logistic_fit.Settings:

@@ -97,9 +97,9 @@ def fit(parts: Parts, settings: Settings) -> Fitted:
         )
     total = weighed(parts.sum("encode", classes, _class_weights(parts, classes, settings.class_weight)))
     problem = _Problem(parts, len(classes), total, settings)
-    found = problem.minimise()
-    message = "" if found.success else found.message
-    return Fitted(classes, problem.weights(found.x), min(found.nit, settings.max_iter), message)
+    solution = problem.minimise()
+    message = "" if solution.success else solution.message
+    return Fitted(classes, problem.weights(solution.x), min(solution.nit, settings.max_iter), message)
 
 
 def _class_weights(parts: Parts, classes: NDArray[Any], wanted: Mapping[Any, float] | str | None) -> _Vector | None:
@@ -150,7 +150,7 @@ class _Problem:
                 tol=settings.tol,
                 eps=settings.eps,
                 max_iter=settings.max_iter,
-                tell=self._tell,
+                report=self._tell,
             )
         options = {"maxiter": settings.max_iter, "maxls": _LINE_SEARCH, "gtol": settings.tol, "ftol": _NO_DECREASE}
         return minimize(
@@ -175,8 +175,8 @@ class _Problem:
 
     def _with_curvature(self, x: _Vector) -> tuple[float, _Vector, Callable[[], _Vector]]:
         weights = self.weights(x)
-        *found, packed = self._parts.sum("curvature", weights)
-        loss, gradient = self._with_penalty(weights, *found)
+        *sums, packed = self._parts.sum("curvature", weights)
+        loss, gradient = self._with_penalty(weights, *sums)
 
         def step() -> _Vector:
             solution: _Vector = solver(self._hessian(packed))(-gradient[:, None])[:, 0]
@@ -199,18 +199,18 @@ class _Problem:
         classes = 1 if len(self.shape) == 1 else self.shape[0]
         hessian = np.empty((classes, width, classes, width))
         pairs = itertools.combinations_with_replacement(range(classes), 2)
-        for (one, other), half in zip(pairs, packed / self._total, strict=True):
+        for (left, right), half in zip(pairs, packed / self._total, strict=True):
             block = upper(half, width)
             block += np.triu(block, 1).T
-            if one != other:
+            if left != right:
                 block *= -1
             if not self._settings.fit_intercept:
                 block[-1], block[:, -1] = 0, 0
-            block[np.arange(width - 1), np.arange(width - 1)] += self._penalty if one == other else 0
-            hessian[one, :, other] = hessian[other, :, one] = block
+            block[np.arange(width - 1), np.arange(width - 1)] += self._penalty if left == right else 0
+            hessian[left, :, right] = hessian[right, :, left] = block
         # As LAPACK wants it: what is symmetric is its own transpose.
-        found: _Vector = hessian.reshape(classes * width, -1).T
-        return found
+        matrix: _Vector = hessian.reshape(classes * width, -1).T
+        return matrix
 
     def _penalised(self, weights: _Vector) -> _Vector:
         slopes = weights.copy()

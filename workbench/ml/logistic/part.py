@@ -127,8 +127,8 @@ class LogisticPart:
             _restore(chances, codes)
             chances = chances.astype(np.float64).reshape(len(losses), -1)
             rows = np.column_stack([X.toarray() if sparse.issparse(X) else X, np.ones(len(losses))])
-            for (one, other), product in zip(pairs, products, strict=True):
-                share = chances[:, one] * (1 - chances[:, one] if binary or one == other else chances[:, other])
+            for (left, right), product in zip(pairs, products, strict=True):
+                share = chances[:, left] * (1 - chances[:, left] if binary or left == right else chances[:, right])
                 product.add(np.sqrt(np.clip(share, 0, None) * of_row)[:, None] * rows)
         return loss, gradient, np.stack([product.packed for product in products])
 
@@ -137,9 +137,9 @@ class LogisticPart:
         weights = weights.astype(self._X.dtype)
         slope, intercept = weights[..., :-1].T, weights[..., -1]
         for start in range(0, self._X.shape[0], self._rows):
-            here = slice(start, start + self._rows)
-            X, weight = self._X[here], None if self._weight is None else self._weight[here]
-            yield X, self._codes[here], weight, np.asarray(X @ slope) + intercept
+            part = slice(start, start + self._rows)
+            X, weight = self._X[part], None if self._weight is None else self._weight[part]
+            yield X, self._codes[part], weight, np.asarray(X @ slope) + intercept
 
 
 def _binomial(scores: _Array, codes: _Array) -> tuple[_Array, _Array]:

@@ -77,9 +77,9 @@ class Euclidean:
         exact = np.empty(len(rows))
         step = max(_NUMBERS // X.shape[1], 1)
         for start in range(0, len(rows), step):
-            here = slice(start, start + step)
-            difference = _dense(X[rows[here]]) - self._queries[queries[here]]
-            exact[here] = np.einsum("ij,ij->i", difference, difference)
+            part = slice(start, start + step)
+            difference = _dense(X[rows[part]]) - self._queries[queries[part]]
+            exact[part] = np.einsum("ij,ij->i", difference, difference)
         return exact
 
     def distances(self, exact: _Array) -> _Array:

@@ -220,9 +220,9 @@ class NearestNeighbors(Estimator):
         together).
         """
         check_is_fitted(self)
-        own = X is None
-        number = self._number(n_neighbors, own)
-        if own:
+        own_rows = X is None
+        number = self._number(n_neighbors, own_rows)
+        if own_rows:
             X = self._rows.X
         elif is_dask_collection(X):
             know_features(self, X, reset=False)
@@ -230,14 +230,14 @@ class NearestNeighbors(Estimator):
         else:
             X = self._checked(X, order="C")
         if not is_dask_collection(X):
-            found = self._found(X, number, 0 if own else None)
-        elif own:
-            found = self._on_ranks(number, None)
+            result = self._found(X, number, 0 if own_rows else None)
+        elif own_rows:
+            result = self._on_ranks(number, None)
         elif self._rows.distributed:
-            found = self._of_collection(X, number)
+            result = self._of_collection(X, number)
         else:
-            found = self._lazily(X, number)
-        return found if return_distance else found[1]
+            result = self._lazily(X, number)
+        return result if return_distance else result[1]
 
     def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> Any:
         """Return the graph of the nearest rows.
@@ -269,14 +269,14 @@ class NearestNeighbors(Estimator):
         options = {"chunks": (indices.chunks[0], (rows,)), "meta": sparse.csr_array((0, rows))}
         return distances.map_blocks(graph, indices, columns=rows, mode=mode, **options)
 
-    def _number(self, number: Any, own: bool) -> int:
+    def _number(self, number: Any, own_rows: bool) -> int:
         number = self.n_neighbors if number is None else number
         if not isinstance(number, Integral):
             raise TypeError(f"n_neighbors does not take {type(number)} value, enter integer value")
         if number < 1:
             raise ValueError(f"Expected n_neighbors > 0. Got {number}")
-        if number > self.n_samples_fit_ - own:
-            allowed = "n_neighbors < n_samples_fit, where rows are no neighbours of their own" if own else ""
+        if number > self.n_samples_fit_ - own_rows:
+            allowed = "n_neighbors < n_samples_fit, where rows are no neighbours of their own" if own_rows else ""
             raise ValueError(
                 f"Expected {allowed or 'n_neighbors <= n_samples_fit'}, but n_neighbors = {number}, "
                 f"n_samples_fit = {self.n_samples_fit_}"
@@ -286,11 +286,11 @@ class NearestNeighbors(Estimator):
     def _found(self, queries: Any, number: int, first: int | None) -> Found:
         """Return the nearest rows; without the queries themselves if these are rows, from number `first` on."""
         search = self._search(queries, number if first is None else number + 1)
-        found = [
+        results = [
             self._run(find, replace(search, queries=queries[start : start + search.step]))
             for start in range(0, queries.shape[0], search.step)
         ]
-        distances, rows = (np.concatenate(each) for each in zip(*found, strict=True))
+        distances, rows = (np.concatenate(each) for each in zip(*results, strict=True))
         return (distances, rows) if first is None else others(distances, rows, first)
 
     def _on_ranks(self, number: int, queries: AlignedBlocks | None) -> tuple[Any, Any]:

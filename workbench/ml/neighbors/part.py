@@ -56,8 +56,8 @@ def count(parts: Parts, settings: None) -> int:  # noqa: ARG001  (an algorithm h
 
 def find(parts: Parts, search: Search) -> Found:
     """Return the nearest of all rows: as many as wanted, or all if there are fewer."""
-    found: Found = Passes(parts).fold(functools.partial(join, search.n_neighbors), "nearest", search)
-    return found
+    result: Found = Passes(parts).fold(functools.partial(join, search.n_neighbors), "nearest", search)
+    return result
 
 
 def find_each(parts: Parts, search: Search) -> None:
@@ -69,9 +69,9 @@ def find_each(parts: Parts, search: Search) -> None:
     """
     for part, queries in parts.each("asks"):
         for start in range(0, queries, search.step):
-            asked = replace(search, queries=parts.fold(_either, "queries", part, start, start + search.step))
-            found = parts.fold(functools.partial(join, search.n_neighbors), "nearest", asked)
-            parts.each("keep", part, start, found)
+            request = replace(search, queries=parts.fold(_either, "queries", part, start, start + search.step))
+            result = parts.fold(functools.partial(join, search.n_neighbors), "nearest", request)
+            parts.each("keep", part, start, result)
 
 
 def _either(left: Any, right: Any) -> Any:
@@ -132,25 +132,25 @@ class NeighborsPart(Keeps, FindsNonFinite):
         """Return some queries; None if these are wanted of another part."""
         return self._queries[start:stop] if part == self._start else None
 
-    def keep(self, part: int, start: int, found: Found) -> None:
+    def keep(self, part: int, start: int, result: Found) -> None:
         """Keep what was found for queries from a number on, if these are its own."""
         if part == self._start:
-            self._found.append(self._neighbours(found, start))
+            self._found.append(self._neighbours(result, start))
 
     def kept(self) -> Found:
         """See `Keeps.kept`: what was found for all queries of this part."""
         distances, rows = (np.concatenate(each) for each in zip(*self._found, strict=True))
         return distances, rows
 
-    def _neighbours(self, found: Found, start: int) -> Found:
-        return others(*found, self._start + start)
+    def _neighbours(self, result: Found, start: int) -> Found:
+        return others(*result, self._start + start)
 
     def nearest(self, search: Search) -> Found:
         """Return the nearest of the rows; where distances agree, those of lower numbers come first."""
         queries = search.queries
         step = min(_QUERIES, max(_NUMBERS // queries.shape[1], 1))
-        found = [self._nearest(queries[start : start + step], search) for start in range(0, queries.shape[0], step)]
-        distances, rows = (np.concatenate(each) for each in zip(*found, strict=True))
+        results = [self._nearest(queries[start : start + step], search) for start in range(0, queries.shape[0], step)]
+        distances, rows = (np.concatenate(each) for each in zip(*results, strict=True))
         return distances, rows + self._start
 
     def _nearest(self, queries: Any, search: Search) -> Found:
@@ -164,8 +164,8 @@ class NeighborsPart(Keeps, FindsNonFinite):
         for start in range(0, self._X.shape[0], step):
             X = self._X[start : start + step]
             scores, off = by.scores(X)
-            which, rows = _near(scores, off, best[0][:, -1], shape[1])
-            pairs.append((which, by.exact(X, scores, which, rows), rows + start))
+            queries_of, rows = _near(scores, off, best[0][:, -1], shape[1])
+            pairs.append((queries_of, by.exact(X, scores, queries_of, rows), rows + start))
             # Sorting is dear: not for a few.
             if sum(len(rows) for _, _, rows in pairs) >= best[0].size:
                 best, pairs = _better(best, pairs), []
@@ -182,8 +182,8 @@ class QueriesPart(NeighborsPart):
         super().__init__(X, None, weight, start)
         self._queries = y
 
-    def _neighbours(self, found: Found, start: int) -> Found:
-        return found
+    def _neighbours(self, result: Found, start: int) -> Found:
+        return result
 
 
 def others(distances: _Array, rows: NDArray[np.int64], first: int) -> Found:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import FunctionTransformer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +24,14 @@ def imputer(step: SimpleImputer, fill: Any, *, is_numeric: bool) -> SimpleImpute
         # Each strategy finds in one number that number.
         return clone(step).fit(np.array([[fill]], dtype=np.float64))
     return SimpleImputer(strategy="constant", fill_value=fill).fit(objects([fill]))
+
+
+def without_names() -> FunctionTransformer:
+    """Return a step between an imputer and an encoder, which is fitted without names: rows as arrays in all formats."""
+    step = FunctionTransformer(np.asarray, feature_names_out="one-to-one").fit(np.zeros((1, 1)))
+    # Without this `set_output` of the pipeline would wrap the array again.
+    step._sklearn_auto_wrap_output_keys = set()
+    return step
 
 
 def scaler(step: StandardScaler, rows: float, mean: float, variance: float, scale: float) -> StandardScaler:

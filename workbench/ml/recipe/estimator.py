@@ -191,8 +191,8 @@ class Recipe(Transformer, Estimator):
             blocks = rows_together(blocks)
             return blocks.map_blocks(call, **_lazily(blocks.chunks[0], columns))
         options = _lazily([np.nan] * blocks.npartitions, columns)
-        found = blocks.map_partitions(call, meta=options["meta"], enforce_metadata=False)
-        return da.Array(found.dask, found.name, **options)
+        blocks = blocks.map_partitions(call, meta=options["meta"], enforce_metadata=False)
+        return da.Array(blocks.dask, blocks.name, **options)
 
     def get_feature_names_out(self, input_features: Any = None) -> _Array:
         """Return the names of the columns that `transform` returns.
@@ -218,8 +218,8 @@ class Recipe(Transformer, Estimator):
         """What the fitted recipe does, as a fitted transformer of scikit-learn, which loads without workbench."""
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
-        found = [name for name, _ in self._steps_of(_check_feature_names_in(self))]
-        unique = len(set(found)) == len(found)
+        output_names = [name for name, _ in self._steps_of(_check_feature_names_in(self))]
+        unique = len(set(output_names)) == len(output_names)
         return Columns(tuple(self.columns_)).of_scikit_learn(names, self.n_features_in_, unique=unique)
 
     def _learn(self, X: Any, y: Any, weight: Any) -> Data:
@@ -239,20 +239,20 @@ class Recipe(Transformer, Estimator):
         data = training(checks, X, y if targeted else None, weight, self.engine)
         algorithm = statistics if weight is None else of_weighed
         columns = tuple(chain.column() for chain in chains)
-        found = self._fit(Task(algorithm, columns, RecipePart, checks), data)
-        self.columns_: list[FittedColumn] = list(map(fitted, chains, found))
+        columns_statistics = self._fit(Task(algorithm, columns, RecipePart, checks), data)
+        self.columns_: list[FittedColumn] = list(map(fitted, chains, columns_statistics))
         return data
 
     def _chains(self, X: Any) -> tuple[Chain, ...]:
         frame = getattr(X, "_meta", X)
         labels = list(frame.columns) if hasattr(frame, "columns") else list(range(self.n_features_in_))
-        found = []
+        result = []
         for steps, columns in map(_pair, self.steps):
             positions = _positions(columns(frame) if callable(columns) else columns, labels)
-            found += chains(X, positions, labels, steps)
-        if not found:
+            result += chains(positions, labels, steps)
+        if not result:
             raise ValueError("a Recipe needs columns: pass steps such as [(Scale(), ['distance'])]")
-        return tuple(found)
+        return tuple(result)
 
     def _steps_of(self, names: _Array) -> list[tuple[str, str]]:
         """Return the name of each column that comes of a step, and what the step is called."""
@@ -260,9 +260,9 @@ class Recipe(Transformer, Estimator):
         return [(name, column.chain.name) for column in self.columns_ for name in column.names(labels)]
 
     def _names(self, names: _Array) -> list[str]:
-        found = self._steps_of(names)
-        often = Counter(name for name, _ in found)
-        unique = [f"{step}__{name}" if often[name] > 1 else name for name, step in found]
+        pairs = self._steps_of(names)
+        counts = Counter(name for name, _ in pairs)
+        unique = [f"{step}__{name}" if counts[name] > 1 else name for name, step in pairs]
         if len(set(unique)) < len(unique):
             raise ValueError(f"columns that come of a Recipe need names of their own: a step twice gives {unique}")
         return unique
@@ -285,18 +285,18 @@ def _positions(columns: Any, labels: Sequence[Any]) -> list[int]:
     """Return the numbers of columns that are named, or numbered where no name is that number."""
     if isinstance(columns, slice):
         return list(range(len(labels))[columns])
-    known = {label: number for number, label in enumerate(labels)}
-    found = []
+    numbers = {label: number for number, label in enumerate(labels)}
+    positions = []
     for column in [columns] if isinstance(columns, str | int) else columns:
-        number = known.get(column, column)
+        number = numbers.get(column, column)
         if (
             isinstance(number, bool)
             or not isinstance(number, int | np.integer)
             or not -len(labels) <= number < len(labels)
         ):
             raise ValueError(f"there is no column {column!r} in X: it has {', '.join(map(repr, labels[:20]))}")
-        found.append(int(number) % len(labels))
-    return found
+        positions.append(int(number) % len(labels))
+    return positions
 
 
 def _lazily(lengths: Sequence[float], columns: Columns) -> dict[str, Any]:

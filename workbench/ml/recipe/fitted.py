@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,15 @@ from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotE
 from workbench.ml.algebra import moments
 from workbench.ml.recipe import encoders
 from workbench.ml.recipe.folds import fold_of
-from workbench.ml.recipe.part import numbers_of, take
+from workbench.ml.recipe.part import numbers_of, take, take_columns
 from workbench.ml.recipe.statistics import Amounts, Groups, Spread, Statistics
 from workbench.ml.recipe.steps import Chain
 from workbench.ml.scaler.estimator import _is_constant as is_constant
 
 _Array = NDArray[Any]
+
+_CHUNK = 1 << 18
+"""Numbers that a step returns at a time."""
 
 
 @dataclass(frozen=True)
@@ -44,45 +47,49 @@ class FittedColumn:
     """What comes of no rows."""
 
     def names(self, names: Sequence[str]) -> list[str]:
-        """Return the names of what comes of it, by the names of all columns."""
-        given = [names[position] for position in self.chain.positions or (self.chain.position,)]
+        """Return the names of the columns of the result, from the names of all columns of the table."""
+        input_names = [names[position] for position in self.chain.positions or (self.chain.position,)]
         if hasattr(self.transformer, "get_feature_names_out"):
-            return list(self.transformer.get_feature_names_out(given))
+            return list(self.transformer.get_feature_names_out(input_names))
         return [f"{self.chain.name}{number}" for number in range(self.empty.shape[1])]
 
-    def apply(self, X: Any, rows: _Array | None) -> Any:
-        """Return what comes of the column."""
+    def reader(self, X: Any, rows: _Array | None) -> Callable[[slice], Any]:
+        """Return a function from a range of the rows of a block to their result."""
         chain = self.chain
         if chain.positions:
-            return self.transformer.transform(_columns(X, chain.positions))
-        values: Any = take(X, chain.position)
+            result = self.transformer.transform(take_columns(X, chain.positions))
+            return (result if sparse.issparse(result) else np.asarray(result)).__getitem__
+        values = take(X, chain.position)
         if chain.is_numeric:
-            return self._of_numbers(numbers_of(values, chain.label))
-        # A category is transformed once, however many rows have it. Code -1 is what is missing, in any of its forms.
-        codes, different = pd.factorize(values)
-        if any(isinstance(category, tuple) for category in different):
+            numbers = numbers_of(values, chain.label)
+            return lambda part: self._of_numbers(numbers[part])
+        # A category is transformed once, however many rows have it. All missing values have code -1.
+        codes, categories = pd.factorize(values)
+        if any(isinstance(category, tuple) for category in categories):
             raise ValueError(
                 f"{chain.label} has tuples, which encoders of scikit-learn take for several columns: make them text "
                 "before, as by map(str)"
             )
-        given = encoders.objects([*different.tolist(), *[np.nan] * bool((codes < 0).any())])
+        table = encoders.objects([*categories.tolist(), *[np.nan] * bool((codes < 0).any())])
         if rows is None or self.of_folds is None:
-            return self.transformer.transform(given)[codes]
-        means = self.of_folds.transform(given)
-        return means[codes, fold_of(rows, means.shape[1])][:, None]
+            results = self.transformer.transform(table)
+            return lambda part: results[codes[part]]
+        means = self.of_folds.transform(table)
+        fold = fold_of(rows, means.shape[1])
+        return lambda part: means[codes[part], fold[part]][:, None]
 
     def _of_numbers(self, numbers: _Array) -> Any:
         missing = np.isnan(numbers)
         if self.chain.discretizer is None or self.chain.imputer is not None or not missing.any():
             return self.transformer.transform(numbers[:, None])
-        # A discretizer of scikit-learn refuses these.
-        found = self.transformer.transform(np.where(missing, 0.0, numbers)[:, None])
-        if sparse.issparse(found):
-            # It has one number for each row.
-            found.data[missing] = 0
+        # A discretizer of scikit-learn refuses missing values.
+        result = self.transformer.transform(np.where(missing, 0.0, numbers)[:, None])
+        if sparse.issparse(result):
+            # Each row has one stored value.
+            result.data[missing] = 0
         else:
-            found[missing] = np.nan if self.chain.discretizer.encode == "ordinal" else 0
-        return found
+            result[missing] = np.nan if self.chain.discretizer.encode == "ordinal" else 0
+        return result
 
 
 @dataclass(frozen=True)
@@ -93,29 +100,33 @@ class Columns:
 
     @property
     def empty(self) -> Any:
-        """What comes of no rows: a matrix in CSR format if one of the steps wants that, else an array."""
-        each = [column.empty for column in self.columns]
-        shape = 0, sum(one.shape[1] for one in each)
-        return sparse.csr_array(shape) if any(map(sparse.issparse, each)) else np.empty(shape)
+        """The result of no rows: a matrix in CSR format if a step returns sparse rows, else an array."""
+        empty = [column.empty for column in self.columns]
+        shape = 0, sum(each.shape[1] for each in empty)
+        return sparse.csr_array(shape) if any(map(sparse.issparse, empty)) else np.empty(shape)
 
     def transform(self, X: Any, rows: _Array | None = None) -> Any:
-        """Return rows in numbers; if `rows` has their numbers, as a model is to be trained on them."""
-        # Of what is set for all transformers of this process the recipe itself takes care.
+        """Return the result of a block; with the numbers of its rows, the result that a model is trained on."""
+        # The recipe itself follows the output format that is set for all transformers of this process.
         with config_context(transform_output="default"):
             empty = self.empty
             if not len(X):
                 return empty
-            if not sparse.issparse(empty):
-                found, start = np.empty((len(X), empty.shape[1])), 0
-                for column in self.columns:
-                    each = column.apply(X, rows)
-                    found[:, start : start + each.shape[1]] = each
-                    start += each.shape[1]
-                return found
-            each = [sparse.csr_array(column.apply(X, rows)) for column in self.columns]
-            together = sparse.csr_array(sparse.hstack(each, format="csr", dtype=np.float64))
-            together.eliminate_zeros()
-            return together
+            if sparse.issparse(empty):
+                results = [sparse.csr_array(column.reader(X, rows)(slice(None))) for column in self.columns]
+                joined = sparse.csr_array(sparse.hstack(results, format="csr", dtype=np.float64))
+                joined.eliminate_zeros()
+                return joined
+            dense, start = np.empty((len(X), empty.shape[1])), 0
+            for column in self.columns:
+                read, width = column.reader(X, rows), column.empty.shape[1]
+                # In ranges of rows: the whole result of a step would take the memory of the recipe's result once more.
+                size = _CHUNK // max(width, 1) + 1
+                for begin in range(0, len(X), size):
+                    part = slice(begin, begin + size)
+                    dense[part, start : start + width] = read(part)
+                start += width
+            return dense
 
     def of_scikit_learn(self, names: Sequence[str] | None, features: int, *, unique: bool) -> ColumnTransformer:
         """Return them as a fitted transformer of scikit-learn.
@@ -134,6 +145,8 @@ class Columns:
         for number, column in enumerate(self.columns):
             positions = list(column.chain.positions or (column.chain.position,))
             transformer = copy.deepcopy(column.transformer)
+            if isinstance(transformer, Pipeline):
+                transformer.steps.insert(1, ("array", encoders.without_names()))
             if names is not None and not column.chain.positions:
                 first = transformer[0] if isinstance(transformer, Pipeline) else transformer
                 first.feature_names_in_ = np.array([names[position] for position in positions], dtype=object)
@@ -151,42 +164,38 @@ class Columns:
 
 def fitted(chain: Chain, statistics: Statistics) -> FittedColumn:
     """Return what is done with a column whose statistics are known."""
-    if chain.positions:
-        return _stateless(chain)
+    if statistics.sample is not None:
+        return _stateless(chain, statistics.sample.row)
     steps, row = [], np.zeros((1, 1))
     if chain.imputer is not None:
         fill = _fill(chain, statistics)
         steps = [encoders.imputer(chain.imputer, fill, is_numeric=chain.is_numeric)]
-        statistics = tuple(each and each.filled(fill) for each in statistics)  # type: ignore[assignment]
-    groups = statistics[2]
+        statistics = statistics.filled(fill)
+    groups = statistics.groups
     if groups is not None and not chain.is_numeric:
         groups = groups.sorted()
         row = encoders.objects([*groups.categories, np.nan][:1])
-    found = _encoders(chain, statistics[0], statistics[1], groups)
-    return _fitted(chain, row, *(make_pipeline(*steps, each) if steps else each for each in found))
+    fitted_encoders = _encoders(chain, statistics.amounts, statistics.spread, groups)
+    return _fitted(chain, row, *(make_pipeline(*steps, encoder) if steps else encoder for encoder in fitted_encoders))
 
 
 def _fitted(chain: Chain, row: Any, transformer: Any, of_folds: Any = None) -> FittedColumn:
     with config_context(transform_output="default"):
-        found = transformer.transform(row)[:0]
-    return FittedColumn(chain, transformer, of_folds, row, found if sparse.issparse(found) else np.asarray(found))
+        empty = transformer.transform(row)[:0]
+    return FittedColumn(chain, transformer, of_folds, row, empty if sparse.issparse(empty) else np.asarray(empty))
 
 
-def _stateless(chain: Chain) -> FittedColumn:
+def _stateless(chain: Chain, row: Any) -> FittedColumn:
     if isinstance(chain.encoder, FrozenEstimator):
-        return _fitted(chain, chain.row, chain.encoder)
-    found = _fitted(chain, chain.row, clone(chain.encoder).fit(chain.row))
-    if not hasattr(found.transformer, "get_feature_names_out") and found.empty.shape[1] == len(chain.positions):
-        found.transformer.feature_names_out = "one-to-one"
-    return found
-
-
-def _columns(X: Any, positions: Sequence[int]) -> Any:
-    return X.iloc[:, list(positions)] if hasattr(X, "iloc") else X[:, list(positions)]
+        return _fitted(chain, row, chain.encoder)
+    column = _fitted(chain, row, clone(chain.encoder).fit(row))
+    if not hasattr(column.transformer, "get_feature_names_out") and column.empty.shape[1] == len(chain.positions):
+        column.transformer.feature_names_out = "one-to-one"
+    return column
 
 
 def _fill(chain: Chain, statistics: Statistics) -> Any:
-    amounts, spread, groups = statistics
+    amounts, spread, groups, _ = statistics
     strategy = chain.imputer.strategy
     if strategy == "constant":
         default = 0.0 if chain.is_numeric else "missing_value"
@@ -248,7 +257,7 @@ def _means(step: TargetEncoder, groups: Groups) -> list[TargetEncoder]:
         # What is missing is a category where it is missing in the fit; there the mean before the last is its own.
         tables.append(table if groups.missing else np.delete(table, -2))
     categories = [*groups.categories, *[np.nan] * groups.missing]
-    return [encoders.means(step, categories, np.array(which)) for which in (tables[-1:], tables[:-1])]
+    return [encoders.means(step, categories, np.array(selected)) for selected in (tables[-1:], tables[:-1])]
 
 
 def _drawn(smooth: float | str, rows: _Array, mean: _Array, squares: _Array) -> _Array:

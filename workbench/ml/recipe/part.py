@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from workbench.ml.checks import Checks, weights
 from workbench.ml.engine.parts import Parts, weighed
 from workbench.ml.engine.pass_counter import Passes
-from workbench.ml.recipe.statistics import Amounts, Groups, Spread, Statistics, join
+from workbench.ml.recipe.statistics import Amounts, Groups, Sample, Spread, Statistics, join
 
 _Array = NDArray[Any]
 
@@ -31,7 +31,9 @@ class Column:
     moments: bool = False
     quantiles: bool = False
     folds: int = 0
-    """Of how many folds of the rows the categories are needed; 0: of none."""
+    """Number of folds of the rows whose categories are needed; 0: no categories are needed."""
+    positions: tuple[int, ...] = ()
+    """Numbers of the columns of a stateless transformer, of which a row is needed."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,11 @@ def take(rows: Any, position: int) -> pd.Series[Any]:
     """Return a column of a frame or an array."""
     column: pd.Series[Any] = rows.iloc[:, position] if hasattr(rows, "iloc") else pd.Series(rows[:, position])
     return column
+
+
+def take_columns(rows: Any, positions: Sequence[int]) -> Any:
+    """Return several columns of a frame or an array."""
+    return rows.iloc[:, list(positions)] if hasattr(rows, "iloc") else rows[:, list(positions)]
 
 
 def numbers_of(values: pd.Series[Any], label: Any) -> _Array:
@@ -122,12 +129,14 @@ class RecipePart:
         return tuple(map(self._statistics, columns))
 
     def _statistics(self, column: Column) -> Statistics:
+        if column.positions:
+            return Statistics(sample=Sample(take_columns(self._X, column.positions)[:1]))
         values, folds = take(self._X, column.position), column.folds
         needed = column.is_numeric or column.moments or column.quantiles
         numbers = numbers_of(values, column.label) if needed else np.empty(0)
         if folds and column.is_numeric:
             values = pd.Series(numbers)
-        return (
+        return Statistics(
             Amounts.of(numbers, self._weight) if column.moments else None,
             Spread.of(numbers, self._weight) if column.quantiles else None,
             Groups.of(values, self._y if folds > 1 else None, folds, self._numbers, self._weight) if folds else None,

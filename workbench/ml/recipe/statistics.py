@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -69,14 +69,14 @@ class Spread:
     @classmethod
     def of(cls, numbers: _Array, weight: _Array | None = None) -> Self:
         """Return the points of one block, NaN where a number is missing."""
-        there = ~np.isnan(numbers)
-        known = numbers[there]
-        missing = float(len(numbers) - len(known) if weight is None else weight[~there].sum())
+        is_known = ~np.isnan(numbers)
+        known = numbers[is_known]
+        missing = float(len(numbers) - len(known) if weight is None else weight[~is_known].sum())
         if weight is None:
             known, heavy = np.sort(known), np.ones(len(known))
         else:
             order = np.argsort(known, kind="stable")
-            known, heavy = known[order], weight[there][order]
+            known, heavy = known[order], weight[is_known][order]
         first = np.flatnonzero(np.append(True, known[1:] != known[:-1])[: len(known)])
         if len(first) <= POINTS:
             return cls(known[first], np.add.reduceat(heavy, first) if len(first) else heavy, missing)
@@ -87,8 +87,8 @@ class Spread:
 
     def join(self, later: Spread) -> Spread:
         """Return the points of both."""
-        points, where = np.unique(np.concatenate([self.points, later.points]), return_inverse=True)
-        rows = np.bincount(where, np.concatenate([self.rows, later.rows]), minlength=len(points))
+        points, inverse = np.unique(np.concatenate([self.points, later.points]), return_inverse=True)
+        rows = np.bincount(inverse, np.concatenate([self.rows, later.rows]), minlength=len(points))
         return Spread(points, rows, self.missing + later.missing)
 
     def filled(self, value: float) -> Spread:
@@ -100,10 +100,10 @@ class Spread:
     def quantiles(self, shares: _Array) -> _Array:
         """Return quantiles: the mean of two neighbours where one is as good as the other, as for a median."""
         reached = np.cumsum(self.rows)
-        wanted, rounding = np.asarray(shares) * reached[-1], _rounding(reached)
+        target, rounding = np.asarray(shares) * reached[-1], _rounding(reached)
         last = len(self.points) - 1
-        lower = self.points[np.minimum(np.searchsorted(reached, wanted - rounding, "left"), last)]
-        upper = self.points[np.minimum(np.searchsorted(reached, wanted + rounding, "right"), last)]
+        lower = self.points[np.minimum(np.searchsorted(reached, target - rounding, "left"), last)]
+        upper = self.points[np.minimum(np.searchsorted(reached, target + rounding, "right"), last)]
         middle: _Array = lower + (upper - lower) / 2
         return middle
 
@@ -193,13 +193,35 @@ class Groups:
         return bool(self.rows[-1])
 
 
-Statistics = tuple[Amounts | None, Spread | None, Groups | None]
-"""Of a column, what is needed of it."""
+@dataclass(frozen=True)
+class Sample:
+    """The first row of several columns."""
+
+    row: Any
+    """A frame or an array with one row, or without rows."""
+
+    def join(self, later: Sample) -> Sample:
+        """Return the first row of both."""
+        return self if len(self.row) else later
+
+
+class Statistics(NamedTuple):
+    """The statistics of a column that its steps need; None: not needed."""
+
+    amounts: Amounts | None = None
+    spread: Spread | None = None
+    groups: Groups | None = None
+    sample: Sample | None = None
+
+    def join(self, later: Statistics) -> Statistics:
+        """Return the statistics of the rows of both."""
+        return Statistics(*(own and own.join(other) for own, other in zip(self, later, strict=True)))  # type: ignore[arg-type]
+
+    def filled(self, value: Any) -> Statistics:
+        """Return the statistics with a value in place of the missing values."""
+        return Statistics(*(each and each.filled(value) for each in self[:3]))  # type: ignore[arg-type]
 
 
 def join(left: tuple[Statistics, ...], right: tuple[Statistics, ...]) -> tuple[Statistics, ...]:
-    """Return the statistics of all columns, of the rows of both."""
-    return tuple(
-        tuple(own and own.join(other) for own, other in zip(*pair, strict=True))  # type: ignore[misc, arg-type]
-        for pair in zip(left, right, strict=True)
-    )
+    """Return the statistics of all columns of the rows of both."""
+    return tuple(map(Statistics.join, left, right))

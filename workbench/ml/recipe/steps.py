@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from dask.base import is_dask_collection
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
@@ -200,10 +199,6 @@ class Chain(Column):
     """A `SimpleImputer`, or None."""
     encoder: Any = None
     """A transformer; None for numbers that stay as they are."""
-    positions: tuple[int, ...] = ()
-    """Numbers of the columns of a stateless transformer."""
-    row: Any = None
-    """A row of these columns."""
 
     @property
     def name(self) -> str:
@@ -220,7 +215,7 @@ class Chain(Column):
         return Column(**{field.name: getattr(self, field.name) for field in fields(Column)})
 
 
-def chains(X: Any, positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[Chain]:
+def chains(positions: Sequence[int], labels: Sequence[Any], steps: Any) -> list[Chain]:
     """Return what is done with columns of a table.
 
     Raises
@@ -228,15 +223,15 @@ def chains(X: Any, positions: Sequence[int], labels: Sequence[Any], steps: Any) 
     TypeError, ValueError
         If these are no steps, or cannot follow each other.
     """
-    given = [step for _, step in steps.steps] if isinstance(steps, Pipeline) else steps
-    given = list(given) if isinstance(given, list | tuple) else [given]
-    for step in given:
+    remaining = [step for _, step in steps.steps] if isinstance(steps, Pipeline) else steps
+    remaining = list(remaining) if isinstance(remaining, list | tuple) else [remaining]
+    for step in remaining:
         _check(step)
-    imputer = given.pop(0) if given and isinstance(given[0], SimpleImputer) else None
-    encoder = given.pop(0) if given else "passthrough"
+    imputer = remaining.pop(0) if remaining and isinstance(remaining[0], SimpleImputer) else None
+    encoder = remaining.pop(0) if remaining else "passthrough"
     encoder = None if isinstance(encoder, str) else encoder
     stateless = type(encoder) not in _NAMES and _discretizer(encoder) is None
-    if given or isinstance(encoder, SimpleImputer) or (imputer and stateless):
+    if remaining or isinstance(encoder, SimpleImputer) or (imputer and stateless):
         raise ValueError(
             f"{steps!r} cannot follow each other: a column has one step, and may have an imputer before a step that "
             "learns something of each column; put others before or behind the recipe, in a pipeline"
@@ -244,8 +239,7 @@ def chains(X: Any, positions: Sequence[int], labels: Sequence[Any], steps: Any) 
     if not positions:
         return []
     if stateless:
-        nothing = Column(positions[0], labels[positions[0]])
-        return [Chain(**vars(nothing), encoder=encoder, positions=tuple(positions), row=_row(X, positions))]
+        return [Chain(positions[0], labels[positions[0]], positions=tuple(positions), encoder=encoder)]
     return [_chain(position, labels[position], imputer, encoder) for position in positions]
 
 
@@ -278,8 +272,8 @@ def _check(step: Any) -> None:
             "KBinsDiscretizer(), TargetEncoder(), 'passthrough' or a transformer that learns nothing, such as "
             "FunctionTransformer(), each of scikit-learn, not of workbench.ml"
         )
-    for name, others in _ONLY.get(type(step), {}).items():
-        given, valid = getattr(step, name, None), [type(step)().get_params().get(name), *others]
+    for name, equivalents in _ONLY.get(type(step), {}).items():
+        given, valid = getattr(step, name, None), [type(step)().get_params().get(name), *equivalents]
         if not any(_is_same(given, value) for value in valid):
             raise ValueError(f"{step!r}: {name} has no meaning in a recipe; valid: {', '.join(map(repr, valid))}")
     if isinstance(step, SimpleImputer) and step.strategy not in _STRATEGIES:
@@ -289,31 +283,22 @@ def _check(step: Any) -> None:
         raise ValueError(f"{step!r}: n_bins and cv have to be one number of at least 2 in a recipe")
 
 
-def _is_same(given: Any, value: Any) -> bool:
-    if given is value:
+def _is_same(left: Any, right: Any) -> bool:
+    if left is right:
         return True
     # A NaN that was sent to another process is another object.
-    return type(given) is type(value) and bool(given == value or (given != given and value != value))  # noqa: PLR0124
+    return type(left) is type(right) and bool(left == right or (left != left and right != right))  # noqa: PLR0124
 
 
 def _discretizer(encoder: Any) -> Any:
     """Return the discretizer that this is, or that of one column that is frozen here; None if there is none."""
     if not isinstance(encoder, FrozenEstimator):
         return encoder if isinstance(encoder, KBinsDiscretizer) else None
-    found = encoder.estimator
-    of_one = getattr(found, "n_features_in_", 0) == 1 and not hasattr(found, "feature_names_in_")
-    return found if isinstance(found, KBinsDiscretizer) and of_one else None
+    frozen = encoder.estimator
+    of_one = getattr(frozen, "n_features_in_", 0) == 1 and not hasattr(frozen, "feature_names_in_")
+    return frozen if isinstance(frozen, KBinsDiscretizer) and of_one else None
 
 
 def _is_stateless(step: Any) -> bool:
     tags = getattr(step, "__sklearn_tags__", None)
     return hasattr(step, "transform") and tags is not None and not tags().requires_fit
-
-
-def _row(X: Any, positions: Sequence[int]) -> Any:
-    """Return a row of columns of a table, made up where the table is lazy."""
-    if hasattr(X, "_meta_nonempty"):
-        X = X._meta_nonempty
-    elif is_dask_collection(X):
-        X = np.ones((1, X.shape[1]), X.dtype)
-    return X.iloc[:1, list(positions)] if hasattr(X, "iloc") else X[:1, list(positions)]

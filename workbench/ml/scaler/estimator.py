@@ -150,10 +150,10 @@ class StandardScaler(OneToOneFeatureMixin, Transformer, Estimator):  # type: ign
     def _learn(self, X: Any, weight: Any, seen: Moments | None) -> Self:
         checks = ScalerChecks(type(self).__name__, with_mean=self.with_mean)
         data = training(self, checks, X, None, weight)
-        found = self._fit(Task(moments, seen, ScalerPart, checks), data)
+        fitted_moments = self._fit(Task(moments, seen, ScalerPart, checks), data)
         if weight is not None:
-            weighed(float(np.max(found[0])))
-        self._keep(*found)
+            weighed(float(np.max(fitted_moments[0])))
+        self._keep(*fitted_moments)
         return self
 
     def _seen(self) -> Moments:

@@ -57,8 +57,8 @@ def refuse_to_centre(X: Any, with_mean: bool) -> None:
 
 def moments(parts: Parts, seen: Moments | None) -> Moments:
     """Return the moments of all rows together with those that were seen before."""
-    found: Moments = Passes(parts).fold(join, "moments")
-    return found if seen is None else join(seen, found)
+    result: Moments = Passes(parts).fold(join, "moments")
+    return result if seen is None else join(seen, result)
 
 
 class ScalerPart(FindsNonFinite):
@@ -87,24 +87,24 @@ class ScalerPart(FindsNonFinite):
         """Return the moments of the block in one pass, with the weight of the rows by feature: NaNs do not count."""
         if not sparse.issparse(self._X):
             with np.errstate(over="ignore", invalid="ignore"):
-                found = functools.reduce(join, self._slices())
-            if not np.isfinite(found[1]).all():
+                result = functools.reduce(join, self._slices())
+            if not np.isfinite(result[1]).all():
                 self.refuse_non_finite()
-            return found
+            return result
         from sklearn.utils.sparsefuncs import mean_variance_axis
 
         mean, variance, rows = (
-            np.nan_to_num(found.astype(np.float64))
-            for found in mean_variance_axis(self._X, axis=0, weights=self._weight, return_sum_weights=True)
+            np.nan_to_num(result.astype(np.float64))
+            for result in mean_variance_axis(self._X, axis=0, weights=self._weight, return_sum_weights=True)
         )
         return rows, mean, variance * rows
 
     def _slices(self) -> Iterator[Moments]:
         rows = max(_SLICE // self._X.shape[1], _ROWS)
         for start in range(0, self._X.shape[0], rows):
-            here = slice(start, start + rows)
-            X = self._X[here].astype(np.float64, copy=False)
-            weight = np.ones(len(X)) if self._weight is None else self._weight[here].astype(np.float64)
+            part = slice(start, start + rows)
+            X = self._X[part].astype(np.float64, copy=False)
+            weight = np.ones(len(X)) if self._weight is None else self._weight[part].astype(np.float64)
             yield _moments(X, weight)
 
 
