@@ -62,7 +62,7 @@ async def test_a_call_on_some_ranks_sends_to_ranks_of_the_world(end: End):
         comm.send("x", comm.rank)
         counters.flush_uniform()
         assert counters.sent == {base.rank: [pickled("x"), 1]} | ({1: [32, 1]} if base.rank == 3 else {})
-        assert [meeting[:3] for meeting in counters.meetings] == [(5, STEP, "Bcast")]
+        assert [meeting[:3] for meeting in counters.synchronizations] == [(5, STEP, "Bcast")]
     await end.gather()
     base.Free()
 
@@ -87,8 +87,10 @@ async def test_ranks_that_meet_say_so_by_the_same_key_and_number(end: End):
     if ours.rank in {1, 3}:  # not for the others to number
         ours.Create_group(ours.Get_group().Incl([3, 1])).Barrier()
     ours.Barrier()
-    told = plain.allgather([(key, number // STEP, what) for key, number, what, *_ in ours.watch.counters.meetings])
-    entered = [meeting[3:] for meeting in ours.watch.counters.meetings]
+    told = plain.allgather(
+        [(key, number // STEP, what) for key, number, what, *_ in ours.watch.counters.synchronizations]
+    )
+    entered = [meeting[3:] for meeting in ours.watch.counters.synchronizations]
     assert all(began <= one <= other <= time.monotonic() for one, other in entered)
     on_ours = [(77, 1, "Barrier"), (77, 3, "allreduce"), (77, 4, "Split"), (77, 5, "Split"), (77, 6, "Barrier")]
     assert [[each for each in own if each[0] == 77] for own in told] == [on_ours] * 4
@@ -136,7 +138,7 @@ async def test_who_sends_and_who_receives_a_message_meet(end: End):
         assert turned.recv(source=1, tag=0) == "last"
         unknown.Cancel()
         unknown.Wait()
-    told = plain.allgather(counters.meetings)
+    told = plain.allgather(counters.synchronizations)
     assert told[0] == told[3] == []
     sender, receiver = ([(each[1] // STEP, each[2]) for each in told[3 - rank]] for rank in (1, 2))
     sends = [(1, "Send"), (2, "isend"), (3, "Isend"), (4, "send"), (5, "Ssend"), (6, "Sendrecv"), (7, "send")]
@@ -160,8 +162,8 @@ async def test_of_many_meetings_all_ranks_keep_some_that_they_have_in_common(end
     for number in range(1000):
         ours.Barrier()
         if number == 300 and ours.rank == 1:  # a sample is taken
-            ours.watch.counters.take_meetings()
-    kept = plain.allgather([meeting[1] for meeting in ours.watch.counters.meetings])
+            ours.watch.counters.take_synchronizations()
+    kept = plain.allgather([meeting[1] for meeting in ours.watch.counters.synchronizations])
     assert all(5 <= len(each) <= 32 for each in kept)
     assert len(set(kept[0]).intersection(*kept[1:])) >= 5
     plain.Free()

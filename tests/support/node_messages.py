@@ -26,7 +26,7 @@ def message(
     sent=(),
     operations=(),
     sizes=(),
-    meetings=(),
+    synchronizations=(),
     ended=(),
     cores=2,
     start="first",
@@ -40,14 +40,14 @@ def message(
         Rank, peer, kind, bytes, messages.
     operations
         Rank, name, calls, bytes, seconds.
-    meetings
+    synchronizations
         Rank, key, number, name, entered, left.
     ended
         As of `workbench.metrics.rank_sample.FinishedCall`, dicts.
     **values
         Of all ranks, of `SAMPLED`; 0 where nothing is said.
     """
-    who = [(rank, key, number, OPERATIONS.index(name)) for rank, key, number, name, _, _ in meetings]
+    who = [(rank, key, number, OPERATIONS.index(name)) for rank, key, number, name, _, _ in synchronizations]
     return {
         "world": world,
         "start": start,
@@ -62,5 +62,5 @@ def message(
         "sizes": pack_rows((rank, kind, *[count] * SIZES) for rank, kind, count in sizes),
         "ended": list(ended),
         "who": np.array(who, np.int64).tobytes(),
-        "when": np.array([its[4:] for its in meetings], np.float64).tobytes(),
+        "when": np.array([its[4:] for its in synchronizations], np.float64).tobytes(),
     }

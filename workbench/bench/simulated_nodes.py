@@ -14,7 +14,7 @@ from workbench.metrics.schema import KINDS, NODE, SAMPLED
 from workbench.mpi.operation_names import OPERATIONS
 from workbench.mpi.size_bins import SIZES
 
-# Operations that each rank has made, and meetings that it tells of at a tick: as many as the ranks of one that trains.
+# Operations of each rank, and synchronizations that it sends per tick: as many as those of a rank in a training.
 _USED, _MET = ("Allreduce", "Bcast", "Sendrecv", "bcast", "Barrier", "Wait"), 8
 
 

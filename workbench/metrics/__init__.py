@@ -1,1 +1,1 @@
-"""What every rank does: counted and sampled on the ranks, collected in the head, read by dashboards and notebooks."""
+"""Metrics of every rank: counted and sampled on the ranks, collected in the head, read by dashboards and notebooks."""

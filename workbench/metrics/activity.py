@@ -1,4 +1,4 @@
-"""What this rank runs for users: tasks, calls on all ranks and cells, and what these count."""
+"""The code of users that this rank runs: tasks, SPMD calls and cells, and their counters."""
 
 from __future__ import annotations
 
@@ -12,54 +12,43 @@ from workbench.metrics.rank_sample import FinishedCall, RankTotals
 from workbench.mpi.call_state import CallState
 from workbench.mpi.counters import Counters, Meter
 
-# Calls of a sample, if so many end within a tick.
+# Finished calls that a sample holds at most.
 _FINISHED_CALLS_KEPT = 16
 
 Doing = tuple[str, CallState, float]
-"""Name of what runs, its watch, and since when it runs, in seconds of `time.monotonic`."""
+"""Name and state of a running call or cell, and its begin, in seconds of `time.monotonic`."""
 
 
 class Activity:
-    """What runs on this rank.
-
-    Parameters
-    ----------
-    busy
-        Sees the tasks of Dask.
-    meter
-        Has the counters.
-    enabled
-        Whether it is counted at all.
-    """
+    """The calls and cells that run on this rank; with `enabled` false nothing is counted."""
 
     def __init__(self, busy: BusyTime, meter: Meter, *, enabled: bool = True) -> None:
         self.busy, self.meter, self.enabled = busy, meter, enabled
         self.began = time.monotonic()
         self.profiles: dict[str, RankTotals] = {}
-        """Those that go on, by their names: what had been counted when they began."""
+        """Running profiles by name: the totals when each began."""
         self.ended: deque[FinishedCall] = deque(maxlen=_FINISHED_CALLS_KEPT)
-        """The last that have ended."""
         # A call and a cell may run at once, on two threads.
         self._doing: list[Doing] = []
 
     @property
     def now(self) -> Doing | None:
-        """What runs on all ranks, the last to begin first; None if nothing does."""
+        """The call or cell that began last; None if none runs."""
         doing = self._doing
         return doing[-1] if doing else None
 
     @property
     def inside(self) -> dict[str, float]:
-        """Seconds so far in the operations of MPI that are counted and not over yet, by their names."""
+        """Seconds so far in the counted MPI operations that are still in progress, by operation."""
         now = time.monotonic()
         return {
-            operation: now - watch.since
-            for _, watch, _ in self._doing
-            if (operation := watch.operation) is not None and watch.counters is not None
+            operation: now - state.since
+            for _, state, _ in self._doing
+            if (operation := state.operation) is not None and state.counters is not None
         }
 
     def counted(self) -> RankTotals:
-        """Return what there is now."""
+        """Return the totals of this rank until now."""
         inside, sums = self.inside, self.meter.sum()
         for name, seconds in inside.items():
             sums.operations[name][2] += seconds
@@ -67,33 +56,25 @@ class Activity:
         return RankTotals(time.monotonic(), self.busy.seconds, messages, sums.operations, sums.sites)
 
     @contextmanager
-    def running(self, call: str, what: str, watch: CallState) -> Iterator[None]:
-        """Count what a call or a cell does, to the end of the block. For the thread that runs it.
-
-        Parameters
-        ----------
-        call, what
-            Its identity, and what it is called.
-        watch
-            Knows its operations of MPI.
-        """
+    def running(self, call: str, name: str, state: CallState) -> Iterator[None]:
+        """Count a call or a cell until the end of the block; for the thread that runs it."""
         if not self.enabled:
             yield
             return
-        doing = what, watch, time.monotonic()
-        watch.counters = counters = self.meter.open()
+        doing = name, state, time.monotonic()
+        state.counters = counters = self.meter.open()
         self._doing = [*self._doing, doing]
         try:
             with self.busy.running():
                 yield
         finally:
             self._doing = [other for other in self._doing if other is not doing]
-            watch.counters = None
+            state.counters = None
             self.meter.close(counters)
-            self.ended.append(_ended(call, doing, counters))
+            self.ended.append(_finished(call, doing, counters))
 
 
-def _ended(call: str, doing: Doing, counters: Counters) -> FinishedCall:
+def _finished(call: str, doing: Doing, counters: Counters) -> FinishedCall:
     calls, sent, seconds = map(sum, zip((0, 0, 0.0), *counters.operations.values(), strict=True))
-    what, _, begin = doing
-    return FinishedCall(call, what, begin, time.monotonic(), mpi=seconds, operations=calls, bytes=sent)
+    name, _, begin = doing
+    return FinishedCall(call, name, begin, time.monotonic(), mpi=seconds, operations=calls, bytes=sent)

@@ -1,4 +1,4 @@
-"""For how long this rank has run code of users: Dask tasks, calls on all ranks, cells."""
+"""Seconds in which this rank has run code of users: Dask tasks, SPMD calls, cells."""
 
 from __future__ import annotations
 
@@ -12,54 +12,47 @@ from distributed import WorkerPlugin
 
 
 class BusyTime(WorkerPlugin):
-    """Counts the seconds in which something runs, however many things at once. Thread-safe.
-
-    Notes
-    -----
-    As a plugin of the worker it sees the tasks that this executes.
-    """
+    """Counts the seconds in which one task, call or cell runs, or several at once; thread-safe."""
 
     name = "workbench-busy"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._going, self._since, self._seconds = 0, 0.0, 0.0
+        self._running, self._since, self._seconds = 0, 0.0, 0.0
         self.tasks: dict[Any, float] = {}
-        """Keys of the tasks that are executed, and since when, in seconds of `time.monotonic`."""
+        """Begin of each executing Dask task by its key, in seconds of `time.monotonic`."""
 
     @property
     def seconds(self) -> float:
         """Seconds so far."""
         with self._lock:
-            return self._seconds + (time.monotonic() - self._since if self._going else 0.0)
+            return self._seconds + (time.monotonic() - self._since if self._running else 0.0)
 
-    def begin(self) -> None:
-        """Note that something begins."""
+    def _begin(self) -> None:
         with self._lock:
-            self._going += 1
-            if self._going == 1:
+            self._running += 1
+            if self._running == 1:
                 self._since = time.monotonic()
 
-    def end(self) -> None:
-        """Note that it has ended."""
+    def _end(self) -> None:
         with self._lock:
-            self._going -= 1
-            if not self._going:
+            self._running -= 1
+            if not self._running:
                 self._seconds += time.monotonic() - self._since
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Be busy to the end of the block."""
-        self.begin()
+        """Count the time until the end of the block."""
+        self._begin()
         try:
             yield
         finally:
-            self.end()
+            self._end()
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
-        """Note a task of Dask that begins or ends."""
+        """Count a Dask task that begins or ends."""
         if finish == "executing":
             self.tasks[key] = time.monotonic()
-            self.begin()
+            self._begin()
         elif self.tasks.pop(key, None) is not None:
-            self.end()
+            self._end()

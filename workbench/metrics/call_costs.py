@@ -1,4 +1,4 @@
-"""What calls on all ranks and cells have cost, each of them, and which cell of a notebook had asked for it."""
+"""The cost of each SPMD call and each cell, and the notebook cell that requested the call."""
 
 from __future__ import annotations
 
@@ -7,57 +7,50 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Calls that are remembered.
 _CALLS_KEPT = 500
 
 
 @dataclass
 class CallCost:
-    """A call on all ranks, or a cell, that has ended on some ranks at least."""
+    """An SPMD call, or a cell, that has ended on one rank at least."""
 
     call: str
     """Identity."""
     cell: int | None
-    """Number of the notebook's cell, as in ``In [12]``; None if it was asked outside of IPython."""
+    """Number of the notebook cell, for example 12 of ``In [12]``; None for a call from outside IPython."""
     what: str
     """Name of the function or the fit, or ``"a cell"``."""
     world: int
     begin: float
-    """When the first rank began, in seconds since the epoch; ``end``: when the last has ended."""
+    """Begin on the first rank, in seconds since the epoch; ``end``: end on the last rank."""
     end: float
     ranks: int = 0
-    """That have ended it."""
+    """Ranks on which the call has ended."""
     seconds: float = 0.0
-    """Of all ranks together, as all that follows."""
+    """Sum over all ranks, like the numbers below."""
     mpi: float = 0.0
     """Seconds in MPI, waiting included."""
     operations: float = 0.0
-    """Operations of MPI."""
+    """Number of MPI operations."""
     bytes: float = 0.0
-    """Sent by MPI."""
+    """Bytes sent over MPI."""
 
 
 class CallCosts:
-    """The last calls of a cluster."""
+    """The latest calls of a cluster."""
 
     def __init__(self) -> None:
         self._cells: OrderedDict[str, int | None] = OrderedDict()
         self._calls: OrderedDict[str, tuple[int, CallCost]] = OrderedDict()
 
     def began(self, call: str, cell: int | None) -> None:
-        """Note which cell has asked for a call."""
+        """Record the notebook cell that requested a call."""
         self._cells[call] = cell
         if len(self._cells) > _CALLS_KEPT:
             self._cells.popitem(last=False)
 
     def ended(self, seq: int, world: int, call: Mapping[str, Any]) -> None:
-        """Take a call that a rank has ended, as `workbench.metrics.rank_sample.FinishedCall`.
-
-        Parameters
-        ----------
-        seq
-            Of the tick to which it belongs.
-        """
+        """Add the fields of a `workbench.metrics.rank_sample.FinishedCall` of a rank to the tick `seq`."""
         name, begin, end = call["call"], call["begin"], call["end"]
         _, cost = self._calls.get(name, (0, None))
         if cost is None:
@@ -65,13 +58,13 @@ class CallCosts:
         cost.begin, cost.end = min(cost.begin, begin), max(cost.end, end)
         cost.ranks += 1
         cost.seconds += end - begin
-        for what in ("mpi", "operations", "bytes"):
-            setattr(cost, what, getattr(cost, what) + call[what])
+        for column in ("mpi", "operations", "bytes"):
+            setattr(cost, column, getattr(cost, column) + call[column])
         self._calls[name] = seq, cost
         self._calls.move_to_end(name)
         if len(self._calls) > _CALLS_KEPT:
             self._calls.popitem(last=False)
 
     def since(self, since: int, until: int) -> list[dict[str, Any]]:
-        """Return the calls that have changed after one tick and up to another."""
+        """Return the calls that changed after the tick `since`, up to the tick `until`."""
         return [asdict(cost) for seq, cost in self._calls.values() if since < seq <= until]

@@ -1,4 +1,4 @@
-"""Where a thread of this rank is: in which operation of MPI since when, and at which line of the user's code."""
+"""The position of a thread of this rank: its MPI operation, the time since its begin, and the line of user code."""
 
 from __future__ import annotations
 
@@ -15,30 +15,21 @@ from typing import Any
 from workbench.mpi.call_state import CallState
 
 
-def whereabouts(watch: CallState, thread_ident: int, started: float) -> dict[str, Any]:
-    """Tell where a thread is.
-
-    Parameters
-    ----------
-    watch
-        Of the call or cell that it runs.
-    thread_ident
-        As `threading.get_ident` returns it.
-    started
-        When the call or cell began, as `time.monotonic` tells it.
+def whereabouts(state: CallState, thread_ident: int, started: float) -> dict[str, Any]:
+    """Return the position of a thread that runs a call or a cell, which began at `started` of `time.monotonic`.
 
     Returns
     -------
     dict
-        ``operation`` (None: it is in the code of the user), ``seconds`` since it entered or left one, ``count`` of
+        ``operation`` (None: in user code), ``seconds`` since the thread entered or left an operation, ``count`` of
         operations begun, ``place`` and ``function`` of the innermost frame of user code, ``stack`` as text,
         outermost frame of user code first.
     """
-    operation, since, count = watch.operation, watch.since, watch.count
+    operation, since, count = state.operation, state.since, state.count
     frames = _frames(thread_ident)
     users = [number for number, frame in enumerate(frames) if is_users(frame)]
-    # where all the code is of installed packages: what the workbench has called
-    shown = frames[users[0] :] if users else [frame for frame in frames if not _within(frame, _ours())]
+    # Without a frame of user code, the stack begins with the code that the workbench has called.
+    shown = frames[users[0] :] if users else [frame for frame in frames if not _within(frame, _workbench_folder())]
     innermost = frames[users[-1]] if users else (shown[-1] if shown else None)
     stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in shown)
     return {
@@ -52,19 +43,19 @@ def whereabouts(watch: CallState, thread_ident: int, started: float) -> dict[str
 
 
 def place(frame: FrameType) -> str:
-    """Return in words where a frame is: a line of a file, or of a cell."""
+    """Return the line of a frame, in a file or in a cell, as text."""
     path = Path(frame.f_code.co_filename)
-    # The files of cells have numbers for names.
+    # The file names of cells are numbers.
     if path.parent.name.startswith("ipykernel_"):
         function = frame.f_code.co_name
-        where = "the cell" if function == "<module>" else f"the cell with {function}"
-        return f"line {frame.f_lineno} of {where}"
+        cell = "the cell" if function == "<module>" else f"the cell with {function}"
+        return f"line {frame.f_lineno} of {cell}"
     return f"{path.name}:{frame.f_lineno}"
 
 
 def _frames(thread_ident: int) -> list[FrameType]:
     """Return the frames of a thread, the outermost first."""
-    # The thread runs on meanwhile: what is told may be a moment old.
+    # The thread keeps running, so the frames may already be outdated.
     frames = []
     frame = sys._current_frames().get(thread_ident)  # noqa: SLF001  (documented)
     while frame is not None:
@@ -74,10 +65,10 @@ def _frames(thread_ident: int) -> list[FrameType]:
 
 
 def is_users(frame: FrameType) -> bool:
-    """Tell whether a frame is of the user's code, not of an installed package or the workbench."""
+    """Return whether a frame belongs to user code, not to an installed package or the workbench."""
     name = frame.f_code.co_filename
-    made = name.startswith("<") and not name.startswith(("<ipython-input", "<stdin"))
-    return not made and not _within(frame, _installed())
+    is_generated = name.startswith("<") and not name.startswith(("<ipython-input", "<stdin"))
+    return not is_generated and not _within(frame, _installed())
 
 
 def _within(frame: FrameType, folders: tuple[str, ...]) -> bool:
@@ -85,14 +76,14 @@ def _within(frame: FrameType, folders: tuple[str, ...]) -> bool:
 
 
 @functools.cache
-def _ours() -> tuple[str, ...]:
+def _workbench_folder() -> tuple[str, ...]:
     return (f"{Path(__file__).parents[1]}/",)
 
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """Return the folders of the standard library, of installed packages and of the workbench; Cython's sources, too."""
+    """Return the folders of the standard library, of installed packages, of the workbench and of Cython's sources."""
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages()}
-    return (*(f"{folder}/" for folder in folders), *_ours(), "src/mpi4py/")
+    return (*(f"{folder}/" for folder in folders), *_workbench_folder(), "src/mpi4py/")

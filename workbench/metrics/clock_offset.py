@@ -1,7 +1,7 @@
-"""How far the clock of the head is ahead of this node's: nodes of a cluster may differ by seconds.
+"""The offset between the clock of the head and the clock of this node, which may be seconds.
 
-As Cristian has it (Probabilistic clock synchronization, Distributed Computing 3, 1989): the answer with the shortest
-round trip tells most, and is wrong by half of that at most.
+The method is that of Cristian (Probabilistic clock synchronization, Distributed Computing 3, 1989): the answer with the
+shortest round trip is the most accurate one; its error is at most half of the round trip.
 """
 
 from __future__ import annotations
@@ -14,25 +14,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from distributed import Worker
 
-# Seconds between two polls, questions of each, and seconds for an answer.
-_POLL_INTERVAL_S, _QUESTIONS_PER_POLL, _ANSWER_TIMEOUT_S = 30.0, 5, 5.0
+_POLL_INTERVAL_S, _REQUESTS_PER_POLL, _ANSWER_TIMEOUT_S = 30.0, 5, 5.0
 # Seconds between two checks whether this rank has begun to send the messages of its node.
 _DEMAND_POLL_INTERVAL_S = 1.0
 
 
 class HeadClock:
-    """Asks the head for the time now and then.
+    """Requests the time of the head regularly, once `ahead` is in use: only one rank of a node needs the offset.
 
     Parameters
     ----------
     worker
-        Has the connection.
+        The worker that is connected to the head.
     is_local
-        Whether the head is on this node, and its clock this one.
-
-    Notes
-    -----
-    Of the ranks of a node one sends to the head. A rank that does not need the time does not ask for it.
+        Whether the head runs on this node, by the same clock.
     """
 
     def __init__(self, worker: Worker, *, is_local: bool) -> None:
@@ -41,17 +36,17 @@ class HeadClock:
         self._wanted = False
 
     def ahead(self) -> float | None:
-        """Return the seconds; None until they are known. In any thread."""
+        """Return the seconds by which the head's clock is ahead, None until they are known; for any thread."""
         self._wanted = True
         return self._ahead
 
     async def watch(self) -> None:
-        """Keep `ahead` true as long as it is asked for, to the end of the event loop."""
+        """Update `ahead` while it is in use, until the end of the event loop."""
         while True:
-            while not self._wanted:  # noqa: ASYNC110  (a thread wants it)
+            while not self._wanted:  # noqa: ASYNC110  (a thread sets the flag)
                 await asyncio.sleep(_DEMAND_POLL_INTERVAL_S)
             self._wanted = False
-            # The head may be busy, or restart the world just now.
+            # The head may be busy, or be restarting the world.
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     self._ahead = await self._poll()
@@ -59,9 +54,9 @@ class HeadClock:
 
     async def _poll(self) -> float:
         best = float("inf"), 0.0
-        for _ in range(_QUESTIONS_PER_POLL):
-            asked = time.time()
+        for _ in range(_REQUESTS_PER_POLL):
+            sent_at = time.time()
             head_time = await self._worker.scheduler.workbench_time()
-            answered = time.time()
-            best = min(best, (answered - asked, head_time - (asked + answered) / 2))
+            received_at = time.time()
+            best = min(best, (received_at - sent_at, head_time - (sent_at + received_at) / 2))
         return best[1]

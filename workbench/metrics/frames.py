@@ -1,4 +1,4 @@
-"""What was measured as tidy frames: a row for each observation, a column for each variable."""
+"""Metrics as tidy frames: a row for each observation, a column for each variable."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
     from workbench.metrics.update import Update
 
 
-def frame(update: Update, what: str) -> pd.DataFrame:
-    """Return one table of what was measured.
+def frame(update: Update, table: str) -> pd.DataFrame:
+    """Return one table of the metrics.
 
     Parameters
     ----------
     update
-        Everything that the head keeps.
-    what : {"ranks", "nodes", "cores", "traffic", "operations", "sizes", "fits", "calls"}
-        ``ranks``, ``nodes``, ``cores``: the last ten minutes, twice a second. ``traffic``, ``operations``, ``sizes``:
-        totals since the start, of pairs of ranks (of nodes, in worlds of more than 64 ranks), of MPI operations and of
-        message sizes. ``fits``: what fits and `workbench.report` have told. ``calls``: what the last calls on all ranks
-        and cells have cost, and which cell of the notebook had asked, see `workbench.metrics.call_costs.CallCost`.
+        All metrics that the head keeps.
+    table : {"ranks", "nodes", "cores", "traffic", "operations", "sizes", "fits", "calls"}
+        ``ranks``, ``nodes``, ``cores``: the last ten minutes, two samples per second. ``traffic``, ``operations``,
+        ``sizes``: totals since the start, of pairs of ranks (of nodes, in worlds of more than 64 ranks), of MPI
+        operations and of message sizes. ``fits``: values logged by fits and `workbench.report`. ``calls``: the cost of
+        the latest SPMD calls and cells, see `workbench.metrics.call_costs.CallCost`.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each observation, a column for each variable: units as of `workbench.metrics.schema`, times in UTC by
+        A row for each observation, a column for each variable: units as in `workbench.metrics.schema`, times in UTC by
         the clock of the head.
 
     Raises
     ------
     InvalidRequest
-        If there is no such table.
+        If the name of the table is not valid.
     """
-    if what not in TABLES:
-        raise InvalidRequest(f"there are no metrics {what!r}: ask for one of {', '.join(TABLES)}")
+    if table not in TABLES:
+        raise InvalidRequest(f"{table!r} is not a table of metrics. Choose from: {', '.join(TABLES)}.")
     import pandas as pd
 
-    return pd.DataFrame(TABLES[what](update))
+    return pd.DataFrame(TABLES[table](update))
 
 
 def _times(update: Update, columns: int) -> Any:
@@ -87,7 +87,7 @@ def _cores(update: Update) -> dict[str, Any]:
 
 
 def places(update: Update) -> list[str]:
-    """Return the names of what traffic is between: ranks, or nodes where there are many ranks."""
+    """Return the names of the sources and targets of traffic: ranks, or nodes where the ranks are many."""
     layout = update.layout
     return [place.name for place in layout.ranks] if update.by == "rank" else list(layout.nodes)
 
@@ -142,4 +142,4 @@ TABLES: dict[str, Callable[[Update], Any]] = {
     "fits": _fits,
     "calls": _calls,
 }
-"""What there is: each makes the columns of one."""
+"""The function that makes the columns of each table."""

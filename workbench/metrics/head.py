@@ -1,4 +1,4 @@
-"""What the head does for metrics: it receives the messages of nodes, ticks, and answers requests."""
+"""The metrics of the head: it receives the messages of nodes, ticks, and answers requests."""
 
 from __future__ import annotations
 
@@ -19,26 +19,21 @@ logger = logging.getLogger("workbench.head")
 
 
 class Metrics(SchedulerPlugin):
-    """The store of a cluster, and how it is reached.
+    """The store of a cluster, and its handlers for the scheduler.
 
     Parameters
     ----------
     state
-        Returns what `workbench.metrics.update.Update.state` has.
+        Returns the mapping `workbench.metrics.update.Update.state`.
     worlds
         Returns the indices of the worlds of the cluster.
-
-    Attributes
-    ----------
-    handlers, stream_handlers : dict
-        For the scheduler.
     """
 
     name = "workbench-metrics"
 
     def __init__(self, state: Callable[[], Mapping[str, Any]], worlds: Callable[[], set[int]]) -> None:
         self.store, self._worlds = Store(state), worlds
-        self._complaints: set[str] = set()
+        self._logged: set[str] = set()
         self.handlers: dict[str, Callable[..., Any]] = {
             "workbench_metrics": self.update,
             "workbench_metrics_pair": self.pair,
@@ -48,15 +43,15 @@ class Metrics(SchedulerPlugin):
         self.stream_handlers = {"workbench-metrics": self._take}
 
     async def run(self) -> None:
-        """Tick, to the end of the head."""
-        # Half a tick after the ranks, which sample at the begin of each tick, so that their messages have arrived.
+        """Tick until the end of the head."""
+        # Ranks sample at the begin of each tick; half a tick later their messages have arrived.
         while True:
             await asyncio.sleep(TICK - (time.time() - TICK / 2) % TICK)
             try:
                 self.store.keep(self._worlds())
                 self.store.tick()
             except Exception as error:  # noqa: BLE001  (metrics must not end the cluster)
-                self._complain("metrics were not collected", error)
+                self._log_once("metrics were not collected", error)
 
     async def update(self, since: int = 0) -> dict[str, Any]:
         """Return `Store.update`, packed."""
@@ -68,27 +63,27 @@ class Metrics(SchedulerPlugin):
         return times.tobytes(), rates.tobytes()
 
     async def wait_times(self, until: float) -> list[tuple[int, int, str, float, float]]:
-        """Return `Store.wait_times`, as soon as the ranks have sent all meetings until then."""
+        """Return `Store.wait_times`, as soon as the ranks have sent all synchronizations until then."""
         await asyncio.sleep(until + LATE - time.time())
         return self.store.wait_times(until)
 
     async def time(self) -> float:
-        """Return the time of this clock, in seconds since the epoch."""
+        """Return the time of the head's clock, in seconds since the epoch."""
         return time.time()
 
     def _take(self, *, worker: str, **message: Any) -> None:
         try:
             self.store.take(message)
         except Exception as error:  # noqa: BLE001  (ranks may be of another version; Dask would lose the worker)
-            self._complain("a message with metrics could not be read", error)
+            self._log_once("a message with metrics could not be read", error)
 
-    def _complain(self, what: str, error: Exception) -> None:
-        if what not in self._complaints:
-            self._complaints.add(what)
-            logger.error("%s; this is logged once", what, exc_info=error)
+    def _log_once(self, problem: str, error: Exception) -> None:
+        if problem not in self._logged:
+            self._logged.add(problem)
+            logger.error("%s; this is logged once", problem, exc_info=error)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        """Take the records of fits and of `workbench.report`."""
+        """Store the records of fits and of `workbench.report`."""
         if topic == TOPIC:
             for record in records(msg, time.time()):
                 self.store.report(record)

@@ -1,4 +1,4 @@
-"""``%%mpi_profile``: what all ranks did while a cell ran."""
+"""``%%mpi_profile``: a profile of all ranks while a cell ran."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class ProfileMagics(Magics):
     @no_var_expand
     @cell_magic
     def mpi_profile(self, line: str, cell: str) -> ProfileFrame:
-        """Run a cell here, and show what all ranks of the cluster did meanwhile: a table like that of mpiP.
+        """Run a cell in the notebook, and show a profile of all ranks of the cluster, like the table of mpiP.
 
         %%mpi_profile [--out NAME]
 
             --out   variable for the frame
 
-        The cell may begin with another magic, as %%mpi. The table is its value: a frame with a row for each rank
-        (seconds, compute, MPI, waiting, messages, bytes, the operation that took longest), and with `operations` and
-        `sites`, the places in your code from which MPI was called, as frames of their own. What the last line of the
-        cell comes to is displayed before. When the cell fails, or is interrupted, the table is shown first.
+        The cell may begin with another magic, for example %%mpi. The value of the cell is a frame with a row for each
+        rank (seconds, compute, MPI, waiting, messages, bytes, longest operation). Its attributes `operations` and
+        `sites` are frames of the MPI operations and of the call sites in your code. The value of the last line of the
+        cell is displayed above the table. If the cell fails or is interrupted, the table is shown before the error.
         """
         from distributed import Client
 
         client = self.shell.user_ns.get("client")
         try:
-            out = _out(line)
-            code = self._parsed(cell)
+            out = _variable(line)
+            code = self._compile(cell)
             profile = Profile(client if isinstance(client, Client) else None).begin()
         except WorkbenchError as error:
             raise UsageError(str(error)) from None
@@ -53,25 +53,25 @@ class ProfileMagics(Magics):
             with profile:
                 self._execute(*code)
         except BaseException:
-            with suppress(InvalidRequest):  # it could not be measured, and a note of the error says so
-                display(self._bound(profile, out))
+            with suppress(InvalidRequest):  # a profile without a frame has added a note to the error
+                display(self._bind(profile, out))
             raise
-        return self._bound(profile, out)
+        return self._bind(profile, out)
 
-    def _bound(self, profile: Profile, out: str | None) -> ProfileFrame:
+    def _bind(self, profile: Profile, out: str | None) -> ProfileFrame:
         if out is not None:
             self.shell.user_ns[out] = profile.frame
         return profile.frame
 
-    def _parsed(self, cell: str) -> tuple[ast.Module, str]:
-        """Return a cell and the name of its file, as the notebook would have it without the magic."""
-        # its first line is that of the magic
+    def _compile(self, cell: str) -> tuple[ast.Module, str]:
+        """Return the syntax tree and the file name that a cell would have without the magic."""
+        # The empty line stands for the line of the magic, so that line numbers are right.
         text = "\n" + self.shell.transform_cell(cell)
         file = self.shell.compile.cache(text, self.shell.execution_count, raw_code="\n" + cell)
         return self.shell.transform_ast(self.shell.compile.ast_parse(text, filename=file)), file
 
     def _execute(self, tree: ast.Module, file: str) -> None:
-        """Run a cell in the notebook's namespace, and display what its last line comes to."""
+        """Run a cell in the notebook's namespace, and display the value of its last line."""
         names = self.shell.user_global_ns, self.shell.user_ns
         compiled: Any = self.shell.compile
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -82,12 +82,13 @@ class ProfileMagics(Magics):
                 display(value)
 
 
-def _out(line: str) -> str | None:
-    """Return the name that a first line has for the frame."""
+def _variable(line: str) -> str | None:
+    """Return the variable that the line of the magic names for the frame."""
     arguments = split(line.replace("=", " ", 1))
     if arguments and (arguments[0] != "--out" or len(arguments) != 2 or not arguments[1].isidentifier()):
         raise InvalidRequest(
-            f"%%mpi_profile {line}: allowed is --out and a name for a variable. Usage: %%mpi_profile [--out NAME]"
+            f"%%mpi_profile {line}: the arguments are not valid. Usage: %%mpi_profile [--out NAME], where NAME is a "
+            "name for a variable."
         )
     return arguments[1] if arguments else None
 
@@ -98,6 +99,6 @@ def load(shell: InteractiveShell) -> None:
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take ``%%mpi_profile`` away."""
+    """Remove ``%%mpi_profile``."""
     del shell.magics_manager.magics["cell"]["mpi_profile"]
     del shell.magics_manager.registry[ProfileMagics.__name__]

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SENT = ("rank", "peer", "kind", "bytes", "messages")
-"""Of ``sent``: totals that have changed."""
+"""Columns of ``sent``: totals that have changed."""
 OPERATION_TOTALS = ("rank", "operation", "calls", "bytes", "seconds")
-"""Of ``operations``: totals that have changed."""
+"""Columns of ``operations``: totals that have changed."""
 SIZED = ("rank", "kind", *range(SIZES))
-"""Of ``sizes``: totals that have changed."""
+"""Columns of ``sizes``: totals that have changed."""
 WHO = ("rank", "key", "number", "operation")
-"""Of ``who``: meetings, see `workbench.mpi.counters.Counters`."""
+"""Columns of ``who``: synchronizations, see `workbench.mpi.counters.Counters`."""
 WHEN = ("entered", "left")
-"""Of ``when``: the same meetings, in seconds since the epoch by the clock of the head."""
+"""Columns of ``when``: the same synchronizations, in seconds since the epoch by the clock of the head."""
 
 
 def pack_rows(rows: Iterable[Sequence[float]]) -> bytes:
@@ -30,5 +30,5 @@ def pack_rows(rows: Iterable[Sequence[float]]) -> bytes:
 
 
 def rows(packed: bytes, columns: tuple[Any, ...], dtype: Any = np.float64) -> NDArray[Any]:
-    """Return rows of numbers, shape (n, len(columns)), that were packed."""
+    """Return packed rows of numbers as an array of shape (n, len(columns))."""
     return np.frombuffer(packed, dtype).reshape(-1, len(columns))

@@ -21,26 +21,26 @@ from workbench.mpi.operation_names import OPERATIONS
 if TYPE_CHECKING:
     from workbench.mpi.context import RankContext
 
-# Seconds without a sample after which a rank counts as stuck: code that holds the interpreter, or a dead process.
+# Seconds without a sample after which a rank counts as stuck: its code holds the GIL, or the process is dead.
 _SILENT_AFTER_S = 3 * TICK
 _OPERATION_INDEX = {name: index for index, name in enumerate(OPERATIONS)}
 
 
 class NodeReporter:
-    """Sends the samples of all ranks of this node, if this rank is the first of them that is not stuck.
+    """Sends the samples of all ranks of this node, if this rank is the first rank that is not stuck.
 
     Parameters
     ----------
     context
-        The rank.
+        This rank.
     slots
-        Those of this node.
+        The shared slots of this node.
     start
         Name of this start of the world.
     send
         Sends a message to the head.
     offset
-        Returns the seconds that the head's clock is ahead of this node's; None: that is not known.
+        Returns the seconds by which the head's clock is ahead of this node's; None while they are unknown.
     """
 
     def __init__(
@@ -56,21 +56,21 @@ class NodeReporter:
         self._host = socket.gethostname()
         self._node: system.NodeUsage | None = None
         self._sent: dict[tuple[int, ...], Any] = {}
-        self._last_meeting: dict[int, float] = {}
+        self._last_synchronization: dict[int, float] = {}
         self._last_call_end: dict[int, float] = {}
         self._since = self._last_tick = time.monotonic()
-        self._outside_usage: dict[int, system.ProcessUsage] = {}
+        self._usage_of_silent: dict[int, system.ProcessUsage] = {}
 
     def tick(self) -> None:
         """Send the message of this node, if it is this rank's turn."""
         now = time.monotonic()
         samples = {rank: sample for rank in self._ranks if (sample := self._slots.read(rank)) is not None}
-        speaker = next((rank for rank, sample in samples.items() if now - sample.time < _SILENT_AFTER_S), None)
-        # While this thread stood still, another rank has sent the messages.
-        goes_on, self._last_tick = now - self._last_tick < _SILENT_AFTER_S, now
-        if speaker != self._context.rank or not goes_on:
-            # A rank that takes over has nothing to compare with, and sends all totals; what is over was sent.
-            self._node, self._sent, self._last_meeting, self._last_call_end, self._since = None, {}, {}, {}, now
+        sender = next((rank for rank, sample in samples.items() if now - sample.time < _SILENT_AFTER_S), None)
+        # If this thread was blocked, another rank has sent the messages meanwhile.
+        was_blocked, self._last_tick = now - self._last_tick >= _SILENT_AFTER_S, now
+        if sender != self._context.rank or was_blocked:
+            # A rank that takes over has no previous message: it sends all totals, and no events of the past.
+            self._node, self._sent, self._last_synchronization, self._last_call_end, self._since = None, {}, {}, {}, now
             return
         if self._node is None:
             self._node = system.NodeUsage()
@@ -78,19 +78,19 @@ class NodeReporter:
         try:
             self._send(self._message(now, samples, *self._node.sample()))
         except BaseException:
-            # The message did not leave: all totals are new again.
+            # The message was not sent, so all totals are new again.
             self._sent = {}
             raise
 
     def _message(self, now: float, samples: dict[int, RankSample], node: Any, cores: Any) -> dict[str, Any]:
         ahead = self._offset()
-        # what the head's clock shows when this node's monotonic clock shows 0
+        # The time of the head's clock when this node's monotonic clock was 0.
         zero = time.time() - now + (ahead or 0.0)
         silences = {rank: now - sample.time for rank, sample in samples.items() if now - sample.time > _SILENT_AFTER_S}
-        samples |= {rank: self._seen_from_outside(rank, samples[rank]) for rank in silences}
+        samples |= {rank: self._measure_silent(rank, samples[rank]) for rank in silences}
 
-        def new_rows(new: Callable[[int, RankSample], Iterable[Sequence[float]]]) -> bytes:
-            return pack_rows(row for rank, sample in samples.items() for row in new(rank, sample))
+        def new_rows(rows_of: Callable[[int, RankSample], Iterable[Sequence[float]]]) -> bytes:
+            return pack_rows(row for rank, sample in samples.items() for row in rows_of(rank, sample))
 
         return {
             "op": "workbench-metrics",
@@ -109,20 +109,19 @@ class NodeReporter:
             "operations": new_rows(self._new_operations),
             "sizes": new_rows(self._new_sizes),
             "ended": [row for rank, sample in samples.items() for row in self._new_ended(rank, sample, zero)],
-            **self._new_meetings({} if ahead is None else samples, zero),
+            **self._new_synchronizations({} if ahead is None else samples, zero),
         }
 
-    def _seen_from_outside(self, rank: int, sample: RankSample) -> RankSample:
-        """Return the sample of a rank that writes none, as far as another process can measure it."""
+    def _measure_silent(self, rank: int, sample: RankSample) -> RankSample:
+        """Return a sample of a rank that writes none, with the numbers that another process can measure."""
         try:
             usage = system.process_usage(psutil.Process(sample.pid))
-        except psutil.Error:
-            # The process is gone.
-            nothing = dict.fromkeys((*COUNTERS, *PARTS, "tasks"), 0.0)
-            return dataclasses.replace(sample, values={**sample.values, **nothing})
-        before = self._outside_usage.get(rank, usage)
-        self._outside_usage[rank] = usage
-        # It holds the interpreter, so it computes, or waits in C code that knows nothing of others.
+        except psutil.Error:  # the process has ended
+            zeros = dict.fromkeys((*COUNTERS, *PARTS, "tasks"), 0.0)
+            return dataclasses.replace(sample, values={**sample.values, **zeros})
+        before = self._usage_of_silent.get(rank, usage)
+        self._usage_of_silent[rank] = usage
+        # The rank holds the GIL: it computes, or waits in C code outside the counted operations.
         parts = {**dict.fromkeys(PARTS, 0.0), "busy": 1.0}
         return dataclasses.replace(sample, values={**sample.values, **usage.since(before), **parts})
 
@@ -143,7 +142,7 @@ class NodeReporter:
     def _new_operations(self, rank: int, sample: RankSample) -> Sequence[tuple[float, ...]]:
         sums: dict[int, tuple[float, ...]] = {}
         for name, counts in sample.operations.items():
-            number = _OPERATION_INDEX.get(name, 0)  # several are "other"
+            number = _OPERATION_INDEX.get(name, 0)  # 0 is "other", which sums several names
             sums[number] = tuple(map(sum, zip(counts, sums.get(number, (0, 0, 0.0)), strict=True)))
         return [(rank, number, *sums[number]) for number in sums if self._is_new((1, rank, number), sums[number])]
 
@@ -155,19 +154,19 @@ class NodeReporter:
         ]
 
     def _new_ended(self, rank: int, sample: RankSample, zero: float) -> Sequence[dict[str, Any]]:
-        known = self._last_call_end.get(rank, self._since)
-        new = [ended for ended in sample.ended if ended.end > known]
-        self._last_call_end[rank] = max([known, *(ended.end for ended in new)])
+        last_end = self._last_call_end.get(rank, self._since)
+        new = [call for call in sample.ended if call.end > last_end]
+        self._last_call_end[rank] = max([last_end, *(call.end for call in new)])
         return [dataclasses.asdict(call) | {"begin": call.begin + zero, "end": call.end + zero} for call in new]
 
-    def _new_meetings(self, samples: dict[int, RankSample], zero: float) -> dict[str, bytes]:
+    def _new_synchronizations(self, samples: dict[int, RankSample], zero: float) -> dict[str, bytes]:
         who: list[tuple[int, ...]] = []
         when: list[tuple[float, ...]] = []
         for rank, sample in samples.items():
-            known = self._last_meeting.get(rank, self._since)
-            for key, number, operation, entered, left in sample.meetings:
-                if left > known:
+            sent_until = self._last_synchronization.get(rank, self._since)
+            for key, number, operation, entered, left in sample.synchronizations:
+                if left > sent_until:
                     who.append((rank, key, number, _OPERATION_INDEX.get(operation, 0)))
                     when.append((entered + zero, left + zero))
-                    self._last_meeting[rank] = max(self._last_meeting.get(rank, known), left)
+                    self._last_synchronization[rank] = max(self._last_synchronization.get(rank, sent_until), left)
         return {"who": np.array(who, np.int64).tobytes(), "when": pack_rows(when)}

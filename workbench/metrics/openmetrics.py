@@ -1,4 +1,4 @@
-"""What was measured in the text format of OpenMetrics 1.0 (openmetrics.io), which Prometheus and others read."""
+"""Metrics in the text format of OpenMetrics 1.0 (openmetrics.io), which Prometheus and others read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def text(update: Update) -> str:
-    """Return how things stand: the last tick of ranks and nodes, and totals of traffic and operations.
+    """Return the last tick of ranks and nodes, and the totals of traffic and operations.
 
     Returns
     -------
     str
-        Lines as ``workbench_rank_cpu_percent{cluster="mpi",world="0",rank="3",host="n1"} 98.5``, and ``# EOF``.
+        Lines like ``workbench_rank_cpu_percent{cluster="mpi",world="0",rank="3",host="n1"} 98.5``, and ``# EOF``.
     """
     lines: list[str] = []
-    for family, kind, meaning, samples in _families(update):
-        lines += [f"# TYPE {family} {kind}", f"# HELP {family} {meaning}."]
+    for family, kind, description, samples in _families(update):
+        lines += [f"# TYPE {family} {kind}", f"# HELP {family} {description}."]
         suffix = "_total" if kind == "counter" else ""
         lines += [f"{family}{suffix}{{{labels}}} {value!r}" for labels, value in samples]
     return "\n".join([*lines, "# EOF", ""])
@@ -47,7 +47,7 @@ def _families(update: Update) -> Iterator[tuple[str, str, str, Iterable[tuple[st
         if len(values):
             for index, column in enumerate(columns):
                 family = "_".join(filter(None, ("workbench", scope, column.name, column.unit)))
-                yield family, "gauge", column.help, _known(labels, values[-1, :, index])
+                yield family, "gauge", column.help, _valid(labels, values[-1, :, index])
     between = places(update)
     pairs = [
         _labels(cluster=cluster, kind=kind, source=source, target=target)
@@ -56,15 +56,15 @@ def _families(update: Update) -> Iterator[tuple[str, str, str, Iterable[tuple[st
         for target in between
     ]
     for column, totals in zip(TRAFFIC_COLUMNS, (update.traffic.bytes, update.traffic.messages), strict=True):
-        yield f"workbench_traffic_{column.name}", "counter", column.help, _known(pairs, totals.ravel())
+        yield f"workbench_traffic_{column.name}", "counter", column.help, _valid(pairs, totals.ravel())
     operations = [_labels(cluster=cluster, operation=name) for name in OPERATIONS]
     used = update.operations[:, 0] > 0
     for index, column in enumerate(OPERATION_COLUMNS):
         samples = np.where(used, update.operations[:, index], np.nan)
-        yield f"workbench_operation_{column.name}", "counter", column.help, _known(operations, samples)
+        yield f"workbench_operation_{column.name}", "counter", column.help, _valid(operations, samples)
 
 
-def _known(
+def _valid(
     labels: Iterable[str], values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]
 ) -> list[tuple[str, float]]:
     return [(label, value) for label, value in zip(labels, values.tolist(), strict=True) if not math.isnan(value)]

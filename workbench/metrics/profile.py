@@ -1,4 +1,4 @@
-"""Profiles: what all ranks did in some time, as mpiP tells it of a program."""
+"""Profiles of all ranks over some time, like those of mpiP."""
 
 from __future__ import annotations
 
@@ -25,69 +25,72 @@ _PURPOSE = "a profile"
 
 
 class Profile:
-    """Measures what all ranks of a cluster do, from its begin to its end.
+    """Measures all ranks of a cluster from its begin to its end.
 
     Parameters
     ----------
     client
-        Of the cluster. Default: the current one.
+        Client of the cluster. Default: the current client.
 
     Notes
     -----
-    A ``with`` block begins and ends it, also where an error or Ctrl-C leaves the block. Several profiles may go on at
-    once, of several clients, too. Each rank forgets one that was not ended after a day.
+    A ``with`` block begins and ends the profile, also if an error or Ctrl-C leaves the block. Several profiles may run
+    at once, also those of several clients. Each rank drops a profile that has not ended after a day.
 
-    Until it ends, an operation of MPI takes about two microseconds more, to find out from where it was called. Calls on
-    all ranks that were going on when it began have no call sites. To end takes a good second, until all ranks have told
-    the head when they have met.
+    During a profile an MPI operation takes about 2 µs more, to find its call site. SPMD calls that were running when
+    the profile began have no call sites. The end takes a little more than a second, until all ranks have sent the head
+    their last synchronizations.
 
     Examples
     --------
-    >>> with Profile() as its:                             # doctest: +SKIP
+    >>> with Profile() as profile:                         # doctest: +SKIP
     ...     run_on_ranks(solve, X)
-    >>> print(its.frame)                                   # doctest: +SKIP
-    >>> its.frame.sites.head(1)                            # doctest: +SKIP
+    >>> print(profile.frame)                               # doctest: +SKIP
+    >>> profile.frame.sites.head(1)                        # doctest: +SKIP
     """
 
     def __init__(self, client: Client | None = None) -> None:
-        self._given = client
+        self._requested_client = client
         self._name = uuid.uuid4().hex
         self._begun: Mapping[str, str] = {}
         self._frame: ProfileFrame | None = None
 
     @property
     def frame(self) -> ProfileFrame:
-        """What was measured, once it has ended.
+        """The result of the profile.
 
         Raises
         ------
         InvalidRequest
-            If it has not.
+            If the profile has not ended.
         """
         if self._frame is None:
-            raise InvalidRequest("this profile has no frame: it has not ended, or could not be measured")
+            raise InvalidRequest(
+                "This profile has no frame, because it has not ended or has failed. Leave its with block, or begin "
+                "another profile."
+            )
         return self._frame
 
     def begin(self) -> Self:
-        """Begin on all ranks, ahead of the ``with`` block.
+        """Begin on all ranks, before the ``with`` block.
 
         Raises
         ------
         InvalidRequest
-            If there is no cluster, or its ranks count nothing (``workbench.metrics.enabled``).
+            If there is no cluster, or its metrics are off (``workbench.metrics.enabled``).
         CollectiveTimeout
             If a rank does not answer.
         HeadUnreachable
-            If the head does not.
+            If the head does not answer.
         """
-        self._client = current_client(self._given)
+        self._client = current_client(self._requested_client)
         try:
-            self._begun = _ask(self._client, profile_rank.begin, self._name)
-            self._met = _ask_head(self._client)
+            self._begun = _run(self._client, profile_rank.begin, self._name)
+            self._waited_before = _request_wait_times(self._client)
         except BaseException:
-            # Some may have begun, and would go on to look where each operation is called from.
+            # Ranks that have begun the profile would keep searching for call sites.
             with contextlib.suppress(Exception):
-                _ask(self._client, profile_rank.end, self._name)
+                _run(self._client, profile_rank.end, self._name)
             raise
         return self
 
@@ -95,10 +98,11 @@ class Profile:
         from workbench.metrics.profile_frame import ProfileFrame
 
         begun, self._begun = self._begun, {}
-        told = {address: its for address, its in _ask(self._client, profile_rank.end, self._name).items() if its}
-        missing = [f"rank {name}" for address, name in begun.items() if address not in told]
-        before, after = _told(self._met), _told(_ask_head(self._client))
-        self._frame = ProfileFrame(told.values(), missing, profile_rank.since(after, before))
+        replies = _run(self._client, profile_rank.end, self._name)
+        counts = {address: reply for address, reply in replies.items() if reply}
+        missing = [f"rank {name}" for address, name in begun.items() if address not in counts]
+        before, after = _waited_seconds(self._waited_before), _waited_seconds(_request_wait_times(self._client))
+        self._frame = ProfileFrame(counts.values(), missing, profile_rank.since(after, before))
 
     def __enter__(self) -> Self:
         return self if self._begun else self.begin()
@@ -106,50 +110,51 @@ class Profile:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         try:
             self._end()
-        except WorkbenchError as its:
+        except WorkbenchError as profile_error:
             if error is None:
                 raise
-            error.add_note(f"What it has taken was not measured: {its}")
+            error.add_note(f"The profile failed: {profile_error}")
 
 
 def since_start(client: Client) -> ProfileFrame:
-    """Return what all ranks did since they were started; raises what `Profile.begin` does."""
+    """Return the profile of all ranks since their start; raises what `Profile.begin` does."""
     from workbench.metrics.profile_frame import ProfileFrame
 
-    return ProfileFrame(_ask(client, profile_rank.since_start).values(), met=_told(_ask_head(client)))
+    counts = _run(client, profile_rank.since_start).values()
+    return ProfileFrame(counts, waited=_waited_seconds(_request_wait_times(client)))
 
 
-def _ask(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
-    """Return what a function returns on each rank that is there, by the address of its worker."""
+def _run(client: Client, function: Callable[..., Any], *args: Any) -> dict[str, Any]:
+    """Run a function on all ranks, and return its values by the address of the worker."""
     timeout = config.seconds("connect-timeout")
 
-    async def ask() -> dict[str, Any]:
+    async def run() -> dict[str, Any]:
         async with asyncio.timeout(timeout):
-            answers: dict[str, Any] = await client.run(function, *args, on_error="return")
-            return answers
+            replies: dict[str, Any] = await client.run(function, *args, on_error="return")
+            return replies
 
     try:
-        answers = client.sync(ask)
+        replies = client.sync(run)
     except TimeoutError as error:
         raise CollectiveTimeout(
-            f"a profile asks all ranks, and they did not all answer within {timeout:.0f} s: code that lets no other "
-            "thread run keeps a rank from it.",
-            hint=(Command("where"), " tells where ranks are in a call on all of them."),
+            f"A profile needs all ranks, and not all ranks answered within {timeout:.0f} s. A rank may be in C code "
+            "that holds the GIL.",
+            hint=(Command("where"), " shows the position of each rank in an SPMD call."),
         ) from error
     except OSError as error:
         raise ClientHead(client, _PURPOSE).unreachable(error) from error
-    for answer in answers.values():
-        # but for ranks that are just dying
-        if isinstance(answer, Exception) and not isinstance(answer, OSError):
-            raise answer
-    return {address: answer for address, answer in answers.items() if not isinstance(answer, Exception)}
+    for reply in replies.values():
+        # An OSError is that of a rank that is dying.
+        if isinstance(reply, Exception) and not isinstance(reply, OSError):
+            raise reply
+    return {address: reply for address, reply in replies.items() if not isinstance(reply, Exception)}
 
 
-def _ask_head(client: Client) -> Promise[Any]:
-    """Begin to ask how long ranks have waited for others until now: the head tells it when it has heard of it."""
+def _request_wait_times(client: Client) -> Promise[Any]:
+    """Request the wait times of all ranks until now; the head answers when it has received them."""
     head, timeout = ClientHead(client, _PURPOSE), config.seconds("connect-timeout")
     return head.submit("workbench_metrics_met", timeout, until=head.wait("workbench_time", timeout))
 
 
-def _told(answer: Promise[Any]) -> WaitedSeconds:
-    return {(world, rank, operation): seconds for world, rank, operation, *seconds in answer.result()}
+def _waited_seconds(reply: Promise[Any]) -> WaitedSeconds:
+    return {(world, rank, operation): seconds for world, rank, operation, *seconds in reply.result()}

@@ -1,4 +1,4 @@
-"""The result of a profile: a frame with a row for each rank that shows itself as a table like that of mpiP."""
+"""The result of a profile: a frame with a row for each rank, shown as a table like that of mpiP."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from workbench.mpi.operation_names import OPERATIONS, WAITS
 from workbench.text import count, rank_name
 
 WaitedSeconds = Mapping[tuple[int, int, str], Sequence[float]]
-"""By world, rank and operation: seconds waited for other ranks, and in the operation, in a sample of them."""
+"""By world, rank and operation: seconds spent waiting for other ranks, and in it, for a sample of the calls."""
 
-# Rows that are shown; the frames have all.
+# Rows that are shown; the frames hold all rows.
 _RANKS_SHOWN, _OPERATIONS_SHOWN, _SITES_SHOWN = 32, 10, 5
 
 _COLUMNS = (
@@ -49,34 +49,34 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 
 class ProfileFrame(pd.DataFrame):
-    """What ranks did in some time, a row for each.
+    """A profile, with a row for each rank.
 
-    Its columns are ``world``, ``rank``, ``host``, ``seconds`` (that were measured), ``compute`` (seconds in which code
-    of users ran, outside of MPI), ``mpi`` (seconds in MPI), ``mpi_percent`` (of ``seconds``), ``waiting`` (seconds in
-    MPI for which other ranks had not come yet), ``messages`` and ``bytes`` (sent by MPI), and ``top_operation``, in
-    which the rank was longest.
+    The columns are ``world``, ``rank``, ``host``, ``seconds`` (length of the profile), ``compute`` (seconds in user
+    code outside MPI), ``mpi`` (seconds in MPI), ``mpi_percent`` (of ``seconds``), ``waiting`` (seconds in MPI spent
+    waiting for other ranks), ``messages`` and ``bytes`` (sent over MPI), and ``top_operation`` (the operation with the
+    most seconds).
 
     Parameters
     ----------
     counts
-        Of each rank: as `workbench.metrics.profile_rank.end` returns it.
+        For each rank the value of `workbench.metrics.profile_rank.end`.
     missing
-        Names of the workers that were not there all the time.
-    met
-        How long ranks have waited in that time.
+        Names of the workers that were missing at the end of the profile.
+    waited
+        How long ranks have waited during the profile.
 
     Attributes
     ----------
     operations, sites : pandas.DataFrame
-        Of all ranks together, those with most seconds first: a row for each operation, and for each place in the code
-        of the user from which one was called. ``calls``, ``seconds``, ``percent`` (of the seconds in MPI), ``bytes``.
+        Sums over all ranks, sorted by seconds: a row for each operation, and for each call site in the user's code.
+        Columns ``calls``, ``seconds``, ``percent`` (of the seconds in MPI), ``bytes``.
     missing : list of str
-        As given.
+        The argument `missing`.
 
     Notes
     -----
-    It is shown, in text and in HTML, with the ranks, the ten operations and the five places that took longest. What is
-    made from it, as by ``sort_values``, is a plain frame.
+    Text and HTML show the ranks, and the ten operations and five call sites that took longest. Frames derived from a
+    profile, for example by ``sort_values``, are plain frames.
     """
 
     _metadata: ClassVar[list[str]] = ["operations", "sites", "missing"]
@@ -85,10 +85,11 @@ class ProfileFrame(pd.DataFrame):
         self,
         counts: Iterable[Mapping[str, Any]],
         missing: Sequence[str] = (),
-        met: WaitedSeconds = MappingProxyType({}),
+        waited: WaitedSeconds = MappingProxyType({}),
     ) -> None:
         ranks = sorted(counts, key=lambda entry: (entry["world"], entry["rank"]))
-        super().__init__([_row(entry, met) for entry in ranks], columns=_COLUMNS)  # type: ignore[call-arg]  # so say its stubs
+        # The stubs of pandas know no parameters of the constructor.
+        super().__init__([_row(entry, waited) for entry in ranks], columns=_COLUMNS)  # type: ignore[call-arg]
         self.operations = _ranking(["operation"], (entry["operations"] for entry in ranks))
         self.sites = _ranking(["operation", "place"], (entry["sites"] for entry in ranks))
         self.missing = list(missing)
@@ -97,23 +98,23 @@ class ProfileFrame(pd.DataFrame):
         return "\n\n".join([self._summary(), *(table.to_string(index=False) for table in self._tables())])
 
     def _repr_html_(self) -> str:
-        # the class of these tables has colours of the notebook's theme
+        # pandas' class for tables follows the theme of the notebook.
         with pd.option_context("display.max_colwidth", None):
             tables = [table.to_html(index=False, border=0) for table in self._tables()]
         return f"<div>{escape(self._summary())}</div>{''.join(tables)}"
 
     def _summary(self) -> str:
         seconds, share = self["seconds"].max() if len(self) else 0.0, _percent(self["mpi"].sum(), self["seconds"].sum())
-        words = [f"{count(len(self), 'rank')}, {seconds:.3f} s, {share:.1f} % of it in MPI"]
+        facts = [f"{count(len(self), 'rank')}, {seconds:.3f} s, {share:.1f} % in MPI"]
         if len(self) > _RANKS_SHOWN:
-            words.append(f"the {_RANKS_SHOWN} ranks that were longest in MPI")
+            facts.append(f"shown are the {_RANKS_SHOWN} ranks with the most time in MPI")
         if self.missing:
-            words.append(f"without {', '.join(self.missing)}, not there all the time")
-        return "; ".join(words)
+            facts.append(f"without {', '.join(self.missing)}, missing at the end of the profile")
+        return "; ".join(facts)
 
     def _tables(self) -> list[pd.DataFrame]:
         tables = [self._ranks(), self.operations.head(_OPERATIONS_SHOWN), self.sites.head(_SITES_SHOWN)]
-        return [_shown(table) for table in tables if len(table)]
+        return [_formatted(table) for table in tables if len(table)]
 
     def _ranks(self) -> pd.DataFrame:
         plain = pd.DataFrame(self)
@@ -126,7 +127,7 @@ class ProfileFrame(pd.DataFrame):
         return pd.DataFrame([*rows, {"rank": "all", "host": "", **total}])
 
 
-def _row(counts: Mapping[str, Any], met: WaitedSeconds) -> dict[str, Any]:
+def _row(counts: Mapping[str, Any], waited: WaitedSeconds) -> dict[str, Any]:
     operations = counts["operations"]
     _, nbytes, mpi = map(sum, zip((0, 0, 0.0), *operations.values(), strict=True))
     return {
@@ -134,30 +135,30 @@ def _row(counts: Mapping[str, Any], met: WaitedSeconds) -> dict[str, Any]:
         "compute": max(0.0, counts["busy"] - mpi),
         "mpi": mpi,
         "mpi_percent": _percent(mpi, counts["seconds"]),
-        "waiting": sum(_waiting(counts, name, seconds, met) for name, (_, _, seconds) in operations.items()),
+        "waiting": sum(_waiting(counts, name, seconds, waited) for name, (_, _, seconds) in operations.items()),
         "bytes": nbytes,
         "top_operation": max(operations, key=lambda name: operations[name][2], default=""),
     }
 
 
-def _waiting(counts: Mapping[str, Any], operation: str, seconds: float, met: WaitedSeconds) -> float:
-    """Return how long a rank has waited in an operation that took so long in all: its share is that of the sample."""
+def _waiting(counts: Mapping[str, Any], operation: str, seconds: float, waited: WaitedSeconds) -> float:
+    """Return how many of its seconds in an operation a rank has waited, by the fraction in the sample."""
     if operation in WAITS:
         return seconds
     key = operation if operation in OPERATIONS else "other"
-    waited, inside = met.get((counts["world"], counts["rank"], key), (0.0, 0.0))
-    return seconds * waited / inside if inside else 0.0
+    waiting, inside = waited.get((counts["world"], counts["rank"], key), (0.0, 0.0))
+    return seconds * waiting / inside if inside else 0.0
 
 
-def _ranking(keys: list[str], counted: Iterable[Mapping[Any, Sequence[float]]]) -> pd.DataFrame:
-    """Return the sums of all ranks by their keys, those with most seconds first."""
+def _ranking(keys: list[str], counts_of_ranks: Iterable[Mapping[Any, Sequence[float]]]) -> pd.DataFrame:
+    """Return the sums over all ranks by key, sorted by seconds."""
     totals: defaultdict[Any, list[float]] = defaultdict(lambda: [0, 0, 0.0])
-    for of_rank in counted:
-        for key, counts in of_rank.items():
-            totals[key] = [one + other for one, other in zip(totals[key], counts, strict=True)]
-    whole = sum(seconds for _, _, seconds in totals.values())
+    for rank_counts in counts_of_ranks:
+        for key, counts in rank_counts.items():
+            totals[key] = list(map(sum, zip(totals[key], counts, strict=True)))
+    all_seconds = sum(seconds for _, _, seconds in totals.values())
     rows = [
-        (*((key,) if isinstance(key, str) else key), calls, seconds, _percent(seconds, whole), nbytes)
+        (*((key,) if isinstance(key, str) else key), calls, seconds, _percent(seconds, all_seconds), nbytes)
         for key, (calls, nbytes, seconds) in sorted(totals.items(), key=lambda entry: entry[1][2], reverse=True)
     ]
     return pd.DataFrame(rows, columns=[*keys, "calls", "seconds", "percent", "bytes"])
@@ -167,8 +168,8 @@ def _percent(part: float, whole: float) -> float:
     return 100 * part / whole if whole else 0.0
 
 
-def _shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in words, with the names that its columns have for readers."""
+def _formatted(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table as text, with the titles of its columns."""
     return pd.DataFrame(
         {_TITLES.get(key, key): [_FORMATS.get(key, str)(value) for value in table[key]] for key in table.columns}
     )

@@ -1,4 +1,4 @@
-"""What a rank returns for a profile: what it has counted from its begin to its end, and from where MPI was called."""
+"""The part of a rank in a profile: its counts between begin and end, and the call sites of MPI operations."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
     from workbench.metrics.activity import Activity
 
-
-# Seconds after which a profile is forgotten: whoever has begun it may be gone.
+# The client that began a profile may have died; its ranks drop the profile after this time.
 _FORGET_AFTER_S = 24 * 3600.0
-# Between an operation of MPI and who calls it: what counts, the communicator, mpi4py, the blocks that these open. What
-# hands blocks to Heat is not: MPI is called there for a user's library.
+# Frames of these files stand between an MPI operation and its caller: counters, communicator, mpi4py, context managers.
+# The file that hands blocks to Heat is not among them, since it calls MPI for a library of the user.
 _HEAT = str(Path(__file__).parents[1] / "mpi" / "heat.py")
-_OURS = ("cells", "collective", "metrics", "mpi", "placement", "rank")
-_BETWEEN = (
-    *(f"{Path(__file__).parents[1] / package}/" for package in _OURS),
+_PACKAGES = ("cells", "collective", "metrics", "mpi", "placement", "rank")
+_PASSED_FILES = (
+    *(f"{Path(__file__).parents[1] / package}/" for package in _PACKAGES),
     "src/mpi4py/",
     str(contextlib.__file__),
     "<",
@@ -37,21 +36,16 @@ _BETWEEN = (
 
 
 def begin(profile: str, dask_worker: Worker) -> str:
-    """Begin a profile on this rank, and return the name of its worker; for `distributed.Client.run`.
+    """Begin the profile with this identity on the rank, and return the name of its worker.
 
-    Calls on all ranks and cells that begin from now on are counted by their places in the code of the user, too.
-
-    Parameters
-    ----------
-    profile
-        Tells it from others: several may go on at once.
+    MPI operations of SPMD calls and cells that begin from now on are counted by call site, too.
 
     Raises
     ------
     InvalidRequest
-        If this rank counts nothing, or the worker is no rank.
+        If the metrics of this rank are off, or the worker is no rank.
     """
-    activity = _counting(dask_worker)
+    activity = _activity(dask_worker)
     activity.meter.locate = locate
     activity.profiles[profile] = activity.counted()
     dask_worker.loop.call_later(_FORGET_AFTER_S, _end, activity, profile)
@@ -59,36 +53,36 @@ def begin(profile: str, dask_worker: Worker) -> str:
 
 
 def end(profile: str, dask_worker: Worker) -> dict[str, Any] | None:
-    """End a profile on this rank, and return what has been counted since its begin; None if it knows of none.
+    """End a profile on this rank, and return the counts since its begin; None if the rank has no such profile.
 
     Returns
     -------
     dict
-        ``name`` (of the worker), ``world``, ``rank``, ``host``, ``seconds``, ``busy`` (seconds), ``messages``, and as
-        of `RankTotals` ``operations`` and ``sites``.
+        ``name`` (of the worker), ``world``, ``rank``, ``host``, ``seconds``, ``busy`` (seconds), ``messages``, and
+        ``operations`` and ``sites`` as in `RankTotals`.
     """
-    activity = _counting(dask_worker)
+    activity = _activity(dask_worker)
     now, before = activity.counted(), _end(activity, profile)
-    return None if before is None else _told(dask_worker, now, before)
+    return None if before is None else _counts(dask_worker, now, before)
 
 
 def since_start(dask_worker: Worker) -> dict[str, Any]:
-    """Return what has been counted since this rank was started, as `end` does; but for profiles it has no sites."""
-    activity = _counting(dask_worker)
-    return _told(dask_worker, activity.counted(), RankTotals(activity.began)) | {"sites": {}}
+    """Return the counts since the start of this rank, as `end` does; without sites, which only profiles count."""
+    activity = _activity(dask_worker)
+    return _counts(dask_worker, activity.counted(), RankTotals(activity.began)) | {"sites": {}}
 
 
-def _counting(worker: Worker) -> Activity:
+def _activity(worker: Worker) -> Activity:
     activity: Activity | None = getattr(worker, "activity", None)
     if activity is None:
         raise InvalidRequest(
-            "a profile is of MPI ranks, and the client is of another cluster: pass one of an MPICluster, as its "
-            "get_client() returns it"
+            "A profile measures MPI ranks, and this client is connected to another kind of cluster. Pass a client of "
+            "an MPICluster, for example cluster.get_client()."
         )
     if not activity.enabled:
         raise InvalidRequest(
-            "the ranks of this cluster count nothing, for workbench.metrics.enabled is false: set it to true and start "
-            "another cluster"
+            "The ranks of this cluster count nothing, because workbench.metrics.enabled is false. Set it to true and "
+            "start another cluster."
         )
     return activity
 
@@ -100,7 +94,7 @@ def _end(activity: Activity, profile: str) -> RankTotals | None:
     return before
 
 
-def _told(worker: Worker, now: RankTotals, before: RankTotals) -> dict[str, Any]:
+def _counts(worker: Worker, now: RankTotals, before: RankTotals) -> dict[str, Any]:
     context = current()
     return {
         "name": str(worker.name),
@@ -116,48 +110,50 @@ def _told(worker: Worker, now: RankTotals, before: RankTotals) -> dict[str, Any]
 
 
 def since(now: Mapping[Any, Sequence[float]], before: Mapping[Any, Sequence[float]]) -> dict[Any, tuple[float, ...]]:
-    """Return what has been added to counts by their keys, without what has not changed."""
+    """Return the growth of counts by key, without keys whose counts have not changed."""
     added = {
-        key: tuple(max(0, one - other) for one, other in zip(counts, before.get(key, (0,) * len(counts)), strict=True))
+        key: tuple(
+            max(0, after - then) for after, then in zip(counts, before.get(key, (0,) * len(counts)), strict=True)
+        )
         for key, counts in now.items()
     }
     return {key: counts for key, counts in added.items() if any(counts)}
 
 
-# -- places ----------------------------------------------------------------------------------------------------
+# -- call sites ------------------------------------------------------------------------------------------------
 
-# Looked up for each operation of MPI: whose a file is, and how a line of a function in a file is called.
+# Caches, since `locate` runs for each MPI operation: the owner of each file, and the name of each line.
 _PASSED, _LIBRARY, _USER = range(3)
-_whose: dict[str, int] = {}
+_owners: dict[str, int] = {}
 _places: dict[tuple[str, str, int], str] = {}
 
 
 def locate() -> str:
-    """Return where an operation of MPI was called that is just ending on this thread.
+    """Return the call site of the MPI operation that is ending on this thread.
 
     Returns
     -------
     str
-        The innermost frame of the user's code, as ``"file.py:12"``; where there is none, that of a library.
+        The innermost frame of user code, like ``"file.py:12"``; without one, the innermost frame of a library.
     """
-    # not those of `Counters` and of what has called it
+    # The two innermost frames are those of `Counters` and of its caller.
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001  (documented)
-    caller: FrameType | None = None
+    library_frame: FrameType | None = None
     while frame is not None:
         file = frame.f_code.co_filename
-        whose = _whose.get(file)
-        if whose is None:
-            passed = _PASSED if file.startswith(_BETWEEN) and file != _HEAT else _LIBRARY
-            whose = _whose[file] = _USER if is_users(frame) else passed
-        if whose == _USER:
-            return _named(frame)
-        if caller is None and whose == _LIBRARY:
-            caller = frame
+        owner = _owners.get(file)
+        if owner is None:
+            passed_or_library = _PASSED if file.startswith(_PASSED_FILES) and file != _HEAT else _LIBRARY
+            owner = _owners[file] = _USER if is_users(frame) else passed_or_library
+        if owner == _USER:
+            return _place_name(frame)
+        if library_frame is None and owner == _LIBRARY:
+            library_frame = frame
         frame = frame.f_back
-    return _named(caller) if caller is not None else "?"
+    return _place_name(library_frame) if library_frame is not None else "?"
 
 
-def _named(frame: FrameType) -> str:
+def _place_name(frame: FrameType) -> str:
     key = frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno
     place = _places.get(key)
     if place is None:

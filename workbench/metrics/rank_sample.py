@@ -1,4 +1,4 @@
-"""What a rank writes to its shared slot at each tick."""
+"""The sample that a rank writes to its shared slot at each tick."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class FinishedCall:
     """A call or cell that has ended on this rank."""
 
     call: str
-    """Its identity."""
+    """Identity."""
     what: str
     begin: float
-    """Seconds of `time.monotonic`, as `end`."""
+    """Seconds of `time.monotonic`, like `end`."""
     end: float
     mpi: float
     """Seconds in MPI."""
     operations: float
     bytes: float
-    """Sent by MPI."""
+    """Bytes sent over MPI."""
 
 
 @dataclass(frozen=True)
 class RankSample:
-    """A rank in the last tick, and its totals. Times are seconds of `time.monotonic` of its node."""
+    """A rank in the last tick, and its totals; times are seconds of `time.monotonic` of its node."""
 
     time: float
     pid: int
@@ -39,25 +39,25 @@ class RankSample:
     sent: dict[int, dict[int, list[int]]] = field(default_factory=dict)
     """Bytes and messages so far, by kind (an index of `KINDS`) and by rank of the world."""
     sizes: tuple[list[int], ...] = ()
-    """Messages so far by size, of each of `KINDS`."""
+    """Messages so far by size, for each of `KINDS`."""
     operations: dict[str, list[float]] = field(default_factory=dict)
     """Calls, bytes and seconds so far."""
-    meetings: list[tuple[int, int, str, float, float]] = field(default_factory=list)
-    """As of `Counters.meetings`, of the last ticks."""
+    synchronizations: list[tuple[int, int, str, float, float]] = field(default_factory=list)
+    """`Counters.synchronizations` of the last ticks."""
     ended: list[FinishedCall] = field(default_factory=list)
-    """The last calls that have ended; each is in several samples."""
+    """The latest calls that have ended; each is in several samples."""
 
 
 @dataclass(frozen=True)
 class RankTotals:
-    """What a rank has counted so far."""
+    """The counts of a rank so far."""
 
     time: float
-    """When that was, in seconds of `time.monotonic`."""
+    """Time of the measurement, in seconds of `time.monotonic`."""
     busy: float = 0.0
-    """Seconds in which code of users ran."""
+    """Seconds in user code."""
     messages: int = 0
-    """Sent by MPI."""
+    """Messages sent over MPI."""
     operations: Mapping[str, list[float]] = field(default_factory=dict)
-    """By name: calls, bytes, seconds; those that are not over with the seconds until now."""
+    """By name: calls, bytes, and seconds, including those of the operation in progress."""
     sites: Sites = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What code on a rank tells while it runs: numbers of a training, for the dashboard's curves, and events by topic."""
+"""`workbench.report`: training values for the dashboard's curves, sent from ranks and notebooks as Dask events."""
 
 from __future__ import annotations
 
@@ -13,49 +13,50 @@ if TYPE_CHECKING:
 
 
 def report(step: float, *, name: str = "training", **values: float) -> None:
-    """Tell how far something has come: its numbers appear on the dashboard's page *Training*, a curve each.
+    """Log training values. Each value becomes a curve on the dashboard's page *Training*.
 
     Parameters
     ----------
     step
         Number of the iteration or epoch.
     name
-        What is trained: numbers of one name belong together.
+        Name of the training: values of one name belong together.
     **values
-        Numbers by name, as ``loss=0.3, accuracy=0.91``.
+        Numbers by name, for example ``loss=0.3, accuracy=0.91``.
 
     Raises
     ------
     InvalidRequest
-        If a value is no number, or its name has a meaning of its own, or there is nobody to tell: no client in a
-        notebook, no rank.
+        If a value is no number, if its name is reserved, or if there is no cluster: no rank, and no client in the
+        notebook.
 
     Notes
     -----
-    It may be called in the notebook, in tasks, in calls on all ranks and in cells, there by each rank that has
-    something to tell: each has curves of its own. It costs some 20 us, and a message: call it once an iteration, not in
-    an inner loop.
+    The function works in the notebook, in tasks, in SPMD calls and in cells. Each rank that calls it has its own
+    curves. One call costs about 20 µs and a message: call it once per iteration, not in an inner loop.
 
     Examples
     --------
     >>> for epoch in range(3):  # doctest: +SKIP
     ...     workbench.report(epoch, loss=train())
     """
-    if taken := RESERVED & values.keys():
-        raise InvalidRequest(f"report({min(taken)}=...): the name has a meaning of its own; take another one")
+    if reserved := RESERVED & values.keys():
+        raise InvalidRequest(
+            f"report({min(reserved)}=...): {min(reserved)!r} is a reserved name. Choose another keyword."
+        )
     for key, value in {"step": step, **values}.items():
         if not is_number(value):
-            raise InvalidRequest(f"report() takes numbers, and {key} is {value!r}: give it as float({key})")
+            raise InvalidRequest(f"report() takes numbers, and {key} is {value!r}. Pass float({key}).")
     try:
         record = {"step": float(step), **{key: float(value) for key, value in values.items()}}
     except OverflowError as error:
-        raise InvalidRequest(f"report() takes numbers that a float can hold, and one is larger: {error}") from error
+        raise InvalidRequest(f"report() takes numbers in the range of a float, and one is larger: {error}.") from error
     from workbench.mpi import context
 
     if context.is_rank():
-        place = context.current()
-        who = f"{name}, rank {place.rank}"
-        tell(TOPIC, {"fit": f"{who} of {place.world}", "name": who, "records": [record]})
+        rank_context = context.current()
+        curve = f"{name}, rank {rank_context.rank}"
+        tell(TOPIC, {"fit": f"{curve} of {rank_context.world}", "name": curve, "records": [record]})
         return
     from distributed import get_client
 
@@ -63,30 +64,22 @@ def report(step: float, *, name: str = "training", **values: float) -> None:
         client = get_client()
     except ValueError as error:
         raise InvalidRequest(
-            "report() found no cluster to tell.",
+            "report() found no cluster.",
             hint=("Call it after ", Command("start"), ", or with a Client of the cluster."),
         ) from error
     client.log_event(TOPIC, {"fit": name, "name": name, "records": [record]})
 
 
-# At most one: that of this process.
+# The worker of this process, if the process has one.
 _workers: list[Worker] = []
 
 
 def carry(worker: Worker) -> None:
-    """Have events of this process go by this worker."""
+    """Send the events of this process over this worker."""
     _workers[:] = [worker]
 
 
 def tell(topic: str, message: Any) -> None:
-    """Tell something to the clients that have subscribed to a topic; from any thread of a rank.
-
-    Parameters
-    ----------
-    topic
-        What they have called `distributed.Client.subscribe_topic` with.
-    message
-        Numbers, text, lists and dicts of these.
-    """
+    """Log a Dask event of numbers, text, lists and dicts, from any thread of a rank."""
     for worker in _workers:
         worker.log_event(topic, message)

@@ -1,9 +1,10 @@
-"""The thread that samples this rank twice a second, also while the rank is in MPI or in a long task."""
+"""The thread that samples this rank twice per second, also while the rank is in MPI or in a long task."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -34,64 +35,51 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("workbench.metrics")
 
-# Ticks for which meetings stay in the slot: the reader may miss one.
-_MEETING_TICKS_KEPT = 4
-# Letters of a name that are sent.
+# Ticks for which synchronizations stay in the slot, because the reader may miss a tick.
+_SYNCHRONIZATION_TICKS_KEPT = 4
 _NAME_LENGTH = 100
-# Seconds for all ranks of the node to write.
+# Seconds between the tick and the message: time for all ranks of the node to write their samples.
 _WRITE_TIME_S = 0.05
 
 
 class RankSampler:
-    """Samples this rank twice a second, writes the sample to a shared slot, and lets the reporter send them all.
-
-    Parameters
-    ----------
-    context
-        The rank.
-    slots
-        Those of this node.
-    activity
-        What is counted here, and runs.
-    report
-        Sends the message of the node to the head; called in this thread.
-    """
+    """Writes a sample of this rank to its shared slot twice per second, and runs the reporter of the node."""
 
     def __init__(
         self,
         context: RankContext,
         slots: SharedSlots,
         activity: Activity,
-        report: NodeReporter,
+        reporter: NodeReporter,
     ) -> None:
-        self._context, self._slots, self._activity, self._report = context, slots, activity, report
+        self._context, self._slots, self._activity, self._reporter = context, slots, activity, reporter
         self._process = psutil.Process()
         self._before = system.process_usage(self._process)
         self._counted = (activity.busy.seconds, 0.0, 0.0)
         self._idle = time.monotonic()
-        self._meetings: deque[list[Any]] = deque(maxlen=_MEETING_TICKS_KEPT)
+        self._synchronizations: deque[list[Any]] = deque(maxlen=_SYNCHRONIZATION_TICKS_KEPT)
         self._ended, self._has_logged = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the last sample stays in the slot."""
+        """Stop the thread; the last sample stays in the slot."""
         self._ended.set()
 
     def _run(self) -> None:
-        # All ranks sample at the same moments, so that the samples fit together.
+        # All ranks sample at the same times, so that their samples are comparable.
         while not self._ended.wait(TICK - time.time() % TICK):
             if not self._activity.enabled:
                 continue
             try:
                 self._slots.write(self._context.rank, self._sample())
                 if not self._ended.wait(_WRITE_TIME_S):
-                    self._report.tick()
+                    self._reporter.tick()
             except Exception:
-                # No file left, or no memory: the next tick may succeed, and the rank works without metrics.
+                # For example no free file or memory: the next tick may succeed, and the rank works without metrics.
                 if not self._has_logged:
                     logger.exception("metrics could not be sent; this is logged once")
                 self._has_logged = True
@@ -103,14 +91,14 @@ class RankSampler:
         passed = max(now.time - before.time, 1e-3)
         activity = self._activity
         counters, doing, tasks = activity.meter.snapshot(), activity.now, dict(activity.busy.tasks)
-        self._meetings.append(counters.meetings)
-        what, operation, since = _current_activity(doing, tasks) or ("", None, self._idle)
-        if what:
+        self._synchronizations.append(counters.synchronizations)
+        name, operation, since = _current_activity(doing, tasks) or ("", None, self._idle)
+        if name:
             self._idle = now.time
         busy, waits, closed = activity.busy.seconds, *_in_mpi(counters)
         counted, self._counted = self._counted, (busy, waits, closed)
         stuck = min(now.time - since, passed) if operation else 0.0
-        # Of an operation that has ended, its time before this tick was sent as `stuck` then.
+        # The seconds that a finished operation spent before this tick were sent as `stuck` then.
         ended = max(0.0, min(waits - counted[1], passed - stuck)), max(0.0, min(closed - counted[2], passed - stuck))
         return RankSample(
             time=now.time,
@@ -123,7 +111,7 @@ class RankSampler:
                 "waits": ended[0] / passed,
                 "closed": ended[1] / passed,
             },
-            what=what[:_NAME_LENGTH],
+            what=name[:_NAME_LENGTH],
             operation=operation,
             since=since,
             sent={
@@ -133,11 +121,11 @@ class RankSampler:
             sizes=(comm.sizes(), counters.sizes),
             operations=dict(counters.operations),
             ended=list(activity.ended),
-            meetings=[meeting for tick_meetings in self._meetings for meeting in tick_meetings],
+            synchronizations=list(itertools.chain.from_iterable(self._synchronizations)),
         )
 
     def _by_place(self, sent: Mapping[int, list[int]]) -> dict[int, list[int]]:
-        """Return counts by rank as those by what the matrix is of: above some ranks, the first rank of each node."""
+        """Return counts by rank as counts by place: with more than `BY_NODE` ranks, by the first rank of each node."""
         if self._context.size <= BY_NODE:
             return dict(sent)
         sums: dict[int, list[int]] = {}
@@ -152,21 +140,21 @@ class RankSampler:
 def sample_rank(
     worker: Worker, context: RankContext, cluster: str, start: str, activity: Activity, *, head_is_here: bool
 ) -> Iterator[None]:
-    """Send samples of this rank to the head, to the end of the block. For the event loop of its worker.
+    """Send samples of this rank to the head until the end of the block; for the event loop of its worker.
 
     Parameters
     ----------
     cluster
         Identity of the cluster.
     start
-        Name of this start of the world: samples of an earlier start are not of this one.
+        Name of this start of the world, by which the head ignores samples of an earlier start.
     head_is_here
-        Whether the head runs on this node, and so by the same clock.
+        Whether the head runs on this node, by the same clock.
     """
     try:
         slots = SharedSlots(node_dirs.shared_memory(cluster) / f"world-{context.world}" / f"metrics-{start[:8]}")
     except OSError:
-        logger.exception("there are no metrics of this rank")
+        logger.exception("this rank has no metrics")
         yield
         return
     clock, clock_task = HeadClock(worker, is_local=head_is_here), None
@@ -174,7 +162,7 @@ def sample_rank(
         clock_task = asyncio.ensure_future(clock.watch())
 
     def send(message: dict[str, Any]) -> None:
-        # Its head may be gone: then this process is about to end, too.
+        # If the head has died, this process is about to end, too.
         with contextlib.suppress(OSError):
             worker.batched_stream.send(message)
 
@@ -193,11 +181,11 @@ def sample_rank(
 
 
 def _current_activity(doing: Doing | None, tasks: Mapping[Any, float]) -> tuple[str, str | None, float] | None:
-    """Return what the rank runs, the MPI operation that is in progress, and since when; None if the rank is idle."""
+    """Return the name of the running call or task, the MPI operation in progress, and its begin; None if idle."""
     if doing is not None:
-        what, watch, started = doing
-        operation, since = watch.operation, watch.since
-        return what, operation, max(since, started)
+        name, state, started = doing
+        operation, since = state.operation, state.since
+        return name, operation, max(since, started)
     if tasks:
         key, since = next(iter(tasks.items()))
         return f"task {key_split(key)}", None, since
@@ -205,7 +193,7 @@ def _current_activity(doing: Doing | None, tasks: Mapping[Any, float]) -> tuple[
 
 
 def _in_mpi(counters: Counters) -> tuple[float, float]:
-    """Return the seconds in operations that only wait, and those in others."""
+    """Return the seconds in operations that only wait, and the seconds in other operations."""
     waits = others = 0.0
     for name, (_, _, seconds) in counters.operations.items():
         if name in WAITS:
@@ -216,12 +204,12 @@ def _in_mpi(counters: Counters) -> tuple[float, float]:
 
 
 def by_transport() -> dict[int, list[int]]:
-    """Return bytes and messages that Dask's transport has sent, by rank."""
+    """Return the bytes and messages that Dask's transport has sent, by rank."""
     sent: dict[int, list[int]] = {}
     for row in comm.traffic():
         if isinstance(row["peer"], int):
             counts = sent.setdefault(row["peer"], [0, 0])
             counts[0] += row["sent_bytes"]
-            # frames by MPI belong to a message whose header goes by the socket
+            # Frames sent over MPI belong to a message whose header was counted on the socket.
             counts[1] += row["sent_messages"] if row["way"] == "socket" else 0
     return sent

@@ -1,4 +1,4 @@
-"""What is measured: the table of all numbers, from which whatever carries or shows a number derives."""
+"""The table of all metrics, from which messages, arrays, frames, OpenMetrics and the dashboard derive."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ TICK = 0.5
 """Seconds between two samples."""
 
 KEPT = 600.0
-"""Seconds of samples that are kept, so that one can look back."""
+"""Seconds of samples that the head keeps."""
 
 BY_NODE = 64
-"""Ranks of a world above which traffic is told between nodes, not between ranks."""
+"""In worlds with more ranks than this, traffic is counted between nodes, not between ranks."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Column:
     Attributes
     ----------
     name : str
-        Of the column in tables, and in the name of its OpenMetrics family.
+        Name of the column in tables, and part of the name of its OpenMetrics family.
     unit : str
-        The end of the name of its OpenMetrics family; nothing for a plain number.
+        End of the name of its OpenMetrics family; empty for a plain number.
     help : str
-        What the number is.
+        Description.
     source : {"gauge", "counter", "head"}
-        ``gauge``: sampled as it is. ``counter``: sampled as a total, of which the growth per second is the number.
-        ``head``: the head computes it from what it has received.
+        ``gauge``: sampled directly. ``counter``: sampled as a total; the number is its growth per second.
+        ``head``: computed by the head.
     """
 
     name: str
@@ -52,10 +52,11 @@ RANK_COLUMNS = (
     Column("sent", "bytes_per_second", "Bytes sent to other ranks by Dask's transport and by MPI", "head"),
     Column("received", "bytes_per_second", "Bytes received from other ranks by Dask's transport and by MPI", "head"),
 )
-"""All numbers of a rank: the message of a node, the arrays of the head, tables, OpenMetrics and the dashboard follow.
+"""All numbers of a rank.
 
-``compute``, ``mpi``, ``waiting`` and ``idle`` come to 1. `workbench.metrics.system.process_usage` measures the numbers
-of a process, `workbench.metrics.sampler` the others, and `workbench.metrics.world_state` computes those of the head.
+The sum of ``compute``, ``mpi``, ``waiting`` and ``idle`` is 1. `workbench.metrics.system.process_usage` measures the
+numbers of a process, `workbench.metrics.sampler` the others, and `workbench.metrics.world_state` computes those of the
+head.
 """
 
 NODE_COLUMNS = (
@@ -78,17 +79,17 @@ COUNTERS = frozenset(column.name for column in RANK_COLUMNS if column.source == 
 """Numbers of a rank that are sampled as totals."""
 
 PARTS = ("busy", "stuck", "waits", "closed")
-"""Parts of the tick that a rank samples, from which the head computes ``compute``, ``mpi``, ``waiting`` and ``idle``.
+"""Fractions of the tick, from which the head computes ``compute``, ``mpi``, ``waiting`` and ``idle``.
 
-``busy``: in code of users; ``stuck``: in the MPI operation that goes on; ``waits``: in operations that only wait, and
-have ended; ``closed``: in other operations that have ended.
+``busy``: in code of users; ``stuck``: in the MPI operation in progress; ``waits``: in finished operations that only
+wait; ``closed``: in other finished operations.
 """
 
 SAMPLED = (*(column.name for column in RANK_COLUMNS if column.source != "head"), *PARTS)
-"""What a rank samples, in the order of the message of its node."""
+"""Numbers that a rank samples, in the order of the message of its node."""
 
 KINDS = ("dask", "mpi")
-"""Who sends: Dask's transport between ranks, or calls on all ranks and cells by their communicator."""
+"""Senders of traffic: Dask's transport between ranks, or the communicators of SPMD calls and cells."""
 
 OPERATION_COLUMNS = (
     Column("calls", "", "Calls of an MPI operation since the start"),

@@ -9,30 +9,24 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-# Bytes of a slot.
 _SLOT_BYTES = 64 * 1024
-# At the begin of a slot: the number of bytes of the sample, and their checksum.
+# A slot begins with the length of the sample and its checksum.
 _HEADER = struct.Struct("<QI")
 
 
 class SharedSlots:
-    """A file in memory with a slot for each rank of a world, which the ranks of one node share.
-
-    Parameters
-    ----------
-    path
-        The file, in memory of this node; the first rank makes it.
+    """A file in shared memory with a slot for each rank of a world; the first rank of the node creates the file.
 
     Raises
     ------
     OSError
-        If the file cannot be made; from `write` also if the memory is full.
+        If the file cannot be created; from `write` also if the memory is full.
 
     Notes
     -----
-    A rank writes its own slot only. A reader of a slot that is being written finds that the checksum does not fit, and
-    treats the slot as empty: no rank waits for another, and a rank that is killed while it writes blocks none.
-    The file is not mapped: to touch a page of a mapping for which there is no memory would kill the process.
+    A rank writes only its own slot. While a slot is being written its checksum does not match, and a reader treats the
+    slot as empty: no rank waits for another, and a rank that is killed while it writes blocks no reader.
+    The file is not mapped: access to a mapped page would kill the process when the memory is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +45,7 @@ class SharedSlots:
             return None
         length, checksum = _HEADER.unpack_from(slot)
         text = slot[_HEADER.size : _HEADER.size + length]
-        # of this user's own ranks: nobody else can open the file
+        # Only processes of this user can open the file, so the pickle is trusted.
         return pickle.loads(text) if length and zlib.crc32(text) == checksum else None  # noqa: S301
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the head keeps of all samples: the last ten minutes of every rank, and totals; in bounded memory."""
+"""The metrics that the head keeps: the last ten minutes of every rank, and totals; in bounded memory."""
 
 from __future__ import annotations
 
@@ -38,120 +38,110 @@ class _Frame:
 
 
 class Store:
-    """Collects the messages of nodes, and returns what is new to each client that asks.
+    """Collects the messages of nodes, and returns all that is new to each client; for one thread.
 
     Parameters
     ----------
     state
-        Returns what `Update.state` has.
+        Returns the mapping `Update.state`.
     clock
-        Seconds since the epoch.
-
-    Notes
-    -----
-    For one thread. `tick` is to be called every `TICK` seconds.
+        Returns seconds since the epoch.
     """
 
     def __init__(self, state: Callable[[], Mapping[str, Any]] = dict, clock: Callable[[], float] = time.time) -> None:
         self._state, self._clock = state, clock
         self._worlds: dict[int, WorldState] = {}
-        # Of each host: cores, and the time and the numbers of its last message.
+        # By host: the number of cores, and the time and the numbers of the last message.
         self._number_of_cores: dict[str, int] = {}
         self._nodes: dict[str, tuple[float, NDArray[np.float32], NDArray[np.uint8]]] = {}
         self._layouts = itertools.count(1)
-        self._last, self._time = 0, clock()
+        self._seq, self._time = 0, clock()
         self._frames: deque[_Frame] = deque(maxlen=_TICKS_KEPT)
         self._fits, self.calls = Fits(), CallCosts()
         self._changed = True
-        self._arrange()
+        self._new_layout()
 
-    # -- what comes in -----------------------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------------------
 
     def joined(self, world: int, rank: int, facts: Mapping[str, Any]) -> None:
-        """Note a rank that is there.
-
-        Parameters
-        ----------
-        facts
-            ``size`` of its world, ``start`` of it, ``host``, and the ``cores`` of that.
-        """
-        known = self._worlds.get(world)
-        if known is None or known.start != facts["start"]:
-            # What was counted before belongs to processes that are gone.
-            known = self._worlds[world] = WorldState(facts["size"], facts["start"], by_node=facts["size"] > BY_NODE)
-        known.nodes[rank] = facts["host"]
-        known.lost.pop(rank, None)
+        """Add a rank, with the ``size`` and ``start`` of its world, its ``host``, and the ``cores`` of the host."""
+        state = self._worlds.get(world)
+        if state is None or state.start != facts["start"]:
+            # The counts of an earlier start belong to processes that have ended.
+            state = self._worlds[world] = WorldState(facts["size"], facts["start"], by_node=facts["size"] > BY_NODE)
+        state.nodes[rank] = facts["host"]
+        state.lost.pop(rank, None)
         self._number_of_cores[facts["host"]] = facts["cores"]
         self._changed = True
 
     def left(self, world: int, rank: int) -> None:
-        """Note that a rank is gone: it stays among the columns until its world starts again."""
+        """Mark a rank as lost: its columns stay until its world starts again."""
         if world in self._worlds:
             self._worlds[world].lost[rank] = self._clock()
 
     def keep(self, worlds: Collection[int]) -> None:
-        """Forget all other worlds: they are gone for good."""
+        """Drop all other worlds, which have been removed."""
         for index in self._worlds.keys() - set(worlds):
             del self._worlds[index]
             self._changed = True
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Take the message of a node, as `workbench.metrics.node_reporter` makes it."""
+        """Store a message of `workbench.metrics.node_reporter`."""
         world, now = self._worlds.get(message["world"]), self._clock()
         if world is not None and world.start == message["start"]:
             world.take(message, now)
             node = np.frombuffer(message["node"], np.float32), np.frombuffer(message["cores"], np.uint8)
             if len(node[0]) != len(NODE):
-                raise ValueError(f"a node has {len(NODE)} numbers, and {len(node[0])} were sent by {message['host']}")
+                raise ValueError(f"a node has {len(NODE)} numbers, and {message['host']} has sent {len(node[0])}")
             self._nodes[message["host"]] = now, *node
-            for ended in message["ended"]:
-                self.calls.ended(self._last + 1, message["world"], ended)
+            for call in message["ended"]:
+                self.calls.ended(self._seq + 1, message["world"], call)
 
     def got_on(self, world: int, ranks: Collection[int]) -> float:
-        """Return when one of some ranks has last entered or left an operation; 0 where nothing is known of it."""
+        """Return when one of these ranks last entered or left an operation; 0 if that is unknown."""
         state = self._worlds.get(world)
         return 0.0 if state is None else max((state.now[rank].since for rank in ranks), default=0.0)
 
     def report(self, record: Mapping[str, Any]) -> None:
-        """Take a record of a fit or of `workbench.report`, see `Update.fits`."""
-        self._fits.add(self._last + 1, record)
+        """Store a record of a fit or of `workbench.report`, see `Update.fits`."""
+        self._fits.add(self._seq + 1, record)
 
     # -- ticks -------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Add how things stand to what is kept."""
+        """Store the current samples as the next frame; call this every `TICK` seconds."""
         now = self._clock()
         passed, self._time = max(now - self._time, 1e-3), now
         if self._changed:
-            self._arrange()
-        self._last += 1
+            self._new_layout()
+        self._seq += 1
         samples = [world.sample(now, passed, _VALID_S)[world.known_ranks] for _, world in sorted(self._worlds.items())]
         rank = np.concatenate([np.empty((0, len(RANK)), np.float32), *samples])
-        self._frames.append(_Frame(self._last, now, rank, *self._of_nodes(now)))
+        self._frames.append(_Frame(self._seq, now, rank, *self._node_samples(now)))
         self._traffic_history.add(now, self._traffic())
-        self._now = self._doing()
+        self._now = self._activities()
 
-    def _of_nodes(self, now: float) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    def _node_samples(self, now: float) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         layout = self.layout
         node = np.full((len(layout.nodes), len(NODE)), np.nan, np.float32)
         cores = [np.zeros(number, np.uint8) for number in layout.cores]
         for index, host in enumerate(layout.nodes):
-            when, values, percent = self._nodes.get(host, (-np.inf, node[index], cores[index]))
-            if now - when <= _VALID_S:
+            received_at, values, percent = self._nodes.get(host, (-np.inf, node[index], cores[index]))
+            if now - received_at <= _VALID_S:
                 node[index] = values
                 if len(percent) == len(cores[index]):
                     cores[index] = percent
         return node, np.concatenate([np.empty(0, np.uint8), *cores])
 
-    def _doing(self) -> tuple[RankActivity, ...]:
+    def _activities(self) -> tuple[RankActivity, ...]:
         return tuple(
             RankActivity(LOST, None, world.lost[rank]) if rank in world.lost else world.now[rank]
             for _, world in sorted(self._worlds.items())
             for rank in world.known_ranks
         )
 
-    def _arrange(self) -> None:
-        """Begin anew with the ranks and nodes that there are now."""
+    def _new_layout(self) -> None:
+        """Restart the history with the current ranks and nodes."""
         self._changed = False
         hosts = list(dict.fromkeys(host for _, world in sorted(self._worlds.items()) for host in world.nodes if host))
         places = tuple(
@@ -165,7 +155,7 @@ class Store:
         self.layout = Layout(next(self._layouts), places, tuple(hosts), cores)
         self._frames.clear()
         self._by_node: bool = len(places) > BY_NODE or any(world.by_node for world in self._worlds.values())
-        self._now = self._doing()
+        self._now = self._activities()
         self._traffic_history: TrafficHistory = TrafficHistory(len(hosts) if self._by_node else len(places))
 
     def _traffic(self) -> Traffic:
@@ -174,31 +164,31 @@ class Store:
         totals = np.zeros((2, len(KINDS), places, places))
         begin = 0
         for _, world in sorted(self._worlds.items()):
-            there = world.known_ranks
+            known = world.known_ranks
             if not self._by_node:
-                end = begin + len(there)
-                totals[:, :, begin:end, begin:end] = world.sent[:, :, there][:, :, :, there]
+                end = begin + len(known)
+                totals[:, :, begin:end, begin:end] = world.sent[:, :, known][:, :, :, known]
                 begin = end
                 continue
-            nodes = np.array([layout.nodes.index(world.nodes[rank]) for rank in there], np.intp)
+            nodes = np.array([layout.nodes.index(world.nodes[rank]) for rank in known], np.intp)
             by_node = np.argsort(nodes, kind="stable")
-            ranks, (places_here, firsts) = np.array(there)[by_node], np.unique(nodes[by_node], return_index=True)
+            ranks, (world_nodes, firsts) = np.array(known)[by_node], np.unique(nodes[by_node], return_index=True)
             if world.by_node:
-                # what goes to a node is counted as sent to its first rank
+                # Traffic to a node is counted as traffic to its first rank.
                 sent = world.sent[:, :, ranks[:, None], ranks[firsts]]
             else:
                 sent = np.add.reduceat(world.sent[:, :, ranks[:, None], ranks], firsts, axis=3)
-            totals[:, :, places_here[:, None], places_here] += np.add.reduceat(sent, firsts, axis=2)
+            totals[:, :, world_nodes[:, None], world_nodes] += np.add.reduceat(sent, firsts, axis=2)
         return Traffic(*totals)
 
-    # -- what goes out -----------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------------------
 
     def update(self, since: int = 0) -> Update:
-        """Return what is new since the update with this `Update.seq`; 0: everything that is kept."""
+        """Return all that is new since the update with this `Update.seq`; 0: all that the store keeps."""
         frames = [frame for frame in self._frames if frame.seq > since]
         layout, worlds = self.layout, self._worlds.values()
         return Update(
-            seq=self._last,
+            seq=self._seq,
             layout=layout,
             times=np.array([frame.time for frame in frames], np.float64),
             rank=_stacked([frame.rank for frame in frames], len(layout.ranks), len(RANK)),
@@ -210,26 +200,20 @@ class Store:
             recent=self._traffic_history.recent,
             operations=sum((world.operations for world in worlds), np.zeros((len(OPERATIONS), len(OPERATION)))),
             sizes=sum((world.sizes for world in worlds), np.zeros((len(KINDS), SIZES))),
-            fits=self._fits.since(since, self._last),
-            calls=self.calls.since(since, self._last),
+            fits=self._fits.since(since, self._seq),
+            calls=self.calls.since(since, self._seq),
             state=self._state(),
         )
 
     def pulse(self) -> dict[str, float]:
-        """Return of the last tick ``cpu``, percent of a core, mean of the ranks, and ``memory``, bytes of all; or 0."""
+        """Return the last tick's ``cpu`` (mean of the ranks, percent of a core) and ``memory`` (sum, bytes), or 0."""
         last = self._frames[-1].rank if self._frames else np.empty((0, len(RANK)), np.float32)
         cpu, memory = (last[:, RANK.index(name)].astype(np.float64) for name in ("cpu", "memory"))
         mean = float(np.nanmean(cpu)) if np.isfinite(cpu).any() else 0.0
         return {"cpu": mean, "memory": float(np.nansum(memory))}
 
     def wait_times(self, until: float) -> list[tuple[int, int, str, float, float]]:
-        """Return how long ranks have waited for others in the meetings so far, see `WorldState.wait_times`.
-
-        Returns
-        -------
-        list of tuple
-            World, rank, operation, and seconds: waited, and in the operation.
-        """
+        """Return world, rank, operation, seconds waited and seconds in the operation, see `WorldState.wait_times`."""
         return [
             (index, int(rank), OPERATIONS[number], *seconds[rank, number].tolist())
             for index, seconds in ((index, world.wait_times(until)) for index, world in self._worlds.items())
@@ -237,7 +221,7 @@ class Store:
         ]
 
     def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """As `TrafficHistory.pair`; nothing for places that there are no more."""
+        """Return `TrafficHistory.pair`; empty for places that no longer exist."""
         if not all(0 <= place < len(self._traffic_history.total.bytes[0]) for place in (source, target)):
             return np.empty(0), np.empty((0, len(KINDS)), np.float32)
         return self._traffic_history.pair(source, target)

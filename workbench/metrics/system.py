@@ -1,4 +1,4 @@
-"""What the operating system counts for a process and for a node: CPU, memory, files, network."""
+"""Counters of the operating system for a process and for a node: CPU, memory, files, network."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """What a process has used so far, and has now."""
+    """The resource usage of a process."""
 
     time: float
-    """When this was measured, in seconds of `time.monotonic`."""
+    """Time of the measurement, in seconds of `time.monotonic`."""
     values: Mapping[str, float]
-    """By the names of `RANK`, totals so far of `COUNTERS`; 0 where the system has no number."""
+    """By the names of `RANK`, with totals so far for `COUNTERS`; 0 where the system has no number."""
 
     def since(self, before: ProcessUsage) -> dict[str, float]:
-        """Return the numbers of the time between two measurements: rates for totals."""
+        """Return the numbers of the time since an earlier measurement, with rates for totals."""
         passed = max(self.time - before.time, 1e-3)
         return {
             name: (value - before.values[name]) / passed if name in COUNTERS else value
@@ -36,20 +36,20 @@ class ProcessUsage:
         }
 
 
-def process_usage(of: psutil.Process) -> ProcessUsage:
+def process_usage(process: psutil.Process) -> ProcessUsage:
     """Measure a process; raises `psutil.NoSuchProcess` if the process has ended."""
-    with of.oneshot():
-        # the kernel counts in ticks of 10 ms for others, and by a clock for the process itself
-        cpu = time.process_time() if of.pid == os.getpid() else sum(of.cpu_times()[:2])
+    with process.oneshot():
+        # For other processes the kernel counts in ticks of 10 ms; a process can read its own clock.
+        cpu = time.process_time() if process.pid == os.getpid() else sum(process.cpu_times()[:2])
         read = written = 0
-        # not on every system, and not in every container
+        # Some systems and containers have no counters of files.
         with contextlib.suppress(psutil.AccessDenied, AttributeError):
-            files = of.io_counters()
+            files = process.io_counters()
             read, written = files.read_bytes, files.write_bytes
         values = {
             "cpu": 100 * cpu,
-            "memory": float(of.memory_info().rss),
-            "threads": float(of.num_threads()),
+            "memory": float(process.memory_info().rss),
+            "threads": float(process.num_threads()),
             "read": float(read),
             "written": float(written),
         }
@@ -57,7 +57,7 @@ def process_usage(of: psutil.Process) -> ProcessUsage:
 
 
 class NodeUsage:
-    """What a node has used between two samples."""
+    """The resource usage of a node between two samples."""
 
     def __init__(self) -> None:
         self._time = time.monotonic()
@@ -65,15 +65,7 @@ class NodeUsage:
         self._busy, self._all = _cores()
 
     def sample(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """Return what the node has used since the last sample.
-
-        Returns
-        -------
-        node : ndarray of float32, shape (len(NODE),)
-            As `workbench.metrics.schema.NODE` has it.
-        cores : ndarray of uint8, shape (cores,)
-            Percent of the time that each core was busy.
-        """
+        """Return the numbers of `NODE` and the busy percent of each core, since the last sample."""
         now, totals = time.monotonic(), _totals()
         passed = max(now - self._time, 1e-3)
         rates = {name: max(0.0, total - self._totals.get(name, total)) / passed for name, total in totals.items()}
@@ -83,23 +75,23 @@ class NodeUsage:
         if busy.shape == self._busy.shape:
             spent = np.maximum(everything - self._all, 1e-9)
             percent = np.clip(np.rint(100 * (busy - self._busy) / spent), 0, 100).astype(np.uint8)
-        else:  # a core has come or gone
+        else:  # the number of cores has changed
             percent = np.zeros(busy.shape, np.uint8)
         self._time, self._totals, self._busy, self._all = now, totals, busy, everything
         return np.array([rates.get(name, 0.0) for name in NODE], np.float32), percent
 
 
 def _cores() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the seconds that each core was busy, and all its seconds."""
+    """Return the busy seconds of each core, and all its seconds."""
     times = [core._asdict() for core in psutil.cpu_times(percpu=True)]
     idle = np.array([core["idle"] + core.get("iowait", 0.0) for core in times])
-    # the time of guests is in that of users already
+    # The user time includes the time of guests.
     everything = np.array([sum(core.values()) - core.get("guest", 0.0) - core.get("guest_nice", 0.0) for core in times])
     return everything - idle, everything
 
 
 def _totals() -> Mapping[str, float]:
-    """Return bytes so far by network and disk; what the system does not count is missing."""
+    """Return the bytes of network and disk so far, if the system counts them."""
     totals: dict[str, float] = {}
     with contextlib.suppress(OSError, RuntimeError):
         if network := psutil.net_io_counters():

@@ -1,4 +1,4 @@
-"""Who has sent how much to whom: since the start, in the last seconds, and for a pair over time."""
+"""Traffic between places: since the start, in the last seconds, and for one pair over time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,13 @@ from workbench.metrics.update import Traffic
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Seconds of the recent traffic.
 RECENT_S = 10.0
-# Seconds between two rates that are kept of all pairs, how many, and of how many places at most.
+# The history of all pairs: seconds between two rates, number of rates, and places above which it is shorter.
 _RATE_INTERVAL_S, _RATES_KEPT, _PLACES_IN_FULL = 1.0, 600, 64
 
 
 class TrafficHistory:
-    """Totals of all pairs of places as they grow.
-
-    Parameters
-    ----------
-    places
-        Ranks or nodes; with more than 64 of them the history of pairs is shorter, so that its memory is bounded.
-    """
+    """Totals of all pairs of places over time, in bounded memory."""
 
     def __init__(self, places: int) -> None:
         nothing = np.zeros((len(KINDS), places, places))
@@ -39,7 +32,7 @@ class TrafficHistory:
         self._step: tuple[float, NDArray[np.float64]] | None = None
 
     def add(self, now: float, total: Traffic) -> None:
-        """Take the totals of now, in seconds since the epoch."""
+        """Add the totals of the time `now`, in seconds since the epoch."""
         self.total = total
         self._recent_totals.append((now, total))
         while now - self._recent_totals[0][0] > RECENT_S and len(self._recent_totals) > 1:
@@ -53,22 +46,14 @@ class TrafficHistory:
 
     @property
     def recent(self) -> Traffic:
-        """What was sent in the last ten seconds."""
+        """Traffic of the last ten seconds."""
         before = self._recent_totals[0][1] if self._recent_totals else self.total
         return Traffic(
             np.maximum(self.total.bytes - before.bytes, 0.0), np.maximum(self.total.messages - before.messages, 0.0)
         )
 
     def pair(self, source: int, target: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return the history of a pair.
-
-        Returns
-        -------
-        times : ndarray of float64, shape (t,)
-            Seconds since the epoch.
-        rates : ndarray of float32, shape (t, len(KINDS))
-            Bytes a second from source to target.
-        """
+        """Return the history of a pair: times, shape (t,), and bytes per second by kind, shape (t, len(KINDS))."""
         times = np.array([time for time, _ in self._rates], np.float64)
         rates = np.array([rate[:, source, target] for _, rate in self._rates], np.float32)
         return times, rates.reshape(len(times), len(KINDS))

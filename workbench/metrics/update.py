@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """A rank: its world, its number in it, and its node (an index of `Layout.nodes`)."""
+    """The world, the number and the node (an index of `Layout.nodes`) of a rank."""
 
     world: int
     rank: int
@@ -27,18 +27,18 @@ class RankPlace:
 
     @property
     def name(self) -> str:
-        """As `workbench.text.rank_name`."""
+        """`workbench.text.rank_name` of the rank."""
         return rank_name(self.world, self.rank)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which ranks and nodes the columns of the numbers are.
+    """The ranks and nodes of the columns of arrays.
 
     Attributes
     ----------
     number : int
-        Another one whenever ranks or nodes have come or gone: then what is kept of before has other columns.
+        Changes with the ranks or nodes: arrays of earlier layouts have other columns.
     ranks : tuple of RankPlace
         In order of world and rank.
     nodes : tuple of str
@@ -54,24 +54,23 @@ class Layout:
 
 
 LOST = "(lost)"
-"""What a rank that is gone does: no function or cell has a name like this."""
+"""`RankActivity.what` of a lost rank; no function or cell has this name."""
 
 
 @dataclass(frozen=True)
 class RankActivity:
-    """What a rank does now.
+    """The current activity of a rank.
 
     Attributes
     ----------
     what : str
-        The function or cell that runs on all ranks, ``"task "`` and the name of one of Dask, `LOST`, or ``""``: it is
-        idle.
+        The running function or cell, ``"task "`` and the name of a Dask task, `LOST`, or ``""`` for an idle rank.
     operation : str or None
-        The MPI operation that it is in, as ``"Allreduce"``.
+        The MPI operation in progress, for example ``"Allreduce"``.
     since : float
-        Since when it is in that operation or, where there is none, does what it does; seconds since the epoch.
+        Begin of that operation or, without one, of the activity; seconds since the epoch.
     silent : float
-        Seconds for which nothing was heard of it beyond what is usual; 0 as a rule.
+        Seconds for which the rank has sent no samples; 0 normally.
     """
 
     what: str
@@ -81,7 +80,7 @@ class RankActivity:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the rank is gone; `since` is when."""
+        """Whether the rank was lost, at the time `since`."""
         return self.what == LOST
 
 
@@ -109,16 +108,16 @@ class Update:
         The argument of the next request.
     layout : Layout
     times : ndarray of float64, shape (f,)
-        Ends of the ticks that are new, oldest first, in seconds since the epoch by the clock of the head.
+        Ends of the new ticks, oldest first, in seconds since the epoch by the clock of the head.
     rank : ndarray of float32, shape (f, ranks, len(RANK))
-        NaN where a rank has sent nothing.
+        NaN without a sample of the rank.
     node : ndarray of float32, shape (f, nodes, len(NODE))
     core : ndarray of uint8, shape (f, sum of cores)
-        Percent; those of node 0 first.
+        Percent; the cores of node 0 first.
     now : tuple of RankActivity
         For each rank.
     by : {"rank", "node"}
-        What `traffic` and `recent` are between.
+        Kind of the places of `traffic` and `recent`.
     traffic, recent : Traffic
         Since the start, and in the last ten seconds.
     operations : ndarray of float64, shape (len(OPERATIONS), len(OPERATION))
@@ -126,13 +125,13 @@ class Update:
     sizes : ndarray of float64, shape (len(KINDS), SIZES)
         Messages by size since the start, of all ranks together.
     fits : list of dict
-        What fits and `workbench.report` have reported since: ``fit`` (identity), ``name``, ``time`` (seconds since the
-        epoch), ``step``, and numbers by name; oldest first.
+        New records of fits and `workbench.report`: ``fit`` (identity), ``name``, ``time`` (seconds since the epoch),
+        ``step``, and numbers by name; oldest first.
     calls : list of dict
-        Calls on all ranks and cells that have ended since, on some rank at least, see `CallCost`.
+        SPMD calls and cells that have ended since, on one rank at least, see `CallCost`.
     state : mapping
-        ``name``, ``state``, ``message``, ``ranks`` (wanted), ``present``, ``ends`` (seconds since the epoch, or None:
-        there is no walltime), ``version`` (of workbench).
+        ``name``, ``state``, ``message``, ``ranks`` (wanted), ``present``, ``ends`` (seconds since the epoch; None
+        without a walltime), ``version`` (of workbench).
     """
 
     seq: int
@@ -152,7 +151,7 @@ class Update:
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def pack(self) -> dict[str, Any]:
-        """Return it as lists, dicts, numbers, text and bytes."""
+        """Return the update as lists, dicts, numbers, text and bytes."""
         layout = self.layout
         return {
             "seq": self.seq,
@@ -179,7 +178,7 @@ class Update:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> Update:
-        """Return what `pack` has packed."""
+        """Return the update that `pack` has packed."""
         fields = packed["layout"]
         places = tuple(RankPlace(*place) for place in fields["ranks"])
         layout = Layout(fields["number"], places, tuple(fields["nodes"]), tuple(fields["cores"]))

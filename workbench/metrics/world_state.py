@@ -1,4 +1,4 @@
-"""What the head knows of the ranks of one world: the last samples, and totals."""
+"""The head's state of the ranks of one world: the last samples, and totals."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from workbench.mpi.size_bins import SIZES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# How much of the share of waiting is that of the last half second: meetings are a sample.
-_SHARE_SMOOTHING = 0.5
+# Weight of the last half second in the fraction of waiting, since synchronizations are a sample.
+_WAITING_SMOOTHING = 0.5
 
 
 class WorldState:
@@ -27,48 +27,48 @@ class WorldState:
     Parameters
     ----------
     size
-        Its ranks.
+        Number of ranks.
     start
-        Name of this start of it.
+        Name of this start of the world.
     by_node
-        Whether traffic is counted between nodes (by the first rank of each), not between ranks.
+        Whether traffic is counted between nodes (as their first ranks), not between ranks.
     """
 
     def __init__(self, size: int, start: str, *, by_node: bool) -> None:
         self.start, self.by_node = start, by_node
         self.nodes = [""] * size
-        """Host of each rank; nothing of one that has not come yet."""
+        """Host of each rank; empty before the rank has joined."""
         self._values = np.full((size, len(SAMPLED)), np.nan)
         self._received_at = np.full(size, -np.inf)
         self.now: list[RankActivity] = [RankActivity("", None, 0.0)] * size
         self.sent = np.zeros((2, len(KINDS), size, size))
-        """Bytes and messages, of each kind, from ranks to ranks, or to the first rank of each node."""
+        """Bytes and messages of each kind, from ranks to ranks, or to the first rank of each node."""
         self._operations = np.zeros((size, len(OPERATIONS), 3))
         self._waiting = np.zeros(len(OPERATIONS))
         self._spent_before = np.zeros(len(OPERATIONS))
         self._sizes = np.zeros((size, len(KINDS), SIZES))
         self._wait_times = WaitTimes()
-        # Of the meetings so far: seconds that each rank has waited in each operation, and was in it.
+        # Seconds that each rank has waited in each operation, and was in it, in the synchronizations so far.
         self._wait_totals = np.zeros((size, len(OPERATIONS), 2))
         self._new_waits: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
-        self._share = np.zeros(size)
-        self._share_of_operation = np.isin(OPERATIONS, list(WAITS)).astype(np.float64)
+        self._rank_waiting = np.zeros(size)
+        self._operation_waiting = np.isin(OPERATIONS, list(WAITS)).astype(np.float64)
         self._sent_before = np.zeros((2, size))
         self.lost: dict[int, float] = {}
-        """Ranks that are gone, and since when, in seconds since the epoch."""
+        """Lost ranks, with the time of the loss in seconds since the epoch."""
 
     @property
     def known_ranks(self) -> list[int]:
-        """Ranks that have come, also those that are gone since."""
+        """Ranks that have joined, including lost ranks."""
         return [rank for rank, host in enumerate(self.nodes) if host]
 
     def take(self, message: Mapping[str, Any], now: float) -> None:
-        """Take the message of a node, which came now, in seconds since the epoch."""
+        """Store the message of a node, received at `now`, in seconds since the epoch."""
         ranks = np.array(message["ranks"], np.intp)
         self._values[ranks] = rows(message["values"], SAMPLED)
         self._received_at[ranks] = now
-        for rank, doing in zip(message["ranks"], message["now"], strict=True):
-            self.now[rank] = RankActivity(*doing)
+        for rank, activity in zip(message["ranks"], message["now"], strict=True):
+            self.now[rank] = RankActivity(*activity)
         sent = rows(message["sent"], SENT)
         rank, peer, kind = sent[:, :3].astype(np.intp).T
         self.sent[:, kind, rank, peer] = sent[:, 3:].T
@@ -78,19 +78,19 @@ class WorldState:
         self._sizes[tuple(sizes[:, :2].astype(np.intp).T)] = sizes[:, 2:]
         self._wait_times.add(rows(message["who"], WHO, np.int64), rows(message["when"], WHEN), now)
 
-    def sample(self, now: float, passed: float, patience: float) -> NDArray[np.float32]:
+    def sample(self, now: float, passed: float, valid_for: float) -> NDArray[np.float32]:
         """Return the columns of `RANK` for each rank; NaN for ranks without a valid sample.
 
         Parameters
         ----------
         now, passed
             Seconds since the epoch, and since the last sample.
-        patience
+        valid_for
             Seconds for which a sample is valid.
         """
         self._update_waiting(now)
         values = dict(zip(SAMPLED, self._values.T, strict=True))
-        waiting = values["stuck"] + values["waits"] + self._share * values["closed"]
+        waiting = values["stuck"] + values["waits"] + self._rank_waiting * values["closed"]
         in_mpi = values["stuck"] + values["waits"] + values["closed"]
         busy = np.clip(np.maximum(values["busy"], in_mpi), 0.0, 1.0)
         sent, received = self._rates(passed)
@@ -104,16 +104,16 @@ class WorldState:
             "received": received,
         }
         table = np.stack([columns[name] for name in RANK], axis=1).astype(np.float32)
-        table[now - self._received_at > patience] = np.nan
+        table[now - self._received_at > valid_for] = np.nan
         table[list(self.lost)] = np.nan
         return table
 
     def _rates(self, passed: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the bytes a second that each rank sends, and receives: unknown where nodes are counted."""
+        """Return the bytes per second that each rank sends and receives; NaN received if traffic is between nodes."""
         sent = self.sent[0].sum(axis=(0, 2))
         received = np.full(len(sent), np.nan) if self.by_node else self.sent[0].sum(axis=(0, 1))
         totals = np.stack((sent, received))
-        # a rank that was started again begins with nothing
+        # The totals of a rank that was restarted begin at 0.
         rates = np.maximum(totals - self._sent_before, 0.0) / passed
         self._sent_before = totals
         return rates[0], rates[1]
@@ -122,28 +122,23 @@ class WorldState:
         self.wait_times(now - LATE)
         who, seconds = map(np.concatenate, zip(*self._new_waits, strict=True))
         self._new_waits = []
-        for index, (shares, size) in enumerate(
-            ((self._share, len(self._share)), (self._share_of_operation, len(OPERATIONS)))
-        ):
-            waited, inside = (np.bincount(who[:, index], seconds[:, column], minlength=size) for column in (0, 1))
+        for index, waiting in enumerate((self._rank_waiting, self._operation_waiting)):
+            waited, inside = (
+                np.bincount(who[:, index], seconds[:, column], minlength=len(waiting)) for column in (0, 1)
+            )
             known = inside > 0
-            shares[known] += _SHARE_SMOOTHING * (waited[known] / inside[known] - shares[known])
+            waiting[known] += _WAITING_SMOOTHING * (waited[known] / inside[known] - waiting[known])
         spent = self._operations[:, :, 2].sum(axis=0)
-        self._waiting += (spent - self._spent_before) * self._share_of_operation
+        self._waiting += (spent - self._spent_before) * self._operation_waiting
         self._spent_before = spent
 
     def wait_times(self, until: float) -> NDArray[np.float64]:
-        """Return how long each rank has waited for others, from the meetings that ranks have sent.
-
-        Parameters
-        ----------
-        until
-            Seconds since the epoch, as of `WaitTimes.take`: when they were over.
+        """Return how long each rank has waited for others in the sampled synchronizations, see `WaitTimes.take`.
 
         Returns
         -------
         ndarray of float64, shape (size, len(OPERATIONS), 2)
-            Seconds waited, and in the operation, since the start. The meetings are a sample of those that there were.
+            Seconds waited, and in the operation, since the start.
         """
         who, seconds = self._wait_times.take(until)
         np.add.at(self._wait_totals, (who[:, 0], who[:, 1]), seconds)
@@ -152,11 +147,11 @@ class WorldState:
 
     @property
     def operations(self) -> NDArray[np.float64]:
-        """As `workbench.metrics.update.Update.operations`."""
+        """`workbench.metrics.update.Update.operations` of this world."""
         return np.concatenate((self._operations.sum(axis=0), self._waiting[:, None]), axis=1)
 
     @property
     def sizes(self) -> NDArray[np.float64]:
-        """As `workbench.metrics.update.Update.sizes`."""
+        """`workbench.metrics.update.Update.sizes` of this world."""
         total: NDArray[np.float64] = self._sizes.sum(axis=0)
         return total

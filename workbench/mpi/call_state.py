@@ -128,7 +128,7 @@ class CallState:
             counts[0] += 1
             counts[2] += now - self.since
             if counters.locate is not None:
-                counters.located(self.operation, now - self.since)
+                counters.count_call_site(self.operation, now - self.since)
         self.operation, self.since = None, now
 
     @contextlib.contextmanager

@@ -355,13 +355,13 @@ class TrafficCounter:
         if not number & self.counters.mask and rank != self.rank:
             # what does not wait for the other tells when the message was there
             left = time.monotonic() if operation in _BLOCKING else entered
-            self.counters.met(self._pair(self.rank, rank), number, operation, entered, left)
+            self.counters.synchronized(self._pair(self.rank, rank), number, operation, entered, left)
 
     def to_others(self, operation: str) -> list[int]:
-        """Return where to count what an operation sends to every other rank alike, see `Counters.alike`."""
+        """Return where to count what an operation sends to every other rank alike, see `Counters.uniform`."""
         each = self._alike.get(operation)
         if each is None:
-            each = self._alike[operation] = self.counters.alike[operation, self.others]
+            each = self._alike[operation] = self.counters.uniform[operation, self.others]
         return each
 
     def _to(self, rank: int, nbytes: int, counts: list[float]) -> None:
@@ -382,7 +382,7 @@ class TrafficCounter:
             return
         taken[source] = number = taken[source] + STEP
         if entered is not None and not number & self.counters.mask and source != self.rank:
-            self.counters.met(self._pair(source, self.rank), number, operation, entered, time.monotonic())
+            self.counters.synchronized(self._pair(source, self.rank), number, operation, entered, time.monotonic())
 
     def _pair(self, source: int, target: int) -> int:
         return hash((self.key, source, target)) & KEYS
@@ -390,4 +390,4 @@ class TrafficCounter:
     def synchronised(self, operation: str, entered: float) -> None:
         """Note that a collective operation is over, which was entered at a time of `time.monotonic`."""
         if self.size > 1:
-            self.counters.met(self.key, self.number, operation, entered, time.monotonic())
+            self.counters.synchronized(self.key, self.number, operation, entered, time.monotonic())

@@ -27,7 +27,7 @@ from workbench.metrics.busy_time import BusyTime
 from workbench.metrics.sampler import sample_rank
 from workbench.metrics.schema import BY_NODE
 from workbench.mpi.context import RankContext
-from workbench.mpi.counters import MEETINGS, Meter
+from workbench.mpi.counters import SYNCHRONIZATIONS_KEPT, Meter
 from workbench.mpi.threads import MainThread
 from workbench.rank.world import rank_info
 from workbench.text import rank_name
@@ -142,7 +142,7 @@ async def serve(
     worker.activity = activity = Activity(
         # of large worlds each rank tells less
         busy,
-        Meter(MEETINGS if context.size <= BY_NODE else MEETINGS // 4),
+        Meter(SYNCHRONIZATIONS_KEPT if context.size <= BY_NODE else SYNCHRONIZATIONS_KEPT // 4),
         enabled=bool(config.get("metrics.enabled")),
     )
     calls = SpmdCalls(worker, context, communicators, activity)

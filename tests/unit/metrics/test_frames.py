@@ -76,7 +76,7 @@ def test_all_tables_are_there_and_go_to_parquet_and_back(update, tmp_path):
 
 
 def test_a_table_that_there_is_not_is_refused_in_words(update):
-    with pytest.raises(InvalidRequest, match="no metrics 'rank': ask for one of ranks, nodes"):
+    with pytest.raises(InvalidRequest, match=r"'rank' is not a table of metrics\. Choose from: ranks, nodes"):
         frame(update, "rank")
 
 
@@ -105,11 +105,11 @@ def test_an_event_of_a_fit_becomes_records():
 
 
 def test_a_report_is_of_numbers_and_to_somebody():
-    with pytest.raises(InvalidRequest, match=r"takes numbers, and loss is '3'"):
+    with pytest.raises(InvalidRequest, match=r"takes numbers, and loss is '3'\. Pass float\(loss\)"):
         report(1, loss="3")
-    with pytest.raises(InvalidRequest, match=r"report\(time=...\): the name has a meaning of its own"):
+    with pytest.raises(InvalidRequest, match=r"report\(time=...\): 'time' is a reserved name"):
         report(1, time=3.0)
-    with pytest.raises(InvalidRequest, match="that a float can hold"):
+    with pytest.raises(InvalidRequest, match="in the range of a float"):
         report(1, loss=10**400)
-    with pytest.raises(InvalidRequest, match=r"found no cluster to tell\. Call it after %mpicluster start"):
+    with pytest.raises(InvalidRequest, match=r"found no cluster\. Call it after %mpicluster start"):
         report(1, loss=3.0)

@@ -119,7 +119,7 @@ def test_what_is_over_is_said_once_by_whoever_speaks(node):
     over = FinishedCall("abc", "f", now - 1, now, mpi=0.5, operations=3, bytes=80)
     met = (7, 1, "Bcast", now - 1, now)
     for _ in range(2):
-        node.tell(2, ended=[over], meetings=[met])
+        node.tell(2, ended=[over], synchronizations=[met])
         node.tick()
     first, second = node.said[2]
     assert [its["call"] for its in first["ended"]] == ["abc"]
@@ -128,7 +128,7 @@ def test_what_is_over_is_said_once_by_whoever_speaks(node):
     assert (second["ended"], second["who"]) == ([], b"")
     # Rank 2 stands still, and rank 3 takes over: it does not say again what rank 2 has said.
     for _ in range(2):
-        node.tell(2, ago=4.0, ended=[over], meetings=[met])
+        node.tell(2, ago=4.0, ended=[over], synchronizations=[met])
         node.tell(3)
         node.reports[3].tick()
     assert [said["ended"] for said in node.said[3]] == [[]]
@@ -136,17 +136,17 @@ def test_what_is_over_is_said_once_by_whoever_speaks(node):
     # and rank 2 comes back, not knowing that somebody else has spoken
     node.reports[2]._last_tick -= 10.0
     for _ in range(3):
-        node.tell(2, ended=[over], meetings=[met])
+        node.tell(2, ended=[over], synchronizations=[met])
         node.tick()
     assert [said["ended"] for said in node.said[2][2:]] == [[]]
 
 
-def test_times_are_those_of_the_head_and_meetings_wait_until_its_clock_is_known(node):
+def test_times_are_those_of_the_head_and_synchronizations_wait_until_its_clock_is_known(node):
     node.begin()
     for ahead in (None, 1000.0):
         node.ahead = ahead
         now = time.monotonic()
-        node.tell(2, what="f", since=now, meetings=[(7, 1, "Bcast", now - 1, now)])
+        node.tell(2, what="f", since=now, synchronizations=[(7, 1, "Bcast", now - 1, now)])
         node.tick()
     unknown, known = node.said[2]
     assert unknown["who"] == b""

@@ -44,7 +44,7 @@ def test_a_rank_has_waited_in_each_operation_the_share_that_the_sample_has():
         (0, 2, "other"): (0.1, 0.2),
     }
     ranks = [told(1, operations=operations), told(2, operations={"Unheard_of": (1, 0, 2.0)}), told(3)]
-    frame = ProfileFrame(ranks, met=met)
+    frame = ProfileFrame(ranks, waited=met)
 
     # three quarters of that in barriers, and all that does nothing but wait; of the broadcast nothing is known
     assert frame["waiting"].tolist() == pytest.approx([3.5, 1.0, 0.0])
@@ -71,7 +71,7 @@ def test_it_shows_itself_as_text():
         ProfileFrame([told(0, sites=sites), told(3, 1)], ["rank 1"], {(1, 3, "Barrier"): (2.0, 2.0)})
     ).splitlines()
 
-    assert lines[0] == "2 ranks, 10.000 s, 25.0 % of it in MPI; without rank 1, not there all the time"
+    assert lines[0] == "2 ranks, 10.000 s, 25.0 % in MPI; without rank 1, missing at the end of the profile"
     rows = [line.split() for line in lines]
     assert ["w1.3", "a", "10.000", "3.500", "2.500", "25.0", "1.500", "3", "300", "B", "Barrier"] in rows
     assert ["all", "20.000", "7.000", "5.000", "25.0", "1.500", "6", "600", "B", "Barrier"] in rows
@@ -92,14 +92,14 @@ def test_of_many_ranks_those_are_shown_that_were_longest_in_mpi():
     ranks = [told(rank, operations={"Send": (1, 1, rank / 100)}) for rank in range(100)]
     lines = repr(ProfileFrame(ranks)).splitlines()
 
-    assert "the 32 ranks that were longest in MPI" in lines[0]
+    assert "shown are the 32 ranks with the most time in MPI" in lines[0]
     assert [line.split()[0] for line in lines[3:35]] == [str(rank) for rank in range(68, 100)]
 
 
 def test_nothing_is_shown_where_nothing_was_measured():
     frame = ProfileFrame([])
 
-    assert repr(frame).startswith("0 ranks, 0.000 s, 0.0 % of it in MPI")
+    assert repr(frame).startswith("0 ranks, 0.000 s, 0.0 % in MPI")
     assert list(frame.sites.columns) == ["operation", "place", "calls", "seconds", "percent", "bytes"]
 
 
@@ -197,8 +197,8 @@ def test_an_operation_that_is_not_over_counts_with_its_seconds_until_now(worker)
 def test_a_rank_that_counts_nothing_and_a_worker_that_is_no_rank_say_so(worker):
     worker.activity.enabled = False
     with pytest.raises(
-        InvalidRequest, match=r"count nothing, for workbench\.metrics\.enabled is false: set it to true"
+        InvalidRequest, match=r"count nothing, because workbench\.metrics\.enabled is false\. Set it to true"
     ):
         profile_rank.begin("one", worker)
-    with pytest.raises(InvalidRequest, match="of MPI ranks, and the client is of another cluster"):
+    with pytest.raises(InvalidRequest, match="this client is connected to another kind of cluster"):
         profile_rank.begin("one", SimpleNamespace())

@@ -176,11 +176,11 @@ def test_who_comes_early_waits_and_the_last_does_not(store, clock):
     early = [(0, 77, number, "Allreduce", begin + number, begin + number + 0.5) for number in range(4)]
     late = [(1, 77, number, "Allreduce", begin + number + 0.4, begin + number + 0.5) for number in range(4)]
     alone = [(0, 78, 0, "Bcast", begin, begin + 9.0)]
-    tick(store, message([0, 1], meetings=early + late + alone), seconds=6.0)
+    tick(store, message([0, 1], synchronizations=early + late + alone), seconds=6.0)
     for _ in range(8):  # the share is that of some seconds
         early = [(0, 77, number, "Allreduce", clock.now, clock.now + 0.5) for number in range(4, 5)]
         late = [(1, 77, number, "Allreduce", clock.now + 0.4, clock.now + 0.5) for number in range(4, 5)]
-        tick(store, message([0, 1], meetings=early + late, busy=1.0, closed=0.5), seconds=2.0)
+        tick(store, message([0, 1], synchronizations=early + late, busy=1.0, closed=0.5), seconds=2.0)
     tick(store, message([0, 1], busy=1.0, closed=0.5, operations=[(0, "Allreduce", 1, 8.0, 10.0)]))
     update = store.update()
     first, last = shares(update)[:2]
@@ -198,7 +198,12 @@ def test_what_ranks_have_waited_so_far_is_known_to_the_meeting(store, clock):
         return [(rank, 77, number, "Barrier", begin + at, begin + left + rank / 10) for rank, at in enumerate(entered)]
 
     first, second = barrier(1, (0.0, 0.3), 0.3), barrier(2, (0.5, 0.6), 0.6)
-    tick(store, message([0, 1], meetings=[first[0], *second]), message([0, 1], meetings=[first[1]]), seconds=1.0)
+    tick(
+        store,
+        message([0, 1], synchronizations=[first[0], *second]),
+        message([0, 1], synchronizations=[first[1]]),
+        seconds=1.0,
+    )
     assert store.wait_times(begin) == []
 
     # rank 0 left the second barrier by then, rank 1 had not
@@ -265,9 +270,9 @@ def test_of_a_node_that_tells_nothing_any_more_nothing_is_known(store):
     assert not store.update().core[-1].any()
 
 
-def test_meetings_of_other_times_are_none_of_now(store, clock):
+def test_synchronizations_of_other_times_are_none_of_now(store, clock):
     ahead = clock.now + 5000.0
-    tick(store, message([0], meetings=[(0, 1, 1, "Bcast", ahead, ahead + 1)]))
+    tick(store, message([0], synchronizations=[(0, 1, 1, "Bcast", ahead, ahead + 1)]))
     assert not any(len(who) for who, _ in store._worlds[0]._wait_times._received)
 
 

@@ -1,4 +1,4 @@
-"""Counts of calls add up, while they run and when they have ended, and meetings are a sample that ranks share."""
+"""Counts of calls add up, while they run and when they have ended, and ranks share a sample of synchronizations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def counted(counters: Counters, nbytes: int) -> None:
     counters.operations["Send"][1] += nbytes
     counters.sent[2][0] += nbytes
     counters.sent[2][1] += 1
-    alike = counters.alike["Send", (0, 2)]
-    alike[0] += 8
-    alike[1 + size_bin(8)] += 1
+    uniform = counters.uniform["Send", (0, 2)]
+    uniform[0] += 8
+    uniform[1 + size_bin(8)] += 1
     counters.sizes[size_bin(nbytes)] += 1
 
 
@@ -35,7 +35,7 @@ def test_the_sum_is_the_same_while_calls_run_and_when_they_have_ended():
         assert dict(sums.operations) == {"Send": [2, 103 + 32, 0.5]}
         assert dict(sums.sent) == {2: [119, 4], 0: [16, 2]}
         assert (sums.sizes[7], sums.sizes[2], sums.sizes[4], sum(sums.sizes)) == (1, 1, 4, 6)
-        assert not sums.alike
+        assert not sums.uniform
         meter.close(other)
 
 
@@ -60,26 +60,26 @@ def test_calls_that_run_at_once_have_counts_of_their_own():
 def test_a_meeting_is_told_once_whether_its_call_goes_on_or_not():
     meter = Meter()
     call = meter.open()
-    call.met(5, 1, "Barrier", 1.0, 2.0)
-    assert meter.snapshot().meetings == [(5, 1, "Barrier", 1.0, 2.0)]
-    call.met(5, 2, "Barrier", 3.0, 4.0)
+    call.synchronized(5, 1, "Barrier", 1.0, 2.0)
+    assert meter.snapshot().synchronizations == [(5, 1, "Barrier", 1.0, 2.0)]
+    call.synchronized(5, 2, "Barrier", 3.0, 4.0)
     meter.close(call)
-    assert meter.snapshot().meetings == [(5, 2, "Barrier", 3.0, 4.0)]
-    assert meter.snapshot().meetings == []
+    assert meter.snapshot().synchronizations == [(5, 2, "Barrier", 3.0, 4.0)]
+    assert meter.snapshot().synchronizations == []
 
 
 def meet(counters: Counters, numbers: range, operations: Sequence[str] = ("Barrier",)) -> None:
     for number in numbers:
-        counters.met(5, number * STEP, operations[number % len(operations)], 1.0, 2.0)
+        counters.synchronized(5, number * STEP, operations[number % len(operations)], 1.0, 2.0)
 
 
-def test_of_many_meetings_those_are_kept_that_others_keep_as_well():
+def test_of_many_synchronizations_those_are_kept_that_others_keep_as_well():
     one, other = Counters(), Counters()
     meet(other, range(1, 101))
-    other.take_meetings()
+    other.take_synchronizations()
     meet(one, range(1, 1001))
     meet(other, range(101, 1001))
-    ones, others = ({its[1] for its in each.take_meetings()} for each in (one, other))
+    ones, others = ({its[1] for its in each.take_synchronizations()} for each in (one, other))
     assert max(len(ones), len(others)) <= 32
     assert len(ones & others) >= 8
 
@@ -89,32 +89,32 @@ def test_of_a_loop_all_operations_are_kept(period):
     counters, kept = Counters(), Counter[str]()
     for tick in range(10):
         meet(counters, range(tick * 3000, (tick + 1) * 3000), OPERATIONS[:period])
-        kept.update(its[2] for its in counters.take_meetings())
+        kept.update(its[2] for its in counters.take_synchronizations())
     assert len(kept) == period
     assert max(kept.values()) <= 2 * min(kept.values())
 
 
-def test_with_few_meetings_all_of_them_are_kept_again():
+def test_with_few_synchronizations_all_of_them_are_kept_again():
     counters = Counters()
     meet(counters, range(1, 1001))
     while counters.mask:
-        counters.take_meetings()
+        counters.take_synchronizations()
     meet(counters, range(1001, 1006))
-    assert [its[1] // STEP for its in counters.take_meetings()] == [1001, 1002, 1003, 1004, 1005]
+    assert [its[1] // STEP for its in counters.take_synchronizations()] == [1001, 1002, 1003, 1004, 1005]
 
 
-def test_of_many_short_calls_the_meetings_of_some_are_kept():
+def test_of_many_short_calls_the_synchronizations_of_some_are_kept():
     kept = []
     for sampled in (None, 300):
         meter = Meter()
         for call in range(1000):
             key, counters = call * 7_654_321, meter.open()
-            counters.met(key, STEP, "Barrier", 1.0, 2.0)
-            counters.met(key, 2 * STEP, "Bcast", 2.0, 3.0)
+            counters.synchronized(key, STEP, "Barrier", 1.0, 2.0)
+            counters.synchronized(key, 2 * STEP, "Bcast", 2.0, 3.0)
             meter.close(counters)
             if call == sampled:
                 meter.snapshot()
-        told = meter.snapshot().meetings
+        told = meter.snapshot().synchronizations
         assert len(told) <= 32
         kept.append({its[:2] for its in told})
     assert len(kept[0] & kept[1]) >= 8
