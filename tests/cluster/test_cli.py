@@ -51,7 +51,7 @@ def started():
 def test_start_prints_the_name_and_how_to_attach_and_a_line_for_each_state_that_is_seen(started):
     out, err = started
 
-    assert out.startswith("cluster 'cli' is ready: 2 of 2 ranks; it goes on without this terminal.\n")
+    assert out.startswith("cluster 'cli' is ready: 2 of 2 ranks; it continues without this terminal.\n")
     assert "%mpicluster attach cli" in out
     # A state that is shorter than the interval between two polls is not seen; a test of Ctrl-C has a long one.
     first, *between, last = [re.match(r"[a-z ]+", line)[0].rstrip() for line in err.splitlines()]

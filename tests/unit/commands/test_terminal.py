@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -99,14 +100,16 @@ def test_the_module_is_the_command():
     assert done.stderr.startswith("workbench strat: no such subcommand, did you mean 'start'?")
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+@pytest.mark.parametrize("line", ["--help", "list", "status --json"])
+def test_a_command_whose_reader_leaves_early_ends_silently_as_by_sigpipe(line):
     reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
     reader.wait(timeout=60)
 
     done = subprocess.run(
-        [sys.executable, "-m", "workbench", "--help"],
+        [sys.executable, "-m", "workbench", *line.split()],
         stdout=reader.stdin, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
     )  # fmt: skip
 
     reader.stdin.close()
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert done.stderr == ""
