@@ -193,7 +193,10 @@ def _kill_the_head(record):
     ("end", "told"),
     [
         (stop, r"cluster 'mine': it ends: the user has stopped it\n"),
-        (_kill_the_head, r"cluster 'mine': it has ended: its head was killed or crashed\. Its logs are in \S+/mine-\w+\n"),
+        (
+            _kill_the_head,
+            r"cluster 'mine': it has ended: its head was killed or crashed\. Its logs are in \S+/mine-\w+\n",
+        ),
     ],
     ids=["stopped", "killed"],
 )

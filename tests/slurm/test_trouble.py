@@ -82,13 +82,13 @@ def test_what_the_scheduler_cannot_give(options, sentence):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"walltime": "soon"}, "walltime 'soon': allowed is a time above zero as HH:MM:SS"),
+        ({"walltime": "soon"}, "walltime 'soon' is not valid. Choose a time above zero as HH:MM:SS"),
         ({"walltime": "90"}, "SLURM would read minutes and PBS seconds"),
-        ({"memory": "much"}, "memory 'much': allowed is a size above zero"),
-        ({"nodes": "some"}, "nodes 'some': allowed is a whole number"),
+        ({"memory": "much"}, "memory 'much' is not valid. Choose a size above zero"),
+        ({"nodes": "some"}, "nodes 'some' is not valid. Choose a whole number"),
         ({"nodes": 3}, "--nodes 3"),
-        ({"queue": "debug\nrm"}, "queue 'debug\\nrm': allowed is a text on one line"),
-        ({"preset": "nix"}, "preset 'nix': allowed"),
+        ({"queue": "debug\nrm"}, "queue 'debug\\nrm' is not valid. Choose a text on one line"),
+        ({"preset": "nix"}, "preset 'nix' is not valid. Allowed"),
     ],
 )
 def test_what_is_malformed_reaches_no_scheduler(options, sentence, tmp_path):

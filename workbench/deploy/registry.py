@@ -85,13 +85,7 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 def check_name(name: Any) -> str:
     """Return `name` if it can name a cluster, or raise `InvalidRequest`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequest(
-            f"cluster name {name!r}: allowed are {_ALLOWED}.",
-            option="name",
-            given=name,
-            allowed=_ALLOWED,
-            hint=("Choose another ", Option("name"), "."),
-        )
+        raise InvalidRequest(option="name", given=name, allowed=_ALLOWED)
     return name
 
 

@@ -236,7 +236,7 @@ def test_checks_that_rest_on_a_failed_one_say_so():
 
 
 def test_an_mpi_that_does_not_exist_is_refused_before_anything_is_checked():
-    with pytest.raises(InvalidRequest, match="did you mean 'openmpi'"):
+    with pytest.raises(InvalidRequest, match="Did you mean 'openmpi'"):
         next(doctor.examine(mpi="openmp"))
 
 

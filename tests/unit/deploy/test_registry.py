@@ -124,7 +124,7 @@ def test_a_name_is_letters_digits_dots_and_dashes(name):
     ],
 )
 def test_any_other_name_is_refused_with_what_is_allowed(name):
-    with pytest.raises(InvalidRequest, match="allowed are 1 to 40 letters") as caught:
+    with pytest.raises(InvalidRequest, match="Choose 1 to 40 letters") as caught:
         registry.check_name(name)
     assert repr(name) in str(caught.value)
 
