@@ -19,7 +19,7 @@ from workbench.deploy.progress import Progress
 from workbench.deploy.registry import Record
 from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
-from workbench.deploy.start import LOOK, ClusterStarter, submitted_script
+from workbench.deploy.start import POLL_INTERVAL_S, ClusterStarter, submitted_script
 from workbench.deploy.widget import widget
 from workbench.launch.options import ClusterOptions, option
 from workbench.launch.options import options as cluster_options
@@ -206,7 +206,7 @@ class MPICluster(Cluster):
                 return
             if record.state in ("failed", "closing"):
                 raise await asyncio.to_thread(self._job.failure)
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL_S)
             await self._connection.ask_while_looking()
 
     # -- use ---------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def test_logs_of_a_rank_and_the_script_are_printed():
 
 @pytest.mark.usefixtures("started")
 def test_a_second_cluster_of_the_name_is_refused():
-    assert run("start", "2", "--name", "cli", code=2)[1].startswith("there is a cluster named 'cli' already.")
+    assert run("start", "2", "--name", "cli", code=2)[1].startswith("a cluster named 'cli' already exists.")
 
 
 @pytest.mark.usefixtures("started")

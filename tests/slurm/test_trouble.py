@@ -124,7 +124,7 @@ def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
     finally:
         slurm.start_controller()
     assert sentence.startswith(
-        "sbatch did not answer within 1 s. Its job may have been taken, and could not be cancelled."
+        "sbatch did not answer within 1 s. Its job may have been submitted, and could not be cancelled."
     )
     assert f"%mpicluster stop {NAME}" in sentence
 
@@ -279,5 +279,5 @@ def test_a_file_system_without_room():
     line = f"ulimit -f 0; exec {start}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "has to be a folder that you can write to, with room" in done.stderr
+    assert "must be a folder that you can write to, with free space" in done.stderr
     assert "Traceback" not in done.stderr

@@ -77,7 +77,7 @@ def test_a_record_that_others_can_read_is_refused_with_the_remedy(shell):
 def test_a_name_that_is_taken_is_told_with_what_can_be_done(shell):
     registry.create(registry.Record(name="mine", ranks=1))
 
-    with pytest.raises(UsageError, match=r"named 'mine' already\. Use it \(%mpicluster attach mine\), stop it"):
+    with pytest.raises(UsageError, match=r"named 'mine' already exists\. Use it \(%mpicluster attach mine\), stop it"):
         shell.run_line_magic("mpicluster", "start 1 --name mine")
 
 
