@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,14 +19,16 @@ from workbench.commands.parse import answer
 from workbench.commands.verb import Answer, Place
 from workbench.config import __version__
 from workbench.errors import InvalidRequest, WorkbenchError
-from workbench.hints import TERMINAL
+from workbench.hints import NOTEBOOK, TERMINAL, Command
 from workbench.log import debug_log
 
 if TYPE_CHECKING:
     from workbench.cluster import MPICluster
     from workbench.deploy.record import Record
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_USAGE = 1, 2
+# A shell reports 128 and the number of the signal for a command that a signal has ended.
+EXIT_INTERRUPTED, EXIT_PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,24 +37,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     code : int
-        0; 1 if it failed; 2 if it cannot be asked for so; 130 after Ctrl-C.
+        0; 1 if the verb failed; 2 if the command line or a value is not valid; 130 after Ctrl-C; 141 if the reader of
+        the output closed it.
     """
-    words = sys.argv[1:] if argv is None else list(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run_or_report(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes the output once more at its end, which would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    return code
+
+
+def _run_or_report(arguments: Sequence[str]) -> int:
     try:
         with debug_log.shown():
-            code = _run(words)
-        sys.stdout.flush()
+            return _run(arguments)
     except WorkbenchError as error:
-        if "--json" in words:
+        if "--json" in arguments:
             print(dumps({"error": error.fields()}))
         return _fail(error.text(TERMINAL), EXIT_USAGE if isinstance(error, InvalidRequest) else EXIT_FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted", EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader, `head` for instance, has had enough; nobody is there for the rest of the output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
 
 
 def _fail(message: str, code: int) -> int:
@@ -59,24 +68,24 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _run(words: Sequence[str]) -> int:
-    if words == ["--version"]:
+def _run(arguments: Sequence[str]) -> int:
+    if arguments == ["--version"]:
         print(f"workbench {__version__}")
         return 0
-    if words[:1] == ["bench"]:
+    if arguments[:1] == ["bench"]:
         from workbench import bench
 
-        given = [word for word in words[1:] if word != "--verbose"]
-        with debug_log.shown(verbose=given != words[1:]):
-            return bench.main(given)
-    at = Terminal()
-    told = answer(words, at)
-    if told is None:
+        options = [argument for argument in arguments[1:] if argument != "--verbose"]
+        with debug_log.shown(verbose=options != arguments[1:]):
+            return bench.main(options)
+    terminal = Terminal()
+    result = answer(arguments, terminal)
+    if result is None:
         return 0
-    at.show(told)
-    if told.failure:
-        print(told.failure, file=sys.stderr)
-    return 0 if told.failure is None else EXIT_FAILED
+    terminal.show(result)
+    if result.failure:
+        print(result.failure, file=sys.stderr)
+    return 0 if result.failure is None else EXIT_FAILED
 
 
 class Terminal(Place):
@@ -84,19 +93,19 @@ class Terminal(Place):
 
     name = TERMINAL
 
-    def show(self, told: Answer) -> None:
-        """Print it, at once."""
-        print(dumps(told.value) if self.json else told.text, flush=True)
+    def show(self, answer: Answer) -> None:
+        """Print the answer immediately."""
+        print(dumps(answer.value) if self.json else answer.text, flush=True)
 
     def use(self, cluster: MPICluster) -> Answer:
-        """Leave the cluster to others."""
+        """Disconnect from the cluster and return how to reach it."""
         status = Status.of(cluster.record)
         cluster.detach()
         text = (
-            f"{status_line(status)}; it goes on without this terminal.\n"
-            f"in a notebook: %mpicluster attach {status.name}\n"
+            f"{status_line(status)}; it continues without this terminal.\n"
+            f"in a notebook: {Command('attach', status.name).at(NOTEBOOK)}\n"
             f"in Python:     workbench.MPICluster.attach({status.name!r})\n"
-            f"to end it:     workbench stop {status.name}"
+            f"to stop it:    {TERMINAL} stop {status.name}"
         )
         return Answer(text, asdict(status))
 
@@ -111,6 +120,6 @@ class Terminal(Place):
 def _opened(url: str) -> str:
     port = urlsplit(url).port
     return (
-        f"{url}\nThe link opens once, in one browser. Ctrl-C ends the dashboard; the cluster goes on.\n"
-        f"For a browser on another machine, let it come here first: ssh -L {port}:127.0.0.1:{port} {gethostname()}"
+        f"{url}\nThe link opens once, in one browser. Ctrl-C ends the dashboard; the cluster continues.\n"
+        f"For a browser on another machine, forward the port first: ssh -L {port}:127.0.0.1:{port} {gethostname()}"
     )

@@ -19,16 +19,16 @@ from workbench.deploy.progress import Progress
 from workbench.deploy.registry import Record
 from workbench.deploy.request import rank_count
 from workbench.deploy.signature import documented, takes
-from workbench.deploy.start import LOOK, ClusterStarter, submitted_script
+from workbench.deploy.start import POLL_INTERVAL_S, ClusterStarter, submitted_script
 from workbench.deploy.widget import widget
 from workbench.launch.options import ClusterOptions, option
+from workbench.launch.options import options as cluster_options
 from workbench.log import debug_log
 from workbench.metrics.frames import frame
 from workbench.metrics.openmetrics import text
 from workbench.session.notebook import dashboard_path
 
-# Milliseconds between two looks whether the cluster is still there.
-_WATCH = 3000
+_END_CHECK_INTERVAL_MS = 3000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +37,16 @@ class _Arguments(ClusterOptions):
 
     asynchronous: bool = option(False, None, "", doc="Set it to use the object with ``await`` and ``async with``.")
     loop: Any = option(None, None, "", doc="As for every Dask cluster.")  # noqa: RUF009  (it is a field)
-    quiet: bool = option(False, None, "", doc="Show no progress.")
+    quiet: bool = option(False, None, "", doc="Show no progress line.")
 
 
 @documented(_Arguments)
 class MPICluster(Cluster):
     """An MPI world of n ranks that is a Dask cluster of n workers; rank i is worker i.
 
-    It starts a job that holds everything: a head with Dask's scheduler, and ``mpiexec`` with the ranks. The job
-    outlives this object and this process: `attach` finds it again by its name, and it ends itself after a time
-    without clients and tasks.
+    It starts a job with a head, which has Dask's scheduler, and ``mpiexec`` with the ranks. The job outlives this
+    object and this process: `attach` finds the cluster by its name. A cluster without clients and tasks stops itself
+    after its idle timeout.
 
     Parameters
     ----------
@@ -55,16 +55,16 @@ class MPICluster(Cluster):
     Raises
     ------
     InvalidRequest
-        If the request cannot be honoured; nothing was started.
+        If an option is not valid; nothing was started.
     StartError
-        If the cluster failed to start, with the end of the log that tells why; nothing is left of it.
+        If the cluster failed to start, with the end of the log that has the reason; nothing is left of it.
     StartTimeout
         If it was not ready in time; nothing is left of it.
 
     Notes
     -----
-    `close`, and leaving a ``with`` block, end a cluster that this object has started, and only disconnect from one
-    that it has attached to. The end of the process ends no cluster.
+    `close`, and leaving a ``with`` block, stop a cluster that this object has started, and only disconnect from one
+    that it has attached to. The end of the process stops no cluster.
 
     Examples
     --------
@@ -75,24 +75,25 @@ class MPICluster(Cluster):
     [1, 2]
     """
 
-    @takes(_Arguments)
-    def __init__(self, given: _Arguments) -> None:
-        self._set_up(ClusterStarter.of(given), given)
+    # `of_job` sets the job of an object; any other object makes the job from its options.
+    _given_job: ClusterStarter | None = None
 
-    def _set_up(self, job: ClusterStarter, given: _Arguments) -> None:
-        """Connect to the cluster of a job, which is submitted first if that has not been done."""
+    @takes(_Arguments)
+    def __init__(self, options: _Arguments) -> None:
         debug_log.set_up()
-        # Before anything that __del__ or __repr__ may look at.
+        # `__del__` and `__repr__` read these attributes, also of an object whose `__init__` has failed.
         self.status = Status.closed
         self.security: Any = None
-        self._job = job
+        self._job = job = self._given_job or ClusterStarter.of(options)
         self._owner = not job.attached
         self._note = job.note()
-        self._connection = HeadConnection(job, given.ssh_tunnel)
+        self._connection = HeadConnection(job, options.ssh_tunnel)
         self._ending = self._owner
         self.on_gone: Callable[[str], None] = lambda _: None
-        """Called on the loop, with the reason, when the cluster was found to have ended and this object is closed."""
-        super().__init__(asynchronous=given.asynchronous, loop=given.loop, quiet=given.quiet, name=job.record.name)
+        """Called on the loop, with the reason, when the cluster has ended and this object is closed."""
+        super().__init__(
+            asynchronous=options.asynchronous, loop=options.loop, quiet=options.quiet, name=job.record.name
+        )
         if not self.called_from_running_loop:
             self._loop_runner.start()
             try:
@@ -102,14 +103,15 @@ class MPICluster(Cluster):
                 self._loop_runner.stop()
                 if not self._owner:
                     raise
-                # Ctrl-C in the middle leaves a job that nobody has asked for.
+                # The user has no object by which to stop the job.
                 self._job.abandon(error)
 
     @classmethod
     def of_job(cls, job: ClusterStarter, **options: Any) -> Self:
-        """Return the object of a cluster whose job there is; the options are those that are not the job's."""
+        """Return the object of the cluster of a job, with the options of ``__init__`` that are not the job's."""
         self = cls.__new__(cls)
-        self._set_up(job, _Arguments(**options))
+        self._given_job = job
+        cls.__init__(self, **options)
         return self
 
     @classmethod
@@ -121,20 +123,34 @@ class MPICluster(Cluster):
         asynchronous: bool = False,
         loop: Any = None,
         quiet: bool = True,
+        **options: Any,
     ) -> Self:
-        """Connect to a running cluster of yours by its name, from any process.
+        """Connect to your running cluster of this name, from any process.
+
+        Parameters
+        ----------
+        name
+            Name of the cluster.
+        ssh_tunnel, asynchronous, loop, quiet
+            As of `MPICluster`.
+        **options
+            More keyword arguments for the ``__init__`` of a subclass. It is called with all keyword arguments of this
+            method, and passes those of `MPICluster` to ``super().__init__``. What it adds there about the size or the
+            job of a cluster has no effect: the cluster runs already.
 
         Raises
         ------
         ClusterNotFound
-            If there is none of that name, or it has ended.
+            If no cluster has this name, or it has ended.
         RecordError
-            If its record is corrupt, somebody else's or open to others.
+            If its record is corrupt, belongs to another user or is open to others.
         HeadUnreachable
             If its head does not answer from this host.
         """
+        if fixed := sorted(options.keys() & {each.name for each in cluster_options()}):
+            raise TypeError(f"{cls.__name__}.attach() got an unexpected keyword argument {fixed[0]!r}")
         job = ClusterStarter(registry.running(name), renamable=False, attached=True)
-        return cls.of_job(job, ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet)
+        return cls.of_job(job, ssh_tunnel=ssh_tunnel, asynchronous=asynchronous, loop=loop, quiet=quiet, **options)
 
     def __await__(self) -> Any:
         async def start() -> MPICluster:
@@ -166,16 +182,16 @@ class MPICluster(Cluster):
             raise
         self._cluster_info["name"] = self._job.record.name
         await super()._start()
-        watch = PeriodicCallback(self._close_if_gone, _WATCH)
+        watch = PeriodicCallback(self._close_if_gone, _END_CHECK_INTERVAL_MS)
         self.periodic_callbacks["cluster-end"] = watch
         watch.start()
 
     async def _close_if_gone(self) -> None:
-        # Whoever has ended it: Dask would try to reach its scheduler, and complain.
+        # Dask would try to reach the scheduler, and log errors.
         if self.status == Status.running and await self._connection.gone() and self.status == Status.running:
-            its = await asyncio.to_thread(ended.of, self.record)
+            end = await asyncio.to_thread(ended.of, self.record)
             await self.detach()
-            self.on_gone("its head is gone" if its is None else its.reason)
+            self.on_gone("its head was killed or crashed" if end is None else end.reason)
 
     async def _await_address(self, progress: Progress) -> None:
         while (record := await asyncio.to_thread(self._job.look)).address is None:
@@ -190,41 +206,41 @@ class MPICluster(Cluster):
                 return
             if record.state in ("failed", "closing"):
                 raise await asyncio.to_thread(self._job.failure)
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL_S)
             await self._connection.ask_while_looking()
 
-    # -- what one does with it ---------------------------------------------------------------------------------
+    # -- use ---------------------------------------------------------------------------------------------------
 
     @property
     def record(self) -> Record:
-        """What the head last told of the cluster; call `refresh` for news."""
+        """The record that the head has sent last; `refresh` gets the present one."""
         return self._job.record
 
     def refresh(self) -> Record | Awaitable[Record]:
-        """Ask the head and return what it tells of the cluster."""
+        """Get the present record of the cluster from its head."""
         return self.sync(self._connection.refresh)  # type: ignore[no-any-return]
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
-        """What is known of each rank that is there: world, rank, pid, host, worker address; in rank order."""
+        """World, rank, pid, host and worker address of each running rank, in rank order."""
         workers = self.scheduler_info["workers"].items()
-        told = [
+        ranks = [
             {**info["workbench"], "name": info["name"], "address": address}
             for address, info in workers
             if "workbench" in info
         ]
-        return sorted(told, key=lambda rank: (rank["world"], rank["rank"]))
+        return sorted(ranks, key=lambda rank: (rank["world"], rank["rank"]))
 
     @property
     def dashboard_link(self) -> str:
-        """Path of the cluster's dashboard on the Jupyter server of this notebook; empty where no server shows it.
+        """Path of the cluster's dashboard on the Jupyter server of this notebook; empty without a server that shows it.
 
         Clients of this object have the same link. In other processes ``workbench dashboard NAME`` opens the dashboard.
         """
         return dashboard_path(self._job.record.name)
 
     def metrics(self, what: str = "ranks") -> Any:
-        """Return what was measured as a tidy `pandas.DataFrame`: see `workbench.metrics.frames.frame`."""
+        """Return measurements as a tidy `pandas.DataFrame`: see `workbench.metrics.frames.frame`."""
 
         async def ask() -> Any:
             return frame(await self._connection.metrics(), what)
@@ -232,7 +248,7 @@ class MPICluster(Cluster):
         return self.sync(ask)
 
     def openmetrics(self) -> Any:
-        """Return how things stand in the text format of OpenMetrics: see `workbench.metrics.openmetrics.text`."""
+        """Return measurements in the text format of OpenMetrics: see `workbench.metrics.openmetrics.text`."""
 
         async def ask() -> str:
             return text(await self._connection.metrics())
@@ -240,7 +256,7 @@ class MPICluster(Cluster):
         return self.sync(ask)
 
     def scale(self, n: int) -> Any:
-        """Have `n` ranks in total, by adding one more world or removing the last ones; returns when it is done.
+        """Scale to `n` ranks by adding a world or removing the most recent ones; return when this is done.
 
         Parameters
         ----------
@@ -250,48 +266,40 @@ class MPICluster(Cluster):
         Raises
         ------
         InvalidRequest
-            If no number of whole worlds has `n` ranks; the message names those that have.
+            If no number of whole worlds has `n` ranks; the message names the valid numbers.
         StartError
             If the new world did not start.
         """
-        wanted = rank_count(n, here=not self._job.record.spread)
-
-        async def scale() -> None:
-            await self._change("workbench_scale", f"scaling to {wanted}", n=wanted)
-
-        return self.sync(scale)
+        ranks = rank_count(n, here=not self._job.record.spread)
+        return self.sync(self._change, "workbench_scale", f"scaling to {ranks}", n=ranks)
 
     def restart(self) -> Any:
-        """End all ranks and start them again in the same job; results that lie on them are lost."""
-
-        async def restart() -> None:
-            await self._change("workbench_restart", "restarting")
-
-        return self.sync(restart)
+        """Restart all ranks in the same job; results in their memory are lost."""
+        return self.sync(self._change, "workbench_restart", "restarting")
 
     def broadcast(self, obj: Any, *, timeout: float | str | None = None) -> Any:
         """Send one large object to all ranks, as `workbench.broadcast` does with the client of ``get_client()``."""
         return broadcast(self.get_client(), obj, timeout=timeout)
 
-    async def _change(self, operation: str, what: str, **message: Any) -> None:
+    async def _change(self, operation: str, progress: str, **message: Any) -> None:
         from distributed.objects import SchedulerInfo
 
-        await self._connection.change(operation, what, quiet=self.quiet, **message)
+        await self._connection.change(operation, progress, quiet=self.quiet, **message)
         self.scheduler_info = SchedulerInfo(await self._connection.head.identity())
 
     def adapt(self, *args: Any, **kwargs: Any) -> Any:
-        """Not possible: the size of an MPI world is fixed when it starts."""
+        """Raise an error: the size of an MPI world is fixed when it starts."""
         raise NotImplementedError(
-            "an MPI world has the size it was started with, so this cluster cannot adapt to its load. "
+            "The size of an MPI world is fixed, so this cluster cannot adapt to its load. "
             "Use scale(n), which adds or removes a whole world."
         )
 
     def logs(self, rank: int | str | None = None) -> str:
-        """Return the log of one rank, or all logs of the cluster."""
+        """Return the log of one rank, or by default all logs of the cluster."""
         return logs.read(self._job.record.logs, rank)
 
     def script(self) -> str:
-        """Return the script of the cluster's job, exactly as it was submitted.
+        """Return the script of the cluster's job as it was submitted.
 
         Raises
         ------
@@ -303,21 +311,21 @@ class MPICluster(Cluster):
     # -- end ---------------------------------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None, *, shutdown: bool | None = None) -> Any:
-        """Disconnect, and end the cluster if this object has started it.
+        """Disconnect, and stop the cluster if this object has started it.
 
         Parameters
         ----------
         timeout
-            Seconds after which to give up.
+            Deadline in seconds.
         shutdown
-            End the cluster (True) or leave it running (False) whoever has started it.
+            Stop the cluster (True) or leave it running (False), whoever has started it.
         """
         if shutdown is not None:
             self._ending = shutdown
         return super().close(timeout)
 
     def detach(self) -> Any:
-        """Disconnect and leave the cluster running, to be found by `attach`."""
+        """Disconnect and leave the cluster running; `attach` connects again."""
         return self.close(shutdown=False)
 
     async def _close(self) -> None:
@@ -333,13 +341,13 @@ class MPICluster(Cluster):
             await asyncio.to_thread(self._job.await_end)
 
     def __eq__(self, other: object) -> bool:
-        # Dask compares names, and would give this cluster the client of one that had its name before.
+        # Dask compares names, and would give this cluster the client of an earlier cluster of its name.
         return self is other
 
     def __hash__(self) -> int:
         return id(self)
 
-    # -- looks -------------------------------------------------------------------------------------------------
+    # -- display -----------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return display.text(self._job.record, len(self.ranks), str(self.status.name))

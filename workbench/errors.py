@@ -74,7 +74,7 @@ class WorkbenchError(Exception):
         self.allowed = allowed if isinstance(allowed, str) else tuple(allowed)
         self.hint = hints.parts(hint)
         if option and not message:
-            message = f"{named(option)} {given!r}: {_allowance(given, self.allowed)}"
+            message = f"{named(option)} {given!r} is not valid. {_valid_values(given, self.allowed)}."
         super().__init__(": ".join([message, *more]))
 
     @property
@@ -194,8 +194,11 @@ def named(option: str) -> str:
     return f"the setting {option}" if "." in option else option.replace("_", "-")
 
 
-def _allowance(given: object, allowed: str | tuple[str, ...]) -> str:
-    return f"allowed is {allowed}." if isinstance(allowed, str) else f"{did_you_mean(given, allowed)}."
+def _valid_values(given: object, allowed: str | tuple[str, ...]) -> str:
+    if isinstance(allowed, str):
+        return f"Choose {allowed}"
+    values = did_you_mean(given, allowed)
+    return values[0].upper() + values[1:]
 
 
 def closest(given: object, allowed: Iterable[str]) -> str | None:

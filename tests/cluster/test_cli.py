@@ -51,7 +51,7 @@ def started():
 def test_start_prints_the_name_and_how_to_attach_and_a_line_for_each_state_that_is_seen(started):
     out, err = started
 
-    assert out.startswith("cluster 'cli' is ready: 2 of 2 ranks; it goes on without this terminal.\n")
+    assert out.startswith("cluster 'cli' is ready: 2 of 2 ranks; it continues without this terminal.\n")
     assert "%mpicluster attach cli" in out
     # A state that is shorter than the interval between two polls is not seen; a test of Ctrl-C has a long one.
     first, *between, last = [re.match(r"[a-z ]+", line)[0].rstrip() for line in err.splitlines()]
@@ -82,7 +82,7 @@ def test_logs_of_a_rank_and_the_script_are_printed():
 
 @pytest.mark.usefixtures("started")
 def test_a_second_cluster_of_the_name_is_refused():
-    assert run("start", "2", "--name", "cli", code=2)[1].startswith("there is a cluster named 'cli' already.")
+    assert run("start", "2", "--name", "cli", code=2)[1].startswith("a cluster named 'cli' already exists.")
 
 
 @pytest.mark.usefixtures("started")

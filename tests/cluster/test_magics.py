@@ -108,7 +108,7 @@ def test_logs_and_script_are_those_of_the_cluster_in_use(cells):
 def test_what_the_head_refuses_is_a_usage_error(cells):
     refusal = text(cells["bad scale"], "stderr")
     assert refusal.startswith("UsageError: scale(1): ranks come and go by whole worlds, and this cluster's have 2 + 1 ")
-    assert text(cells["taken"], "stderr").startswith("UsageError: there is a cluster named 'first' already.")
+    assert text(cells["taken"], "stderr").startswith("UsageError: a cluster named 'first' already exists.")
 
 
 def test_a_start_that_fails_shows_the_end_of_the_log_and_no_traceback(cells):
@@ -193,7 +193,10 @@ def _kill_the_head(record):
     ("end", "told"),
     [
         (stop, r"cluster 'mine': it ends: the user has stopped it\n"),
-        (_kill_the_head, r"cluster 'mine': it has ended: its head is gone\. Its logs are in \S+/mine-\w+\n"),
+        (
+            _kill_the_head,
+            r"cluster 'mine': it has ended: its head was killed or crashed\. Its logs are in \S+/mine-\w+\n",
+        ),
     ],
     ids=["stopped", "killed"],
 )

@@ -126,5 +126,5 @@ def test_a_module_that_starts_threads_has_the_ranks_import_by_themselves():
 
 @pytest.mark.parametrize("name", ["", "a b", "os;", "1"])
 def test_a_preload_that_is_no_name_of_a_module_is_refused(name):
-    with pytest.raises(InvalidRequest, match="allowed is the name of a module"):
+    with pytest.raises(InvalidRequest, match="Choose the name of a module"):
         MPICluster(1, preload=[name], quiet=True)

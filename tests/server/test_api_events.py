@@ -58,7 +58,7 @@ async def test_no_cluster_goes_while_the_registry_cannot_be_read(cluster):
         await page.until(lambda: not page.broken)
 
         assert [each for each in page.heard if each.get("gone")] == []
-    assert (trouble["name"], "a folder of yours" in trouble["error"]) == ("", True)
+    assert (trouble["name"], "must be a folder that you own" in trouble["error"]) == ("", True)
     assert (code, [its["name"] for its in told["clusters"]], told["broken"]) == (200, ["there"], [trouble])
     end(server.process)
 

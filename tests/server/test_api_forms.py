@@ -167,8 +167,8 @@ async def test_the_check_tells_all_that_is_wrong_at_once(server, cluster):
     found = await errors_of(server, ranks=2, memory="much", name="taken", directory="none", kernel="none")
 
     assert found.keys() == {"memory", "name", "directory", "kernel"}
-    assert found["kernel"].startswith("kernel 'none': allowed: ")
-    assert found["memory"].startswith("memory 'much': allowed is")
+    assert found["kernel"].startswith("kernel 'none' is not valid. Allowed: ")
+    assert found["memory"].startswith("memory 'much' is not valid. Choose ")
 
 
 async def test_of_an_unknown_kernel_the_check_does_not_tell_what_the_environment_of_the_server_lacks(server):
@@ -335,7 +335,7 @@ async def test_a_server_that_is_asked_for_the_log_writes_that_of_its_verbs_and_a
 
     err = capfd.readouterr().err
     assert told == usual
-    assert told[1]["errors"]["ranks"].startswith("ranks '0': allowed is")
+    assert told[1]["errors"]["ranks"].startswith("ranks '0' is not valid. Choose ")
     assert re.search(r"workbench\.process DEBUG started: .* -m workbench start --json --dry-run 0 ", err)
     assert re.search(r"workbench\.process DEBUG ended: .*, process \d+, exit code 2\n", err)
     assert "hunter2" not in err

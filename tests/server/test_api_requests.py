@@ -37,7 +37,7 @@ async def test_a_body_that_is_no_object_is_a_bad_request(server, path, body):
         ({"directory": "/"}, "allowed are folders in"),
         ({"directory": "a" * 300}, "allowed are folders in"),
         ({"directory": 3}, "the path of a folder"),
-        ({"kernel": "none"}, "kernel 'none': allowed: python3"),
+        ({"kernel": "none"}, "kernel 'none' is not valid. Allowed: python3"),
         ({"kernel": ["python3"]}, "kernel ['python3']"),
     ],
 )

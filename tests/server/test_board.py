@@ -121,7 +121,7 @@ async def test_while_the_registry_cannot_be_read_what_was_seen_last_is_told_with
     assert before.clusters == meanwhile.clusters == after.clusters
     [trouble] = meanwhile.broken
     assert trouble["name"] == ""
-    assert "a folder of yours" in trouble["error"]
+    assert "must be a folder that you own" in trouble["error"]
     assert before.broken == after.broken == []
 
 

@@ -138,10 +138,10 @@ async def test_what_is_not_found_behind_a_page_is_not_found(server, dask_cluster
     [
         ("nobody", b"no cluster named &#x27;nobody&#x27;"),
         ("..", b"cluster name &#x27;..&#x27;"),
-        ("%2e%2e%2f%2e%2e", b"allowed are 1 to 40 letters"),
-        ("127.0.0.1:80", b"allowed are 1 to 40 letters"),
+        ("%2e%2e%2f%2e%2e", b"Choose 1 to 40 letters"),
+        ("127.0.0.1:80", b"Choose 1 to 40 letters"),
         ("%3Cscript%3E", b"cluster name &#x27;&lt;script&gt;&#x27;"),
-        ("x" * 99, b"allowed are 1 to 40 letters"),
+        ("x" * 99, b"Choose 1 to 40 letters"),
     ],
 )
 async def test_a_cluster_that_is_not_known_is_not_found(server, kind, name, words):

@@ -245,7 +245,7 @@ def test_ctrl_c_ends_it_with_its_dashboard(cluster, options):
     process.stdout.close()
     assert (rest == "") == bool(options)
     if rest:
-        assert "opens once, in one browser. Ctrl-C ends the dashboard; the cluster goes on." in rest
+        assert "opens once, in one browser. Ctrl-C ends the dashboard; the cluster continues." in rest
         assert f"ssh -L {urlsplit(link).port}:127.0.0.1:{urlsplit(link).port} " in rest
     until("the dashboard is gone", lambda: gone(panel))
 

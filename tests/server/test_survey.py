@@ -213,7 +213,7 @@ def test_a_registry_that_cannot_be_read_is_not_taken_for_an_empty_one(cluster, a
     cluster("hidden")
     survey = RegistryScanner(asked)
 
-    with unreadable(), pytest.raises(RecordError, match="a folder of yours"):
+    with unreadable(), pytest.raises(RecordError, match="must be a folder that you own"):
         survey.scan()
 
     assert set(survey.scan().clusters) == {"hidden"}

@@ -82,13 +82,13 @@ def test_what_the_scheduler_cannot_give(options, sentence):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"walltime": "soon"}, "walltime 'soon': allowed is a time above zero as HH:MM:SS"),
+        ({"walltime": "soon"}, "walltime 'soon' is not valid. Choose a time above zero as HH:MM:SS"),
         ({"walltime": "90"}, "SLURM would read minutes and PBS seconds"),
-        ({"memory": "much"}, "memory 'much': allowed is a size above zero"),
-        ({"nodes": "some"}, "nodes 'some': allowed is a whole number"),
+        ({"memory": "much"}, "memory 'much' is not valid. Choose a size above zero"),
+        ({"nodes": "some"}, "nodes 'some' is not valid. Choose a whole number"),
         ({"nodes": 3}, "--nodes 3"),
-        ({"queue": "debug\nrm"}, "queue 'debug\\nrm': allowed is a text on one line"),
-        ({"preset": "nix"}, "preset 'nix': allowed"),
+        ({"queue": "debug\nrm"}, "queue 'debug\\nrm' is not valid. Choose a text on one line"),
+        ({"preset": "nix"}, "preset 'nix' is not valid. Allowed"),
     ],
 )
 def test_what_is_malformed_reaches_no_scheduler(options, sentence, tmp_path):
@@ -124,7 +124,7 @@ def test_a_scheduler_that_is_frozen_may_take_a_job_that_nobody_hears_of(slurm):
     finally:
         slurm.start_controller()
     assert sentence.startswith(
-        "sbatch did not answer within 1 s. Its job may have been taken, and could not be cancelled."
+        "sbatch did not answer within 1 s. Its job may have been submitted, and could not be cancelled."
     )
     assert f"%mpicluster stop {NAME}" in sentence
 
@@ -279,5 +279,5 @@ def test_a_file_system_without_room():
     line = f"ulimit -f 0; exec {start}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "has to be a folder that you can write to, with room" in done.stderr
+    assert "must be a folder that you can write to, with free space" in done.stderr
     assert "Traceback" not in done.stderr

@@ -58,7 +58,9 @@ def test_time_spans_are_given_in_words_or_seconds(given, seconds):
 def test_a_setting_that_is_no_time_is_named_with_what_it_is(given):
     with (
         dask.config.set({"workbench.close-timeout": given}),
-        pytest.raises(InvalidRequest, match=r"workbench\.close-timeout .*: allowed is a time above zero") as caught,
+        pytest.raises(
+            InvalidRequest, match=r"workbench\.close-timeout .* is not valid. Choose a time above zero"
+        ) as caught,
     ):
         config.seconds("close-timeout")
     assert repr(given) in str(caught.value)

@@ -124,9 +124,9 @@ def test_the_text_of_an_error_is_that_for_a_notebook():
 @pytest.mark.parametrize(
     ("option", "allowed", "words"),
     [
-        ("ranks_per_node", "a whole number", "ranks-per-node 'slrm': allowed is a whole number."),
-        ("workbench.size", "a size", "the setting workbench.size 'slrm': allowed is a size."),
-        ("scheduler", ("slurm", "pbs"), "scheduler 'slrm': did you mean 'slurm'? (allowed: slurm, pbs)."),
+        ("ranks_per_node", "a whole number", "ranks-per-node 'slrm' is not valid. Choose a whole number."),
+        ("workbench.size", "a size", "the setting workbench.size 'slrm' is not valid. Choose a size."),
+        ("scheduler", ("slurm", "pbs"), "scheduler 'slrm' is not valid. Did you mean 'slurm'? (allowed: slurm, pbs)."),
     ],
 )
 def test_an_error_without_a_message_is_worded_from_its_fields(option, allowed, words):

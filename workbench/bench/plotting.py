@@ -44,7 +44,7 @@ def file(text: str) -> Path:
     """
     path = Path(text)
     if path.suffix not in _ENDINGS:
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed are files that end in {', '.join(_ENDINGS)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid. Choose files that end in {', '.join(_ENDINGS)}")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {str(path.parent)!r}; make it first")
     return path

@@ -61,7 +61,7 @@ def positive(text: str) -> int:
         If it is something else.
     """
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a whole number above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid. Choose a whole number above zero")
     return int(text)
 
 
@@ -78,7 +78,7 @@ def above_zero(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: allowed is a number above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid. Choose a number above zero")
     return number
 
 

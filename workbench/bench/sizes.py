@@ -27,7 +27,7 @@ def sizes(text: str) -> list[int]:
         except ValueError:
             nbytes = 0
         if nbytes < 1:
-            raise argparse.ArgumentTypeError(f"{word!r}: allowed are sizes above zero, such as 1,64KiB,2MiB")
+            raise argparse.ArgumentTypeError(f"{word!r} is not valid. Choose sizes above zero, such as 1,64KiB,2MiB")
         found.add(nbytes)
     return sorted(found)
 

@@ -42,7 +42,7 @@ def measure(ranks: int, nodes: int, seconds: float) -> Iterator[tuple[str, float
         For each.
     """
     if ranks % nodes:
-        raise WorkbenchError(f"{count(ranks, 'rank')} on {count(nodes, 'node')}: allowed are as many on each")
+        raise WorkbenchError(f"{count(ranks, 'rank')} on {count(nodes, 'node')} is not valid. Choose as many on each")
     yield "head", asyncio.run(_head(ranks, nodes, seconds))
     yield "dashboard", asyncio.run(_dashboard(ranks, nodes, seconds))
 

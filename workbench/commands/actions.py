@@ -408,7 +408,7 @@ def targets(name: str | None, *, everything: bool, bound: Record | None = None) 
     if not everything:
         return Targets([choose(name, bound)], [])
     if name is not None:
-        raise InvalidRequest(f"stop {name} --all: allowed is either a name or --all.", hint="Leave out one of them.")
+        raise InvalidRequest(f"stop {name} --all is not valid. Choose either a name or --all.")
     records, broken, _ = _survey()
     return Targets(records, broken)
 

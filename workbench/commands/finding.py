@@ -1,4 +1,4 @@
-"""What a check of the doctor has found."""
+"""The result of a check of the doctor."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from workbench.hints import Hint
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check has found."""
+    """The result of one check."""
 
     check: str
-    """What was looked at."""
+    """What was checked."""
     verdict: Literal["ok", "warning", "failed"]
-    """``failed``: no cluster will start, or work, as it is."""
+    """``failed``: no cluster will start, or work."""
     detail: str
-    """What was seen."""
+    """The observation."""
     remedy: Hint = ""
-    """What to do, as an order; empty where there is nothing to do."""
+    """What to do; empty if nothing."""
 
 
 def failure(check: str, error: WorkbenchError | OSError) -> CheckResult:
-    """Return the finding that an error is."""
+    """Return the result of a check that an error has ended."""
     if isinstance(error, WorkbenchError):
         return CheckResult(check, "failed", error.message.removesuffix("."), error.hint)
     return CheckResult(check, "failed", str(error))
 
 
 def skipped(check: str, failed: str) -> CheckResult:
-    """Return the finding of a check that rests on one that has failed."""
-    return CheckResult(check, "warning", f"not checked, since the check of {failed} failed", f"See to {failed} first.")
+    """Return the result of a check that needs one that has failed."""
+    return CheckResult(check, "warning", f"not checked, since the check of {failed} failed", f"Repair {failed} first.")

@@ -1,4 +1,4 @@
-"""The jobs of a cluster as anybody of the user's processes can see them: by receipt, record and scheduler."""
+"""The jobs of a cluster, from its receipts, its record and its scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.text import clock
 
 
 def is_batch(record: Record) -> bool:
-    """Tell whether the cluster's jobs are a batch scheduler's."""
+    """Return whether a batch scheduler runs the cluster's jobs."""
     return launcher(record.scheduler).batch
 
 
@@ -30,17 +30,17 @@ def job_id(record: Record) -> str | None:
 
 
 def all_jobs(record: Record, *, certain: bool = False) -> list[str]:
-    """Return the ids of all jobs of a cluster that are known, also of those that were submitted a moment ago.
+    """Return the known ids of all jobs of a cluster, also of those that have just been submitted.
 
     Parameters
     ----------
     certain
-        Have the scheduler look for jobs whose id was never heard.
+        Have the scheduler look for jobs whose id was never received.
 
     Raises
     ------
     LaunchError
-        With `certain`, if it does not answer, or the cluster has its jobs in another one.
+        With `certain`, if the scheduler does not answer, or the cluster has its jobs in another one.
     """
     if certain:
         _check_system(record)
@@ -51,12 +51,12 @@ def all_jobs(record: Record, *, certain: bool = False) -> list[str]:
 
 
 def is_being_submitted(record: Record) -> bool:
-    """Tell whether a command that submits a job of the cluster runs just now."""
+    """Return whether a command that submits a job of the cluster is running."""
     return not all(settled(path) for path in _receipts(record))
 
 
 def plain(record: Record) -> dict[str, Any]:
-    """Return what every list of clusters has of one, as plain values."""
+    """Return the plain values of a cluster that every list of clusters has."""
     return {
         "name": record.name,
         "state": record.state,
@@ -74,7 +74,7 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def status(record: Record) -> JobStatus:
-    """Return what the scheduler tells of the job that holds head and world 0, asked now."""
+    """Ask the scheduler for the status of the job that holds head and world 0."""
     job = job_id(record)
     if job is None and _receipt(record).exists():
         with suppress(LaunchError):
@@ -84,69 +84,67 @@ def status(record: Record) -> JobStatus:
 
 
 def ask_all(records: Iterable[Record]) -> dict[str, JobStatus]:
-    """Return the status of the job of each cluster of which only its scheduler knows, by the ids of the clusters.
+    """Return, by the ids of the clusters, the status of each job whose state only its scheduler knows.
 
     Notes
     -----
-    Each scheduler is asked once, for all of them.
+    Each scheduler is asked once for all its jobs.
     """
-    asked = [
+    pending = [
         (record, job)
         for record in records
         if is_batch(record) and (record.state == "submitted" or record.alive() is None) and (job := job_id(record))
     ]
-    told = {
-        scheduler: launcher(scheduler).statuses([job for record, job in asked if record.scheduler == scheduler])
-        for scheduler in {record.scheduler for record, _ in asked}
+    statuses = {
+        scheduler: launcher(scheduler).statuses([job for record, job in pending if record.scheduler == scheduler])
+        for scheduler in {record.scheduler for record, _ in pending}
     }
-    return {record.id: of(record, told[record.scheduler].get(job, UNKNOWN)) for record, job in asked}
+    return {record.id: of(record, statuses[record.scheduler].get(job, UNKNOWN)) for record, job in pending}
 
 
-def of(record: Record, told: JobStatus) -> JobStatus:
-    """Return what a scheduler tells of a job of the cluster, or that it is unknown, if the job is another cluster's.
+def of(record: Record, status: JobStatus) -> JobStatus:
+    """Return the status of a job, or UNKNOWN if the job is not one of the cluster's.
 
     Notes
     -----
     Several systems may share a home. The scheduler of one does not know the jobs of another, or has given their
     numbers to other jobs.
     """
-    if told.state is JobState.UNKNOWN and not told.finished:
-        return told
-    if _is_its(record, told):
-        return told
-    where = f"of {record.system}" if record.system else "of the system that it was submitted to"
-    return JobStatus(JobState.UNKNOWN, f"the scheduler {where} has its job; ask there")
+    if (status.state is JobState.UNKNOWN and not status.finished) or _is_job_of(record, status):
+        return status
+    system = f"of {record.system}" if record.system else "of the system that it was submitted to"
+    return JobStatus(JobState.UNKNOWN, f"the scheduler {system} has its job; ask there")
 
 
-def _is_its(record: Record, told: JobStatus) -> bool:
-    """Tell whether the job that a scheduler tells of is surely one of the cluster's."""
-    if record.id[:8] in told.label:
+def _is_job_of(record: Record, status: JobStatus) -> bool:
+    """Return whether the job is certainly one of the cluster's."""
+    if record.id[:8] in status.label:
         return True
-    # Where a site takes comment or name away, and in PBS of an earlier version, whose names begin with a letter.
-    if told.label and not re.fullmatch(rf"w?{re.escape(record.name)}|(job|world-\d+-\d+)\.sh", told.label):
+    # Some sites remove the comment or the name; names in an earlier version of PBS begin with a letter.
+    if status.label and not re.fullmatch(rf"w?{re.escape(record.name)}|(job|world-\d+-\d+)\.sh", status.label):
         return False
     return launcher(record.scheduler).system() == record.system
 
 
-def alive(record: Record, told: JobStatus | None = None) -> bool | None:
-    """Tell whether the cluster still runs, or will: True, False, or None where that cannot be told.
+def alive(record: Record, job_status: JobStatus | None = None) -> bool | None:
+    """Return whether the cluster runs, or waits to run; None where this is not known.
 
     Parameters
     ----------
-    told
-        What its scheduler tells of its job; None: it is asked.
+    job_status
+        Status of its job; None: the scheduler is asked.
 
     Notes
     -----
-    Where the record's process says nothing, since it is another host's or only the starter's, the scheduler does.
+    The scheduler decides where the record's process is on another host, or is only the starter's.
     """
     process = record.alive()
     if not is_batch(record) or (record.state != "submitted" and process is not None):
         return process
-    # In this order: a command that ends in between has written the id.
+    # The receipt is checked first: a command that ends after this check has written the id.
     submitted = settled(_receipt(record))
     if job_id(record) is None:
-        # Either its starter is about to submit it, or was killed before it could, or has failed to.
+        # The starter is about to submit the job, was killed before it could, or has failed to.
         starter = record.process.alive()
         if starter or not submitted:
             return starter or None
@@ -155,81 +153,81 @@ def alive(record: Record, told: JobStatus | None = None) -> bool | None:
                 return starter
         except LaunchError:
             return None
-    told = status(record) if told is None else told
-    if told.finished:
+    job_status = status(record) if job_status is None else job_status
+    if job_status.finished:
         return False
-    return None if told.state is JobState.UNKNOWN else True
+    return None if job_status.state is JobState.UNKNOWN else True
 
 
-def words(told: JobStatus) -> str:
-    """Return the status of a job in words.
+def words(status: JobStatus) -> str:
+    """Describe the status of a job.
 
     Examples
     --------
     >>> words(JobStatus(JobState.QUEUED, "waiting for resources"))
     'QUEUED: waiting for resources'
     """
-    if told.unknown_to_scheduler:
+    if status.unknown_to_scheduler:
         return "gone: the scheduler does not know it any more"
-    if told.state is JobState.UNKNOWN and told.reason:
-        return told.reason
-    text = told.state.name
-    if told.reason:
-        text += f": {told.reason}"
-    if told.state is JobState.QUEUED and told.start:
-        text += f", start expected {clock(told.start)}"
-    if told.state is JobState.RUNNING and told.nodes:
-        text += f" on {told.nodes}"
+    if status.state is JobState.UNKNOWN and status.reason:
+        return status.reason
+    text = status.state.name
+    if status.reason:
+        text += f": {status.reason}"
+    if status.state is JobState.QUEUED and status.start:
+        text += f", start expected {clock(status.start)}"
+    if status.state is JobState.RUNNING and status.nodes:
+        text += f" on {status.nodes}"
     return text
 
 
 def cancel(record: Record, *, later: bool = False) -> None:
-    """Cancel all jobs of a cluster, or only those of `later` worlds, in whatever state they are.
+    """Cancel all jobs of a cluster, or only those of `later` worlds, in any state.
 
     Raises
     ------
     LaunchError
-        If the scheduler does not take it, or the jobs are not surely this cluster's.
+        If the scheduler does not cancel a job, or a job is not certainly this cluster's.
     """
-    its = launcher(record.scheduler)
-    # Inside of a job its id may be spelled otherwise than it was when it was submitted.
+    scheduler = launcher(record.scheduler)
+    # Inside a job its id may be spelled differently from the one in the receipt.
     kept = {record.job, _read(record, _receipt(record))} if later else set()
     jobs = [job for job in all_jobs(record, certain=True) if job not in kept]
-    for job, told in (its.statuses(jobs) if jobs else {}).items():
-        if told.finished:
+    for job, status in (scheduler.statuses(jobs) if jobs else {}).items():
+        if status.finished:
             continue
-        if told.state is JobState.UNKNOWN:
+        if status.state is JobState.UNKNOWN:
             raise SchedulerTimeout(
-                f"the scheduler does not tell whose job {job} is, so it is not cancelled.", hint="Try again."
+                f"the scheduler does not report whose job {job} is, so the job is not cancelled.", hint="Try again."
             )
-        if not (told.label and _is_its(record, told)):
+        if not (status.label and _is_job_of(record, status)):
             raise LaunchError(
-                f"job {job} is {told.label!r} here, and not a job of cluster {record.name!r}, which another system "
-                f"has{f' ({record.system})' if record.system else ''}: it is not cancelled.",
+                f"job {job} has the label {status.label!r} here, so it is no job of cluster {record.name!r}, whose "
+                f"jobs another system has{f' ({record.system})' if record.system else ''}. The job is not cancelled.",
                 hint=f"Stop the cluster there, or remove {record.folder} if it has ended.",
             )
-        its.cancel(job)
+        scheduler.cancel(job)
 
 
 def _check_system(record: Record) -> None:
-    here = launcher(record.scheduler).system()
-    if record.system and here != record.system:
+    system = launcher(record.scheduler).system()
+    if record.system and system != record.system:
         raise LaunchError(
             f"cluster {record.name!r} has its jobs in the scheduler {record.system}, and here "
-            f"{f'is {here}' if here else 'no scheduler answers'}.",
+            f"{f'the scheduler is {system}' if system else 'no scheduler answers'}.",
             hint=f"Stop it there, or remove {record.folder} if it has ended.",
         )
 
 
 def wait_finished(record: Record, timeout: float) -> list[str]:
-    """Wait until all jobs of a cluster are over; return those that are not after `timeout` seconds."""
-    its, deadline = launcher(record.scheduler), time.monotonic() + timeout
+    """Wait until all jobs of a cluster have ended; return those that have not after `timeout` seconds."""
+    scheduler, deadline = launcher(record.scheduler), time.monotonic() + timeout
     left, pause = all_jobs(record), 0.1
-    if record.system and its.system() not in (None, record.system):
-        return []  # nobody here can tell; its head has ended it
+    if record.system and scheduler.system() not in (None, record.system):
+        return []  # this system does not know the jobs; their head has ended them
     while left:
-        told = its.statuses(left)
-        left = [job for job in left if not told.get(job, UNKNOWN).finished]
+        statuses = scheduler.statuses(left)
+        left = [job for job in left if not statuses.get(job, UNKNOWN).finished]
         if time.monotonic() > deadline:
             break
         if left:
@@ -239,7 +237,7 @@ def wait_finished(record: Record, timeout: float) -> list[str]:
 
 
 def _recover(record: Record, receipt: Path) -> None:
-    """Look for the job of a submission that nobody heard the end of, and note its id where it belongs."""
+    """Look for the job of a submission without an answer, and write its id to the receipt."""
     if settled(receipt) and _read(record, receipt) is None:
         job = launcher(record.scheduler).find(identity(record, receipt.stem), record.name)
         if job is not None:
@@ -247,14 +245,14 @@ def _recover(record: Record, receipt: Path) -> None:
                 receipt.write_text(f"{job}\n", encoding="utf-8")
             except OSError as error:
                 raise LaunchError(
-                    f"job {job} was found, but cannot be noted in {receipt}: {error}.",
-                    hint="Check the room on its disk and your quota.",
+                    f"job {job} was found, but its id cannot be written to {receipt}: {error}.",
+                    hint="Check the free space of the disk and your quota.",
                 ) from error
 
 
 def _receipts(record: Record) -> list[Path]:
     """Return the receipts of all jobs of the cluster; its folder may have become another cluster's."""
-    with suppress(OSError):  # nobody else's is seen while the file server is away
+    with suppress(OSError):  # while the file server does not answer, the folder is taken as this cluster's
         if not owns_lease(record):
             return []
     return sorted(record.folder.glob("*.job"))

@@ -6,10 +6,10 @@
     <jupyter data>/workbench/logs/NAME-ID/     0700: head.log, world-0.log, rank-0.log, rank-1.log, ...
     <jupyter data>/workbench/ended/            0700: how each cluster has ended, see `workbench.deploy.ended`
 
-The folder is the cluster's name (it is made atomically, so there is one cluster of a name), its key and its
-*lease*: the head ends the cluster when the folder is gone or belongs to another cluster. Logs outlive it.
+The folder reserves the cluster's name (it is created atomically), holds its key and is its *lease*: the head ends the
+cluster when the folder is gone or belongs to another cluster. Logs outlive the folder.
 
-Until the head runs the starter writes the record, from then on the head alone.
+Until the head runs the starter writes the record; from then on the head alone does.
 """
 
 from __future__ import annotations
@@ -78,20 +78,14 @@ __all__ = [
 
 _ALLOWED = "1 to 40 letters, digits, '.', '_' and '-', the first a letter or digit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
-# What a system says of a folder that cannot be moved to a name since there is something.
-_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+# Errors of `rename` to a name that exists.
+_NAME_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 def check_name(name: Any) -> str:
     """Return `name` if it can name a cluster, or raise `InvalidRequest`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequest(
-            f"cluster name {name!r}: allowed are {_ALLOWED}.",
-            option="name",
-            given=name,
-            allowed=_ALLOWED,
-            hint=("Choose another ", Option("name"), "."),
-        )
+        raise InvalidRequest(option="name", given=name, allowed=_ALLOWED)
     return name
 
 
@@ -117,8 +111,8 @@ def names() -> list[str]:
         return []
     except OSError as error:
         raise RecordError(
-            f"{clusters_folder()} has to be a folder of yours that you can read, but: {error}.",
-            hint="Make it so, or set JUPYTER_DATA_DIR to another folder.",
+            f"{clusters_folder()} cannot be read: {error}. It must be a folder that you own and can read.",
+            hint="Check the folder, or set JUPYTER_DATA_DIR to another one.",
         ) from error
 
 
@@ -128,7 +122,7 @@ def create(record: Record) -> None:
     Raises
     ------
     ClusterExists
-        If a cluster of that name runs, or may run. The record of one that is surely gone is replaced.
+        If a cluster of that name runs, or may run. The record of a cluster that has certainly ended is replaced.
     RecordError
         If the folders of the registry are open to other users.
     """
@@ -139,7 +133,7 @@ def create(record: Record) -> None:
         check_private(folder)
     if record.name in names():
         _forget_if_stale(record.name)
-    # It takes its name with the record inside: a start that is killed here leaves no folder without one.
+    # The folder is renamed with the record inside: a start that is killed here leaves no folder without a record.
     draft = record.folder.with_name(f".{record.name}.{record.id}")
     try:
         draft.mkdir(mode=0o700)
@@ -147,34 +141,34 @@ def create(record: Record) -> None:
         draft.rename(record.folder)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        if error.errno not in _TAKEN:
+        if error.errno not in _NAME_TAKEN:
             raise
         raise _exists(record.name) from None
     record.logs.mkdir(mode=0o700, exist_ok=True)
 
 
 def check_free(name: str) -> None:
-    """Return if a new cluster can have the name, as far as that is seen without asking a scheduler.
+    """Raise an error unless a new cluster can have the name; no scheduler is asked.
 
     Raises
     ------
     InvalidRequest
-        If none can have it; `ClusterExists` if one has. If the registry cannot be read it raises as `names`.
+        If the name is not valid; `ClusterExists` if a cluster has it. If the registry cannot be read, as `names`.
     """
     taken = check_name(name) in names()
     try:
         if not taken or read(name).alive() is False:
             return
     except ClusterNotFound:
-        return  # it has ended since
+        return  # the cluster has ended since
     except RecordError:
-        pass  # whose it is cannot be told
+        pass  # its owner is not known
     raise _exists(name)
 
 
 def _exists(name: str) -> ClusterExists:
     return ClusterExists(
-        f"there is a cluster named {name!r} already.",
+        f"a cluster named {name!r} already exists.",
         option="name",
         given=name,
         hint=(
@@ -190,12 +184,12 @@ def _exists(name: str) -> ClusterExists:
 
 
 def write(record: Record) -> None:
-    """Replace the record on disk in one step: a reader sees the old one or the new one, never a part.
+    """Replace the record on disk in one step: a reader gets the old one or the new one, never a part.
 
     Raises
     ------
     FileNotFoundError
-        If the cluster's folder is gone; it is never made again.
+        If the cluster's folder is gone; it is never created again.
     """
     _write(record.folder, record)
 
@@ -222,9 +216,9 @@ def read(name: str) -> Record:
     Raises
     ------
     ClusterNotFound
-        If there is none.
+        If no cluster has this name.
     RecordError
-        If it is corrupt, of another version, another user's, readable by others, or in a folder that others can
+        If the record is corrupt, of another version, another user's, readable by others, or in a folder that others can
         change.
     """
     check_name(name)
@@ -248,25 +242,26 @@ def read(name: str) -> Record:
         raise
     except OSError as error:
         raise RecordError(
-            f"the record of cluster {name!r} cannot be read ({error}).", hint=f"Remove {folder} if the cluster is gone."
+            f"the record of cluster {name!r} cannot be read ({error}).",
+            hint=f"Remove {folder} if the cluster has ended.",
         ) from error
     try:
         return _parse(content, name)
     except DAMAGED as error:
         raise RecordError(
             f"the record of cluster {name!r} cannot be read ({error}): {path}.",
-            hint="It was written by another version, or damaged: remove its folder if the cluster is gone "
-            "(removing it ends a cluster that still runs).",
+            hint="Another version has written it, or it is damaged: remove its folder if the cluster has ended "
+            "(this stops a cluster that still runs).",
         ) from error
 
 
 def running(name: str) -> Record:
-    """Return the record of cluster `name` unless it has ended; the record of one that has is removed.
+    """Return the record of cluster `name` unless the cluster has ended; then the record is removed.
 
     Raises
     ------
     ClusterNotFound
-        If there is none, or it has ended: the message tells where its logs are.
+        If no cluster has this name, or it has ended: the message names the folder of its logs.
     RecordError
         As `read` does.
     """
@@ -276,10 +271,13 @@ def running(name: str) -> Record:
         logs = newest_logs(name)
         if logs is None:
             raise
-        its = ended.last(name)
-        why = f" ({its.reason})" if its is not None and its.logs_folder == logs else ""
+        end = ended.last(name)
+        why = f" ({end.reason})" if end is not None and end.logs_folder == logs else ""
         raise ClusterNotFound(
-            f"cluster {name!r} has ended{why}. Its logs are in {logs}.", option="name", given=name, hint=_again(name)
+            f"cluster {name!r} has ended{why}. Its logs are in {logs}.",
+            option="name",
+            given=name,
+            hint=_start_hint(name),
         ) from error
     if _alive(record) is not False and record.state != "failed":
         return record
@@ -290,19 +288,19 @@ def running(name: str) -> Record:
         f"Its logs are in {record.logs}.",
         option="name",
         given=name,
-        hint=_again(name),
+        hint=_start_hint(name),
     )
 
 
-def _again(name: str) -> Hint:
+def _start_hint(name: str) -> Hint:
     return "Start a new one with ", Command("start", f"--name {name}"), "."
 
 
-def _alive(record: Record, told: JobStatus | None = None) -> bool | None:
-    # Of a batch job the scheduler knows more than this host; ranks and heads need not load what asks it.
+def _alive(record: Record, job: JobStatus | None = None) -> bool | None:
+    # Ranks and heads never ask, and need not load the launchers.
     from workbench.deploy import jobs
 
-    return jobs.alive(record, told)
+    return jobs.alive(record, job)
 
 
 def _parse(content: bytes, name: str) -> Record:
@@ -316,8 +314,8 @@ def _parse(content: bytes, name: str) -> Record:
     return from_dict(values)
 
 
-def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType({})) -> bool:
-    """Remove what a cluster has left that was killed with its head; tell whether it was one."""
+def _forget_if_stale(name: str, job_statuses: Mapping[str, JobStatus] = MappingProxyType({})) -> bool:
+    """Remove the files of a cluster that was killed with its head; return whether they were removed."""
     path = clusters_folder() / name / RECORD
     try:
         file = open(path, "r+b")  # noqa: SIM115  (closed below)
@@ -328,27 +326,28 @@ def _forget_if_stale(name: str, told: Mapping[str, JobStatus] = MappingProxyType
             record = read(name)
         except (RecordError, ClusterNotFound):
             return False
-        if _alive(record, told.get(record.id)) is not False or not _is_ours_to_remove(file, path):
+        job = job_statuses.get(record.id)
+        if _alive(record, job) is not False or not _is_ours_to_remove(file, path):
             return False
         try:
             _cancel(record)
         except LaunchError:
-            return False  # forgotten, what waits in a queue yet would be nobody's
+            return False  # without the record nobody could find a job that is still queued
         if record.process.is_local:
             node_dirs.remove(record.id)
-        note_end(record, told.get(record.id))
+        note_end(record, job)
         return _remove_folder(record)
 
 
-def note_end(record: Record, told: JobStatus | None = None) -> None:
-    """Keep how a cluster has ended whose head could not do so.
+def note_end(record: Record, job: JobStatus | None = None) -> None:
+    """Note how a cluster has ended if its head could not.
 
     Parameters
     ----------
     record
         The cluster.
-    told
-        What its scheduler tells of its job; None: it is asked.
+    job
+        Status of its job; None: the scheduler is asked.
     """
     if ended.is_noted(record):
         return
@@ -358,25 +357,25 @@ def note_end(record: Record, told: JobStatus | None = None) -> None:
     if record.state in ("closing", "failed"):
         ended.note(record, ended.ENDED if record.state == "closing" else ended.FAILED, record.message)
         return
-    told = UNKNOWN if told is None else told
-    if jobs.is_batch(record) and not told.finished:
-        told = jobs.status(record)
-    ended.note(record, ended.FAILED, why_gone(record, told), told.end if told.finished else None)
+    job = UNKNOWN if job is None else job
+    if jobs.is_batch(record) and not job.finished:
+        job = jobs.status(record)
+    ended.note(record, ended.FAILED, why_gone(record, job), job.end if job.finished else None)
 
 
-def why_gone(record: Record, told: JobStatus) -> str:
-    """Return in words why a cluster is gone whose head has not written why; `told` of its job."""
+def why_gone(record: Record, job: JobStatus) -> str:
+    """Describe, by the status of its job, the end of a cluster whose head has written no reason."""
     from workbench.deploy import jobs
 
-    if told.finished:
-        return f"its job {jobs.job_id(record)} has ended: {jobs.words(told)}"
+    if job.finished:
+        return f"its job {jobs.job_id(record)} has ended: {jobs.words(job)}"
     if record.state == "submitted":
         return "its start was given up"
     return f"its head, process {record.process.pid} on {record.process.host}, was killed or crashed"
 
 
 def _cancel(record: Record) -> None:
-    """Cancel what jobs of a cluster there still are: those of later worlds outlast its head in their queue."""
+    """Cancel the remaining jobs of a cluster: queued jobs of later worlds outlast its head."""
     from workbench.deploy import jobs
 
     if jobs.is_batch(record):
@@ -384,11 +383,11 @@ def _cancel(record: Record) -> None:
 
 
 def _is_ours_to_remove(file: BinaryIO, path: Path) -> bool:
-    """Tell whether no other process is removing the folder of an open record, and none has done so.
+    """Return whether no other process is removing the folder of an open record, or has removed it.
 
     Notes
     -----
-    Of several that find a cluster gone the second would otherwise remove what the first has made in its place.
+    Otherwise the second process that finds a stale cluster would remove the new cluster of the first.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -409,10 +408,10 @@ def remove(record: Record) -> None:
 
 
 def _remove_folder(record: Record) -> bool:
-    """Remove the folder of a cluster if it is still this cluster's; tell whether it was."""
+    """Remove the folder of a cluster if it is still this cluster's; return whether it was."""
     if not owns_lease(record):
         return False
-    # Away under one rename first: nobody may meet a folder that has lost its record but keeps its name.
+    # Renamed first, in one step: nobody may find a folder that has its name but no record.
     doomed = record.folder.with_name(f".{record.name}.{uuid.uuid4().hex}")
     try:
         record.folder.rename(doomed)
@@ -420,7 +419,7 @@ def _remove_folder(record: Record) -> bool:
         return False
     with suppress(FileNotFoundError):
         if not is_of(doomed, record):
-            # Without locks another process has removed it since the look, and a new cluster has its name.
+            # On a file system without locks another process has removed the folder, and a new cluster has the name.
             doomed.rename(record.folder)
             return False
     shutil.rmtree(doomed, ignore_errors=True)
@@ -429,8 +428,7 @@ def _remove_folder(record: Record) -> bool:
 
 def records() -> dict[str, Record | WorkbenchError]:
     """Return the records of all clusters of this user by their names, or why a record cannot be used."""
-    found = {name: find(name) for name in names()}
-    return {name: record for name, record in found.items() if record is not None}
+    return {name: record for name in names() if (record := find(name)) is not None}
 
 
 def find(name: str) -> Record | WorkbenchError | None:
@@ -443,20 +441,20 @@ def find(name: str) -> Record | WorkbenchError | None:
         return error
 
 
-def clean(told: Mapping[str, JobStatus] | None = None) -> list[str]:
-    """Remove the records of clusters that are surely gone; return their names.
+def clean(job_statuses: Mapping[str, JobStatus] | None = None) -> list[str]:
+    """Remove the records of clusters that have certainly ended; return their names.
 
     Parameters
     ----------
-    told
-        What schedulers tell of jobs, as of `ask_schedulers`; None: they are asked.
+    job_statuses
+        As of `ask_schedulers`; None: the schedulers are asked.
     """
-    told = ask_schedulers() if told is None else told
-    return [name for name in names() if _forget_if_stale(name, told)]
+    job_statuses = ask_schedulers() if job_statuses is None else job_statuses
+    return [name for name in names() if _forget_if_stale(name, job_statuses)]
 
 
 def ask_schedulers() -> dict[str, JobStatus]:
-    """Return what the schedulers tell of the jobs of all clusters, by the ids of these; each is asked once."""
+    """Return the statuses of the jobs of all clusters, by the ids of the clusters; each scheduler is asked once."""
     from workbench.deploy import jobs
 
     return jobs.ask_all(record for record in records().values() if isinstance(record, Record))
@@ -464,8 +462,8 @@ def ask_schedulers() -> dict[str, JobStatus]:
 
 def newest_logs(name: str) -> Path | None:
     """Return the folder of logs of the cluster that last had this name, or None."""
-    found = [path for path in logs_folder().glob(f"{name}-????????") if path.is_dir()]
-    return max(found, key=_modified, default=None)
+    folders = [path for path in logs_folder().glob(f"{name}-????????") if path.is_dir()]
+    return max(folders, key=_modified, default=None)
 
 
 def _prune_logs() -> None:
@@ -479,7 +477,7 @@ def _logs_of(name: str) -> Path | None:
     try:
         return read(name).logs
     except (RecordError, ClusterNotFound):
-        return newest_logs(name)  # it may run, although its record cannot be read
+        return newest_logs(name)  # the cluster may run, although its record cannot be read
 
 
 def _modified(path: Path) -> float:
@@ -490,12 +488,12 @@ def _modified(path: Path) -> float:
 
 
 def await_record(name: str, identity: str | None = None) -> Record:
-    """Return the record of cluster `name`, waiting for it to appear: homes on a network are late.
+    """Return the record of cluster `name`; wait until it appears, which takes a while on network file systems.
 
     Parameters
     ----------
     identity
-        Of the very cluster that is meant: a job that waited for long must not take another's for its own. None: any.
+        Id of the cluster: a job that was queued for long must not take another cluster's record. None: any.
 
     Raises
     ------
@@ -506,7 +504,7 @@ def await_record(name: str, identity: str | None = None) -> Record:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return _read_this(name, identity)
+            return _read_with_id(name, identity)
         except ClusterNotFound as error:
             if time.monotonic() > deadline:
                 raise ClusterNotFound(
@@ -516,7 +514,7 @@ def await_record(name: str, identity: str | None = None) -> Record:
         time.sleep(0.05)
 
 
-def _read_this(name: str, identity: str | None) -> Record:
+def _read_with_id(name: str, identity: str | None) -> Record:
     record = read(name)
     if identity not in (None, record.id):
         raise ClusterNotFound(f"cluster {name!r} is another one now, with the id {record.id}.")

@@ -7,44 +7,49 @@ import inspect
 import json
 import textwrap
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from workbench.launch.options import ClusterOption, options
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_Given = TypeVar("_Given")
+_Options = TypeVar("_Options")
 _Self = TypeVar("_Self")
-# Characters of a line.
-_WIDTH = 112
+_LINE_LENGTH = 112
 
 
 def takes(
-    make: Callable[_P, _Given],
-) -> Callable[[Callable[[_Self, _Given], _T]], Callable[Concatenate[_Self, _P], _T]]:
-    """Give a method, which takes a value of a class of options, the signature of that class."""
+    make: Callable[_P, _Options],
+) -> Callable[[Callable[[_Self, _Options], _T]], Callable[Concatenate[_Self, _P], _T]]:
+    """Give a method that takes a value of a class of options the signature and the types of that class."""
 
-    def decorate(method: Callable[[_Self, _Given], _T]) -> Callable[Concatenate[_Self, _P], _T]:
-        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        theirs = inspect.signature(make)
-        signature = theirs.replace(parameters=[itself, *theirs.parameters.values()], return_annotation=None)
+    def decorate(method: Callable[[_Self, _Options], _T]) -> Callable[Concatenate[_Self, _P], _T]:
+        self_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        # Resolved here: the names in the annotations are those of the modules that define the classes.
+        types = get_type_hints(make)
+        parameters = [
+            parameter.replace(annotation=types[name]) for name, parameter in inspect.signature(make).parameters.items()
+        ]
 
         def wrapper(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
             try:
-                given = make(*args, **kwargs)
+                options = make(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{method.__qualname__}{str(error).partition('.__init__')[2]}") from None
-            return method(self, given)
+            return method(self, options)
 
         functools.update_wrapper(wrapper, method)
-        wrapper.__signature__ = signature  # type: ignore[attr-defined]  # `inspect.signature` reads it
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
+        wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # `inspect.signature` reads it
+            [self_parameter, *parameters], return_annotation=None
+        )
         return wrapper
 
     return decorate
 
 
 def documented(of: type) -> Callable[[type[_T]], type[_T]]:
-    """Write the options of a class of options in the place of ``{parameters}`` in a docstring."""
+    """Replace ``{parameters}`` in a docstring by the options of a class of options."""
 
     def decorate(cls: type[_T]) -> type[_T]:
         parameters = "\n".join(map(_parameter, options(of)))
@@ -54,11 +59,11 @@ def documented(of: type) -> Callable[[type[_T]], type[_T]]:
     return decorate
 
 
-def _parameter(each: ClusterOption) -> str:
+def _parameter(option: ClusterOption) -> str:
     names = {"Sequence[str]": "sequence of str", "Any": ""}
-    kind = " or ".join(names.get(kind, kind) for kind in each.kinds)
-    if each.choices:
-        kind = json.dumps(each.choices).replace("[", "{").replace("]", "}")
-    about = ", ".join(filter(None, (kind, "optional" if each.default is None else "")))
-    text = textwrap.fill(each.doc, _WIDTH, break_on_hyphens=False)
-    return f"{each.name} : {about}\n{textwrap.indent(text, '    ')}"
+    kind = " or ".join(names.get(kind, kind) for kind in option.kinds)
+    if option.choices:
+        kind = json.dumps(option.choices).replace("[", "{").replace("]", "}")
+    types = ", ".join(filter(None, (kind, "optional" if option.default is None else "")))
+    text = textwrap.fill(option.doc, _LINE_LENGTH, break_on_hyphens=False)
+    return f"{option.name} : {types}\n{textwrap.indent(text, '    ')}"

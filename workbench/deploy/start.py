@@ -1,4 +1,4 @@
-"""The job of a cluster as its starter sees it: submit it, look how it comes up."""
+"""Submit the job of a cluster, and follow its start."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from workbench.launch.launchers import launcher
 from workbench.launch.options import ClusterOptions
 from workbench.launch.poller import poller
 
-# Seconds between two looks at a cluster that is starting.
-LOOK = 0.05
-_QUEUED = 0.25
-# Seconds: the head sees to the deadline of a start itself and knows more; this is for a head that does not.
-_GRACE = 5.0
+POLL_INTERVAL_S = 0.05
+"""Between two reads of the state of a cluster that is starting."""
+_QUEUE_POLL_INTERVAL_S = 0.25
+# The head ends a start that misses its deadline, and knows the reason; this is for a head that does not.
+_GRACE_S = 5.0
 
 
 class ClusterStarter:
@@ -45,13 +45,13 @@ class ClusterStarter:
     Parameters
     ----------
     record
-        The cluster that is asked for, or one that runs already.
+        The requested cluster, or one that runs already.
     renamable
-        Whether another free name will do, if the one in `record` is taken meanwhile.
+        Whether the cluster may get another free name if the one in `record` is taken meanwhile.
     attached
-        Whether it was submitted already, and may wait in its queue.
-    asked
-        The scheduler that was asked for by its name, if one was.
+        Whether the job was submitted already; it may still be queued.
+    requested
+        The scheduler that was requested by its name, if any.
 
     Notes
     -----
@@ -59,48 +59,49 @@ class ClusterStarter:
     takes what the head sends. All other methods may block for a while: call them off the event loop.
     """
 
-    def __init__(self, record: Record, *, renamable: bool, attached: bool = False, asked: str | None = None) -> None:
+    def __init__(
+        self, record: Record, *, renamable: bool, attached: bool = False, requested: str | None = None
+    ) -> None:
         self.record = record
-        """The cluster, as its starter, its head or its folder last had it."""
+        """The latest record of the cluster, from its starter, its head or its folder."""
         self.status = UNKNOWN
-        """What the batch scheduler last told of the job."""
+        """The latest status of the job from the batch scheduler."""
         self._renamable = renamable
         self.attached = attached
-        self._asked = asked
+        self._requested = requested
         self._submitted = attached
         self._id = jobs.job_id(record) if attached and jobs.is_batch(record) else None
-        # A start can be given up while another thread is still submitting it.
+        # `remove` may run while another thread is still submitting the job.
         self._submitting = threading.Lock()
         self._given_up = False
-        # Why the cluster did not start.
-        self._why: WorkbenchError | None = None
+        self._start_error: WorkbenchError | None = None
 
     @classmethod
-    def of(cls, given: ClusterOptions) -> Self:
-        """Return the job of a cluster that is asked for, not submitted yet; raises as `record_of`."""
-        return cls(record_of(given), renamable=given.name is None, asked=given.scheduler)
+    def of(cls, options: ClusterOptions) -> Self:
+        """Return the job of a requested cluster, not submitted yet; raises as `record_of`."""
+        return cls(record_of(options), renamable=options.name is None, requested=options.scheduler)
 
     def update(self, record: Record) -> None:
-        """Take the record that the head has sent."""
+        """Replace the record by the one that the head has sent."""
         self.record = record
 
     def note(self) -> str:
-        """Return what its starter should know ahead of the start."""
+        """Return a note for the user about the start."""
         if self.attached:
             return ""
         if self.record.fault_tolerant and self.record.spread:
-            return "fault tolerant: between nodes the ranks' messages go by TCP, since ULFM has no faster network"
-        return allocation_hint(self._asked, self.record.scheduler)
+            return "fault tolerant: messages between nodes use TCP, since ULFM supports no faster network"
+        return allocation_hint(self._requested, self.record.scheduler)
 
     def submit(self) -> None:
-        """Make the cluster's folder and key, and hand its job to the launcher; once.
+        """Make the cluster's folder and key, and submit its job; once.
 
         Raises
         ------
         ClusterExists
-            If there is a cluster of that name.
+            If another cluster has the name.
         LaunchError
-            If the job was not taken.
+            If the job was not accepted.
         RecordError
             If the folder cannot be written.
         """
@@ -113,15 +114,15 @@ class ClusterStarter:
                 raise
             except OSError as error:
                 raise RecordError(
-                    f"cluster {self.record.name!r} cannot be started: {registry.clusters_folder()} has to be a folder "
-                    f"that you can write to, with room on its disk, but: {error}.",
-                    hint="Make it so, or set JUPYTER_DATA_DIR to another folder.",
+                    f"cluster {self.record.name!r} cannot be started: {error}. {registry.clusters_folder()} must be a "
+                    "folder that you can write to, with free space on its disk.",
+                    hint="Check the folder, or set JUPYTER_DATA_DIR to another one.",
                 ) from error
             self._id = self._launcher.submit(job_spec(self.record))
             self._submitted = True
             poller.forget(self.record.scheduler, self._id)
             if self._launcher.batch and not registry.owns_lease(self.record):
-                # Somebody has stopped it meanwhile, and could not know of the job.
+                # The cluster was stopped meanwhile, by a process that did not know the job.
                 self._launcher.cancel(self._id)
 
     def _make_folder(self) -> None:
@@ -134,37 +135,37 @@ class ClusterStarter:
             except ClusterExists:
                 if not self._renamable:
                     raise
-                # Another process has taken the name that was free a moment ago.
+                # Another process has taken the name since it was chosen.
                 self.record = self.record.replace(name=registry.free_name())
         certificates.make(self.record.folder, self.record.name)
         write_dask_settings(self.record)
 
     def look(self) -> Record:
-        """Return the record as it is now.
+        """Return the present record.
 
         Raises
         ------
         StartError
-            If the cluster has failed to start, with the end of the log that tells why, or was stopped and another one
-            has its name.
+            If the cluster has failed to start, with the end of the log that has the reason, or was stopped and another
+            one has its name.
         StartTimeout
-            If it has not come up in time.
+            If it was not ready in time.
         """
         self._read()
         if self.record.state != "failed" and (end := self._job_has_ended()):
-            self._read()  # it may have spoken between the two looks
+            self._read()  # the head may have written why between the two reads
             if self.record.state != "failed":
                 stopped = self._was_stopped()
                 raise self._failure(stopped or end, head=stopped is None)
         if self.record.state == "failed":
             raise self.failure()
-        if self.record.address is None and time.time() > self.record.deadline + _GRACE:
-            waited = f"job {self._id} {jobs.words(self.status)}" if self._launcher.batch else self.record.state
-            raise self._failure(StartTimeout(f"its head was not ready at its deadline ({waited})"))
+        if self.record.address is None and time.time() > self.record.deadline + _GRACE_S:
+            state = f"job {self._id} {jobs.words(self.status)}" if self._launcher.batch else self.record.state
+            raise self._failure(StartTimeout(f"its head was not ready at its deadline ({state})"))
         return self.record
 
     def _read(self) -> None:
-        with contextlib.suppress(ClusterNotFound):  # a network file system may show it late
+        with contextlib.suppress(ClusterNotFound):  # a network file system may show the record late
             record = registry.read(self.record.name)
             if record.id != self.record.id:
                 raise StartError(
@@ -181,12 +182,12 @@ class ClusterStarter:
         return launcher(self.record.scheduler)
 
     def _job_has_ended(self) -> StartError | None:
-        """Return how the job has ended, or why it never starts; None while it runs or waits."""
+        """Return how the job has ended, or why it will never start; None while it runs or is queued."""
         if self._id is None:
             return None
         if not self._launcher.batch:
-            over = self._launcher.statuses([self._id])[self._id].finished
-            return StartError("its head ended unexpectedly") if over else None
+            finished = self._launcher.statuses([self._id])[self._id].finished
+            return StartError("its head ended unexpectedly") if finished else None
         self.status = jobs.of(self.record, poller.status(self.record.scheduler, self._id))
         if self.status.finished:
             return StartError(f"its job {self._id} has ended: {jobs.words(self.status)}")
@@ -194,102 +195,101 @@ class ClusterStarter:
             return StartError(
                 f"its job {self._id} {self.status.reason}.",
                 hint=(
-                    "Ask for less, or for another ",
+                    "Request less, or another ",
                     Option("queue"),
-                    "; where nodes are made on demand, set workbench.cancel-hopeless to false.",
+                    "; where nodes are created on demand, set workbench.cancel-hopeless to false.",
                 ),
             )
         return None
 
     def _was_stopped(self) -> StartError | None:
-        """Return that somebody has stopped the cluster; None if nobody has, or that cannot be read."""
+        """Return why the cluster was stopped; None if it was not, or this cannot be read."""
         if self._launcher.batch:
-            return None  # whoever could not stop it has noted the same, and the scheduler knows
+            return None  # a `stop` that failed has left the same note; the scheduler knows more
         with contextlib.suppress(RecordError):
-            its = ended.last(self.record.name)
-            if its is not None and (its.id, its.state) == (self.record.id, ended.STOPPED):
-                return StartError(f"{its.reason}.")
+            end = ended.last(self.record.name)
+            if end is not None and (end.id, end.state) == (self.record.id, ended.STOPPED):
+                return StartError(f"{end.reason}.")
         return None
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look makes sense: a job may wait for days, on a file system that others use too."""
-        return _QUEUED if self._launcher.batch and self.record.state == "submitted" else LOOK
+        """Seconds between two reads: a job may be queued for days, on a file system that others use too."""
+        return _QUEUE_POLL_INTERVAL_S if self._launcher.batch and self.record.state == "submitted" else POLL_INTERVAL_S
 
     def words(self) -> str:
-        """Return what is known of the start: of the job, and once it runs of its world."""
-        its = "world starting" if self.record.state == "starting" else self.record.state
+        """Describe the state of the job, and of its world once the job runs."""
+        world = "world starting" if self.record.state == "starting" else self.record.state
         if not self._launcher.batch:
-            return its
-        state = "" if self.record.state == "submitted" else f" · {its}"
-        told = "submitted" if self.status == UNKNOWN else jobs.words(self.status)
-        return f"job {self._id or self.record.job} {told}{state}"
+            return world
+        job = "submitted" if self.status == UNKNOWN else jobs.words(self.status)
+        return f"job {self._id or self.record.job} {job}" + ("" if world == "submitted" else f" · {world}")
 
     def failure(self) -> StartError:
-        """Return the error that says why the cluster did not start, as its head or its scheduler tells."""
-        told = jobs.status(self.record) if self._launcher.batch else UNKNOWN
-        if told.state in (JobState.TIMEOUT, JobState.CANCELLED):
-            # The head sees only that its ranks die.
-            return self._failure(StartError(f"its job {self._id} has ended: {jobs.words(told)}"))
-        why = from_fields(self.record.failure) if self.record.failure else StartError(self.record.message)
-        # The last word of the head's log is this reason.
-        return self._failure(why, head=False)
+        """Return why the cluster did not start, from its head or its scheduler."""
+        job = jobs.status(self.record) if self._launcher.batch else UNKNOWN
+        if job.state in (JobState.TIMEOUT, JobState.CANCELLED):
+            # The head knows only that its ranks have died.
+            return self._failure(StartError(f"its job {self._id} has ended: {jobs.words(job)}"))
+        error = from_fields(self.record.failure) if self.record.failure else StartError(self.record.message)
+        # The last line of the head's log is this reason.
+        return self._failure(error, head=False)
 
-    def _failure(self, why: WorkbenchError, *, head: bool = True) -> StartError:
-        kind = StartTimeout if isinstance(why, StartTimeout) else StartError
-        self._why = why
-        message = f"cluster {self.record.name!r} did not start: {why.message}"
-        return why.retold(kind, message, log=logs.tail(self.record, head=head))
+    def _failure(self, error: WorkbenchError, *, head: bool = True) -> StartError:
+        kind = StartTimeout if isinstance(error, StartTimeout) else StartError
+        self._start_error = error
+        message = f"cluster {self.record.name!r} did not start: {error.message}"
+        return error.retold(kind, message, log=logs.tail(self.record, head=head))
 
     def runs(self) -> bool:
-        """Tell whether the cluster may still be there."""
+        """Return whether the cluster may still run."""
         with contextlib.suppress(OSError):
             return registry.owns_lease(self.record) and self.record.process.alive() is not False
         return True
 
     def await_end(self) -> None:
-        """Return when nothing is left of the cluster; after a deadline, see to it."""
+        """Wait until nothing is left of the cluster; remove what is left after a deadline."""
         if not has_ended(self.record):
             self._note(ended.STOPPED, "the user has closed it")
             self.remove()
 
     def abandon(self, error: BaseException) -> NoReturn:
-        """Leave nothing of the cluster, and raise the error for which it is given up; again it raises the error alone.
+        """Remove everything of the cluster, and raise the error that ended its start; a second call only raises.
 
         Raises
         ------
         SchedulerTimeout
-            Instead, if the scheduler does not answer: the record stays then, since there may be a job.
+            Instead, if the scheduler does not answer: the record stays then, since a job may exist.
         """
         if self._given_up:
             raise error
         if isinstance(error, WorkbenchError):
-            self._note(ended.FAILED, (self._why or error).words(NOTEBOOK))
+            self._note(ended.FAILED, (self._start_error or error).words(NOTEBOOK))
         else:
             self._note(ended.STOPPED, "its start was given up")
         try:
             self.remove()
-        except LaunchError as silence:
-            why = error.message if isinstance(error, WorkbenchError) else str(error) or type(error).__name__
+        except LaunchError as no_answer:
+            reason = error.message if isinstance(error, WorkbenchError) else str(error) or type(error).__name__
             raise SchedulerTimeout(
-                f"{why} Its job may have been taken, and could not be cancelled.",
+                f"{reason} Its job may have been submitted, and could not be cancelled.",
                 hint=(
                     "When the scheduler answers again, look for it with ",
                     Command("list"),
-                    ", and end it with ",
+                    ", and stop it with ",
                     Command("stop", self.record.name),
                     ".",
                 ),
-            ) from silence
+            ) from no_answer
         raise error
 
     def _note(self, state: str, reason: str) -> None:
         with contextlib.suppress(OSError):
-            if registry.owns_lease(self.record):  # else it was refused before it was anything, or is another's
+            if registry.owns_lease(self.record):  # else it never had a folder, or the folder is another cluster's
                 ended.note(self.record, state, reason)
 
     def remove(self) -> None:
-        """Leave nothing of the cluster: job, record, key, sockets."""
+        """Remove everything of the cluster: job, record, key, sockets."""
         with self._submitting:
             self._given_up = True
         if self._launcher.batch:
@@ -300,7 +300,7 @@ class ClusterStarter:
 
 
 def submitted_script(record: Record) -> str:
-    """Return the script of a cluster's job as its starter has submitted it, whichever Python asks.
+    """Return the script of a cluster's job as its starter has submitted it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The end of a cluster as anybody of its user's processes can bring it about, in whatever state it is."""
+"""Stop a cluster, in any state, from any process of its user."""
 
 from __future__ import annotations
 
@@ -16,37 +16,35 @@ from workbench.hints import Command
 from workbench.launch.interface import JobState
 
 STOPPED = "the user has stopped it"
-"""Why a cluster ends that is stopped."""
-# Seconds between two looks at a cluster that is ending.
-_LOOK = 0.05
-# Seconds between two questions to a scheduler in that time.
-_ASK = 1.0
-# Seconds for the end of a cluster: its ranks are asked, then its mpiexec, then both are killed.
-_END = 15.0
-# Seconds for a scheduler to end a job that is cancelled: by default SLURM gives its processes 30.
-_CANCELLED = 90.0
+"""The reason of the end of a cluster that `stop` has ended."""
+_POLL_INTERVAL_S = 0.05
+_SCHEDULER_POLL_INTERVAL_S = 1.0
+# The head asks the ranks to end, then mpiexec, and then kills both.
+_STOP_TIMEOUT_S = 15.0
+# By default Slurm gives the processes of a cancelled job 30 s.
+_CANCEL_TIMEOUT_S = 90.0
 
 
 def stop(record: Record) -> None:
-    """End a cluster of yours, in whatever state it is, and return when nothing of it is left.
+    """Stop a cluster, in any state, and return when nothing of it is left.
 
     Raises
     ------
     HeadUnreachable
         If its head neither answers nor ends.
     LaunchError
-        If its scheduler does not take that its jobs be cancelled; the record stays, so that they are not forgotten.
+        If its scheduler does not cancel its jobs; the record stays, so that they are not forgotten.
     """
     batch = jobs.is_batch(record)
-    record = _once_it_has_spoken(record)
-    # A job that waits in its queue has no head to be asked.
-    asked = not (batch and record.state == "submitted") and _ask(record)
-    # Ahead of an end by its scheduler, or without its lease, which the head would take for the reason.
+    record = _wait_for_head(record)
+    # A queued job has no head.
+    accepted = not (batch and record.state == "submitted") and _ask(record)
+    # Written before the jobs are cancelled or the lease is removed, which the head would take for the reason.
     ended.note(record, ended.STOPPED, STOPPED)
-    if not asked and not batch:
-        # It does not listen yet, or no longer, or its key is gone: without its lease it ends.
+    if not accepted and not batch:
+        # The head does not listen, or its key is gone: without its lease the head ends.
         registry.remove(record)
-    if (asked or not batch) and has_ended(record):
+    if (accepted or not batch) and has_ended(record):
         return
     if batch:
         end_jobs(record)
@@ -54,13 +52,13 @@ def stop(record: Record) -> None:
         return
     process = record.process
     raise HeadUnreachable(
-        f"cluster {record.name!r} does not end: its head neither answers nor gives up after {_END:.0f} s. "
-        f"End it on {process.host} with: kill -9 {process.pid}"
+        f"cluster {record.name!r} does not stop: its head neither answered nor ended in {_STOP_TIMEOUT_S:.0f} s.",
+        hint=f"End the head on {process.host} with: kill -9 {process.pid}",
     )
 
 
 def _ask(record: Record) -> bool:
-    """Ask the head to end the cluster; False if it does not answer."""
+    """Ask the head to stop the cluster; return False if it does not answer."""
     from distributed.core import rpc
 
     async def ask() -> None:
@@ -74,7 +72,7 @@ def _ask(record: Record) -> bool:
             await head.workbench_close(reason=STOPPED)
 
     try:
-        # In a notebook this thread has a loop that runs already.
+        # In a notebook this thread has a running event loop.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, ask()).result()
     except OSError:
@@ -82,36 +80,36 @@ def _ask(record: Record) -> bool:
     return True
 
 
-def _once_it_has_spoken(record: Record) -> Record:
-    """Return the record that the head has written; until then it names its starter, who is not to be ended."""
-    deadline = time.monotonic() + _END
+def _wait_for_head(record: Record) -> Record:
+    """Return the record that the head has written; until then the record names its starter, which must not be ended."""
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
     while record.state == "submitted" and time.monotonic() < deadline:
         if jobs.is_batch(record) and jobs.status(record).state is not JobState.RUNNING:
-            return record  # it has no head yet, or no longer
-        time.sleep(_LOOK)
+            return record  # no head runs
+        time.sleep(_POLL_INTERVAL_S)
         try:
-            now = registry.read(record.name)
+            latest = registry.read(record.name)
         except ClusterNotFound:
             break
-        if now.id != record.id:
+        if latest.id != record.id:
             break
-        record = now
+        record = latest
     return record
 
 
 def has_ended(record: Record) -> bool:
-    """Wait until neither lease nor head nor jobs are there; False if they outlast the deadline."""
-    deadline = time.monotonic() + _END
-    ask_again = 0.0
+    """Wait until lease, head and jobs are gone; return False if they outlast the deadline."""
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    next_query = 0.0
     while time.monotonic() < deadline:
-        # A head that has not spoken ends as soon as it finds no record.
+        # A head that has not written its record yet ends when it finds none.
         alive = False if record.state == "submitted" else record.process.alive()
-        if alive is None and jobs.is_batch(record) and time.monotonic() > ask_again:
-            # It is on another host, and was killed maybe: its scheduler knows.
+        if alive is None and jobs.is_batch(record) and time.monotonic() > next_query:
+            # The head is on another host, and may have been killed: its scheduler knows.
             alive = False if jobs.status(record).finished else None
-            ask_again = time.monotonic() + _ASK
+            next_query = time.monotonic() + _SCHEDULER_POLL_INTERVAL_S
         if alive is False:
-            # Nothing is left to do if the head has ended in order, but it may have been killed.
+            # A head that was killed has left jobs and files.
             if jobs.is_batch(record):
                 end_jobs(record)
             tidy(record)
@@ -119,19 +117,19 @@ def has_ended(record: Record) -> bool:
             if not alive and not registry.owns_lease(record):
                 left = deadline - time.monotonic()
                 return not (jobs.is_batch(record) and jobs.wait_finished(record, left))
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL_S)
     return False
 
 
 def end_jobs(record: Record) -> None:
-    """Cancel all jobs of a cluster and return when they are over.
+    """Cancel all jobs of a cluster and wait until they have ended.
 
     Raises
     ------
     HeadUnreachable
-        If they do not end.
+        If a job does not end.
     LaunchError
-        If the scheduler does not take it.
+        If the scheduler does not cancel the jobs.
     """
     deadline = time.monotonic() + config.seconds("submit-timeout")
     while jobs.is_being_submitted(record):
@@ -140,18 +138,18 @@ def end_jobs(record: Record) -> None:
                 f"cluster {record.name!r}: the command that submits its job has not ended yet.",
                 hint="Stop it again when the scheduler answers.",
             )
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL_S)
     jobs.cancel(record)
-    if left := jobs.wait_finished(record, _CANCELLED):
+    if left := jobs.wait_finished(record, _CANCEL_TIMEOUT_S):
         raise HeadUnreachable(
             f"cluster {record.name!r}: its jobs {', '.join(left)} were cancelled, but have not ended after "
-            f"{_CANCELLED:.0f} s. The scheduler or a node of theirs may be down.",
-            hint=("Look again with ", Command("list"), "."),
+            f"{_CANCEL_TIMEOUT_S:.0f} s. The scheduler or a node of the jobs may be down.",
+            hint=("Check again with ", Command("list"), "."),
         )
 
 
 def tidy(record: Record) -> None:
-    """Remove what is on disk of a cluster that has ended, and keep how it has, if its head could not."""
+    """Remove the files of a cluster that has ended, and note how it has ended if its head could not."""
     with contextlib.suppress(OSError):
         if registry.owns_lease(record):
             registry.note_end(record)

@@ -89,7 +89,7 @@ def test_a_simulated_program_is_measured(monkeypatch, program):
 
 
 def test_ranks_that_are_not_as_many_on_each_node_are_refused():
-    with pytest.raises(WorkbenchError, match="10 ranks on 4 nodes: allowed are as many on each"):
+    with pytest.raises(WorkbenchError, match=r"10 ranks on 4 nodes is not valid\. Choose as many on each"):
         next(watching.measure(10, 4, 1.0))
 
 

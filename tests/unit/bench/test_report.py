@@ -122,7 +122,7 @@ def test_counts_that_are_not_above_zero_are_refused(given, capsys):
         bench.main(["startup", f"--pairs={given}"])
 
     assert ended.value.code == 2
-    assert "allowed is a whole number above zero" in capsys.readouterr().err
+    assert "Choose a whole number above zero" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["0", "-1.5", "many", "nan", "inf"])
@@ -131,7 +131,7 @@ def test_numbers_that_are_not_above_zero_are_refused(given, capsys):
         bench.main(["idle", f"--seconds={given}"])
 
     assert ended.value.code == 2
-    assert "allowed is a number above zero" in capsys.readouterr().err
+    assert "Choose a number above zero" in capsys.readouterr().err
 
 
 def test_counts_and_numbers_are_taken_as_they_are():
@@ -287,7 +287,7 @@ def test_sizes_are_taken_in_any_order_and_given_in_words():
 
 @pytest.mark.parametrize("given", ["", "KiB", "0", "-1", "1,,2", "1 horse"])
 def test_what_is_no_size_is_refused(given):
-    with pytest.raises(argparse.ArgumentTypeError, match="allowed are sizes above zero"):
+    with pytest.raises(argparse.ArgumentTypeError, match="Choose sizes above zero"):
         sizes(given)
 
 

@@ -64,7 +64,9 @@ def test_ranks_are_given_as_numbers_and_1_is_always_among_them():
     scaling.add_options(parser)
 
     assert parser.parse_args(["--ranks=4,2"]).ranks == [1, 2, 4]
-    with pytest.raises(argparse.ArgumentError, match="'2,x': 'x': allowed is a whole number above zero, or several"):
+    with pytest.raises(
+        argparse.ArgumentError, match=r"'2,x': 'x' is not valid\. Choose a whole number above zero, or several"
+    ):
         parser.parse_args(["--ranks=2,x"])
 
 

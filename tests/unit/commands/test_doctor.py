@@ -218,7 +218,7 @@ def test_versions_that_differ_are_told_by_process():
     finding = doctor.compare(here, {"head": here, "rank 0": {**here, "dask": "1"}, "rank 1": OSError("gone")})
 
     assert finding.verdict == "failed"
-    assert finding.detail == "rank 0 has dask 1 (here 2); rank 1 did not tell (gone)"
+    assert finding.detail == "rank 0 has dask 1 (here 2); rank 1 did not answer (gone)"
 
 
 def test_checks_that_rest_on_a_failed_one_say_so():
@@ -236,7 +236,7 @@ def test_checks_that_rest_on_a_failed_one_say_so():
 
 
 def test_an_mpi_that_does_not_exist_is_refused_before_anything_is_checked():
-    with pytest.raises(InvalidRequest, match="did you mean 'openmpi'"):
+    with pytest.raises(InvalidRequest, match="Did you mean 'openmpi'"):
         next(doctor.examine(mpi="openmp"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -26,17 +27,17 @@ def _own_registry(monkeypatch, tmp_path):
         ("strat", 2, "workbench strat: no such subcommand, did you mean 'start'? (allowed: start, status, list, logs,"),
         ("attach mpi", 2, "workbench attach: no such subcommand, "),
         ("start --ranks 4", 2, "workbench start: unknown option '--ranks', did you mean '--threads'?"),
-        ("start 0", 2, "ranks '0': allowed is a whole number from 1 to 100000, e.g. ranks=4."),
-        ("start -3 --json", 2, "ranks '-3': allowed is a whole number from 1 to 100000, e.g. ranks=4."),
-        ("start eight", 2, "ranks 'eight': allowed is a whole number from 1 to 100000, e.g. ranks=4."),
-        ("demo --ranks none", 2, "ranks 'none': allowed is a whole number from 1 to 100000, e.g. ranks=4."),
+        ("start 0", 2, "ranks '0' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
+        ("start -3 --json", 2, "ranks '-3' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
+        ("start eight", 2, "ranks 'eight' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
+        ("demo --ranks none", 2, "ranks 'none' is not valid. Choose a whole number from 1 to 100000, e.g. ranks=4."),
         (
             "scale",
             2,
             "workbench scale: the following arguments are required: N. usage: workbench scale N [NAME] [--json]",
         ),
         ("stop nobody", 1, "no cluster named 'nobody'. No cluster runs; start one with `workbench start`."),
-        ("stop nobody --all", 2, "stop nobody --all: allowed is either a name or --all"),
+        ("stop nobody --all", 2, "stop nobody --all is not valid. Choose either a name or --all"),
         ("status", 1, "no cluster runs. Start one with `workbench start`."),
         ("logs --json", 1, "no cluster runs. Start one with `workbench start`."),
     ],
@@ -99,14 +100,16 @@ def test_the_module_is_the_command():
     assert done.stderr.startswith("workbench strat: no such subcommand, did you mean 'start'?")
 
 
-def test_a_reader_that_leaves_early_is_no_error():
+@pytest.mark.parametrize("line", ["--help", "list", "status --json"])
+def test_a_command_whose_reader_leaves_early_ends_silently_as_by_sigpipe(line):
     reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
     reader.wait(timeout=60)
 
     done = subprocess.run(
-        [sys.executable, "-m", "workbench", "--help"],
+        [sys.executable, "-m", "workbench", *line.split()],
         stdout=reader.stdin, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
     )  # fmt: skip
 
     reader.stdin.close()
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert done.stderr == ""

@@ -124,7 +124,7 @@ def test_a_name_is_letters_digits_dots_and_dashes(name):
     ],
 )
 def test_any_other_name_is_refused_with_what_is_allowed(name):
-    with pytest.raises(InvalidRequest, match="allowed are 1 to 40 letters") as caught:
+    with pytest.raises(InvalidRequest, match="Choose 1 to 40 letters") as caught:
         registry.check_name(name)
     assert repr(name) in str(caught.value)
 
@@ -482,7 +482,9 @@ def test_whole_numbers_are_times_too():
 def test_a_folder_of_clusters_that_cannot_be_read_is_told(root):
     root.mkdir()
     registry.clusters_folder().write_text("no folder")
-    with pytest.raises(RecordError, match=r"clusters has to be a folder of yours.*set JUPYTER_DATA_DIR"):
+    with pytest.raises(
+        RecordError, match=r"clusters cannot be read.*must be a folder that you own.*set JUPYTER_DATA_DIR"
+    ):
         registry.names()
 
 

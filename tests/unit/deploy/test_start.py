@@ -97,7 +97,7 @@ def test_a_stop_before_the_head_has_spoken_ends_the_head_and_spares_the_starter(
 
 
 def test_a_stop_of_a_cluster_whose_head_never_speaks_names_no_innocent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_module, "_END", 0.3)
+    monkeypatch.setattr(stop_module, "_STOP_TIMEOUT_S", 0.3)
     record = request(1, name="mute")
     registry.create(record)
     stop(record)

@@ -66,7 +66,7 @@ def test_a_preset_goes_ahead_of_the_schedulers_section_and_null_counts_as_set():
 
 
 def test_an_unknown_preset_is_refused_with_the_close_one():
-    with sections(bigmem={"queue": "big"}), pytest.raises(InvalidRequest, match="did you mean 'bigmem'"):
+    with sections(bigmem={"queue": "big"}), pytest.raises(InvalidRequest, match="Did you mean 'bigmem'"):
         site("slurm", "bigmen")
 
 
@@ -101,7 +101,7 @@ def test_the_former_names_of_settings_are_honoured_and_the_present_ones_win():
 def test_a_value_of_the_wrong_kind_is_refused_and_names_its_setting(key, value):
     with (
         sections(odd={key: value}),
-        pytest.raises(InvalidRequest, match=rf"the setting jobqueue\.odd\.{key} .*allowed is"),
+        pytest.raises(InvalidRequest, match=rf"the setting jobqueue\.odd\.{key} .* is not valid. Choose"),
     ):
         site("slurm", "odd")
 

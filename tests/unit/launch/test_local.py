@@ -276,7 +276,7 @@ def test_a_launcher_is_found_by_its_name(scheduler):
 
 
 def test_an_unknown_scheduler_is_refused_with_the_closest_one():
-    with pytest.raises(InvalidRequest, match=r"scheduler 'locla': did you mean 'local'\?"):
+    with pytest.raises(InvalidRequest, match=r"scheduler 'locla' is not valid\. Did you mean 'local'\?"):
         launcher("locla")
 
 

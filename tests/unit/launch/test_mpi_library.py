@@ -223,7 +223,7 @@ def test_a_flavour_that_mpi4py_does_not_load_is_a_mismatch_that_names_both(insta
 
 
 def test_an_unknown_flavour_is_refused_with_the_closest_one():
-    with pytest.raises(InvalidRequest, match="mpi 'mpch': did you mean 'mpich'"):
+    with pytest.raises(InvalidRequest, match=r"mpi 'mpch' is not valid\. Did you mean 'mpich'"):
         find("mpch")
     assert [check_choice(name) for name in ("auto", *room.FLAVOURS)] == ["auto", *room.FLAVOURS]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from collections.abc import Sequence
+from typing import get_type_hints
 
 import pytest
 
@@ -27,6 +29,13 @@ def test_the_constructor_has_every_option_with_its_default_and_no_private_parame
     assert {name: parameters[name].default for name in NAMES} == {option.name: option.default for option in options()}
     positional = [each.name for each in parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
     assert positional == ["ranks"]
+
+
+def test_the_type_hints_of_the_constructor_have_every_option():
+    hints = get_type_hints(MPICluster.__init__)
+
+    assert list(hints) == [*NAMES, *OF_THE_OBJECT, "return"]
+    assert (hints["ranks"], hints["extra"], hints["quiet"]) == (int | None, Sequence[str], bool)
 
 
 def test_the_docstring_has_every_option_with_its_type_in_the_order_of_the_signature():
@@ -70,5 +79,5 @@ def test_what_is_no_host_is_refused_ahead_of_the_submission(monkeypatch, tmp_pat
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
 
     for given in ("", "-oProxyCommand=x", "a b", 5):
-        with pytest.raises(InvalidRequest, match=r"^ssh-tunnel .*: allowed is a host as ssh takes it"):
+        with pytest.raises(InvalidRequest, match=r"^ssh-tunnel .* is not valid. Choose a host as ssh takes it"):
             request(1, ssh_tunnel=given)

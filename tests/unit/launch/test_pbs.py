@@ -262,7 +262,7 @@ def test_a_job_that_can_never_start_is_refused_at_once_unless_nodes_are_made_on_
     with dask.config.set({"workbench.cancel-hopeless": False}):
         until("PBS has answered", lambda: start.look() and start.status.hopeless)
 
-    with pytest.raises(StartError, match=r"its job 17\.pbshead will never start: there are fewer nodes\. Ask for less"):
+    with pytest.raises(StartError, match=r"its job 17\.pbshead will never start: there are fewer nodes\. Request less"):
         start.look()
     poller.forget("pbs", "17.pbshead")
 

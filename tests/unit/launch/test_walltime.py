@@ -50,7 +50,7 @@ def test_what_is_no_walltime_is_refused_with_the_forms_that_are(given):
 
 @pytest.mark.parametrize("text", ["1" * 5000, "1" * 5000 + ":00", "9" * 61, "1" * 61 + "-00:00:00"])
 def test_a_walltime_of_a_site_may_have_any_number_of_digits(text):
-    with pytest.raises(InvalidRequest, match="allowed is a time above zero"):
+    with pytest.raises(InvalidRequest, match="Choose a time above zero"):
         site_walltime(text, 60)
 
 

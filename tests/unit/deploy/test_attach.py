@@ -1,0 +1,50 @@
+"""An object for a cluster that runs is made as any other object of its class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workbench import MPICluster
+from workbench.deploy import registry
+from workbench.deploy.record import Record
+from workbench.processes.process_id import ProcessId
+
+
+class Labelled(MPICluster):
+    """A cluster with a size and a label of its own."""
+
+    def __init__(self, ranks: int = 2, *, label: str = "none", **options: Any) -> None:
+        super().__init__(ranks, **options)
+        self.label = label
+
+
+@pytest.fixture(autouse=True)
+def _running(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    registry.create(Record(name="a", ranks=8, state="ready", process=ProcessId.here()))
+
+
+async def test_the_constructor_of_a_subclass_runs_with_the_options_of_the_call():
+    cluster = Labelled.attach("a", label="mine", asynchronous=True)
+
+    assert (type(cluster), cluster.label, cluster.record.ranks) == (Labelled, "mine", 8)
+    assert (cluster.quiet, cluster.asynchronous, cluster.name) == (True, True, "a")
+    await cluster.close()
+
+
+async def test_each_object_has_the_cluster_that_it_was_attached_to():
+    registry.create(Record(name="b", ranks=4, state="ready", process=ProcessId.here()))
+
+    clusters = [MPICluster.attach(name, asynchronous=True) for name in ("a", "b")]
+
+    assert [cluster.record.name for cluster in clusters] == ["a", "b"]
+    for cluster in clusters:
+        await cluster.close()
+
+
+@pytest.mark.parametrize("option", ["ranks", "nodes", "label"])
+def test_an_option_that_cannot_have_an_effect_is_refused(option):
+    with pytest.raises(TypeError, match=rf"got an unexpected keyword argument '{option}'"):
+        MPICluster.attach("a", **{option: 4})
