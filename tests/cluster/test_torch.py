@@ -14,8 +14,8 @@ from support.patience import DEADLINE
 from support.processes import until
 from support.spmd import be_patient, total
 
-from workbench import MPICluster, run_on_ranks, spmd
-from workbench.errors import RankLost
+from workbench import MPICluster, place, run_on_ranks, spmd
+from workbench.errors import InvalidRequest, RankLost
 
 pytestmark = pytest.mark.mpi_flavour
 
@@ -113,6 +113,59 @@ def test_a_training_that_is_cancelled_ends_on_all_ranks_and_the_next_call_trains
     training.cancel()
     many, one = run_on_ranks(torched.ddp, "float64", 3, client=client4, timeout=2 * DEADLINE)[0]
     np.testing.assert_allclose(many, one, atol=1e-12, rtol=0)
+
+
+def test_the_mean_of_arrays_of_several_libraries_takes_a_message_for_each_type(client4):
+    for means, calls in run_on_ranks(torched.averaged, client=client4):
+        assert (means, calls) == ({1.5}, 3)  # the first makes sure that all ranks have the same arrays
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("shapes", r"same shapes and types on all ranks: rank 0 has \[\(\(1,\), 'float64'\)\], rank 3 "),
+        ("integers", r"takes real and complex numbers, not int64: convert by astype"),
+        ("list", r"takes arrays in the memory of the host, of NumPy, PyTorch or with DLPack, not list"),
+    ],
+)
+def test_arrays_without_a_mean_are_refused(client4, kind, said):
+    with pytest.raises(InvalidRequest, match=said):
+        run_on_ranks(torched.not_averaged, kind, client=client4)
+
+
+def test_batches_have_the_same_rows_on_any_number_of_ranks_and_each_epoch_has_another_order(client4):
+    one, two, four = (on_parts(client4, size, torched.batched_on_part, size, 37)[0] for size in (1, 2, 4))
+    assert one == two == four
+    assert one[0] != one[1]
+    assert [len(batch) for batch in one[0]] == [8] * 4
+    for epoch in one:
+        rows = [row for batch in epoch for row in batch]
+        assert len(rows) == len(set(rows)) == 32
+
+
+@pytest.mark.parametrize("shuffle", ["exchange", "local", None])
+def test_every_row_is_in_a_batch_of_each_epoch(client4, shuffle):
+    X, y = place(np.arange(41.0)[:, None], np.arange(41))
+    for epoch in run_on_ranks(torched.batched, X, y, 2, size=8, shuffle=shuffle, drop_last=False)[0]:
+        assert sorted(row for batch in epoch for row in batch) == list(range(41))
+
+
+def test_tensors_have_the_memory_of_the_blocks(client4):
+    assert run_on_ranks(torched.addresses, place(np.ones((40, 3)))) == [[True, True]] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"size": 6}, "size=6 cannot be: allowed is a multiple of the 4 ranks"),
+        ({"size": 400}, r"size=400 cannot be: the ranks have \[10, 10, 10, 10\] rows, which do not fill a batch"),
+        ({"size": 8, "shuffle": "exchnge"}, "shuffle='exchnge' cannot be: did you mean 'exchange'"),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(client4, options, said):
+    X, y = place(np.ones((40, 3)), np.ones(40))
+    with pytest.raises(InvalidRequest, match=said):
+        run_on_ranks(torched.batched, X, y, 1, **options)
 
 
 def test_the_examples_of_the_documentation_run(client4):

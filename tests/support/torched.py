@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench.errors import CollectiveFailed, WorkbenchError
-from workbench.torch import distributed
+from workbench.torch import average, batches, distributed, tensor
 
 DTYPES = ["float64", "float32", "int64", "int32", "int16", "int8", "uint8", "bfloat16", "float16", "bool", "complex128"]
 
@@ -389,3 +389,77 @@ def slow_message(comm):
         elif comm.rank == 0:
             receiving.wait()
         return said, time.monotonic() - began
+
+
+class OfAnotherLibrary:
+    """An array of a library that has DLPack and the array API standard, and whose arrays are no NumPy's."""
+
+    def __init__(self, array):
+        self._array, self.dtype = array, array.dtype
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+    def __array_namespace__(self):
+        class Namespace:
+            from_dlpack = staticmethod(lambda array: OfAnotherLibrary(np.from_dlpack(array)))
+            astype = staticmethod(lambda array, dtype: OfAnotherLibrary(array._array.astype(dtype)))
+
+        return Namespace
+
+
+def averaged(comm):
+    """Return means of arrays of several libraries and types, as NumPy has them, and the number of Allreduce calls."""
+    import torch
+
+    me = comm.rank
+    given = {
+        "numpy": np.full((2, 3), me, np.float32),
+        "double": np.full(4, me, np.float64),
+        "half": np.full(3, me, np.float16),
+        "torch": torch.full((3, 1), float(me), requires_grad=True),
+        "bfloat16": torch.full((2,), me, dtype=torch.bfloat16),
+        "other": OfAnotherLibrary(np.full(5, me, np.float32)),
+    }
+    before = comm.watch.count
+    means = average(comm, given)
+    calls = comm.watch.count - before
+    assert [type(mean) for mean in means.values()] == [type(array) for array in given.values()]
+    assert [mean.dtype for mean in means.values()] == [array.dtype for array in given.values()]
+    assert float(average(comm, np.ones(1))[0]) == 1
+    numbers = [getattr(mean, "_array", mean) for mean in means.values()]
+    return {float(value) for mean in numbers for value in mean.reshape(-1)}, calls
+
+
+def not_averaged(comm, kind):
+    average(comm, {"shapes": np.ones(1 + comm.rank // 3), "integers": np.ones(2, int), "list": [[1.0]]}[kind])
+
+
+def batched(comm, X, y, epochs, **options):
+    """Return for each epoch and batch the numbers of the rows of all ranks, after a look whether y goes with them."""
+    found = []
+    for epoch in range(epochs):
+        mine = []
+        for rows, labels in batches(comm, X, y, seed=epoch, **options):
+            np.testing.assert_array_equal(rows[:, 0].long().numpy(), labels.numpy())
+            mine.append(labels.tolist())
+        of_all = comm.allgather(mine)
+        found.append([[row for part in parts for row in part] for parts in zip(*of_all, strict=True)])
+    return found
+
+
+def batched_on_part(comm, size, rows):
+    X = np.arange(rows, dtype=np.float32)[:, None] + np.zeros(3, np.float32)
+    starts = [0, *(rows * (rank + 1) ** 2 // size**2 for rank in range(size))]  # blocks of different lengths
+    mine = slice(starts[comm.rank], starts[comm.rank + 1])
+    return batched(comm, X[mine], np.arange(rows)[mine], 2, size=8)
+
+
+def addresses(comm, X):
+    """Return whether tensors have the memory of their block, also of one that is read-only."""
+    fixed = X.view()
+    fixed.flags.writeable = False
+    return [tensor(block).data_ptr() == X.ctypes.data for block in (X, fixed)]

@@ -10,11 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from workbench.torch.averaging import average
     from workbench.torch.context import distributed
+    from workbench.torch.feeding import batches, tensor
 
-_HOME = {"distributed": "workbench.torch.context"}
+_HOME = {
+    "average": "workbench.torch.averaging",
+    "batches": "workbench.torch.feeding",
+    "distributed": "workbench.torch.context",
+    "tensor": "workbench.torch.feeding",
+}
 
-__all__ = ["distributed"]
+__all__ = ["average", "batches", "distributed", "tensor"]
 
 
 def __getattr__(name: str) -> Any:
