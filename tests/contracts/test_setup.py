@@ -66,6 +66,17 @@ def test_the_uv_on_the_path_installs(setup):
     assert not [call for call in calls if "pip install" in call and not call.startswith("uv")]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_torch_comes_without_cuda_where_that_is_to_be_had_before_all_else(setup, there):
+    setup.program("uv", on_path=True)
+    setup.program("python", refused="nothing" if there else "*+cpu*")
+    out, calls = setup.install("mpich,torch,test")
+    assert ("installed torch without CUDA in .venv by pip (" if there else "may have some GB") in out
+    kinds = [call.split()[0] for call in calls if "torch" in call]
+    assert kinds == ["python", "uv"]
+    assert not [call for call in setup.install("demo")[1] if "torch" in call]
+
+
 def test_where_there_is_no_uv_pip_brings_it(setup):
     out, calls = setup.install("demo")
     assert [call for call in calls if call.startswith("python -m pip install --quiet --quiet uv")]

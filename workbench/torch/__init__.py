@@ -1,0 +1,36 @@
+"""Deep learning on the ranks: PyTorch trains on the communicator of a call or a cell.
+
+The names below are loaded when they are first used, and PyTorch (``pip install 'mpi-workbench[torch]'``) with the first
+of them that needs PyTorch: ``import workbench.torch`` imports neither PyTorch nor MPI.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.torch.averaging import average
+    from workbench.torch.context import distributed
+    from workbench.torch.feeding import batches, tensor
+
+_HOME = {
+    "average": "workbench.torch.averaging",
+    "batches": "workbench.torch.feeding",
+    "distributed": "workbench.torch.context",
+    "tensor": "workbench.torch.feeding",
+}
+
+__all__ = ["average", "batches", "distributed", "tensor"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'workbench.torch' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_HOME))

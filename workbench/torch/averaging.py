@@ -1,0 +1,130 @@
+"""The mean of arrays over the ranks, of whatever library: gradients of those who do not train with DDP."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from mpi4py import MPI
+
+# Types that MPI adds; shorter ones travel as float32, and are rounded once.
+_WIDE = ("float32", "float64", "complex64", "complex128")
+
+
+def average(comm: MPI.Intracomm, arrays: Any) -> Any:
+    """Return the mean of arrays over all ranks; collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Communicator of the call.
+    arrays : array, sequence of arrays or mapping of arrays
+        Real or complex arrays of any shapes in the memory of the host: of NumPy or PyTorch, or of any library with
+        DLPack, as JAX. All ranks pass the same shapes and types in the same order.
+
+    Returns
+    -------
+    array, list of arrays or dict of arrays
+        New arrays of the same libraries, shapes and types: `arrays` stay as they are. NumPy's where the library of an
+        array does not implement the array API standard.
+
+    Raises
+    ------
+    InvalidRequest
+        On all ranks, if the shapes or types differ between ranks; on the rank alone, if an array has other
+        elements, or lies in the memory of a GPU.
+
+    Notes
+    -----
+    Arrays of one type travel in one buffer, by one ``Allreduce``, as in Horovod's tensor fusion (Sergeev and Del Balso,
+    2018).
+
+    Examples
+    --------
+    >>> gradients = average(comm, {"w": w, "b": b})  # doctest: +SKIP
+    """
+    import numpy as np
+    from mpi4py import MPI
+
+    if isinstance(arrays, Mapping):
+        return dict(zip(arrays, average(comm, list(arrays.values())), strict=True))
+    if not isinstance(arrays, Sequence):
+        return average(comm, [arrays])[0]
+    found = [_numpy(array) for array in arrays]
+    _require_alike(
+        comm, [(array.shape, str(getattr(given, "dtype", "?"))) for array, given in zip(found, arrays, strict=True)]
+    )
+    means: list[Any] = [None] * len(found)
+    for dtype in dict.fromkeys(array.dtype for array in found):
+        places = [place for place, array in enumerate(found) if array.dtype == dtype]
+        whole = np.concatenate([found[place].ravel() for place in places])
+        comm.Allreduce(MPI.IN_PLACE, whole)
+        whole /= comm.size
+        parts = np.split(whole, np.cumsum([found[place].size for place in places])[:-1])
+        for place, part in zip(places, parts, strict=True):
+            means[place] = _like(part.reshape(found[place].shape), arrays[place])
+    return means
+
+
+def _is_tensor(array: Any) -> bool:
+    # Who has a tensor has imported PyTorch.
+    return "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor)
+
+
+def _numpy(array: Any) -> npt.NDArray[Any]:
+    """Return the elements in a type that MPI adds, not copied where they have such a type."""
+    import numpy as np
+
+    if _is_tensor(array):
+        array = array.detach()
+        if array.is_floating_point() and str(array.dtype).partition(".")[2] not in _WIDE:
+            array = array.float()
+    try:
+        found = array if isinstance(array, np.ndarray) else np.from_dlpack(array)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidRequest(
+            f"average() takes arrays in the memory of the host, of NumPy, PyTorch or with DLPack, not "
+            f"{type(array).__name__} ({error}): bring it to the host before, e.g. by array.get() or tensor.cpu()"
+        ) from error
+    if found.dtype == np.float16:
+        found = found.astype(np.float32)
+    if found.dtype.name not in _WIDE:
+        raise InvalidRequest(
+            f"average() takes real and complex numbers, not {found.dtype}: convert by astype('float32')"
+        )
+    return found
+
+
+def _require_alike(comm: MPI.Intracomm, kinds: list[tuple[tuple[int, ...], str]]) -> None:
+    import numpy as np
+    from mpi4py import MPI
+
+    code = zlib.crc32(repr(kinds).encode())
+    extremes = np.array([code, -code])
+    comm.Allreduce(MPI.IN_PLACE, extremes, MPI.MAX)
+    if extremes[0] != -extremes[1]:
+        said = comm.allgather(kinds)
+        other = next((rank for rank, its in enumerate(said) if its != said[0]), 0)
+        raise InvalidRequest(
+            f"average() takes the same shapes and types on all ranks: rank 0 has {said[0]}, rank {other} {said[other]}"
+        )
+
+
+def _like(mean: npt.NDArray[Any], given: Any) -> Any:
+    """Return a mean as an array of the library and the type of what was given."""
+    import numpy as np
+
+    if isinstance(given, np.ndarray):
+        return mean.astype(given.dtype, copy=False)
+    if _is_tensor(given):
+        return sys.modules["torch"].from_numpy(mean).to(given.dtype)
+    if hasattr(given, "__array_namespace__"):
+        library = given.__array_namespace__()
+        return library.astype(library.from_dlpack(mean), given.dtype)
+    return mean

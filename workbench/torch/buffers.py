@@ -1,0 +1,48 @@
+"""Memory of tensors, as mpi4py takes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from mpi4py import MPI
+
+from workbench.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a tensor in one row: its own memory where that is contiguous, else a copy.
+
+    Raises
+    ------
+    InvalidRequest
+        If the tensor is not in the memory of the host.
+    """
+    if tensor.device.type != "cpu":
+        raise InvalidRequest(
+            f"a tensor on {tensor.device} was given to a process group of the workbench, which carries tensors of the "
+            "host: pass tensor.cpu(), or use torch's NCCL backend with one GPU per rank"
+        )
+    return tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+
+
+def array(row: torch.Tensor) -> npt.NDArray[Any]:
+    """Return the memory of a row of elements as bytes, whatever their type."""
+    view: npt.NDArray[np.uint8] = row.view(torch.uint8).numpy()
+    return view
+
+
+def message(row: torch.Tensor) -> list[Any]:
+    """Return a row of elements as a message of bytes."""
+    return [array(row), MPI.BYTE]
+
+
+def write(row: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Bring a row of elements into a tensor, unless the row is the memory of that tensor."""
+    if row.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+        with torch.no_grad():
+            tensor.copy_(row.view(tensor.shape))

@@ -1,0 +1,100 @@
+"""torch.distributed on the communicator of a call or a cell, for the time of a block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+BACKEND = "workbench"
+"""Name of the backend in torch.distributed."""
+
+
+@contextmanager
+def distributed(comm: MPI.Intracomm) -> Iterator[Any]:
+    """Initialise torch.distributed on a communicator, for the time of the block; collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Communicator of a function with `spmd`, of `run_on_ranks` or of a ``%%mpi`` cell; its ranks and their order
+        are those of ``torch.distributed.group.WORLD``. In a program that ``mpiexec`` starts it is one of mpi4py.
+
+    Yields
+    ------
+    torch.distributed.ProcessGroup
+        The default group, on a duplicate of `comm`.
+
+    Raises
+    ------
+    InvalidRequest
+        If PyTorch is not installed on the rank, or torch.distributed is initialised there already.
+
+    Notes
+    -----
+    A process group in Python (torch's extension ``Backend.register_backend``) translates torch's collectives into
+    operations of the communicator, so these are counted, and end with the call. No port is opened, no host is named,
+    and no store is shared. The number of torch's threads becomes that of the rank (``--threads`` of the cluster).
+    Tensors in the memory of a GPU are refused; torch itself refuses `monitored_barrier`, `split_group` and
+    `shrink_group` on every group that is not gloo's or NCCL's.
+
+    Examples
+    --------
+    >>> @workbench.spmd(result="root")  # doctest: +SKIP
+    ... def train(comm, X, y):
+    ...     with distributed(comm):
+    ...         model = DistributedDataParallel(Net())
+    ...         ...
+    """
+    require_torch()
+    import torch
+    import torch.distributed as dist
+
+    from workbench.torch.process_group import MPIProcessGroup
+
+    if dist.is_initialized():
+        raise InvalidRequest(
+            "torch.distributed is initialised in this process already, and a process has one default group: "
+            "end the other distributed() block, of this call or of a cell, before"
+        )
+    torch.set_num_threads(rank_threads())
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        dist.Backend.register_backend(BACKEND, MPIProcessGroup.create, extended_api=True, devices=["cpu"])
+    duplicate = comm.Dup()
+    with MPIProcessGroup.parent(duplicate):
+        dist.init_process_group(BACKEND, store=dist.HashStore(), rank=comm.rank, world_size=comm.size)
+    group: Any = dist.group.WORLD
+    try:
+        yield group
+        # After it no rank is in an operation of the group any more, so that communicators can be freed.
+        group.comm.Barrier()
+        group.free()
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def require_torch() -> None:
+    """Raise `InvalidRequest` where PyTorch is not installed."""
+    if find_spec("torch") is None:
+        raise InvalidRequest(
+            "PyTorch is not installed here; pip install 'mpi-workbench[torch]' in the environment of the cluster"
+        )
+
+
+def rank_threads() -> int:
+    """Return the number of threads of this rank: what the launcher has set, else an equal share of the cores."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    if told.isdigit() and int(told):
+        return int(told)
+    from workbench.mpi import context
+
+    sharing = context.current().node_ranks if context.is_rank() else 1
+    return max(1, len(os.sched_getaffinity(0)) // sharing)

@@ -1,0 +1,201 @@
+"""Placed blocks as tensors, and as batches that do not depend on the number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import InvalidRequest, did_you_mean
+from workbench.torch.context import require_torch
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from mpi4py import MPI
+
+SHUFFLES = ("exchange", "local")
+
+
+def tensor(block: Any) -> Any:
+    """Return a block as a tensor that has its memory.
+
+    Parameters
+    ----------
+    block : numpy.ndarray, pandas.DataFrame, pandas.Series or torch.Tensor
+        Of shape (rows, ...) and of numbers or truth values. The columns of a frame are converted to their common type.
+
+    Returns
+    -------
+    torch.Tensor
+        Of the same shape and type. The memory is that of an array, so what is written to the tensor is written to the
+        block; that of a read-only array must not be written to. Frames are copied where pandas copies them.
+
+    Raises
+    ------
+    InvalidRequest
+        If PyTorch is not installed, or the block has elements that PyTorch does not have, as text, or is sparse.
+
+    Examples
+    --------
+    >>> rows = tensor(X)  # doctest: +SKIP
+    """
+    require_torch()
+    import numpy as np
+    import torch
+
+    if isinstance(block, torch.Tensor):
+        return block
+    array = block.to_numpy() if hasattr(block, "to_numpy") else block
+    if not isinstance(array, np.ndarray):
+        raise InvalidRequest(
+            f"tensor() takes a block of an array or a frame, not {type(array).__name__}: convert it before, a sparse "
+            "one by toarray()"
+        )
+    if array.dtype.kind not in "biufc" or array.dtype.name == "float128":
+        raise InvalidRequest(
+            f"PyTorch has no tensors of {array.dtype}: convert the block before, e.g. by astype('float32')"
+        )
+    array = np.ascontiguousarray(array)
+    # PyTorch has no read-only tensors, and warns of such arrays in from_numpy alone.
+    return torch.from_numpy(array) if array.flags.writeable else torch.from_dlpack(array)
+
+
+def batches(
+    comm: MPI.Intracomm,
+    X: Any,
+    y: Any = None,
+    *,
+    size: int,
+    seed: int = 0,
+    shuffle: str | None = "exchange",
+    drop_last: bool = True,
+) -> Iterator[Any]:
+    """Yield the part of this rank of each batch of an epoch; the first step is collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        Communicator of the call.
+    X : block of shape (rows, ...)
+        As `tensor` takes it; ranks may have different numbers of rows.
+    y : block of shape (rows, ...), default=None
+        What goes with the rows, or nothing.
+    size : int
+        Rows of a batch on all ranks together: a multiple of their number.
+    seed : int, default=0
+        Of the order of the rows: pass the number of the epoch, for another order in each.
+    shuffle : {"exchange", "local"} or None, default="exchange"
+        ``"exchange"``: rows are drawn from all ranks, and sent to the rank that they are for before the first batch
+        (``Alltoallv``). The batches are the same on any number of ranks. ``"local"``: each rank shuffles its own rows,
+        and sends none. None: each rank takes its own rows in their order.
+    drop_last : bool, default=True
+        Whether rows that do not fill a batch are left out of this epoch. Else ranks have different numbers of them in
+        the last batch, maybe none, and the mean of their losses is not that of the rows.
+
+    Yields
+    ------
+    torch.Tensor or tuple of torch.Tensor
+        Of shape (size / ranks, ...): the rows of this rank, with those of `y` if it was given. With ``shuffle=None``
+        they have the memory of the blocks.
+
+    Raises
+    ------
+    InvalidRequest
+        If an option cannot be, or X and y differ in their rows, or the ranks do not have a batch together.
+
+    Notes
+    -----
+    The order is ``numpy.random.default_rng(seed).permutation(rows)``, of the rows of all ranks in rank order; rank *r*
+    has the *r*-th part of each batch. An exchange holds a second copy of the block.
+
+    Examples
+    --------
+    >>> for epoch in range(3):  # doctest: +SKIP
+    ...     for rows, labels in batches(comm, X, y, size=256, seed=epoch):
+    ...         ...
+    """
+    if shuffle is not None and shuffle not in SHUFFLES:
+        raise InvalidRequest(f"shuffle={shuffle!r} cannot be: {did_you_mean(str(shuffle), SHUFFLES)}, or None")
+    if size < 1 or size % comm.size:
+        raise InvalidRequest(f"size={size} cannot be: allowed is a multiple of the {comm.size} ranks")
+    parts = [tensor(block) for block in ((X,) if y is None else (X, y))]
+    if len({len(part) for part in parts}) > 1:
+        raise InvalidRequest(f"X has {len(parts[0])} rows and y {len(parts[1])}: they have to go together")
+    lengths = comm.allgather(len(parts[0]))
+    wanted = _wanted(lengths, comm.rank, size, seed, shuffle, drop_last=drop_last)
+    if not wanted:
+        raise InvalidRequest(f"size={size} cannot be: the ranks have {lengths} rows, which do not fill a batch")
+    return _yielded(comm, parts, lengths, wanted, shuffle)
+
+
+def _wanted(
+    lengths: Sequence[int], rank: int, size: int, seed: int, shuffle: str | None, *, drop_last: bool
+) -> list[npt.NDArray[np.int64]]:
+    """Return which rows this rank has in each batch: their places in all rows, or in the block of the rank."""
+    import numpy as np
+
+    ranks = len(lengths)
+    if shuffle == "exchange":
+        rows = np.random.default_rng(seed).permutation(sum(lengths))
+        full = len(rows) // size * size
+        found = list(rows[:full].reshape(-1, ranks, size // ranks)[:, rank])
+        return found if drop_last or full == len(rows) else [*found, np.array_split(rows[full:], ranks)[rank]]
+    each = size // ranks
+    own = np.arange(lengths[rank])
+    if shuffle == "local":
+        np.random.default_rng([seed, rank]).shuffle(own)
+    # Each rank has as many batches as the others, since they train together.
+    count = min(lengths) // each if drop_last else -(-max(lengths) // each)
+    return [own[number * each : (number + 1) * each] for number in range(count)]
+
+
+def _yielded(
+    comm: MPI.Intracomm,
+    parts: list[Any],
+    lengths: Sequence[int],
+    wanted: list[npt.NDArray[np.int64]],
+    shuffle: str | None,
+) -> Iterator[Any]:
+    import numpy as np
+    import torch
+
+    if shuffle == "exchange":
+        parts = _exchanged(comm, parts, lengths, np.concatenate(wanted))
+    ends = np.cumsum([len(rows) for rows in wanted]).tolist()
+    for rows, end in zip(wanted, ends, strict=True):
+        if shuffle == "local":
+            taken = tuple(part[torch.from_numpy(rows)] for part in parts)
+        else:
+            taken = tuple(part[end - len(rows) : end] for part in parts)
+        yield taken if len(taken) > 1 else taken[0]
+
+
+def _exchanged(comm: MPI.Intracomm, parts: list[Any], lengths: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Any]:
+    """Return rows of all ranks, by their places, in the order of these."""
+    import numpy as np
+    import torch
+    from mpi4py import MPI
+
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    owners = np.searchsorted(starts, rows, side="right") - 1
+    order = np.argsort(owners, kind="stable")
+    mine = np.bincount(owners, minlength=comm.size)
+    theirs = np.empty_like(mine)
+    comm.Alltoall(mine, theirs)
+    asked = np.empty(theirs.sum(), np.int64)
+    comm.Alltoallv([rows[order], mine, MPI.INT64_T], [asked, theirs, MPI.INT64_T])
+    places = torch.from_numpy(asked - starts[comm.rank])
+    back = torch.empty(len(rows), dtype=torch.int64)
+    back[torch.from_numpy(order)] = torch.arange(len(rows))
+    exchanged = []
+    for part in parts:
+        sent = part[places]
+        received = part.new_empty((len(rows), *part.shape[1:]))
+        each = received[0].numel() * received.element_size()
+        messages = [
+            [block.reshape(-1).view(torch.uint8).numpy(), counts * each, MPI.BYTE]
+            for block, counts in ((sent, theirs), (received, mine))
+        ]
+        comm.Alltoallv(*messages)
+        exchanged.append(received[back])
+    return exchanged

@@ -1,0 +1,140 @@
+"""Reductions of tensors over the ranks, of every type of elements.
+
+MPI reduces the numbers that NumPy has. Of bfloat16, float16 and the real types of 8 bits MPI knows nothing, and an
+operation of our own would abort the world when it fails: there each rank gets the same part of every tensor as bytes,
+reduces in float32, rounds once, and sends the part to all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+from workbench.errors import InvalidRequest
+from workbench.torch.buffers import array, flat, message, write
+
+_KIND = dist.ReduceOp.RedOpType
+_OPS = {
+    _KIND.SUM: MPI.SUM, _KIND.AVG: MPI.SUM, _KIND.PRODUCT: MPI.PROD, _KIND.MAX: MPI.MAX, _KIND.MIN: MPI.MIN,
+    _KIND.BAND: MPI.BAND, _KIND.BOR: MPI.BOR, _KIND.BXOR: MPI.BXOR,
+}  # fmt: skip
+# A truth value is a byte of 0 or 1.
+_TRUTH = {
+    _KIND.SUM: MPI.MAX, _KIND.MAX: MPI.MAX, _KIND.BOR: MPI.MAX,
+    _KIND.PRODUCT: MPI.MIN, _KIND.MIN: MPI.MIN, _KIND.BAND: MPI.MIN, _KIND.BXOR: MPI.BXOR,
+}  # fmt: skip
+_SHORT = {_KIND.SUM: "sum", _KIND.AVG: "sum", _KIND.PRODUCT: "prod", _KIND.MAX: "amax", _KIND.MIN: "amin"}
+_BITS = {_KIND.BAND, _KIND.BOR, _KIND.BXOR}
+_OF_MPI = {
+    torch.float32, torch.float64, torch.complex64, torch.complex128, torch.uint8, torch.int8, torch.int16, torch.int32,
+    torch.int64, torch.uint16, torch.uint32, torch.uint64, torch.bool,
+}  # fmt: skip
+
+
+class Reduction:
+    """One operation on elements of one type.
+
+    Parameters
+    ----------
+    op
+        ``reduceOp`` of torch's options.
+    dtype
+        Of the elements.
+
+    Raises
+    ------
+    InvalidRequest
+        If the operation does not exist for the type, on every rank alike.
+    """
+
+    def __init__(self, op: Any, dtype: torch.dtype) -> None:
+        kind = self._kind = getattr(op, "op", op)
+        self._own = dtype not in _OF_MPI
+        known = _TRUTH if dtype == torch.bool else _SHORT if self._own else _OPS
+        real = dtype.is_floating_point or dtype.is_complex
+        unordered = dtype.is_complex and kind in {_KIND.MAX, _KIND.MIN}
+        if kind not in known or unordered or (real and kind in _BITS) or (not real and kind == _KIND.AVG):
+            allowed = ", ".join(its.name for its in known if not (its == _KIND.AVG and not real))
+            raise InvalidRequest(
+                f"ReduceOp.{kind.name} of {dtype} cannot be on a process group of the workbench (allowed: {allowed}; "
+                "BAND, BOR and BXOR of integers only, AVG of real and complex numbers only)"
+            )
+        self._op: Any = None if self._own else known[kind]
+        self._bytes = dtype == torch.bool
+
+    def to_all(self, comm: MPI.Intracomm, row: torch.Tensor) -> None:
+        """Reduce a row of elements in place, on all ranks."""
+        if self._own:
+            each = -(-row.numel() // comm.size)
+            padded = row.new_zeros(each * comm.size)
+            padded[: row.numel()] = row
+            part = padded.new_empty(each)
+            self.scattered(comm, padded, part, finish=False)
+            comm.Allgather(message(part), message(padded))
+            row.copy_(padded[: row.numel()])
+        else:
+            comm.Allreduce(MPI.IN_PLACE, self._array(row), self._op)
+        self._finish(comm, row)
+
+    def to_root(self, comm: MPI.Intracomm, row: torch.Tensor, root: int) -> None:
+        """Reduce a row of elements in place, on one rank; those of the others stay."""
+        if self._own:
+            reduced = row.clone()
+            self.to_all(comm, reduced)
+            if comm.rank == root:
+                row.copy_(reduced)
+        elif comm.rank == root:
+            comm.Reduce(MPI.IN_PLACE, self._array(row), self._op, root)
+            self._finish(comm, row)
+        else:
+            comm.Reduce(self._array(row), None, self._op, root)
+
+    def scattered(self, comm: MPI.Intracomm, row: torch.Tensor, part: torch.Tensor, *, finish: bool = True) -> None:
+        """Reduce a row that has a part for each rank, and write the part of this rank."""
+        if self._own:
+            received = torch.empty_like(row)
+            comm.Alltoall(message(row), message(received))
+            reduce = getattr(torch, _SHORT[self._kind])
+            part.copy_(reduce(received.view(comm.size, -1).float(), 0))
+        else:
+            comm.Reduce_scatter_block(self._array(row), self._array(part), self._op)
+        if finish:
+            self._finish(comm, part)
+
+    def _array(self, row: torch.Tensor) -> Any:
+        return array(row) if self._bytes else row.numpy()
+
+    def _finish(self, comm: MPI.Intracomm, row: torch.Tensor) -> None:
+        if self._kind == _KIND.AVG:
+            row.div_(comm.size)
+
+
+def all_reduce(comm: MPI.Intracomm, tensors: list[torch.Tensor], op: Any) -> None:
+    """Reduce tensors in place, on all ranks; those of one type travel together."""
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        if tensor.is_sparse:
+            _all_reduce_sparse(comm, tensor, op)
+        else:
+            by_type.setdefault(tensor.dtype, []).append(tensor)
+    for dtype, alike in by_type.items():
+        reduction = Reduction(op, dtype)
+        rows = [flat(tensor) for tensor in alike]
+        whole = rows[0] if len(rows) == 1 else torch.cat(rows)
+        reduction.to_all(comm, whole)
+        for tensor, row in zip(alike, whole.split([row.numel() for row in rows]), strict=True):
+            write(row, tensor)
+
+
+def _all_reduce_sparse(comm: MPI.Intracomm, tensor: torch.Tensor, op: Any) -> None:
+    if getattr(op, "op", op) != _KIND.SUM:
+        raise InvalidRequest("sparse tensors can be added only: use ReduceOp.SUM, or tensor.to_dense()")
+    mine = tensor.detach().coalesce()
+    parts = comm.allgather((mine.indices().numpy(), mine.values().numpy()))
+    indices = torch.cat([torch.from_numpy(part) for part, _ in parts], dim=1)
+    values = torch.cat([torch.from_numpy(part) for _, part in parts])
+    with torch.no_grad():
+        tensor.copy_(torch.sparse_coo_tensor(indices, values, tensor.shape).coalesce())

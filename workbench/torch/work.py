@@ -1,0 +1,83 @@
+"""What torch.distributed gets of an operation: one that is over, or one that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+from workbench.mpi.polling import Deadline, poll
+
+_FOREVER = timedelta(0)
+
+
+def completed(result: list[Any]) -> Any:
+    """Return the work of an operation that is over."""
+    future: Any = torch.futures.Future()
+    future.set_result(result)
+    c10d: Any = torch._C._distributed_c10d  # noqa: SLF001  (what torch's own groups in Python call)
+    return c10d._create_work_from_future(future)  # noqa: SLF001
+
+
+class PostedMessage(dist.Work):
+    """A message that is under way.
+
+    Parameters
+    ----------
+    request
+        Of the communicator.
+    finish
+        Called once the message has arrived, with its sender.
+    held
+        What MPI reads or writes.
+    """
+
+    def __init__(self, request: MPI.Request, held: object, finish: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._request, self._finish, self._held = request, finish, held
+        self._source = -1
+        self._over = False
+
+    def wait(self, timeout: timedelta = _FOREVER) -> bool:
+        """Return when the message has arrived; raises `CollectiveFailed` after the timeout, if there is one."""
+        if not self._over:
+            status = MPI.Status()
+            if timeout > _FOREVER:
+                within = Deadline(timeout.total_seconds(), "a message of torch.distributed did not arrive")
+                poll(lambda: self._request.Test(status), within.check)
+            else:
+                self._request.Wait(status)
+            self._end(status)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the message has arrived, without waiting for it."""
+        status = MPI.Status()
+        if not self._over and self._request.Test(status):
+            self._end(status)
+        return self._over
+
+    def _end(self, status: MPI.Status) -> None:
+        self._over, self._source, self._held = True, status.source, None
+        self._finish()
+
+    def is_success(self) -> bool:
+        """Return whether the message has arrived."""
+        return self._over
+
+    def source_rank(self) -> int:
+        """Return the rank in the group that has sent the message."""
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """Wait for the message, and return a future that is over."""
+        self.wait()
+        future: Any = torch.futures.Future()
+        future.set_result([])
+        return future
