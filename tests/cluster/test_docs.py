@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import doctest
+import re
 import traceback
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# A block of Python, and the output that may follow it.
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", ["ml", "placement", "spmd"])
@@ -20,3 +24,17 @@ def test_the_examples_run(client4, page, monkeypatch):
 
     assert outcome.attempted >= 20
     assert outcome.failed == 0
+
+
+def test_the_five_minutes_of_the_readme_run(client4, capsys):
+    names = {"__name__": "__main__", "client": client4}
+    blocks = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    ran = 0
+    for code, expected in blocks:
+        if code.startswith("%"):  # magics start and stop a cluster of their own
+            continue
+        exec(compile(code, "README.md", "exec"), names)  # noqa: S102  (the code is of this repository)
+        assert capsys.readouterr().out == expected
+        ran += 1
+
+    assert ran == 3
