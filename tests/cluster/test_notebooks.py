@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import faulthandler
+import os
 import re
 from pathlib import Path
 
@@ -62,6 +63,9 @@ def execute(path, ranks=4):
     options = {"timeout": CELL, "startup_timeout": round(DEADLINE), "kernel_name": "python3", "resources": resources}
     try:
         NotebookClient(notebook, on_cell_start=begin, **options).execute()
+        if folder := os.environ.get("WORKBENCH_EXECUTED"):
+            # The documentation shows it with its outputs.
+            nbformat.write(notebook, Path(folder, path.name))
         yield notebook, before
     finally:
         # A kernel that is gone leaves its cluster running.

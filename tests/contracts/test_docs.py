@@ -11,6 +11,8 @@ from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Their links are checked when the site is built, where the notebooks are among the pages.
+OF_THE_SITE = sorted((ROOT / "docs").glob("*/*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)")
@@ -21,7 +23,7 @@ CALL = re.compile(rf"(?:(?<=`)|(?<=\s)|(?<=\$ ))(?<!from )({NOTEBOOK}|{TERMINAL}
 
 def calls():
     """Yield place, verb and the rest of the line of every call in the code of the pages and the notebooks."""
-    for page in (*PAGES, *NOTEBOOKS):
+    for page in (*PAGES, *OF_THE_SITE, *NOTEBOOKS):
         for code in CODE.findall(page.read_text(encoding="utf-8")):
             for place, verb, rest in CALL.findall(code):
                 yield page.name, place, verb, rest

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm import TqdmWarning
 
 from workbench.ml.engine.progress import Report
+
+with warnings.catch_warnings():
+    # A notebook without ipywidgets gets a bar of text, which nobody has to be warned of.
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.auto import tqdm
 
 Callback = Callable[[Mapping[str, Any]], Any]
 """Is given the numbers of an iteration, or of a pass over the data, by their names."""

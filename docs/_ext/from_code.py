@@ -1,0 +1,197 @@
+"""Directives whose text comes from the code, so that no page repeats what a table or a class says.
+
+Each directive writes Markdown, which the page parses where the directive stands.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from workbench import errors
+from workbench.bench import BENCHES
+from workbench.commands.table import NOTEBOOK, TERMINAL, verbs
+from workbench.launch.options import ClusterOptions, JobOptions, RecordOptions, options
+from workbench.metrics import schema
+
+ROOT = Path(__file__).parents[2]
+# A command of JupyterLab: its name in the table of the extension, and its id.
+COMMAND = re.compile(r"(\w+): '(mpi-workbench:[\w-]+)'")
+SETTING = re.compile(r"^(?P<indent> *)(?P<name>[\w-]+):(?: +(?P<value>[^#]*?))? *(?:# *(?P<comment>.*))?$")
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in cells) + " |"
+
+    head = list(head)
+    return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def verb_pages() -> str:
+    """Return a section for each verb."""
+    sections = []
+    for verb in {**verbs(NOTEBOOK), **verbs(TERMINAL)}.values():
+        lines = [place for place in (NOTEBOOK, TERMINAL) if place in verb.places]
+        usage = "\n".join(
+            " ".join([place, verb.name, *(each.usage for each in verb.arguments if not each.is_option), "[options]"])
+            for place in lines
+        )
+        rows = [
+            (f"`{' '.join(filter(None, [', '.join([each.name, *each.aliases]), each.metavar]))}`", _sentence(each.help))
+            for each in verb.at(lines[-1])
+            if each.is_option
+        ]
+        words = [(f"`{each.metavar}`", _sentence(each.help)) for each in verb.arguments if not each.is_option]
+        sections.append(
+            f"## {verb.name}\n\n{_sentence(verb.help)}.\n\n```text\n{usage}\n```\n\n"
+            + _table(["argument", "meaning"], [*words, *rows])
+        )
+    return "\n\n".join(sections)
+
+
+def option_tables() -> str:
+    """Return a table for each group of options of a cluster."""
+    job = {each.name for each in options(JobOptions)}
+    kept = {each.name for each in options(RecordOptions)}
+    groups = {"Cluster": [], "Batch job": [], "Ranks and network": []}
+    for each in options(ClusterOptions):
+        group = "Batch job" if each.name in job else "Ranks and network" if each.name in kept else "Cluster"
+        default = "" if each.default in {None, ()} else f"`{each.default!r}`"
+        groups[group].append((f"`{each.typed}`", f"`{each.name}`", " or ".join(each.kinds), default, each.doc))
+    head = ["typed", "in Python", "type", "default", "meaning"]
+    return "\n\n".join(f"## {name}\n\n{_table(head, rows)}" for name, rows in groups.items())
+
+
+def settings() -> str:
+    """Return a table of the settings with their comments, which are the descriptions."""
+    rows: list[list[str]] = []
+    group, column = "", -1
+    for line in (ROOT / "workbench" / "workbench.yaml").read_text(encoding="utf-8").splitlines()[1:]:
+        if rows and column > 0 and line.strip().startswith("#") and line.index("#") == column:
+            rows[-1][-1] += " " + line.strip("# ")
+        elif (found := SETTING.match(line)) and len(found["indent"]) in {2, 4}:
+            group = group if len(found["indent"]) == 4 else ""
+            column = line.find("#")
+            if found["value"]:
+                name = f"{group}{found['name']}"
+                variable = "DASK_WORKBENCH__" + name.upper().replace(".", "__").replace("-", "_")
+                value, comment = found["value"], _sentence(found["comment"] or "")
+                rows.append([f"`workbench.{name}`", f"`{value}`", f"`{variable}`", comment])
+            else:
+                group = f"{found['name']}."
+    return _table(["setting", "default", "variable", "meaning"], rows)
+
+
+def exceptions() -> str:
+    """Return the tree of the exceptions as a table."""
+    found: list[tuple[int, type]] = []
+
+    def visit(cls: type, depth: int) -> None:
+        found.append((depth, cls))
+        for each in cls.__subclasses__():
+            if each.__module__ == errors.__name__:
+                visit(each, depth + 1)
+
+    visit(errors.WorkbenchError, 0)
+    rows = []
+    for depth, cls in found:
+        builtin = next((each.__name__ for each in cls.__bases__ if each.__module__ == "builtins"), "")
+        name = "\u00a0" * 4 * depth + f"{{py:exc}}`~workbench.errors.{cls.__name__}`"
+        rows.append((name, f"`{builtin}`" if builtin else "", (inspect.getdoc(cls) or "").partition("\n")[0]))
+    documented = "\n".join(
+        f".. autoexception:: workbench.errors.{cls.__name__}" + ("\n   :members:\n" if depth == 0 else "\n")
+        for depth, cls in found
+    )
+    table = _table(["exception", "is also a", "raised when"], rows)
+    return f"{table}\n\n## Classes\n\n```{{eval-rst}}\n{documented}\n```"
+
+
+def measured() -> str:
+    """Return the tables of what is measured."""
+    tables = {
+        "Of each rank": schema.RANK_COLUMNS,
+        "Of each node": schema.NODE_COLUMNS,
+        "Of each MPI operation": schema.OPERATION_COLUMNS,
+        "Of each pair of ranks or nodes": schema.TRAFFIC_COLUMNS,
+    }
+    head = ["column", "unit", "meaning"]
+    return "\n\n".join(
+        f"## {title}\n\n"
+        + _table(head, [(f"`{each.name}`", each.unit.replace("_", " "), each.help) for each in columns])
+        for title, columns in tables.items()
+    )
+
+
+def _lab_schema() -> dict[str, Any]:
+    return json.loads((ROOT / "extension" / "schema" / "plugin.json").read_text(encoding="utf-8"))
+
+
+def lab_commands() -> str:
+    """Return the commands of JupyterLab with their shortcuts."""
+    shortcuts = {each["command"]: each for each in _lab_schema()["jupyter.lab.shortcuts"]}
+    source = (ROOT / "extension" / "src" / "tokens.ts").read_text(encoding="utf-8")
+    rows = []
+    for _, identifier in COMMAND.findall(source):
+        keys = shortcuts.get(identifier, {})
+        typed = [" ".join(keys[kind]).replace("Accel", "Ctrl").replace(" ", "+") for kind in ("keys",) if kind in keys]
+        rows.append((f"`{identifier}`", ", ".join(f"{{kbd}}`{each}`" for each in typed)))
+    return _table(["command", "keys"], [row for row in rows if "IWorkbench" not in row[0] and ":plugin" not in row[0]])
+
+
+def lab_settings() -> str:
+    """Return the settings of the extension of JupyterLab."""
+    rows = []
+    for name, each in _lab_schema()["properties"].items():
+        choices = ", ".join(f"`{choice['const']}`" for choice in each.get("oneOf", []))
+        rows.append((f"`{name}`", each.get("description", each["title"]), f"`{json.dumps(each['default'])}`", choices))
+    return _table(["setting", "meaning", "default", "values"], rows)
+
+
+def benches() -> str:
+    """Return the table of what can be measured."""
+    return _table(
+        ["command", "measures"], [(f"`workbench bench {name}`", _sentence(each)) for name, each in BENCHES.items()]
+    )
+
+
+WRITERS: dict[str, Callable[[], str]] = {
+    "verbs": verb_pages,
+    "options": option_tables,
+    "settings": settings,
+    "exceptions": exceptions,
+    "metrics": measured,
+    "lab-commands": lab_commands,
+    "lab-settings": lab_settings,
+    "benches": benches,
+}
+
+
+class FromCode(SphinxDirective):
+    """``{from-code} NAME``: what the code says of NAME."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the Markdown of the writer."""
+        writer = directives.choice(self.arguments[0], list(WRITERS))
+        return self.parse_text_to_nodes(WRITERS[writer](), allow_section_headings=True)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Have the directive."""
+    app.add_directive("from-code", FromCode)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,77 @@
+"""What other package managers are told of the project: the names and the versions of pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DEPENDENCIES = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
+# names that differ on conda-forge
+CONDA = {"jupyter-core": "jupyter_core", "jupyter-server": "jupyter_server"}
+OF_VERSION = [
+    "conda/recipe.yaml",
+    "spack/py-mpi-workbench/package.py",
+    "easybuild/mpi-workbench-*.eb",
+    "lmod/*.lua",
+    "apptainer/mpi-workbench.def",
+]
+
+
+def read(name: str) -> str:
+    (path,) = PACKAGING.glob(name)
+    return path.name + "\n" + path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", OF_VERSION)
+def test_a_package_has_the_version_of_the_project(name):
+    found = set(re.findall(r"(?:[vV]ersion(?:: | = |\()?|Version )[\"' ]*(\d+\.\d+\.\d+)\b", read(name)))
+
+    assert found == {PROJECT["version"]}
+
+
+def test_the_recipe_of_conda_has_the_dependencies_of_the_project():
+    text = (PACKAGING / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    recipe = yaml.safe_load(re.sub(r"\$\{\{.*?\}\}", "x", text))
+    run = {
+        name: SpecifierSet(spec) for name, _, spec in (each.partition(" ") for each in recipe["requirements"]["run"])
+    }
+
+    wanted = {CONDA.get(name, name): spec for name, spec in DEPENDENCIES.items()}
+    assert run == wanted | {"python": SpecifierSet(PROJECT["requires-python"])}
+    assert set(recipe["build"]["python"]["entry_points"]) == {
+        f"{name} = {target}" for name, target in PROJECT["scripts"].items()
+    }
+
+
+def test_the_package_of_spack_has_the_dependencies_of_the_project():
+    text = (PACKAGING / "spack" / "py-mpi-workbench" / "package.py").read_text(encoding="utf-8")
+    found = dict(re.findall(r'depends_on\("py-([\w-]+)@([\d.]+:[\d.]*)"', text))
+    found.pop("hatchling")
+
+    def ranges(spec):
+        """Return the range of Spack, whose upper end is part of the range."""
+        low = next(each.version for each in spec if each.operator == ">=")
+        high = next((each.version for each in spec if each.operator == "<"), "")
+        head, _, last = high.rpartition(".")
+        return f"{low}:{f'{head}.{int(last) - 1}' if high else ''}"
+
+    assert found == {name: ranges(spec) for name, spec in DEPENDENCIES.items()}
+    assert f'depends_on("python@{PROJECT["requires-python"].lstrip(">=")}:"' in text
+
+
+def test_the_containers_install_extras_that_there_are():
+    extras = set(PROJECT["optional-dependencies"])
+    for name in ("docker/Dockerfile", "apptainer/mpi-workbench.def"):
+        (named,) = re.findall(r"/opt/mpi-workbench\[([\w,]+)\]", read(name))
+        assert set(named.split(",")) <= extras
+    (named,) = re.findall(r"'\.\[([\w,]+)\]'", (ROOT / "binder" / "postBuild").read_text(encoding="utf-8"))
+    assert set(named.split(",")) <= extras
