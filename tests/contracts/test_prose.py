@@ -1,20 +1,22 @@
-"""The pages are in plain technical English, as far as a regular expression can find that."""
+"""Pages and notebooks are in plain technical English, as far as a regular expression can find that."""
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Pages that are not rewritten by these rules yet: the list only shrinks.
-WAITING = {
-    "CHANGELOG.md", "architecture.md", "contributing.md", 
-    
-}  # fmt: skip
-ALL = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES = [page for page in ALL if page.name not in WAITING]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+# Packages of workbench/ and folders of extension/src whose messages are checked too; the lists only grow.
+PACKAGES = ["head", "processes"]
+FOLDERS = ["logs", "model", "notebooks", "notifications"]
+TRANSLATED = re.compile(r"trans\.(?:__|_n)\(\s*(['\"`])(.*?)(?<!\\)\1", re.DOTALL)
 # Mean words of a sentence, at most.
 MEAN = 16
 
@@ -31,7 +33,7 @@ BANNED = {
     r"\bmay come again\b": "may be repeated",
     r"\b(?:twice|times|bytes|operations?|lines?|one|threads?) an? (?:second|minute|line|rank|node|operation)\b": "per",
     r"(?-i:\bSLURM\b)": "Slurm",
-    r"(?-i:\bnumpy\b|\bscipy\b)": "NumPy, SciPy",
+    r"(?-i:\b(?:numpy|scipy)\b(?!\.))": "NumPy, SciPy",
     r"(?<!Jupyter)(?-i:\bLab\b)": "JupyterLab",
     r"\bat once\b": "immediately, or simultaneously",
     r"\b(?:whoever|nobody|somebody)\b": "a user, a process, a client, nothing",
@@ -55,8 +57,17 @@ BANNED = {
 HEADLESS = re.compile(r"^\|(?: *\|)+$", re.MULTILINE)
 
 
+def written(page: Path) -> str:
+    """Return the Markdown of a page, or of the cells of a notebook."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        cells = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
+        text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    return text
+
+
 def prose(page: Path) -> str:
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    text = FENCE.sub("", written(page))
     return INLINE.sub("`x`", TARGET.sub("]", text))
 
 
@@ -68,7 +79,42 @@ def sentences(text: str) -> list[str]:
     return [sentence for sentence in found if len(sentence.split()) > 2]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def messages(file: Path) -> Iterator[str]:
+    """Yield what users read of a module: the texts of `raise` and of `help=`."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        parts: list[ast.AST] = [node] if isinstance(node, ast.Raise) else []
+        parts += [word.value for word in getattr(node, "keywords", []) if word.arg in {"help", "hint"}]
+        for part in parts:
+            for text in ast.walk(part):
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    yield text.value
+
+
+def hits(text: str) -> list[str]:
+    """Return the patterns that a text matches, and what to write."""
+    plain = INLINE.sub("`x`", text)
+    return [better for pattern, better in BANNED.items() if re.search(pattern, plain, re.IGNORECASE)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_messages_of_a_package_have_no_banned_phrase(package):
+    files = sorted((ROOT / "workbench").glob(f"{package}/**/*.py"))
+    found = {f"{file.name}: {text}": hits(text) for file in files for text in messages(file) if hits(text)}
+
+    assert files, f"{package} is a package"
+    assert found == {}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_translated_texts_of_a_folder_have_no_banned_phrase(folder):
+    files = sorted((ROOT / "extension" / "src" / folder).glob("*.ts*"))
+    texts = [text for file in files for _, text in TRANSLATED.findall(file.read_text(encoding="utf-8"))]
+
+    assert files, f"{folder} is a folder"
+    assert {text: hits(text) for text in texts if hits(text)} == {}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: page.name)
 def test_a_page_has_no_banned_phrase(page):
     text = prose(page)
     found = [
@@ -81,9 +127,9 @@ def test_a_page_has_no_banned_phrase(page):
     assert found == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda page: page.name)
 def test_a_table_has_a_header_row(page):
-    assert HEADLESS.findall(page.read_text(encoding="utf-8")) == []
+    assert HEADLESS.findall(written(page)) == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
