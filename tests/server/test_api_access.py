@@ -60,7 +60,7 @@ async def test_a_page_of_the_server_is_heard_by_cookie_and_xsrf_token(server):
     assert await server.ask("starts/none", "DELETE", **headers) == (404, {"message": ANY_START, "log": None})
 
 
-ANY_START = "no start 'none': it was dismissed, or was asked for by another server."
+ANY_START = "no start 'none': it was dismissed, or belongs to another server."
 
 
 async def test_the_authorizer_is_asked_about_every_method_of_every_route(server, paths):

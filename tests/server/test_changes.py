@@ -20,14 +20,14 @@ async def test_a_cluster_that_is_being_scaled_can_be_stopped_and_nothing_else(cl
             its.begin(record, verb)
 
     its.dismiss(record.id)
-    assert its.told()[record.id]["busy"] == "scaling", "only what is over is dismissed"
+    assert its.describe()[record.id]["busy"] == "scaling", "only what is over is dismissed"
     its.begin(record, "stop")
-    assert its.told()[record.id]["busy"] == "stopping"
+    assert its.describe()[record.id]["busy"] == "stopping"
     with pytest.raises(AlreadyPending, match="is stopping already"):
         its.begin(record, "stop")
-    while its.told()[record.id]["busy"]:
+    while its.describe()[record.id]["busy"]:
         await news.get()
-    assert its.told()[record.id]["error"] is None
+    assert its.describe()[record.id]["error"] is None
 
 
 async def test_what_was_asked_for_as_the_server_stops_is_done_all_the_same(verbs, cluster):

@@ -225,11 +225,11 @@ def test_of_an_error_whose_fields_are_of_another_version_the_message_is_told(fie
     [
         (
             ProcessResult(1, "", f"a warning\n{TRACE}\n  secret"),
-            r"^`workbench start` broke off .exit code 1.\. See the server's log",
+            r"^`workbench start` failed .exit code 1.\. See the server's log",
         ),
-        (ProcessResult(1, "", ""), "broke off .exit code 1."),
-        (ProcessResult(2, '{"name": "a"}', ""), "broke off .exit code 2."),
-        (ProcessResult(-9, "", "anything"), "broke off .exit code -9."),
+        (ProcessResult(1, "", ""), "failed .exit code 1."),
+        (ProcessResult(2, '{"name": "a"}', ""), "failed .exit code 2."),
+        (ProcessResult(-9, "", "anything"), "failed .exit code -9."),
         (ProcessResult(0, "no JSON", ""), "no JSON"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_verb_that_answers_is_understood():
 
 @pytest.mark.parametrize("out", ['{"b": 1}', "[]", "null", "3", ""])
 def test_a_verb_of_another_version_is_told(out):
-    with pytest.raises(WorkbenchError, match=r"^`workbench start` has answered what this version cannot read\."):
+    with pytest.raises(WorkbenchError, match=r"^this version cannot read the answer of `workbench start`\."):
         answer(ProcessResult(0, out, ""), "start", "a")
 
 

@@ -26,7 +26,7 @@ class Runs:
 
 
 async def test_a_start_that_does_not_end_when_it_is_given_up_is_killed(monkeypatch):
-    monkeypatch.setattr(starts, "_CLEAR", 0.0)
+    monkeypatch.setattr(starts, "_CLEANUP", 0.0)
     its = Starts(lambda: None)
     start = its.begin([], Runs(DEAF), None)
     await asyncio.to_thread(until, "it is deaf", start.process._out.tell)
@@ -57,7 +57,7 @@ async def test_a_start_that_is_over_is_not_named_after_another_process_of_its_nu
 
     its.recognise({over.process.pid: "another", goes_on.process.pid: "its"})
 
-    assert [(told["state"], told["name"]) for told in its.told()] == [("failed", None), ("starting", "its")]
+    assert [(told["state"], told["name"]) for told in its.describe()] == [("failed", None), ("starting", "its")]
     await goes_on.process.kill()
     goes_on.following.cancel()
 
@@ -68,6 +68,6 @@ async def test_a_start_by_another_version_that_answers_otherwise_has_failed():
 
     await start.following
 
-    [told] = its.told()
+    [told] = its.describe()
     assert (told["state"], told["log"]) == ("failed", "{}")
     assert "this version cannot read" in told["message"]

@@ -1,4 +1,4 @@
-"""What this server is doing to clusters: one thing at a time to each, but each can be stopped at any time."""
+"""Actions of this server on clusters: one at a time per cluster, but a stop is possible at any time."""
 
 from __future__ import annotations
 
@@ -16,84 +16,84 @@ from workbench.server.process import Process
 from workbench.server.subcommand import ExecutionContext, answer
 from workbench.server.tasks import BackgroundTasks
 
-WORDS = {verb.name: verb.going for verb in VERBS if verb.going}
-"""What is said while a verb runs."""
-NOTHING = {"busy": None, "error": None}
-"""What is told of a cluster that nothing was done to."""
-# Seconds for a verb beyond those that it gives itself.
-_MORE = 300.0
+MESSAGES = {verb.name: verb.going for verb in VERBS if verb.going}
+"""Message while a verb runs, by the name of the verb."""
+NO_ACTION = {"busy": None, "error": None}
+"""Status of a cluster without an action."""
+# Seconds for a verb in addition to the verb's own timeouts.
+_EXTRA_TIME = 300.0
 
 
 class AlreadyPending(InvalidRequest):
-    """Something else is being done to the cluster."""
+    """Another action on the cluster is pending."""
 
 
 @dataclass(frozen=True)
-class _Change:
+class _Action:
     busy: str | None = None
     error: str | None = None
     task: asyncio.Task[None] | None = None
 
 
 class PendingActions(BackgroundTasks):
-    """Runs verbs that change clusters; takes what `BackgroundTasks` does."""
+    """Runs verbs that change clusters; the parameters are those of `BackgroundTasks`."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         super().__init__(changed)
-        self._changes: dict[str, _Change] = {}
+        self._actions: dict[str, _Action] = {}
 
-    def begin(self, record: Record, verb: str, words: Sequence[str] = ()) -> None:
-        """Begin to change a cluster; how it ends is told by `of`.
+    def begin(self, record: Record, verb: str, arguments: Sequence[str] = ()) -> None:
+        """Start an action on a cluster; `describe` returns its result.
 
         Parameters
         ----------
         record
             The cluster.
         verb
-            One of `WORDS`.
-        words
-            What is typed between the verb and the name.
+            A key of `MESSAGES`.
+        arguments
+            Arguments between the verb and the name.
 
         Raises
         ------
         AlreadyPending
-            If something else is being done to it, or it is to be stopped a second time.
+            If another action on the cluster is pending, except for a first stop.
         LaunchError
             If the process of the verb cannot be started.
         """
-        known = self._changes.get(record.id, _Change())
-        if known.task is not None and (verb != "stop" or known.busy == WORDS[verb]):
-            raise AlreadyPending(f"cluster {record.name!r} is {known.busy} already; wait until that is done.")
-        process = ExecutionContext().run(verb, [*words, record.name])
-        if known.task is not None:
-            known.task.cancel()  # its verb, which may wait in a queue for days, ends with the cluster
+        pending = self._actions.get(record.id, _Action())
+        if pending.task is not None and (verb != "stop" or pending.busy == MESSAGES[verb]):
+            raise AlreadyPending(f"cluster {record.name!r} is {pending.busy} already; wait until that is done.")
+        process = ExecutionContext().run(verb, [*arguments, record.name])
+        if pending.task is not None:
+            pending.task.cancel()  # its verb, which may wait in a queue for days, ends with the cluster
         task = self._spawn(self._follow(record, verb, process))
-        self._changes[record.id] = _Change(WORDS[verb], task=task)
+        self._actions[record.id] = _Action(MESSAGES[verb], task=task)
         self._changed()
 
-    def told(self) -> dict[str, dict[str, Any]]:
-        """Return what is being done to clusters, and why the last thing failed, by their ids; `NOTHING` to others."""
-        return {key: {"busy": its.busy, "error": its.error} for key, its in self._changes.items()}
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Return pending actions and errors of the last ones by the ids of clusters; `NO_ACTION` is left out."""
+        return {key: {"busy": action.busy, "error": action.error} for key, action in self._actions.items()}
 
     def dismiss(self, cluster: str) -> None:
-        """Forget why the last thing that was done to the cluster of an id has failed."""
-        if cluster in self._changes and self._changes[cluster].task is None:
-            del self._changes[cluster]
+        """Forget the error of the last action on the cluster with an id."""
+        if cluster in self._actions and self._actions[cluster].task is None:
+            del self._actions[cluster]
             self._changed()
 
     def keep(self, clusters: Collection[str]) -> None:
-        """Forget what was done to clusters other than these ids; they have ended."""
-        self._changes = {key: its for key, its in self._changes.items() if its.busy or key in clusters}
+        """Forget the results of actions on all clusters except those with these ids."""
+        self._actions = {key: action for key, action in self._actions.items() if action.busy or key in clusters}
 
     async def _follow(self, record: Record, verb: str, process: Process) -> None:
         error = None
         try:
-            answer(await process.ended(_patience(record)), verb)
+            answer(await process.ended(_timeout(record)), verb)
         except (WorkbenchError, TimeoutError) as failure:
             error = worded(failure, PANEL)
-        self._changes[record.id] = _Change(error=error)
+        self._actions[record.id] = _Action(error=error)
         self._changed()
 
 
-def _patience(record: Record) -> float:
-    return 2 * record.ready_within + config.seconds("queue-timeout") + _MORE
+def _timeout(record: Record) -> float:
+    return 2 * record.ready_within + config.seconds("queue-timeout") + _EXTRA_TIME

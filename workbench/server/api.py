@@ -1,4 +1,4 @@
-"""What all requests of the API share: who may ask, JSON in and out, and trouble in words."""
+"""Base of all handlers of the API: authorization, JSON, and errors as messages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from workbench.server.log import logger
 from workbench.server.state import StateFeed
 
 ROOT = "workbench/api"
-"""What follows the base URL of a server."""
+"""Path of the API below the base URL of a server."""
 
-# Dry runs at a time.
+# Most concurrent dry runs.
 _CHECKS = 2
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -35,24 +35,24 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class HandlerContext:
-    """What all requests share."""
+    """Objects that all requests share."""
 
     board: StateFeed
-    """What is known of clusters."""
+    """State of the clusters."""
     kernels: Kernels
     """The kernels of the server."""
     root: Path
     """The server's folder."""
     files: DeadlineReader
-    """What is in it."""
+    """Reader for `root`."""
     may_start: bool = True
-    """Whether clusters can be started by requests."""
+    """Whether requests can start clusters."""
     checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CHECKS))
-    """Dry runs that may go on at a time: each is a process, and a question to a scheduler."""
+    """Limit of concurrent dry runs: each is a process, and may query a scheduler."""
 
 
 def requires(action: str) -> Callable[[_Method], _Method]:
-    """Return a decorator for methods of handlers: only for who is logged in, and may do this by the authorizer."""
+    """Return a decorator for methods of handlers that need a login and the authorizer's permission for an action."""
 
     def decorate(method: _Method) -> _Method:
         guarded: Any = web.authenticated(authorized(action=action)(method))
@@ -62,67 +62,61 @@ def requires(action: str) -> Callable[[_Method], _Method]:
 
 
 class Handler(APIHandler):
-    """Answers a request in JSON, and tells trouble as ``message`` and ``log``, the end of a log or None."""
+    """Answers a request in JSON; an error has ``message`` and ``log``, the end of a log or None."""
 
     auth_resource = "workbench"
 
     def initialize(self, shared: HandlerContext) -> None:
-        """Take what all requests share."""
+        """Set the shared objects, which tornado passes as a keyword argument."""
         self.shared = shared
 
     def body(self) -> dict[str, Any]:
-        """Return the object in the request's body.
+        """Return the JSON object in the request's body.
 
         Raises
         ------
         InvalidRequest
-            If it is something else.
+            If the body is not a JSON object.
         """
         try:
-            told = json.loads(self.request.body)
+            body = json.loads(self.request.body)
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"the request's body is no JSON ({error}); send an object.") from error
-        if not isinstance(told, dict):
-            raise InvalidRequest(f"the request's body is {str(told)[:40]!r}; send an object.")
-        return told
+        if not isinstance(body, dict):
+            raise InvalidRequest(f"the request's body is {str(body)[:40]!r}; send an object.")
+        return body
 
-    def accept(self, told: dict[str, Any]) -> None:
-        """Answer that what was asked for has begun."""
+    def accept(self, response: dict[str, Any]) -> None:
+        """Answer with status 202: the server has started the requested action."""
         self.set_status(202)
-        self.finish(told)
+        self.finish(response)
 
     async def record(self, name: str) -> Record:
         """Return the record of a cluster; raises as `workbench.deploy.registry.read` and `DeadlineReader.read`."""
         return await records.read(registry.read, valid_name(name))
 
-    def write_error(self, status_code: int, **told: Any) -> None:
-        """Answer with the trouble in words."""
-        error = (told.get("exc_info") or (None, None))[1]
+    def write_error(self, status_code: int, **details: Any) -> None:
+        """Answer with the message and the log of an error."""
+        error = (details.get("exc_info") or (None, None))[1]
         status, message, log = error_response(error, status_code)
         self.set_status(status)
         self.finish({"message": message, "log": log or None})
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log what nobody has foreseen."""
+        """Log an error that is not expected."""
         if not isinstance(value, web.HTTPError | WorkbenchError | TimeoutError):
             logger.error("%s %s failed", self.request.method, self.request.path, exc_info=value)
 
 
 def valid_name(name: str) -> str:
-    """Return a name of a cluster that came in a URL.
-
-    Raises
-    ------
-    ClusterNotFound
-        If no cluster can have it.
-    """
+    """Return the name of a cluster from a URL, or raise `ClusterNotFound` if the name is not valid."""
     try:
         return registry.check_name(name)
     except InvalidRequest as error:
         raise error.retold(ClusterNotFound, error.message) from error
 
 
-# The first that an error is counts.
+# The first matching class counts.
 _STATUSES = (
     (ClusterNotFound, 404),
     (AlreadyPending, 409),
@@ -133,13 +127,13 @@ _STATUSES = (
 
 
 def error_response(error: BaseException | None, status: int) -> tuple[int, str, str]:
-    """Return the status, the words and the log for an error, or for a status that was chosen already."""
-    for kind, its in _STATUSES:
+    """Return status, message and log for an error, or for a status without an error of the workbench."""
+    for kind, code in _STATUSES:
         if isinstance(error, kind):
             if isinstance(error, WorkbenchError):
-                return its, error.words(PANEL), error.log
-            return its, str(error) or "it was not done in time", ""
+                return code, error.words(PANEL), error.log
+            return code, str(error) or "the request timed out", ""
     if status == 500:
-        return 500, "that went wrong in a way that nobody has foreseen; see the server's log.", ""
-    words = error.log_message if isinstance(error, web.HTTPError) else None
-    return status, words or responses.get(status, ""), ""
+        return 500, "an unexpected error occurred; see the server's log.", ""
+    message = error.log_message if isinstance(error, web.HTTPError) else None
+    return status, message or responses.get(status, ""), ""

@@ -1,4 +1,4 @@
-"""Looks at files that may be on a file server which hangs: beside the event loop, one at a time, with a deadline."""
+"""Reads of files on file servers that may hang: outside of the event loop, one at a time, with a deadline."""
 
 from __future__ import annotations
 
@@ -14,74 +14,73 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from workbench.deploy.record import clusters_folder
 from workbench.errors import WorkbenchError
 
-# Seconds for a look, and for those before it. A browser that hears nothing for 20 gives its connection up.
+# Seconds for a read, with those before it. A browser closes a connection that is silent for 20 s.
 _PATIENCE = 10.0
 
-_Given = ParamSpec("_Given")
-_Seen = TypeVar("_Seen")
-# What is looked at, one after the other; None ends that.
-_Line: TypeAlias = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+# Reads in order; None ends the thread.
+_Queue: TypeAlias = SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
 
 
 class FilesystemTimeout(WorkbenchError, TimeoutError):
-    """Files could not be looked at in time."""
+    """A read of files did not end in time."""
 
 
 class DeadlineReader:
-    """Files of one file server, as far as that can be known.
+    """Reads the files of one file server in a thread.
 
     Parameters
     ----------
-    where
-        Returns where they are, in words or as a path.
+    location
+        Returns the location of the files, as text or as a path.
 
     Notes
     -----
-    For the event loops of one thread. A thread of its own looks at them, and there is never a second one: those that
-    would have a look while one hangs wait in line, and leave it at their deadline. It keeps no process from ending,
-    and ends when nobody has these files any more.
+    For the event loops of one thread. There is only one thread for reads: while one read hangs, the others are queued
+    and give up at their deadlines. The thread is a daemon, and ends when this object is garbage-collected.
     """
 
-    def __init__(self, where: Callable[[], object]) -> None:
-        self._where = where
-        self._line: _Line = SimpleQueue()
+    def __init__(self, location: Callable[[], object]) -> None:
+        self._location = location
+        self._queue: _Queue = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def read(self, look: Callable[_Given, _Seen], *given: _Given.args, **options: _Given.kwargs) -> _Seen:
-        """Return what a function returns, which may block; it has only to read.
+    async def read(self, function: Callable[_Args, _Result], *args: _Args.args, **options: _Args.kwargs) -> _Result:
+        """Return the result of a function that only reads files, and may block.
 
         Raises
         ------
         FilesystemTimeout
-            If it has not returned in time.
+            If the function does not return in time.
         """
         if self._thread is None:
-            self._thread = threading.Thread(target=_run, args=(self._line,), name="files", daemon=True)
+            self._thread = threading.Thread(target=_run, args=(self._queue,), name="files", daemon=True)
             self._thread.start()
-            weakref.finalize(self, self._line.put, None)
-        seen: Future[_Seen] = Future()
-        self._line.put((seen, partial(look, *given, **options)))
+            weakref.finalize(self, self._queue.put, None)
+        future: Future[_Result] = Future()
+        self._queue.put((future, partial(function, *args, **options)))
         deadline = asyncio.timeout(_PATIENCE)
         try:
             async with deadline:
-                return await asyncio.wrap_future(seen)
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             if not deadline.expired():
-                raise  # what the system says of it
+                raise  # an error of the operating system
             raise FilesystemTimeout(
-                f"{self._where()} has not answered for {_PATIENCE:.0f} s: its file server hangs, or is very slow. "
-                "What runs goes on; look again when it answers."
+                f"{self._location()} has not answered for {_PATIENCE:.0f} s: its file server hangs, or is very slow. "
+                "Clusters continue to run; try again when the file server answers."
             ) from None
 
 
-def _run(line: _Line) -> None:
-    while (waiting := line.get()) is not None:
-        seen, look = waiting
-        if seen.set_running_or_notify_cancel():
+def _run(queue: _Queue) -> None:
+    while (item := queue.get()) is not None:
+        future, function = item
+        if future.set_running_or_notify_cancel():
             try:
-                seen.set_result(look())
-            except Exception as error:  # noqa: BLE001  (it is raised where it was asked for)
-                seen.set_exception(error)
+                future.set_result(function())
+            except Exception as error:  # noqa: BLE001  (raised in the caller of `read`)
+                future.set_exception(error)
 
 
 records = DeadlineReader(clusters_folder)

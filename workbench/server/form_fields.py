@@ -1,4 +1,4 @@
-"""The options of ``workbench start`` as fields of a form, and what was filled in as words of a command line."""
+"""The options of ``workbench start`` as fields of a form, and the values of a form as a command line."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from workbench.hints import PANEL, TERMINAL, label
 
 @dataclass(frozen=True)
 class Field:
-    """One option, as a form shows it."""
+    """The field of one option."""
 
     name: str
-    """As ``ranks_per_node``."""
+    """For example ``ranks_per_node``."""
     option: str
-    """As ``--ranks-per-node``; the number of ranks is a word without an option: ``ranks``."""
+    """For example ``--ranks-per-node``; the number of ranks is a positional argument: ``ranks``."""
     label: str
-    """For people."""
+    """Label of the field."""
     help: str
-    """A line more."""
+    """Help text of one line."""
     kind: str
     """``number``, ``text``, ``flag``, ``list`` or ``choice``."""
     batch_only: bool
-    """Whether only batch schedulers can be asked for it."""
+    """Whether the option needs a batch scheduler."""
 
     @classmethod
     def of(cls, argument: Argument) -> Field:
@@ -37,17 +37,17 @@ class Field:
         name = argument.name.lstrip("-").replace("-", "_")
         return cls(name, argument.name, label(name), argument.help, _kind(argument), argument.batch_only)
 
-    def told(self) -> dict[str, Any]:
-        """Return what a form shows of it."""
+    def describe(self) -> dict[str, Any]:
+        """Return the values for the form."""
         return {key: value for key, value in dataclasses.asdict(self).items() if key != "option"}
 
-    def words(self, value: Any) -> list[str]:
-        """Return what is typed for a value.
+    def to_argv(self, value: Any) -> list[str]:
+        """Return the command-line arguments for a value.
 
         Raises
         ------
         InvalidRequest
-            If it is of the wrong type.
+            If the value has the wrong type.
         """
         if value is None or value in ("", []):
             return []
@@ -63,7 +63,7 @@ class Field:
             raise self._refusal(value, "a text on one line, or a number")
         if self.option.startswith("-"):
             return [f"{self.option}={value}"]
-        # It stands alone: nothing that looks like an option.
+        # A positional argument must not have the form of an option.
         if not re.fullmatch(r"-?[\w.]+", str(value)) or str(value) == "-h":
             raise self._refusal(value, "a whole number")
         return [str(value)]
@@ -73,8 +73,8 @@ class Field:
 
 
 def arguments() -> list[Argument]:
-    """Return what ``workbench start`` can be given."""
-    return [its for its in verbs(TERMINAL)["start"].arguments if its.name != "--dry-run"]
+    """Return the arguments of ``workbench start``."""
+    return [argument for argument in verbs(TERMINAL)["start"].arguments if argument.name != "--dry-run"]
 
 
 def _kind(argument: Argument) -> str:
@@ -87,21 +87,21 @@ def _kind(argument: Argument) -> str:
     return "number" if argument.number else "text"
 
 
-def words_of(options: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Return what is typed for options, and of those that cannot be typed why, by their names."""
-    known = {field.name: field for field in map(Field.of, arguments())}
-    words, errors = [], {}
+def to_argv(options: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Return the command-line arguments for options, and the errors of options that are not valid, by their names."""
+    fields = {field.name: field for field in map(Field.of, arguments())}
+    argv, errors = [], {}
     for name, value in options.items():
-        if name not in known:
-            errors[name] = f"no such option, {did_you_mean(name, known)}"
+        if name not in fields:
+            errors[name] = f"no such option, {did_you_mean(name, fields)}"
             continue
         try:
-            words += known[name].words(value)
+            argv += fields[name].to_argv(value)
         except InvalidRequest as error:
             errors[name] = error.words(PANEL)
-    return words, errors
+    return argv, errors
 
 
 def field_of(error: WorkbenchError) -> str:
-    """Return the name of the field that an error is about, or nothing where it is about none."""
+    """Return the name of the field with an error, or an empty string if the error concerns no field."""
     return error.option if error.option in {field.name for field in map(Field.of, arguments())} else ""

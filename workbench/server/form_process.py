@@ -1,6 +1,6 @@
-"""``python -m workbench.server.form_process``: print what a form for a start has to know, as JSON.
+"""``python -m workbench.server.form_process``: print the contents of the start form as JSON.
 
-A process of its own: it loads dask-jobqueue, and asks schedulers.
+A separate process, since it loads dask-jobqueue and queries schedulers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from workbench.server.form_fields import Field, arguments
 
 def form() -> dict[str, Any]:
     """Return schedulers, fields and the cores of this host."""
-    there = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
-    wanted = config.get("scheduler")
-    default = next((name for name in COMMANDS if there[name]), "local") if wanted == "auto" else wanted
-    fields = [Field.of(argument).told() | {"choices": _choices(argument)} for argument in arguments()]
+    available = {"local": True, "here": _is_inside_of_a_job()} | {name: answers(name) for name in COMMANDS}
+    default = config.get("scheduler")
+    if default == "auto":
+        default = next((name for name in COMMANDS if available[name]), "local")
+    fields = [Field.of(argument).describe() | {"choices": _choices(argument)} for argument in arguments()]
     return {
-        "schedulers": [{"name": name, "there": there[name], "batch": launcher(name).batch} for name in SCHEDULERS],
+        "schedulers": [{"name": name, "there": available[name], "batch": launcher(name).batch} for name in SCHEDULERS],
         "default_scheduler": default,
         "fields": fields,
         "cores": available_cores(),
@@ -42,7 +43,7 @@ def _is_inside_of_a_job() -> bool:
 
 
 def _choices(argument: Argument) -> list[str]:
-    # a preset that cannot be read is told by the check of what is filled in
+    # the check of the form reports a preset that cannot be read
     with suppress(WorkbenchError):
         return list(argument.values())
     return []

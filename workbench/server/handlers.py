@@ -1,4 +1,4 @@
-"""The requests of the API, each a handler."""
+"""The handlers of the API."""
 
 from __future__ import annotations
 
@@ -18,66 +18,66 @@ from workbench.hints import PANEL
 from workbench.server import log_files
 from workbench.server.api import ROOT, Handler, requires, valid_name
 from workbench.server.blocking_files import records
-from workbench.server.form_fields import field_of, words_of
+from workbench.server.form_fields import field_of, to_argv
 from workbench.server.process import end_of, run
 from workbench.server.subcommand import ExecutionContext, answer
 from workbench.server.websocket import Events
 
-# Seconds for a dry run, in which a scheduler may be asked, and for the form.
+# Seconds for a dry run and for the form, which may query schedulers.
 _CHECK, _FORM = 180.0, 120.0
 _NO_STARTS = (
     "this Jupyter server starts no clusters: its configuration has WorkbenchExtension.allow_starts = False. Start the "
     "cluster in a notebook or a terminal."
 )
-# Options that are not those of the verb.
-_WHERE = ("kernel", "directory")
+# Options of the form that are not options of the verb.
+_CONTEXT_OPTIONS = ("kernel", "directory")
 
 
 class _WithOptions(Handler):
-    async def asked(self, options: dict[str, Any]) -> tuple[list[str], ExecutionContext, dict[str, str]]:
-        """Return the words for options, where they are meant to run, and what is wrong, by names.
+    async def parse(self, options: dict[str, Any]) -> tuple[list[str], ExecutionContext, dict[str, str]]:
+        """Return command line, execution context, and errors by the names of options.
 
         Raises
         ------
         HTTPError
-            If nothing can be started from here.
+            If this server does not start clusters.
         """
         if not self.shared.may_start:
             raise web.HTTPError(403, _NO_STARTS)
-        words, errors = words_of({name: value for name, value in options.items() if name not in _WHERE})
+        argv, errors = to_argv({name: value for name, value in options.items() if name not in _CONTEXT_OPTIONS})
         root, files = self.shared.root, self.shared.files
-        surroundings = ExecutionContext(directory=root)
+        context = ExecutionContext(directory=root)
         try:
-            surroundings = replace(surroundings, directory=await files.read(_folder, root, options.get("directory")))
+            context = replace(context, directory=await files.read(_folder, root, options.get("directory")))
         except InvalidRequest as error:
             errors["directory"] = error.words(PANEL)
         try:
             if options.get("kernel") not in (None, ""):
-                its = await self.shared.kernels.get(options["kernel"])
-                surroundings = replace(surroundings, python=its.python or sys.executable, environment=its.environment)
+                kernel = await self.shared.kernels.get(options["kernel"])
+                context = replace(context, python=kernel.python or sys.executable, environment=kernel.environment)
         except InvalidRequest as error:
             errors["kernel"] = error.words(PANEL)
-        return words, surroundings, errors
+        return argv, context, errors
 
 
 class Clusters(_WithOptions):
-    """All clusters; a new one."""
+    """All clusters, and starts of new ones."""
 
     @requires("read")
     async def get(self) -> None:
-        """Tell how they are."""
-        self._track_activity = False  # a panel without its websocket asks again and again
+        """Send the state of all clusters."""
+        self._track_activity = False  # a panel without its websocket polls
         self.finish((await self.shared.board.state()).whole())
 
     @requires("execute")
     async def post(self) -> None:
-        """Start one."""
+        """Start a cluster."""
         options = self.body()
-        words, surroundings, errors = await self.asked(options)
+        argv, context, errors = await self.parse(options)
         if errors:
             raise InvalidRequest(" ".join(errors.values()))
         name = str(options["name"]) if options.get("name") else None
-        self.accept(self.shared.board.starts.begin(words, surroundings, name).describe())
+        self.accept(self.shared.board.starts.begin(argv, context, name).describe())
 
 
 class Start(Handler):
@@ -85,7 +85,7 @@ class Start(Handler):
 
     @requires("write")
     async def delete(self, key: str) -> None:
-        """Forget it; one that goes on is ended."""
+        """Forget the start; a start that is not complete is cancelled."""
         self.shared.board.starts.dismiss(key)
         self.set_status(204)
         self.finish()
@@ -96,7 +96,7 @@ class Cluster(Handler):
 
     @requires("write")
     async def delete(self, name: str) -> None:
-        """Stop it."""
+        """Stop the cluster."""
         self.shared.board.changes.begin(await self.record(name), "stop")
         self.accept({})
 
@@ -106,7 +106,7 @@ class Scale(Handler):
 
     @requires("write")
     async def post(self, name: str) -> None:
-        """Have so many."""
+        """Scale the cluster to a number of ranks."""
         ranks = self.body().get("ranks")
         if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
             raise InvalidRequest(option="ranks", given=ranks, allowed="a whole number from 1")
@@ -115,33 +115,33 @@ class Scale(Handler):
 
 
 class Restart(Handler):
-    """The life of a cluster's ranks."""
+    """The restart of a cluster's ranks."""
 
     @requires("write")
     async def post(self, name: str) -> None:
-        """Start them again."""
+        """Restart the ranks."""
         self.shared.board.changes.begin(await self.record(name), "restart")
         self.accept({})
 
 
 class LastError(Handler):
-    """Why the last change of a cluster has failed."""
+    """The error of the last action on a cluster."""
 
     @requires("write")
     async def delete(self, name: str) -> None:
-        """Forget it."""
+        """Forget the error."""
         self.shared.board.changes.dismiss((await self.record(name)).id)
         self.set_status(204)
         self.finish()
 
 
 class _OfCluster(Handler):
-    # Following a log is no activity of the user: a tab that was left open would keep a hub's server for ever.
+    # Following a log is no activity of the user: an open tab would keep a hub's server from being culled.
     _track_activity = False
 
     @property
     def key(self) -> str | None:
-        """The identity of the cluster that is meant, of several that have had the name."""
+        """The id of one of several clusters that had the same name."""
         return self.get_query_argument("id", None)
 
 
@@ -150,7 +150,7 @@ class Logs(_OfCluster):
 
     @requires("read")
     async def get(self, name: str) -> None:
-        """Tell which there are."""
+        """Send the list of log files."""
         self.finish({"files": await records.read(log_files.listing, valid_name(name), self.key)})
 
 
@@ -159,7 +159,7 @@ class Log(_OfCluster):
 
     @requires("read")
     async def get(self, name: str, file: str) -> None:
-        """Tell a part of it."""
+        """Send a part of the file."""
         begin = self.get_query_argument("from", "0")
         try:
             first = int(begin)
@@ -169,20 +169,19 @@ class Log(_OfCluster):
 
 
 class Download(_OfCluster):
-    """A log file as it is, which the browser keeps."""
+    """A log file as a download."""
 
     @requires("read")
     async def get(self, name: str, file: str) -> None:
-        """Send as much of it as there is now, block by block."""
-        # Another cluster may have the name soon.
+        """Send the file in its present length, block by block."""
+        # Only once: another cluster may get the name during the download.
         folder = await records.read(logs.folder, valid_name(name), self.key)
         sent, size = 0, -1
-        # The log may be begun anew while it is sent, and its folder may go: by the length the browser knows whether it
-        # has all of it.
+        # The log may be truncated or removed during the download: the length shows the browser whether it is complete.
         while sent != size:
-            block, _, there = await records.read(log_files.block, folder, file, sent)
+            block, _, present_size = await records.read(log_files.block, folder, file, sent)
             if size < 0:
-                size = there
+                size = present_size
                 self.set_header("Content-Type", "application/octet-stream")
                 self.set_header("Content-Length", size)
                 self.set_attachment_header(f"{name}-{file}.log")
@@ -197,53 +196,53 @@ class Download(_OfCluster):
 
 
 class Form(Handler):
-    """What a form for a start has to know."""
+    """The contents of the start form."""
 
     @requires("read")
     async def get(self) -> None:
-        """Tell it."""
-        ended = await run([sys.executable, "-P", "-m", "workbench.server.form_process"], _FORM)
-        self.finish(answer(ended, "form", "fields") | {"directory": str(self.shared.root)})
+        """Send schedulers, fields and the server's folder."""
+        result = await run([sys.executable, "-P", "-m", "workbench.server.form_process"], _FORM)
+        self.finish(answer(result, "form", "fields") | {"directory": str(self.shared.root)})
 
 
 class Check(_WithOptions):
-    """What would come of options, without starting anything."""
+    """The check of options by a dry run."""
 
-    _asking: asyncio.Task[None] | None = None
+    _check_task: asyncio.Task[None] | None = None
 
     @requires("execute")
     async def post(self) -> None:
-        """Tell the script, or all that is wrong."""
-        self._asking = asyncio.create_task(self._check())
+        """Send the job script, or all errors."""
+        self._check_task = asyncio.create_task(self._check())
         try:
-            await self._asking
+            await self._check_task
         except asyncio.CancelledError:
-            if not self._asking.cancelled():
-                self._asking.cancel()
+            if not self._check_task.cancelled():
+                self._check_task.cancel()
                 raise
 
     def on_connection_close(self) -> None:
-        """End the dry run: while somebody types, each letter begins another one."""
-        if self._asking is not None:
-            self._asking.cancel()
+        """Cancel the dry run: while a user types, each key starts another one."""
+        if self._check_task is not None:
+            self._check_task.cancel()
 
     async def _check(self) -> None:
         options, script = self.body(), None
-        words, surroundings, errors = await self.asked(options)
-        # Without what cannot be typed it would be another cluster. Without its folder and kernel, in whose place are
-        # the server's, most of it can be judged.
-        can_be_judged = errors.keys() <= set(_WHERE)
+        argv, context, errors = await self.parse(options)
+        # A dry run without an invalid option would check another cluster. An invalid folder or kernel is replaced by
+        # the server's, with which most options can be checked.
+        can_run = errors.keys() <= set(_CONTEXT_OPTIONS)
         try:
             await records.read(_check_name, options.get("name"))
         except InvalidRequest as error:
             errors.setdefault("name", error.words(PANEL))
-        if can_be_judged:
+        if can_run:
             try:
                 async with self.shared.checks:
-                    ended = await end_of(surroundings.run("start", ["--dry-run", *words]), _CHECK)
-                script = answer(ended, "start", "script")["script"]
+                    result = await end_of(context.run("start", ["--dry-run", *argv]), _CHECK)
+                script = answer(result, "start", "script")["script"]
             except WorkbenchError as error:
-                # Which MPI there is, say, is a matter of the kernel.
+                # Other errors, for example of the MPI library, may be caused by the missing kernel.
                 if isinstance(error, InvalidRequest) or "kernel" not in errors:
                     errors.setdefault(field_of(error), error.words(PANEL))
         self.finish({"errors": errors, "script": None if errors else script})
@@ -254,27 +253,27 @@ class Kernels(Handler):
 
     @requires("read")
     async def get(self) -> None:
-        """Tell which there are, and where the workbench is installed."""
-        self.finish({"kernels": [kernel.told() for kernel in await self.shared.kernels.all()]})
+        """Send the list of kernels, each with the version of the workbench in its environment."""
+        self.finish({"kernels": [kernel.describe() for kernel in await self.shared.kernels.all()]})
 
 
-def _check_name(given: Any) -> None:
-    if isinstance(given, str) and given:
-        registry.check_free(given)
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name:
+        registry.check_free(name)
     else:
-        registry.names()  # the dry run would look for a free one, and hang where this does
+        registry.names()  # the dry run reads the names, too, and would hang without a deadline
 
 
-def _folder(root: Path, given: Any) -> Path:
-    """Return the folder that was given, relative to the server's or inside of it."""
-    if given in (None, ""):
+def _folder(root: Path, directory: Any) -> Path:
+    """Return a folder in the server's folder, from a relative or an absolute path."""
+    if directory in (None, ""):
         return root
-    if not isinstance(given, str) or "\0" in given:
-        raise InvalidRequest(f"directory {given!r}: allowed is the path of a folder.")
-    # Not where links lead to: they are the user's own, as in the server's list of files.
-    folder = Path(os.path.normpath(root / given))
+    if not isinstance(directory, str) or "\0" in directory:
+        raise InvalidRequest(f"directory {directory!r}: allowed is the path of a folder.")
+    # Links are not resolved: they are the user's own, as in the server's file browser.
+    folder = Path(os.path.normpath(root / directory))
     if not folder.is_relative_to(root) or not os.path.isdir(folder):  # noqa: PTH112  (it never raises)
-        raise InvalidRequest(f"directory {given!r}: allowed are folders in {root}, and there is none of that name.")
+        raise InvalidRequest(f"directory {directory!r} is not a folder in {root}. Name an existing folder in {root}.")
     return folder
 
 
@@ -294,4 +293,4 @@ ROUTES: dict[str, type] = {
     f"{ROOT}/kernels": Kernels,
     f"{ROOT}/events": Events,
 }
-"""Handlers by what follows the base URL of a server; all take `workbench.server.api.HandlerContext`."""
+"""Handlers by their path below the base URL of a server; all need a `workbench.server.api.HandlerContext`."""

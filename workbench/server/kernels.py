@@ -24,8 +24,8 @@ from workbench.server.process import run
 
 # Seconds for an interpreter to answer.
 _ANSWER = 10.0
-# Where it has its packages, and which workbench.
-_QUESTION = """
+# Prints the folder of packages and the version of the workbench.
+_PROBE = """
 import importlib.metadata, json, sysconfig
 try:
     version = importlib.metadata.version("mpi-workbench")
@@ -40,20 +40,20 @@ class Kernel:
     """A kernel that runs Python."""
 
     name: str
-    """Of its specification."""
+    """Name of the kernel specification."""
     display_name: str
-    """For people."""
+    """Name for users."""
     python: str | None
-    """Its interpreter; None: how it is started does not tell."""
+    """The interpreter; None: the command line does not show it."""
     environment: Mapping[str, str]
-    """Variables that it is given."""
+    """Variables of the kernel specification."""
     version: str | None = None
-    """Of the workbench there."""
+    """Version of the workbench in the kernel's environment."""
     hint: str | None = None
-    """How to install it there."""
+    """Instructions if the workbench is not usable in the environment."""
 
-    def told(self) -> dict[str, Any]:
-        """Return it as plain values; its variables are nobody's business."""
+    def describe(self) -> dict[str, Any]:
+        """Return the plain values, without the variables, which may have secrets."""
         return {
             "name": self.name,
             "display_name": self.display_name,
@@ -63,7 +63,7 @@ class Kernel:
 
 
 class Kernels:
-    """Knows what the server's manager of kernel specifications does.
+    """The kernels of the server's manager of kernel specifications.
 
     Parameters
     ----------
@@ -73,10 +73,10 @@ class Kernels:
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
-        # By the first word of what starts a kernel, its interpreter mostly: one that hangs keeps no other.
+        # By the program of a kernel, mostly its interpreter: a read that hangs must not block those of other kernels.
         self._files: dict[str, DeadlineReader] = {}
-        # By interpreter and its variables: its folder of packages, the times of both, and the workbench's version.
-        self._known: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, tuple[int, ...], str | None]] = {}
+        # (interpreter, variables) -> (folder of packages, times of interpreter and folder, version of the workbench)
+        self._cache: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, tuple[int, ...], str | None]] = {}
 
     async def all(self) -> list[Kernel]:
         """Return all kernels that run Python."""
@@ -89,7 +89,7 @@ class Kernels:
         Raises
         ------
         InvalidRequest
-            If there is none, or its environment has no workbench, or does not answer.
+            If no such kernel exists, or its environment has no workbench or does not answer.
         """
         specs = await self._specs()
         if not isinstance(name, str) or name not in specs:
@@ -101,21 +101,21 @@ class Kernels:
 
     async def _specs(self) -> dict[str, Mapping[str, Any]]:
         specs = await ensure_async(self._manager.get_all_specs())
-        found = {
-            name: its["spec"]
-            for name, its in sorted(specs.items())
-            if its["spec"].get("language", "").lower() == "python"
+        python_specs = {
+            name: entry["spec"]
+            for name, entry in sorted(specs.items())
+            if entry["spec"].get("language", "").lower() == "python"
         }
-        firsts = {_first(spec) for spec in found.values()}
-        self._files = {first: files for first, files in self._files.items() if first in firsts}
-        return found
+        programs = {_program(spec) for spec in python_specs.values()}
+        self._files = {program: files for program, files in self._files.items() if program in programs}
+        return python_specs
 
     async def _examine(self, name: str, spec: Mapping[str, Any]) -> Kernel:
         environment = {
             key: Template(str(value)).safe_substitute(os.environ) for key, value in spec.get("env", {}).items()
         }
-        argv, first = spec.get("argv", []), _first(spec)
-        files = self._files.setdefault(first, DeadlineReader(partial(str, first)))
+        argv, program = spec.get("argv", []), _program(spec)
+        files = self._files.setdefault(program, DeadlineReader(partial(str, program)))
         python: str | None = None
         version: str | None = None
         hint: str | None = None
@@ -124,7 +124,7 @@ class Kernels:
             if python is None:
                 line = shlex.join(map(str, argv))
                 hint = (
-                    f"it is started by `{line}`: that names no Python that is here, or several; "
+                    f"its command line `{line}` names no Python interpreter of this host, or several; "
                     "name one interpreter there"
                 )
             else:
@@ -133,39 +133,39 @@ class Kernels:
         except FilesystemTimeout as error:
             hint = str(error)
         except (LaunchError, OSError, ValueError) as error:
-            hint = f"{python or first} does not answer: {error}"
+            hint = f"{python or program} does not answer: {error}"
         return Kernel(name, spec.get("display_name", name), python, environment, version, hint)
 
     async def _version(self, files: DeadlineReader, python: str, environment: Mapping[str, str]) -> str | None:
         key = python, frozenset(environment.items())
-        if key in self._known:
-            packages, times, known = self._known[key]
+        if key in self._cache:
+            packages, times, version = self._cache[key]
             if await files.read(_times, python, packages) == times:
-                return known
-        argv = [python, "-P", "-c", _QUESTION]
-        ended = await run(argv, _ANSWER, environment={**os.environ, **environment})
-        if ended.code:
-            # the last line of a traceback, or what an older Python says of -P
-            last = (ended.errors.strip().splitlines() or ["it said nothing"])[-1]
-            raise LaunchError(f"{last}. The workbench wants Python 3.11 or later.")
-        told: tuple[str, str | None] = json.loads(ended.out)
-        self._known[key] = told[0], await files.read(_times, python, told[0]), told[1]
-        return told[1]
+                return version
+        result = await run([python, "-P", "-c", _PROBE], _ANSWER, environment={**os.environ, **environment})
+        if result.code:
+            # the last line of a traceback, or the message of an older Python about -P
+            message = (result.errors.strip().splitlines() or ["no message"])[-1]
+            raise LaunchError(f"{message}. The workbench needs Python 3.11 or later.")
+        report: tuple[str, str | None] = json.loads(result.out)
+        packages, version = report
+        self._cache[key] = packages, await files.read(_times, python, packages), version
+        return version
 
 
-def _first(spec: Mapping[str, Any]) -> str:
+def _program(spec: Mapping[str, Any]) -> str:
     return str((spec.get("argv") or [""])[0])
 
 
 def interpreter(argv: Sequence[Any]) -> str | None:
-    """Return the Python that a kernel runs in, as Jupyter finds it; None if its command line does not tell."""
-    first, *more = map(str, argv or [""])
-    if any(map(_is_python, more)):
-        return None  # it starts another one, as nb_conda_kernels does
-    if first in {"python", "python3", f"python3.{sys.version_info[1]}"}:
+    """Return the Python of a kernel, as Jupyter finds it; None if the command line does not show it."""
+    program, *arguments = map(str, argv or [""])
+    if any(map(_is_python, arguments)):
+        return None  # the program starts another Python, like nb_conda_kernels
+    if program in {"python", "python3", f"python3.{sys.version_info[1]}"}:
         return sys.executable
-    found = shutil.which(first.replace("{prefix}", sys.prefix))
-    return found if found and _is_python(found) else None
+    path = shutil.which(program.replace("{prefix}", sys.prefix))
+    return path if path and _is_python(path) else None
 
 
 def _is_python(word: str) -> bool:
@@ -173,5 +173,5 @@ def _is_python(word: str) -> bool:
 
 
 def _times(*paths: str) -> tuple[int, ...]:
-    # Installing something touches the folder.
+    # An installation changes the time of the folder.
     return tuple(Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in paths)

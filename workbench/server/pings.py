@@ -1,10 +1,10 @@
-"""Websockets that ask whether their browser is there yet: of one that is gone without a word nothing else tells."""
+"""Websockets that ping their browser, since a browser may disappear without closing the connection."""
 
 from __future__ import annotations
 
 from tornado.websocket import WebSocketHandler
 
-# Seconds between two questions, and for the answer, unless the site has set `ServerApp.websocket_ping_interval`.
+# Seconds between two pings, and for the answer, unless the site has set `ServerApp.websocket_ping_interval`.
 _PING = 30.0
 
 

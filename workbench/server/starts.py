@@ -1,4 +1,4 @@
-"""The starts that were asked for by this server: each a process, which goes on when the server stops."""
+"""The starts of clusters from this server, each a process that continues when the server stops."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from workbench.server.process import Process
 from workbench.server.subcommand import ExecutionContext, answer
 from workbench.server.tasks import BackgroundTasks
 
-# Seconds: a start that has come to its end well is told for so long; one that is given up may take so long to clear up.
-_TOLD, _CLEAR = 600.0, 120.0
+# Seconds for which a successful start is listed, and for the cleanup of a cancelled start.
+_LISTED, _CLEANUP = 600.0, 120.0
 
 
 @dataclass
@@ -25,98 +25,98 @@ class PendingStart:
     """A start."""
 
     process: Process
-    """What does it."""
+    """Process of the start."""
     name: str | None
     """Name of the cluster, once it is known."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Its own identity."""
+    """Id of the start."""
     state: str = "starting"
     """``starting``, ``ready`` or ``failed``."""
     message: str = ""
-    """How it has ended, in words."""
+    """Result for the user."""
     log: str = ""
-    """What tells why it has failed."""
+    """End of the log of a failed start."""
     since: float = field(default_factory=time.time)
-    """When it was asked for, in seconds since the epoch."""
+    """Time of the request, in seconds since the epoch."""
     over: float = 0.0
-    """When it was over."""
+    """Time of the end, in seconds since the epoch."""
     following: asyncio.Task[None] | None = None
-    """What waits for its end."""
+    """Task that waits for the end of the process."""
 
     def describe(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the plain values for browsers."""
         names = ("id", "name", "state", "message", "log", "since")
         return {name: getattr(self, name) for name in names}
 
 
 class Starts(BackgroundTasks):
-    """Knows the starts, each until it is dismissed or has been ready for a while; takes what `BackgroundTasks` does."""
+    """The starts, each until it is dismissed or some time after its success; parameters as of `BackgroundTasks`."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         super().__init__(changed)
         self._starts: dict[str, PendingStart] = {}
 
-    def begin(self, words: Sequence[str], surroundings: ExecutionContext, name: str | None) -> PendingStart:
+    def begin(self, argv: Sequence[str], context: ExecutionContext, name: str | None) -> PendingStart:
         """Start a cluster.
 
         Parameters
         ----------
-        words
-            Options, as typed.
-        surroundings
-            Where.
+        argv
+            Options as on a command line.
+        context
+            Interpreter, folder and variables.
         name
-            The name that was asked for.
+            Name in the request; None: not set.
 
         Raises
         ------
         LaunchError
             If the process of the start cannot be started.
         """
-        start = PendingStart(surroundings.run("start", words), name)
+        start = PendingStart(context.run("start", argv), name)
         self._starts[start.id] = start
         start.following = self._spawn(self._follow(start))
         self._changed()
         return start
 
     def dismiss(self, key: str) -> None:
-        """Forget a start; one that goes on is ended in order.
+        """Forget a start, and cancel a start that is not complete.
 
         Raises
         ------
         ClusterNotFound
-            If there is none with this id.
+            If there is no start with this id.
         """
         start = self._starts.pop(key, None)
         if start is None:
-            raise ClusterNotFound(f"no start {key!r}: it was dismissed, or was asked for by another server.")
+            raise ClusterNotFound(f"no start {key!r}: it was dismissed, or belongs to another server.")
         if start.state == "starting":
-            # As after Ctrl-C in a terminal: nothing of the cluster is left.
+            # As after Ctrl-C in a terminal, nothing of the cluster is left.
             start.process.interrupt()
             self._spawn(_await_end(start))
         self._changed()
 
     def recognise(self, starters: Mapping[int, str]) -> None:
-        """Learn the names of clusters from the processes that start them."""
+        """Set the names of clusters by the PIDs of the processes that start them."""
         for start in self._starts.values():
-            # The process of one that is over may be anybody's by now.
+            # Another process may have the PID of a start that is over.
             if start.state == "starting" and start.name is None:
                 start.name = starters.get(start.process.pid)
 
-    def told(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, Any]]:
         """Return all starts as plain values, the oldest first."""
         now = time.time()
         self._starts = {
-            key: start for key, start in self._starts.items() if start.state != "ready" or now - start.over < _TOLD
+            key: start for key, start in self._starts.items() if start.state != "ready" or now - start.over < _LISTED
         }
         return [start.describe() for start in self._starts.values()]
 
     async def _follow(self, start: PendingStart) -> None:
         try:
-            ended = await start.process.ended()
+            result = await start.process.ended()
             if start.id not in self._starts:
                 return  # it was dismissed
-            status = answer(ended, "start", "name", "message")
+            status = answer(result, "start", "name", "message")
         except WorkbenchError as error:
             start.state, start.message, start.log = "failed", error.words(PANEL), error.log
         else:
@@ -126,7 +126,7 @@ class Starts(BackgroundTasks):
 
 
 async def _await_end(start: PendingStart) -> None:
-    if start.following is not None and not (await asyncio.wait({start.following}, timeout=_CLEAR))[0]:
-        logger.warning("a start that was given up has not ended; `workbench list` tells what is left of it")
+    if start.following is not None and not (await asyncio.wait({start.following}, timeout=_CLEANUP))[0]:
+        logger.warning("a cancelled start has not ended; `workbench list` shows whether its cluster remains")
         start.following.cancel()
         await start.process.kill()

@@ -1,4 +1,4 @@
-"""All that browsers are told of clusters: one look at the registry for everybody, and a word when it has changed."""
+"""The state of the clusters for browsers: one scan of the registry for all of them, and an event for each change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from workbench.config import __version__
 from workbench.errors import worded
 from workbench.hints import PANEL
-from workbench.server.actions import NOTHING, PendingActions
+from workbench.server.actions import NO_ACTION, PendingActions
 from workbench.server.blocking_files import FilesystemTimeout, records
 from workbench.server.heartbeats import Heartbeats, Viewer
 from workbench.server.log import logger
@@ -20,32 +20,32 @@ from workbench.server.starts import Starts
 from workbench.server.survey import RegistryScanner, RegistrySnapshot
 
 LOOK, SELDOM = 1.0, 10.0
-"""Seconds between two looks at the registry while somebody sees what they show or waits for something, and otherwise:
-a tab may stay open for weeks, and homes are on file servers that others use, too."""
+"""Seconds between two scans of the registry while a browser shows clusters or an action is pending, and otherwise:
+a tab may stay open for weeks, and homes are on shared file servers."""
 
 
 @dataclass(frozen=True)
 class State:
-    """How things stand."""
+    """State of all clusters."""
 
     clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By name."""
+    """Clusters by name."""
     broken: list[dict[str, str]] = field(default_factory=list)
-    """Records that cannot be used."""
+    """Records that cannot be read."""
     starts: list[dict[str, Any]] = field(default_factory=list)
-    """Starts that were asked for by this server."""
+    """Starts from this server."""
     ended: list[dict[str, Any]] = field(default_factory=list)
-    """Clusters that have ended in the last days, the last one first."""
+    """Clusters that ended in the last days, the last one first."""
 
     def whole(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return the complete state as plain values."""
         clusters = list(self.clusters.values())
         return {"version": __version__, "clusters": clusters, "ended": self.ended, **self._rest()}
 
     def since(self, before: State) -> dict[str, Any]:
-        """Return what has changed as plain values."""
+        """Return the changes as plain values."""
         return {
-            "clusters": [its for name, its in self.clusters.items() if before.clusters.get(name) != its],
+            "clusters": [values for name, values in self.clusters.items() if before.clusters.get(name) != values],
             "gone": sorted(before.clusters.keys() - self.clusters.keys()),
             **({"ended": self.ended} if self.ended != before.ended else {}),
             **self._rest(),
@@ -56,41 +56,41 @@ class State:
 
 
 class StateFeed:
-    """Looks at the clusters while somebody looks at the board.
+    """Scans the registry while browsers are connected.
 
     Parameters
     ----------
     often, seldom
-        Seconds between two looks at the registry, as of `LOOK` and `SELDOM`.
+        Seconds between two scans of the registry, as `LOOK` and `SELDOM`.
 
     Notes
     -----
-    For one event loop; what blocks is done in a thread.
+    For one event loop; scans run in a thread.
     """
 
     def __init__(self, often: float = LOOK, seldom: float = SELDOM) -> None:
         self._often, self._seldom = often, seldom
         self.changes = PendingActions(self._wake)
-        """What is being done to clusters."""
+        """Actions on clusters."""
         self.starts = Starts(self._wake)
-        """Clusters that are being started."""
+        """Starts of clusters."""
         self.pulses = Heartbeats()
-        """What the heads tell at the moment."""
-        self._survey = RegistryScanner()
-        self._seen = RegistrySnapshot()
+        """Reports of the heads."""
+        self._scanner = RegistryScanner()
+        self._snapshot = RegistrySnapshot()
         self.known = State()
-        """How things stood at the last look."""
+        """State at the last scan."""
         self._news = asyncio.Event()
         self._awake = asyncio.Event()
         self._watchers = 0
         self._watching: asyncio.Task[None] | None = None
         self._fresh = False
-        # The look that goes on, or was the last one, and the one after it.
-        self._looking: asyncio.Task[State] | None = None
+        # The current or last scan, and the scan after it.
+        self._scanning: asyncio.Task[State] | None = None
         self._next: asyncio.Task[State] | None = None
 
     async def refresh(self) -> State:
-        """Return how things stand now.
+        """Scan the registry and return the state.
 
         Raises
         ------
@@ -99,42 +99,44 @@ class StateFeed:
 
         Notes
         -----
-        All who ask while a look goes on share the next one, so it does not matter how many they are. If the registry
-        does not answer, or cannot be read, that stands beside what was seen last.
+        All calls during a scan share the next one, so their number does not matter. If the registry does not answer or
+        cannot be read, the state has the last snapshot and the error.
         """
         if self._next is None:
-            self._next = asyncio.create_task(self._take_turn())
-            self._next.add_done_callback(_hear)
+            self._next = asyncio.create_task(self._scan_after_current())
+            self._next.add_done_callback(_retrieve_exception)
         return await asyncio.shield(self._next)
 
-    async def _take_turn(self) -> State:
+    async def _scan_after_current(self) -> State:
         try:
-            if self._looking is not None and not self._looking.done():
-                await self._looking  # if that hangs, so would this
+            if self._scanning is not None and not self._scanning.done():
+                await self._scanning  # if that scan hangs, so would this one
         finally:
-            self._looking, self._next = self._next, None
-        return await self._look()
+            self._scanning, self._next = self._next, None
+        return await self._scan()
 
-    async def _look(self) -> State:
-        # What is done when the records have been read may not have been done when they were.
-        doing = self.changes.told()
+    async def _scan(self) -> State:
+        # Taken before the scan: an action may end between the read of a record and the end of the scan.
+        actions = self.changes.describe()
         try:
-            self._seen = seen = await records.read(self._survey.scan)
-        except OSError as error:  # a RecordError among others
-            state = self._tell(
-                replace(self._seen, broken=[{"name": "", "error": worded(error, PANEL)}]), self.changes.told()
+            self._snapshot = snapshot = await records.read(self._scanner.scan)
+        except OSError as error:  # RecordError is one
+            state = self._publish(
+                replace(self._snapshot, broken=[{"name": "", "error": worded(error, PANEL)}]), self.changes.describe()
             )
             if isinstance(error, FilesystemTimeout):
                 raise
             return state
-        self.changes.keep({its["id"] for its in seen.clusters.values()})
-        self.starts.recognise(seen.starters)
-        self.pulses.follow(seen.headed)
-        return self._tell(seen, doing)
+        self.changes.keep({cluster["id"] for cluster in snapshot.clusters.values()})
+        self.starts.recognise(snapshot.starters)
+        self.pulses.follow(snapshot.headed)
+        return self._publish(snapshot, actions)
 
-    def _tell(self, seen: RegistrySnapshot, doing: dict[str, dict[str, Any]]) -> State:
-        clusters = {name: {**its, **doing.get(its["id"], NOTHING)} for name, its in seen.clusters.items()}
-        state = State(clusters, seen.broken, self.starts.told(), seen.ended)
+    def _publish(self, snapshot: RegistrySnapshot, actions: dict[str, dict[str, Any]]) -> State:
+        clusters = {
+            name: {**cluster, **actions.get(cluster["id"], NO_ACTION)} for name, cluster in snapshot.clusters.items()
+        }
+        state = State(clusters, snapshot.broken, self.starts.describe(), snapshot.ended)
         if state != self.known:
             self.known = state
             self._news.set()
@@ -142,27 +144,27 @@ class StateFeed:
         return self.known
 
     async def state(self) -> State:
-        """Return how things stand; as `look`, or as of the last one if that is fresh and nothing was done since."""
+        """Return the state as `refresh`, or that of the last scan if it is fresh and nothing has changed since."""
         return self.known if self._fresh and not self._awake.is_set() else await self.refresh()
 
     async def news(self, known: State) -> State:
-        """Return how things stand as soon as that is another state than the known one."""
+        """Return the next state that differs from the known one."""
         while self.known is known:
             await self._news.wait()
         return self.known
 
     def show(self, viewer: Viewer, names: frozenset[str] | None = None) -> None:
-        """Look often, at once to begin with, and bring pulses to a viewer, as `Heartbeats.show`: somebody sees them."""
+        """Scan at once and often, and send heartbeats to a viewer, as `Heartbeats.show`."""
         self.pulses.show(viewer, names)
         self._wake()
 
     def hide(self, viewer: Viewer) -> None:
-        """Bring no more pulses to a viewer, and look seldom where there is no other."""
+        """Send no more heartbeats to a viewer; without viewers scans are rare."""
         self.pulses.hide(viewer)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Give a context in which the board is kept up to date."""
+        """Return a context in which the state is kept up to date."""
         self._watchers += 1
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
@@ -175,8 +177,8 @@ class StateFeed:
                 self._watching, self._fresh = None, False
 
     async def close(self) -> None:
-        """End what belongs to this server; clusters go on, and so does what was asked for: a stop above all."""
-        for task in (self._watching, self._looking, self._next):
+        """End the tasks of this server; clusters and pending actions, above all stops, continue."""
+        for task in (self._watching, self._scanning, self._next):
             if task is not None:
                 task.cancel()
         self.starts.close()
@@ -194,17 +196,17 @@ class StateFeed:
                 await self.refresh()
                 self._fresh = True
             except FilesystemTimeout:
-                pass  # browsers are told, and the next look may be luckier
+                pass  # the state has the error, and the next scan may succeed
             except Exception:
-                logger.exception("the clusters could not be looked at")
+                logger.exception("the scan of the clusters failed")
             with suppress(TimeoutError):
-                # Python 3.11's wait_for may take an end for an awakening.
+                # Python 3.11's wait_for may swallow a cancellation.
                 is_awaited = self.pulses.is_seen or self.starts.is_busy or self.changes.is_busy
                 async with asyncio.timeout(self._often if is_awaited else self._seldom):
                     await self._awake.wait()
 
 
-def _hear(look: asyncio.Task[State]) -> None:
-    # Those who have asked may have left, and asyncio would complain that nobody hears why it failed.
-    if not look.cancelled():
-        look.exception()
+def _retrieve_exception(scan: asyncio.Task[State]) -> None:
+    # If all callers are gone, asyncio would log that the exception was never retrieved.
+    if not scan.cancelled():
+        scan.exception()

@@ -1,4 +1,4 @@
-"""The verbs of the terminal as command lines, and what comes of them."""
+"""The verbs of the terminal as processes, and their answers."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ from workbench.server.process import Process, ProcessResult
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """Where a verb runs."""
+    """Interpreter, folder and variables of a verb's process."""
 
     python: str = sys.executable
     """The interpreter."""
     directory: Path | None = None
     """The working directory; None: the server's."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables beside the server's."""
+    """Variables in addition to the server's."""
 
-    def run(self, verb: str, words: Sequence[str]) -> Process:
-        """Start ``workbench VERB WORDS --json``."""
-        # -P: no file in the working directory takes the place of a module
-        argv = [self.python, "-P", "-m", "workbench", verb, "--json", *words]
+    def run(self, verb: str, arguments: Sequence[str]) -> Process:
+        """Start ``workbench VERB --json ARGUMENTS``."""
+        # -P: a file in the working directory must not shadow a module
+        argv = [self.python, "-P", "-m", "workbench", verb, "--json", *arguments]
         return Process(argv, directory=self.directory, environment={**os.environ, **self.environment})
 
 
-def answer(ended: ProcessResult, verb: str, *names: str) -> dict[str, Any]:
-    """Return what a verb has answered.
+def answer(result: ProcessResult, verb: str, *names: str) -> dict[str, Any]:
+    """Return the answer of a verb.
 
     Parameters
     ----------
-    ended
-        Its process.
+    result
+        Result of the verb's process.
     verb
         The verb.
     names
-        What has to be in the answer; the workbench of another environment may be of another version.
+        Keys that the answer must have; the workbench of another environment may have another version.
 
     Raises
     ------
     WorkbenchError
-        The error with which it has failed.
+        The error of the verb.
     """
-    said = ended.errors.strip()
+    errors = result.errors.strip()
     try:
-        told = json.loads(ended.out)
+        response = json.loads(result.out)
     except ValueError:
-        told = None
-    match told:
-        # `stop` reports what it could not end beside what it has ended.
+        response = None
+    match response:
+        # `stop` also reports the clusters that it could not end.
         case {"error": {"message": str()} as fields} | {"failed": [{"error": {"message": str()} as fields}, *_]}:
             raise _error(fields)
-        case dict() if ended.code == 0 and told.keys() >= set(names):
-            return told
-    if ended.code == 0:
+        case dict() if result.code == 0 and response.keys() >= set(names):
+            return response
+    if result.code == 0:
         raise WorkbenchError(
-            f"`workbench {verb}` has answered what this version cannot read.",
-            log=f"{ended.out.strip()}\n{said}".strip(),
+            f"this version cannot read the answer of `workbench {verb}`.",
+            log=f"{result.out.strip()}\n{errors}".strip(),
         )
-    logger.error("`workbench %s` has ended with %d:\n%s", verb, ended.code, said)
-    raise WorkbenchError(f"`workbench {verb}` broke off (exit code {ended.code}).", hint="See the server's log.")
+    logger.error("`workbench %s` failed with exit code %d:\n%s", verb, result.code, errors)
+    raise WorkbenchError(f"`workbench {verb}` failed (exit code {result.code}).", hint="See the server's log.")
 
 
 def _error(fields: Mapping[str, Any]) -> WorkbenchError:

@@ -1,4 +1,4 @@
-"""The registry as browsers see it: looked at again and again, and read only where it has changed."""
+"""Snapshots of the registry for browsers; a scan reads only the records that have changed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from workbench.hints import PANEL
 from workbench.launch.interface import UNKNOWN, JobState, JobStatus
 from workbench.launch.poller import poller
 
-# Seconds: between two times that records of clusters which have ended are removed, and for their starters to read why.
+# Seconds between two removals of the records of ended clusters, and for their starters to read the reason before.
 _CLEAN, _READ = 10.0, 3.0
-# Clusters that have ended, of which browsers are told.
+# Most ended clusters in a snapshot.
 _SHOWN = 20
-# States of records in which a head has not spoken yet, or has told its end.
-_SAID = ("submitted", "closing", "failed")
+# States of records in which the absence of a process is no failure: the head has not started, or has reported its end.
+_FINAL_OR_EARLY = ("submitted", "closing", "failed")
 
 
 @dataclass(frozen=True)
@@ -31,160 +31,156 @@ class RegistrySnapshot:
     """The clusters of this user."""
 
     clusters: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By name, as plain values."""
+    """Clusters by name, as plain values."""
     broken: list[dict[str, str]] = field(default_factory=list)
-    """Those whose record cannot be used, each ``name`` and ``error``; nameless: the registry itself."""
+    """Clusters whose record cannot be read, each with ``name`` and ``error``; an empty name: the registry itself."""
     headed: frozenset[str] = frozenset()
-    """Names of those whose head can be asked."""
+    """Names of clusters with a head."""
     ended: list[dict[str, Any]] = field(default_factory=list)
-    """Those that have ended in the last days, as plain values, the last one first."""
+    """Clusters that ended in the last days, as plain values, the last one first."""
     starters: dict[int, str] = field(default_factory=dict)
-    """Names of those that wait for their head, by the process of this host that has asked for them."""
+    """Names of clusters that wait for their head, by the PID of their starter on this host."""
 
 
 class RegistryScanner:
-    """Looks at the registry.
+    """Scans the registry; thread-safe, but may block.
 
     Parameters
     ----------
-    asked
-        Returns what is known of a job, by its scheduler and id, without waiting for an answer.
-
-    Notes
-    -----
-    It may block, and be used from any thread.
+    job_status
+        Returns the last known status of a job, by its scheduler and id, without waiting for an answer.
     """
 
-    def __init__(self, asked: Callable[[str, str], JobStatus] = poller.status) -> None:
-        self._asked = asked
-        # By name: when its files have changed, and its record or why there is none to be used.
-        self._read: dict[str, tuple[tuple[int, ...], Record | WorkbenchError | None]] = {}
-        # By name: the record, what is known of its job and its head, and all that as plain values.
+    def __init__(self, job_status: Callable[[str, str], JobStatus] = poller.status) -> None:
+        self._job_status = job_status
+        # name -> (stat stamp, Record or the error that reading it raised)
+        self._records: dict[str, tuple[tuple[int, ...], Record | WorkbenchError | None]] = {}
+        # name -> (Record, status of its job and whether its head lives, plain values)
         self._described: dict[str, tuple[Record, tuple[JobStatus, bool | None], dict[str, Any]]] = {}
-        # When the folder of those that have ended has changed, and what is in it.
+        # Stat stamp of the folder of ended clusters, and their plain values.
         self._gone: tuple[tuple[int, ...], list[dict[str, Any]]] = ((), [])
-        # Ids of clusters that have ended, and when that was seen first.
+        # Ids of ended clusters in the registry, and the time of the first scan that found the end.
         self._ended: dict[str, float] = {}
         self._cleaned = -_CLEAN
-        self._cleaning: threading.Thread | None = None
-        self._looking = threading.Lock()
+        self._cleaner: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def scan(self) -> RegistrySnapshot:
-        """Return how things stand; records of clusters that have ended are removed now and then, meanwhile.
+        """Return a snapshot; from time to time a scan also starts the removal of records of ended clusters.
 
         Raises
         ------
         OSError
             If the registry cannot be read, mostly a `RecordError`.
         """
-        with self._looking:
+        with self._lock:
             now = time.monotonic()
-            seen = self._look(now)
+            snapshot = self._scan(now)
             if now - self._cleaned > _CLEAN and any(now - since > _READ for since in self._ended.values()):
                 self._clean(now)
-            return seen
+            return snapshot
 
     def _clean(self, now: float) -> None:
-        # Schedulers are asked about every job whose head is elsewhere, and may take their time: nobody waits for that.
-        if self._cleaning is None or not self._cleaning.is_alive():
+        # In a thread, since it queries schedulers for every job whose head is on another host.
+        if self._cleaner is None or not self._cleaner.is_alive():
             self._cleaned = now
-            self._cleaning = threading.Thread(target=_clean, name="registry-cleaner", daemon=True)
-            self._cleaning.start()
+            self._cleaner = threading.Thread(target=_clean, name="registry-cleaner", daemon=True)
+            self._cleaner.start()
 
-    def _look(self, now: float) -> RegistrySnapshot:
+    def _scan(self, now: float) -> RegistrySnapshot:
         folder = str(clusters_folder())
-        self._read = {name: self._record(name, f"{folder}/{name}") for name in registry.names()}
+        self._records = {name: self._read(name, f"{folder}/{name}") for name in registry.names()}
         clusters, broken, headed, starters, over = {}, [], set(), {}, {}
-        self._described = {name: its for name, its in self._described.items() if name in self._read}
-        for name, (_, record) in self._read.items():
+        self._described = {name: entry for name, entry in self._described.items() if name in self._records}
+        for name, (_, record) in self._records.items():
             if isinstance(record, WorkbenchError):
                 broken.append({"name": name, "error": record.words(PANEL)})
             elif record is not None:
-                told = self._status(record)
+                status = self._status(record)
                 alive = record.alive()
-                if alive is False or told.finished:
+                if alive is False or status.finished:
                     over[record.id] = self._ended.get(record.id, now)
-                clusters[name] = self._describe(record, told, alive)
+                clusters[name] = self._describe(record, status, alive)
                 if record.state == "submitted" and record.process.is_local:
                     starters[record.process.pid] = name
                 elif record.address is not None and alive is not False:
                     headed.add(name)
         self._ended = over
-        there = {its["id"] for its in clusters.values()}
-        gone = [its for its in self._all_gone() if its["id"] not in there][:_SHOWN]
+        present = {cluster["id"] for cluster in clusters.values()}
+        gone = [cluster for cluster in self._all_gone() if cluster["id"] not in present][:_SHOWN]
         return RegistrySnapshot(clusters, broken, frozenset(headed), gone, starters)
 
     def _all_gone(self) -> list[dict[str, Any]]:
         stamp = _stamp(str(ended.folder()))
         if stamp != self._gone[0]:
-            with suppress(RecordError):  # it is open to others, as `workbench list --all` tells
-                self._gone = stamp, [asdict(Gone.of(its)) for its in ended.known()]
+            with suppress(RecordError):  # other users can open the folder, as `workbench list --all` reports
+                self._gone = stamp, [asdict(Gone.of(cluster)) for cluster in ended.known()]
         return self._gone[1]
 
-    def _record(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | WorkbenchError | None]:
-        # The folder's, too: jobs leave receipts in it.
+    def _read(self, name: str, folder: str) -> tuple[tuple[int, ...], Record | WorkbenchError | None]:
+        # With the folder's stamp, since jobs write receipts into the folder.
         stamp = (*_stamp(folder), *_stamp(f"{folder}/{registry.RECORD}"))
-        known = self._read.get(name)
-        # What could not be read may be read now, as when a file server was away.
-        if known is not None and known[0] == stamp and not isinstance(known[1], WorkbenchError):
-            return known
+        entry = self._records.get(name)
+        # Errors are read again, since a file server may have recovered.
+        if entry is not None and entry[0] == stamp and not isinstance(entry[1], WorkbenchError):
+            return entry
         return stamp, registry.find(name)
 
-    def _describe(self, record: Record, told: JobStatus, alive: bool | None) -> dict[str, Any]:
-        known = self._described.get(record.name)
-        if known is None or known[0] is not record or known[1] != (told, alive):
-            known = self._described[record.name] = record, (told, alive), described(record, told, alive)
-        return known[2]
+    def _describe(self, record: Record, status: JobStatus, alive: bool | None) -> dict[str, Any]:
+        entry = self._described.get(record.name)
+        if entry is None or entry[0] is not record or entry[1] != (status, alive):
+            entry = self._described[record.name] = record, (status, alive), described(record, status, alive)
+        return entry[2]
 
     def _status(self, record: Record) -> JobStatus:
-        # A head on another host is seen by its job alone.
+        # Only its job shows whether a head on another host runs.
         if jobs.is_batch(record) and (record.state == "submitted" or record.alive() is None):
             job = jobs.job_id(record)
-            return UNKNOWN if job is None else jobs.of(record, self._asked(record.scheduler, job))
+            return UNKNOWN if job is None else jobs.of(record, self._job_status(record.scheduler, job))
         return UNKNOWN
 
 
 def _clean() -> None:
-    with suppress(WorkbenchError, OSError):  # told by the next look
+    with suppress(WorkbenchError, OSError):  # the next scan reports the error
         registry.clean()
 
 
 def _stamp(path: str) -> tuple[int, ...]:
     try:
-        its = os.stat(path)  # noqa: PTH116  (hundreds of them, each second)
+        stat = os.stat(path)  # noqa: PTH116  (faster: there may be hundreds of files per second)
     except OSError:
         return ()
-    # Records are replaced, not written into; the time of the change tells of permissions, too.
-    return its.st_ino, its.st_ctime_ns
+    # Records are replaced, never changed in place; ctime also shows a change of permissions.
+    return stat.st_ino, stat.st_ctime_ns
 
 
-def described(record: Record, told: JobStatus, alive: bool | None = None) -> dict[str, Any]:
+def described(record: Record, status: JobStatus, alive: bool | None = None) -> dict[str, Any]:
     """Return a cluster as plain values.
 
     Parameters
     ----------
     record
-        What its head, or its starter, tells.
-    told
-        What its scheduler tells of its job.
+        Record of the cluster.
+    status
+        Status of the cluster's job.
     alive
-        Whether its head, or its starter, is there; None: that cannot be seen from here.
+        Whether the process of the head, or of the starter, exists; None: unknown.
     """
     state, message, up = record.state, record.message, record.up
-    if state not in _SAID and (alive is False or told.finished):
-        # Its record stays for a moment, and nobody is there who could write into it.
-        state, message, up = "failed", registry.why_gone(record, told), 0
-    if state == "submitted" and told.state is not JobState.UNKNOWN:
-        state, message = told.state.value, jobs.words(told)
-    elif state == "submitted" and told.reason:
-        message = jobs.words(told)
-    waits = told.state is JobState.QUEUED
+    if state not in _FINAL_OR_EARLY and (alive is False or status.finished):
+        # The record stays for a moment, but no process can update it.
+        state, message, up = "failed", registry.why_gone(record, status), 0
+    if state == "submitted" and status.state is not JobState.UNKNOWN:
+        state, message = status.state.value, jobs.words(status)
+    elif state == "submitted" and status.reason:
+        message = jobs.words(status)
+    waits = status.state is JobState.QUEUED
     return jobs.plain(record) | {
         "id": record.id,
         "state": state,
         "message": message,
         "up": up,
         "created": record.created,
-        "reason": told.reason or None if waits else None,
-        "expected": told.start if waits else None,
+        "reason": status.reason or None if waits else None,
+        "expected": status.start if waits else None,
     }
