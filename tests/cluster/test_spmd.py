@@ -354,7 +354,7 @@ def test_each_world_runs_calls_of_its_own():
         assert run_on_ranks(total, made) == [2]
         with pytest.raises(InvalidRequest, match=r"blocks lie on several MPI worlds \(block 0 on world 0, .*world=0"):
             run_on_ranks(total, place(TABLE))
-        with pytest.raises(PlacementError, match="have to lie alike"):
+        with pytest.raises(PlacementError, match="need the same layout"):
             run_on_ranks(total, one, other)
         assert run_on_ranks(total, other, world=1) == [TABLE.sum()]
         with pytest.raises(

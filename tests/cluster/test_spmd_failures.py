@@ -326,7 +326,7 @@ def test_what_cannot_be_asked_for_says_what_can(client4):
     with pytest.raises(PlacementError, match=r"compute_chunk_sizes\(\)"):
         place(lazy[lazy[:, 0] > 7])
     for other in (place(TABLE[1:]), place(TABLE, per="node")):
-        with pytest.raises(PlacementError, match=r"have to lie alike.*X, y = place\(X, y\)"):
+        with pytest.raises(PlacementError, match=r"need the same layout.*X, y = place\(X, y\)"):
             run_on_ranks(total, X, other)
     assert works(client4)
 

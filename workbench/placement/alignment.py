@@ -1,4 +1,4 @@
-"""Arrays that begin where vector units and C libraries like them to."""
+"""Arrays that are aligned for vector units and C libraries."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register in use. Some kernels are ten times slower on less."""
+"""Bytes: a cache line, and the widest vector register in use. Some kernels are ten times slower with less."""
 
-# Large arrays begin at a page of this size: who reads them from end to end waits for fewer translations of addresses.
-# NumPy asks for such pages from 4 MiB on.
+# Large arrays begin at a page of this size, which saves translations of addresses. NumPy uses such pages from 4 MiB on.
 _PAGE, _LARGE = 2 << 20, 4 << 20
 
 Array = npt.NDArray[Any]
 
 
 def is_aligned(array: Array) -> bool:
-    """Whether the array is C-contiguous and begins at a multiple of `ALIGNMENT`."""
+    """Return whether the array is C-contiguous and begins at a multiple of `ALIGNMENT`."""
     return bool(array.flags.c_contiguous) and array.ctypes.data % ALIGNMENT == 0
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return a new aligned array, not initialised. One that holds Python objects is contiguous only."""
+    """Return a new aligned array, not initialized; an array of Python objects is contiguous only."""
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         return np.empty(shape, dtype)
@@ -36,22 +35,22 @@ def empty_aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 
 
 def alignment_of(nbytes: int) -> int:
-    """Return at a multiple of what a new array of so many bytes begins."""
+    """Return the alignment of a new array of so many bytes."""
     return _PAGE if nbytes >= _LARGE else ALIGNMENT
 
 
 def aligned(array: Array) -> Array:
-    """Return the array itself where it is aligned (or holds Python objects, contiguously), else a copy that is."""
+    """Return the array itself if it is aligned (or contiguous, with Python objects), else an aligned copy."""
     if is_aligned(array) or (array.dtype.hasobject and array.flags.c_contiguous):
         return array
     return join_arrays([array])
 
 
 def join_arrays(pieces: Sequence[Array]) -> Array:
-    """Return the pieces one below the other in a new aligned array."""
+    """Return the concatenated pieces in a new aligned array."""
     shape = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:]) if pieces[0].ndim else ()
     dtypes = {piece.dtype for piece in pieces}
-    # result_type alone would change the byte order of foreign data
+    # `result_type` would change a byte order that is not native.
     joined = empty_aligned(shape, dtypes.pop() if len(dtypes) == 1 else np.result_type(*pieces))
     if len(pieces) == 1:
         joined[...] = pieces[0]
@@ -61,5 +60,5 @@ def join_arrays(pieces: Sequence[Array]) -> Array:
 
 
 def ready(value: Any) -> Any:
-    """Return an array aligned, anything else as it is."""
+    """Return an array aligned, any other value unchanged."""
     return aligned(value) if type(value) is np.ndarray else value

@@ -1,6 +1,6 @@
-"""What a function made on a rank, as blocks of new collections; what of several ranks fits together.
+"""Return values of a function as blocks of new collections.
 
-`blocks` runs on the ranks, `fit` in the client.
+`to_blocks` runs on the ranks, `require_consistent` in the client.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from workbench.placement.sources import placed_name, type_name
 
 @dataclass(frozen=True)
 class BlockMeta:
-    """A block that was made on a rank, without its rows."""
+    """A block on a rank, without its rows."""
 
     key: Any
     meta: Any
     """An array or frame of its type without rows."""
     rows: int
     several: bool
-    """Whether the function returned a tuple of them."""
+    """Whether the function returned a tuple of blocks."""
 
 
 def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tuple[BlockMeta, Any]]:
-    """Return what a function returned on a rank, as blocks that own their memory.
+    """Return the return value of a function on a rank as blocks that own their memory.
 
     Parameters
     ----------
     value
-        An array of at least one axis, a pandas dataframe or series; or a tuple of them.
+        An array of at least one axis, a pandas dataframe or series; or a tuple of these.
     number
-        Of the rank, among those of the call.
+        Number of the rank in the call.
     per, collection
-        What the new collections are called after; see `placed_name`.
+        Arguments of `placed_name` for the new collections.
 
     Raises
     ------
     PlacementError
-        If it is anything else.
+        If the value is of another kind.
     """
     from dask.dataframe.utils import clear_known_categories
 
@@ -53,11 +53,11 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
         raise PlacementError('an empty tuple was returned for result="blocks": one block at least is needed')
     blocks = []
     for column, part in enumerate(value if several else (value,)):
-        # numpy itself would drop the mask
+        # `numpy.asarray` would drop the mask.
         masked = isinstance(part, np.ma.MaskedArray)
         if isinstance(part, pd.DataFrame | pd.Series):
             block: Any = rows.owned_frame([part])
-            # Which categories there are may differ from rank to rank.
+            # Ranks may have different categories.
             meta: Any = clear_known_categories(part.iloc[:0])
             key: tuple[Any, ...] = (placed_name(per, collection, column), number)
         elif isinstance(part, np.ndarray) and part.ndim and not part.dtype.hasobject and not masked:
@@ -76,34 +76,24 @@ def to_blocks(value: Any, number: int, *, per: str, collection: int) -> list[tup
     return blocks
 
 
-def require_consistent(made: Sequence[Sequence[BlockMeta]]) -> None:
-    """Refuse what does not fit together as blocks.
-
-    Parameters
-    ----------
-    made
-        What each rank made, in the order of the ranks.
-
-    Raises
-    ------
-    PlacementError
-        If the ranks made different numbers of blocks, or blocks of different kinds, columns or dtypes.
-    """
-    for number, of_rank in enumerate(made):
-        if len(of_rank) != len(made[0]) or of_rank[0].several != made[0][0].several:
+def require_consistent(blocks_of_ranks: Sequence[Sequence[BlockMeta]]) -> None:
+    """Raise PlacementError if ranks returned different numbers of blocks, or different kinds, columns or dtypes."""
+    expected = blocks_of_ranks[0]
+    for number, blocks in enumerate(blocks_of_ranks):
+        if len(blocks) != len(expected) or blocks[0].several != expected[0].several:
             raise PlacementError(
-                f"{_count(of_rank)} on rank {number} and {_count(made[0])} on rank 0: all ranks have to return as many"
+                f"{_count(blocks)} on rank {number} and {_count(expected)} on rank 0: all ranks have to return as many"
             )
-        for first, other in zip(made[0], of_rank, strict=True):
+        for first, other in zip(expected, blocks, strict=True):
             if _signature(first.meta) != _signature(other.meta):
                 raise PlacementError(
-                    f"rank {number} returned {_words(other)} and rank 0 {_words(first)}: blocks of one collection "
-                    "differ in their numbers of rows only"
+                    f"rank {number} returned {_description(other)} and rank 0 {_description(first)}: blocks of one "
+                    "collection differ in their numbers of rows only"
                 )
 
 
-def _count(of_rank: Sequence[BlockMeta]) -> str:
-    return f"a tuple of {len(of_rank)} was returned" if of_rank[0].several else "one block was returned"
+def _count(blocks: Sequence[BlockMeta]) -> str:
+    return f"a tuple of {len(blocks)} was returned" if blocks[0].several else "one block was returned"
 
 
 def _signature(meta: Any) -> Any:
@@ -114,10 +104,10 @@ def _signature(meta: Any) -> Any:
     return "dataframe", tuple(meta.columns), tuple(map(str, meta.dtypes)), meta.index.dtype
 
 
-def _words(made: BlockMeta) -> str:
-    meta = made.meta
+def _description(block: BlockMeta) -> str:
+    meta = block.meta
     if isinstance(meta, np.ndarray):
-        return f"an array of shape {(made.rows, *meta.shape[1:])} and dtype {meta.dtype}"
+        return f"an array of shape {(block.rows, *meta.shape[1:])} and dtype {meta.dtype}"
     if isinstance(meta, pd.Series):
         return f"a series {meta.name!r} of dtype {meta.dtype}"
     return f"a dataframe of columns {', '.join(f'{name} ({dtype})' for name, dtype in meta.dtypes.items())}"

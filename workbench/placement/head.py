@@ -1,16 +1,16 @@
-"""What the scheduler may do with blocks that are pinned to a rank: nothing.
+"""Protection of pinned blocks from the scheduler's memory management.
 
-A task that is restricted to certain workers stays there, but Dask treats its *result* as any other: the
-active memory manager drops the replica on its rank if another rank holds a copy, and ``rebalance`` and
-``replicate`` move and drop as they like. Two things keep results where their tasks belong:
+Dask runs a restricted task on its workers only, but treats the *result* like any other: the active memory manager may
+drop the replica on the rank if another rank has a copy, and ``rebalance`` and ``replicate`` move and drop replicas. Two
+objects keep the results on their ranks:
 
-- `KeepPinned`, in place of the policy ``ReduceReplicas``, by Dask's configuration
+- `KeepPinned` replaces the policy ``ReduceReplicas`` in Dask's configuration
   (``distributed.scheduler.active-memory-manager.policies: [{class: workbench.placement.head.KeepPinned}]``);
-- `guard`, called once with the scheduler, for what clients ask for.
+- `protect_pinned`, called once with the scheduler, wraps the handlers of requests from clients.
 
-A task that is pinned to a rank that is gone waits for it, as Dask sees it: `fail_unrunnable` ends the wait.
+A task that is pinned to a lost rank would wait for ever: `fail_unrunnable` makes the task fail.
 
-A rank that retires still hands over what it holds: better elsewhere than lost.
+A rank that retires still hands its values over to other ranks, where they are better kept than lost.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 def is_pinned(task: TaskState) -> bool:
-    """Whether the task has to run on certain workers and may not run on others."""
+    """Return whether the task may run on certain workers only."""
     return bool(task.worker_restrictions) and not task.loose_restrictions
 
 
 class KeepPinned(ReduceReplicas):
-    """Drop surplus replicas, but never that of a pinned task on its own worker."""
+    """Drop surplus replicas, but not the result of a pinned task on its worker."""
 
     __slots__ = ()
 
     def run(self) -> SuggestionGenerator:
-        """Narrow each suggestion of Dask's policy down to workers that may drop the replica."""
+        """Restrict each suggestion of Dask's policy to workers that may drop the replica."""
         suggestions = super().run()
         choice = None
         while True:
@@ -62,7 +62,7 @@ class KeepPinned(ReduceReplicas):
 
 
 def protect_pinned(scheduler: Scheduler) -> None:
-    """Let ``client.rebalance`` move only what is not pinned, and ``client.replicate`` drop only that."""
+    """Let ``client.rebalance`` move, and ``client.replicate`` drop, only values that are not pinned."""
     rebalance, replicate = scheduler.handlers["rebalance"], scheduler.handlers["replicate"]
 
     def pinned(key: Key) -> bool:
@@ -71,7 +71,7 @@ def protect_pinned(scheduler: Scheduler) -> None:
     @wraps(rebalance)
     async def rebalance_the_others(keys: Iterable[Key] | None = None, **options: Any) -> Any:
         if keys is None:
-            # Without keys, one that is gone meanwhile is no failure.
+            # Without keys, a key that was released meanwhile is no failure.
             movable = [key for key, task in scheduler.tasks.items() if task.who_has and not is_pinned(task)]
             await rebalance(keys=movable, **options)
             return {"status": "OK"}
@@ -92,20 +92,18 @@ def protect_pinned(scheduler: Scheduler) -> None:
 
 
 def drop_copies(scheduler: Scheduler, written: Iterable[tuple[Key, str]], stimulus: str) -> None:
-    """Have other ranks let go of their copies of what a rank may have written to.
+    """Drop the copies on other ranks of values that a rank may have changed.
 
     Parameters
     ----------
-    scheduler
-        Knows who has what, so nobody is asked.
     written
-        Keys, each with the address of the rank that has the value as it is now.
+        Keys, each with the address of the rank that has the current value.
     stimulus
         Name of the reason, for Dask's logs.
 
     Notes
     -----
-    A rank on which a task needs its copy keeps it for that task, which was submitted before the writing was over.
+    A rank keeps a copy that a running task needs: the task was submitted before the writing was over.
     """
     copies: defaultdict[str, list[Key]] = defaultdict(list)
     for key, owner in written:
@@ -122,27 +120,27 @@ def drop_copies(scheduler: Scheduler, written: Iterable[tuple[Key, str]], stimul
 
 
 def disown(scheduler: Scheduler, address: str) -> None:
-    """Keep what is pinned to a lost rank from the rank that has its address now: `fail_unrunnable` ends the wait."""
+    """Keep tasks of a lost rank away from a new rank with the same address, so that `fail_unrunnable` ends them."""
     for task in scheduler.tasks.values():
         if is_pinned(task) and address in (task.worker_restrictions or ()):
             task.worker_restrictions = {*(task.worker_restrictions or ())} - {address} | {f"{address} (before)"}
 
 
 def fail_unrunnable(scheduler: Scheduler) -> None:
-    """Have the tasks fail that wait for ranks which are gone, with a sentence that says so.
+    """Make the tasks that wait for lost ranks fail, with an error that names the ranks.
 
     Notes
     -----
-    A worker that has gone does not come back. Where another one gets its address, `disown` comes first.
+    A lost worker never returns. Where a new worker has its address, `disown` is called first.
     """
     stimulus = f"rank-lost-{time.time()}"
     for task in [task for task in scheduler.unrunnable if is_pinned(task)]:
         ranks = sorted(task.worker_restrictions or ())
-        # A restriction to a name, that of a worker to come, is no address.
+        # A restriction may also be the name of a worker that has not started yet.
         if any(rank in scheduler.workers or "://" not in rank for rank in ranks):
             continue
         error = RankLost(
-            f"{task.key!r} has to run on {' or '.join(ranks)}, and that rank is gone with all that lay on it. "
+            f"{task.key!r} has to run on {' or '.join(ranks)}, and that rank is gone with all its blocks. "
             "Place the data again: X = place(X)"
         )
         further = scheduler.transition(

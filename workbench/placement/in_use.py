@@ -1,4 +1,4 @@
-"""Values of the worker that code of the user has in its hands: what it writes to them in place is kept."""
+"""Values of the worker that user code may write to in place, without losing these writes when values are spilled."""
 
 from __future__ import annotations
 
@@ -12,32 +12,25 @@ if TYPE_CHECKING:
 
 
 def take(data: MutableMapping[Key, Any], key: Key) -> Any:
-    """Return a value that the worker holds, for code of the user; an array is aligned, and held as it is returned."""
+    """Return a value of the worker for user code; an array that is not aligned is replaced by an aligned copy."""
     value = data[key]
-    fit = ready(value)
-    if fit is not value:  # it came back from disk, or in a message
-        data[key] = fit
-    return fit
+    aligned = ready(value)
+    if aligned is not value:  # read from disk, or received in a message
+        data[key] = aligned
+    return aligned
 
 
 def put_back(data: MutableMapping[Key, Any], taken: Mapping[Key, Any]) -> None:
-    """Have the worker hold values that were taken, in place of what it has written to disk since then.
-
-    Parameters
-    ----------
-    data
-        What the worker holds.
-    taken
-        By key, as `take` returned them.
+    """Replace values that the worker has spilled since `take` returned them by the current values.
 
     Notes
     -----
-    A reference to a value that was spilled keeps it in the cache of Dask's `SpillBuffer`: until it goes, all who ask
-    for the value get that object. After it there is only the file, as old as it is.
+    While user code refers to a spilled value, Dask's `SpillBuffer` returns that object for the key. Afterwards only the
+    file is left, which lacks later writes.
     """
-    # Without a memory limit nothing is spilled.
+    # Without a memory limit the worker spills nothing.
     in_memory: Mapping[Key, Any] = getattr(data, "fast", data)
     for key, value in taken.items():
-        # A key that is not there any more was released.
+        # A key that is missing was released.
         if key not in in_memory and key in data:
             data[key] = value

@@ -1,4 +1,4 @@
-"""Collections that lie alike: block i of each on the same rank."""
+"""Collections with the same layout: block i of each is on the same rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AlignedBlocks:
-    """A placed collection whose blocks lie on the ranks of another's, and need not have as many rows."""
+    """A placed collection with the ranks of another collection, but any numbers of rows."""
 
     collection: Any
 
@@ -30,49 +30,49 @@ def blocks(X: Any) -> list[Future[Any]]:
         If the collection was not placed.
     """
     if sources.placed_by(X) is None:
-        raise PlacementError(f"{sources.type_name(X)} that is not placed was given: use what place(...) returned")
+        raise PlacementError(f"{sources.type_name(X)} is not placed: pass the collection that place(...) returned")
     return sources.futures_in(X)
 
 
-def block_arguments(client: Client, value: Any, its_pins: Sequence[Pin]) -> Sequence[Any]:
-    """Return what the call for each block gets of an argument.
+def block_arguments(client: Client, value: Any, pins: Sequence[Pin]) -> Sequence[Any]:
+    """Return an argument for the call of each block: the block of a placed collection, or the same value for all.
 
     Parameters
     ----------
     value
-        A placed collection, also one as `AlignedBlocks`, gives each call its block; anything else is given to all.
-    its_pins
-        Where the blocks lie that the calls are for.
+        A placed collection, `AlignedBlocks`, or any other value.
+    pins
+        The pins of the calls.
 
     Raises
     ------
     PlacementError
-        If a collection is not placed, or lies elsewhere.
+        If a collection is not placed, or has another layout.
     """
     from dask.base import is_dask_collection
 
     if isinstance(value, AlignedBlocks):
         futures = blocks(value.collection)
-        its_pins = [Pin(pin.address) for pin in its_pins]
-        result = [Pin(pin.address) for pin in block_locations(client, value.collection, futures)]
+        pins = [Pin(pin.address) for pin in pins]
+        locations = [Pin(pin.address) for pin in block_locations(client, value.collection, futures)]
         value = value.collection
     elif is_dask_collection(value):
         futures = blocks(value)
-        result = block_locations(client, value, futures)
+        locations = block_locations(client, value, futures)
     else:
-        return [value] * len(its_pins)
-    if result != list(its_pins):
+        return [value] * len(pins)
+    if locations != list(pins):
         raise PlacementError(
-            f"{sources.type_name(value)} is placed in {_layout(result)}, X in {_layout(its_pins)}: both have to lie "
-            "alike, place them in one call, X, y = place(X, y)"
+            f"{sources.type_name(value)} is placed in {_layout(locations)}, X in {_layout(pins)}: both need the same "
+            "layout, place them in one call, X, y = place(X, y)"
         )
     return futures
 
 
 def block_locations(client: Client, X: Any, futures: Sequence[Future[Any]]) -> list[Pin]:
-    """Return where the blocks of a placed collection lie."""
-    known = [pin for future in futures if (pin := pinning.cached_pin(future))]
-    return known if len(known) == len(futures) else pinning.rediscover(client, futures, str(sources.placed_by(X)))
+    """Return the pins of the blocks of a placed collection."""
+    cached = [pin for future in futures if (pin := pinning.cached_pin(future))]
+    return cached if len(cached) == len(futures) else pinning.rediscover(client, futures, str(sources.placed_by(X)))
 
 
 def _layout(pins: Sequence[Pin]) -> str:

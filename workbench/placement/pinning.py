@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 PER = ("rank", "node")
-"""What blocks can be made for."""
+"""The values of ``per``."""
 
 _PINS: WeakKeyDictionary[Future[Any], Pin] = WeakKeyDictionary()
 
@@ -41,11 +41,11 @@ class Rank:
 
 @dataclass(frozen=True)
 class Pin:
-    """Where a future's value lies and stays."""
+    """The worker that holds the value of a future."""
 
     address: str
     rows: int | None = None
-    """Of a block; None where it is not known or not a block."""
+    """Number of rows of a block; None where the number is unknown or the value is no block."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,18 @@ class PinnedTask:
     args: Sequence[Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     pin: Pin | None = None
-    """Where the call runs; None: anywhere."""
+    """The worker that runs the call; None: any worker."""
 
     @property
     def reference(self) -> Any:
-        """What stands for the result among the arguments of another call."""
+        """The result, as an argument of another call."""
         from dask.task_spec import TaskRef
 
         return TaskRef(self.key)
 
 
 def rank_order(name: int | str) -> tuple[int, int, int, str]:
-    """Return what workers are sorted by: the first world's ranks 0, 1, ..., then w1.0, w1.1, ..., w2.0, ...
-
-    Workers of any other name come last.
-    """
+    """Return the sort key of a worker: ranks 0, 1, ... of the first world, then w1.0, w1.1, ..., then other names."""
     if isinstance(name, int):
         return 0, 0, name, ""
     if match := re.fullmatch(r"w(\d+)\.(\d+)", name):
@@ -86,19 +83,19 @@ def world_of(name: int | str) -> int:
 
 
 def of_world(per: str, world: int | None) -> str:
-    """Return what blocks are for, in the ranks of one world: ``"rank_1"``; of all worlds for None: ``"rank"``.
+    """Return the target of blocks: ``"rank_1"`` for the ranks of world 1, ``"rank"`` for those of all worlds (None).
 
     Raises
     ------
     PlacementError
-        If `per` or `world` cannot be.
+        If `per` or `world` is not valid.
     """
     if per not in PER:
-        raise PlacementError(f"per={per!r} cannot be: {did_you_mean(str(per), PER)}")
+        raise PlacementError(f"per={per!r} is not valid: {did_you_mean(str(per), PER)}")
     if world is None:
         return per
     if isinstance(world, bool) or not isinstance(world, int) or world < 0:
-        raise PlacementError(f"world={world!r} cannot be: it is the index of an MPI world, 0 for the first")
+        raise PlacementError(f"world={world!r} is not valid: pass the index of an MPI world, 0 for the first")
     return f"{per}_{world}"
 
 
@@ -108,34 +105,34 @@ def target_workers(client: Client, per: str) -> list[Rank]:
     Parameters
     ----------
     per
-        As `of_world` returned it: all ranks, or the lowest on each host.
+        The target, as `of_world` returned it.
 
     Raises
     ------
     PlacementError
-        If there is no such rank.
+        If the cluster, or the world, has no ranks.
     """
     per, _, world = per.partition("_")
-    # client.scheduler_info may show no workers: every two seconds the client overwrites it without them
+    # `client.scheduler_info` may show no workers: every two seconds the client overwrites the list without them.
     scheduler: Any = client.scheduler
     workers = client.sync(scheduler.identity, n_workers=-1)["workers"]
     ranks = [
         Rank(address, worker["name"], worker["host"], worker["memory_limit"] or None)
         for address, worker in workers.items()
-        # a paused worker goes on when its memory is free again; one that is closing does not
+        # A paused worker continues when its memory is free again; a closing worker does not.
         if worker["status"] in {"running", "paused"}
     ]
     if not ranks:
         raise PlacementError(
             "the cluster has no ranks now, at least one is needed.",
-            hint=("Wait for them (client.wait_for_workers(n)) or look why there are none: ", Command("logs")),
+            hint=("Wait for the ranks (client.wait_for_workers(n)) or read the logs: ", Command("logs")),
         )
     if world:
-        of_it = [rank for rank in ranks if world_of(rank.name) == int(world)]
-        if not of_it:
+        ranks_of_world = [rank for rank in ranks if world_of(rank.name) == int(world)]
+        if not ranks_of_world:
             worlds = sorted({world_of(rank.name) for rank in ranks} - {-1})
-            raise PlacementError(f"world={world}: there is none; allowed: {', '.join(map(str, worlds))}")
-        ranks = of_it
+            raise PlacementError(f"world={world} does not exist; valid: {', '.join(map(str, worlds))}")
+        ranks = ranks_of_world
     return select(ranks, per)
 
 
@@ -151,22 +148,22 @@ def select(ranks: Iterable[Rank], per: str) -> list[Rank]:
 
 
 def cache_pin(future: Future[Any], pin: Pin) -> None:
-    """Keep in mind where the value of ``future`` lies, for as long as the future exists."""
+    """Remember the worker of a future's value for as long as the future exists."""
     _PINS[future] = pin
 
 
 def cached_pin(future: Future[Any]) -> Pin | None:
-    """Return where the value of ``future`` lies, if it was pinned by this process."""
+    """Return the worker of a future's value, if this process pinned the value."""
     return _PINS.get(future)
 
 
 def submit(
     client: Client, calls: Sequence[PinnedTask], keys: Sequence[Any], *, priority: int = 0, actors: bool = False
 ) -> list[Future[Any]]:
-    """Send the calls to the scheduler in one message; return the futures of ``keys``.
+    """Send the calls to the scheduler in one message, and return the futures of `keys`.
 
-    Pinned calls run at their address only and wait for it where it is busy. With ``actors`` the objects that they
-    return stay on their workers as Dask's actors.
+    A pinned call runs on its worker only, and waits while that worker is busy. With `actors` the returned objects are
+    Dask actors.
     """
     from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
     from dask.task_spec import Task
@@ -184,7 +181,7 @@ def submit(
     workers = {key: [pin.address] for key, pin in pins.items() if pin}
     layer = MaterializedLayer(tasks, annotations={"workers": workers.get})
     graph = HighLevelGraph({"pinned": layer}, {"pinned": set()})
-    # neither more urgent nor less than what is submitted at the same time by other means
+    # Calls that are submitted at the same time by other means have the same priority.
     options: dict[str, Any] = {"priority": priority, "fifo_timeout": "100 ms", "actors": actors}
     futures: list[Future[Any]] = client.get(graph, list(keys), sync=False, **options)
     for future in futures:
@@ -194,17 +191,17 @@ def submit(
 
 
 def rediscover(client: Client, futures: Sequence[Future[Any]], per: str) -> list[Pin]:
-    """Return where blocks lie that another process placed, and remember it.
+    """Return and remember the pins of blocks that another process placed.
 
     Raises
     ------
     PlacementError
-        If a block is not on the rank that it belongs to.
+        If a block is not on its rank.
     """
     ranks = target_workers(client, per)
     holders = client.who_has(futures)
     for number, (future, rank) in enumerate(zip_longest(futures, ranks[: len(futures)])):
-        # one that is still computed has no holder, but a task that waits for its rank
+        # A block that is not computed yet has no holder, but a task that waits for its rank.
         if rank is None or (holders[future.key] and rank.address not in holders[future.key]):
             raise PlacementError(
                 f"block {number} of {len(futures)} is not on the rank that it was placed on, the cluster has "
@@ -229,25 +226,22 @@ def row_count(block: Any) -> int:
 
 
 def locate(client: Client, futures: Sequence[Future[Any]]) -> list[Pin | None]:
-    """Return where the values of any futures lie; None for one that failed.
-
-    Those that were pinned need no look, others are waited for.
-    """
+    """Return the workers of any futures, waiting for those that are not pinned; None for a future that failed."""
     from distributed.client import _wait
 
     pins = {future.key: cached_pin(future) for future in futures}
     elsewhere = [future for future in futures if pins[future.key] is None]
     if elsewhere:
-        client.sync(_wait, elsewhere)  # `wait` would take the default client, which may be another one
+        client.sync(_wait, elsewhere)  # `wait` would use the default client, which may be another client
         pins |= {key: Pin(min(holders)) for key, holders in client.who_has(elsewhere).items() if holders}
     return [pins[future.key] for future in futures]
 
 
 def _reference(value: Any) -> Any:
-    """Let futures, and lists with futures, stand for their values in a task."""
+    """Return an argument of a task in which references replace futures, also in a list."""
     from dask.task_spec import List, TaskRef
 
-    # futures are references too, but the task needs no more than the key
+    # Futures are references too, but the task needs only the key.
     if isinstance(value, TaskRef):
         return TaskRef(value.key)
     if isinstance(value, list) and any(isinstance(item, TaskRef) for item in value):

@@ -1,7 +1,7 @@
-"""One block per rank, that stays there.
+"""One block per rank that stays on its rank.
 
-`place` turns a collection into one block per rank (or per node), `blocks` gives the futures of the
-blocks and `map_blocks` calls a function on each of them where it lies.
+`place` converts a collection into one block per rank (or per node), `blocks` returns the futures of the blocks, and
+`map_blocks` calls a function on each block, on the rank of the block.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, client: Client | None = None) -> Any:
     """Make one block per rank of a collection, pinned to its rank, in rank order.
 
-    Rows are split evenly, as `numpy.array_split` does; all columns stay together. Blocks of arrays are
-    C-contiguous and 64-byte aligned numpy arrays, those of sparse matrices are in CSR format.
+    Rows are split evenly, like by `numpy.array_split`; all columns stay together. Blocks of arrays are C-contiguous and
+    64-byte aligned NumPy arrays; blocks of sparse matrices are in CSR format.
 
     Parameters
     ----------
     X
-        Dask array of known chunks or numpy array, of shape (rows, ...); sparse matrix of SciPy, or Dask array of them;
+        Dask array of known chunks or NumPy array, of shape (rows, ...); sparse matrix of SciPy, or Dask array of these;
         Dask or pandas dataframe or series.
     *others
-        More of them with as many rows: row i of each lies on the rank where row i of ``X`` lies.
+        More collections with as many rows: row i of each is on the same rank as row i of ``X``.
     per
-        ``"rank"`` for one block per rank, ``"node"`` for one per node, on the lowest rank there.
+        ``"rank"`` for one block per rank, ``"node"`` for one block per node, on its lowest rank.
     world
-        Index of the MPI world whose ranks get the blocks. Default: those of all worlds; a call on all ranks
-        (`run_on_ranks`) runs within one.
+        Index of the MPI world whose ranks get the blocks. Default: the ranks of all worlds. A call on all ranks
+        (`run_on_ranks`) runs within one world.
     client
         Default: the current client.
 
     Returns
     -------
     dask.array.Array, dask.dataframe.DataFrame or dask.dataframe.Series
-        The placed collection, persisted; a tuple of them if there are ``others``.
+        The placed collection, persisted; a tuple of collections if ``others`` are passed.
 
     Raises
     ------
     PlacementError
-        If this cannot be: no client, no ranks or no such world, an unknown kind of collection, unknown chunks, an empty
-        collection, fewer rows than blocks, collections of different lengths, blocks over the memory limit
-        of their rank. Nothing is kept on the ranks then.
+        If there is no client, no rank or no such world, or a collection is of an unknown kind, has unknown chunks, is
+        empty, has fewer rows than blocks or another number of rows than ``X``, or a block exceeds the memory limit of
+        its rank. The ranks keep no block then.
 
     Notes
     -----
-    Returns before the blocks are there, as ``persist`` does; only dataframes are computed first, because
-    their lengths have to be known. Blocks are lost with their rank: place again after a world was started anew.
+    Returns before the blocks are computed, like ``persist``; only dataframes are computed first, because their lengths
+    are needed. Blocks are lost with their rank: place the data again after a restart of the world.
 
     Examples
     --------
@@ -69,13 +69,13 @@ def place(X: Any, *others: Any, per: str = "rank", world: int | None = None, cli
     per = pinning.of_world(per, world)
     ranks = pinning.target_workers(client, per)
     names = ["X", *(f"others[{number}]" for number in range(len(others)))]
-    examined = list(map(sources.inspect_collection, names, (X, *others)))
-    sources.check(examined, ranks)
-    examined = sources.persist(client, examined)
-    sources.check(examined, ranks)
-    sizes = rows.split(examined[0].rows or 0, len(ranks))
+    inspected = list(map(sources.inspect_collection, names, (X, *others)))
+    sources.check(inspected, ranks)
+    inspected = sources.persist(client, inspected)
+    sources.check(inspected, ranks)
+    sizes = rows.split(inspected[0].rows or 0, len(ranks))
     pins = [Pin(rank.address, size) for rank, size in zip(ranks, sizes, strict=True)]
-    placed = tuple(sources.build_blocks(client, source, pins, per) for source in examined)
+    placed = tuple(sources.build_blocks(client, source, pins, per) for source in inspected)
     return placed if others else placed[0]
 
 
@@ -86,7 +86,7 @@ def map_blocks(
     client: Client | None = None,
     **kwargs: Any,
 ) -> list[Future[Any]]:
-    """Call a function once per block, on the rank where the block lies.
+    """Call a function once per block, on the rank of the block.
 
     Parameters
     ----------
@@ -95,20 +95,20 @@ def map_blocks(
     X
         A placed collection.
     *others_or_values, **kwargs
-        A collection placed as ``X`` is replaced by its block; anything else is passed to every call, futures
-        (also in a list) as their values. Arrays arrive contiguous and aligned.
+        A collection that is placed like ``X`` is replaced by its block. Any other value is passed to each call, futures
+        (also in a list) as their values. Arrays are contiguous and aligned.
     client
-        Default: the client that ``X`` belongs to.
+        Default: the client of ``X``.
 
     Returns
     -------
     list of Future
-        The results in rank order; each stays where it was made.
+        The results in rank order; each stays on its rank.
 
     Raises
     ------
     PlacementError
-        If ``X`` is not placed, or another Dask collection is not placed or is placed differently.
+        If ``X`` is not placed, or another Dask collection is not placed or has another layout.
     """
     from dask.utils import funcname
 

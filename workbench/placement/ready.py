@@ -1,4 +1,4 @@
-"""Waits until what a call or a cell is given has been computed."""
+"""Wait until the arguments of a call or a cell are computed."""
 
 from __future__ import annotations
 
@@ -12,32 +12,30 @@ if TYPE_CHECKING:
     from distributed import Future
 
 
-async def wait_computed(futures: Sequence[Future[Any]], what: str) -> None:
-    """Wait for futures, of whatever client; on its event loop.
+async def wait_computed(futures: Sequence[Future[Any]], role: str) -> None:
+    """Wait for futures, on the event loop of their client; raise the error of a future that failed.
 
     Parameters
     ----------
-    what
-        What they are for, in messages: ``"an argument of fit"``.
+    role
+        Their role for messages: ``"an argument of fit"``.
 
     Raises
     ------
     CollectiveFailed
-        If one was released, or lost with its rank.
-    Exception
-        The error of one that failed.
+        If a future was released, or lost with its rank.
     """
     from distributed.client import FuturesCancelledError, _wait
 
     if any(future.status == "pending" for future in futures):
-        # It is said below, for which of them.
+        # The loop below reports which future was canceled.
         with contextlib.suppress(FuturesCancelledError):
             await _wait(futures)
     for future in futures:
         if future.cancelled():
             raise CollectiveFailed(
-                f"{future.key!r}, {what}, was released, or lost with its rank: place the data again, X = place(X), or "
+                f"{future.key!r}, {role}, was released, or lost with its rank: place the data again, X = place(X), or "
                 "broadcast it again"
             )
         if future.status != "finished":
-            await future._result()  # noqa: SLF001  (its error)
+            await future._result()  # noqa: SLF001  (raises the error of the future)

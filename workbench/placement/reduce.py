@@ -1,4 +1,4 @@
-"""Results of all ranks made into one, always in the same order."""
+"""Reduction of the results of all ranks, always in the same order."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     parts
         Futures in rank order, as `map_blocks` returns them, or a placed collection, for its blocks.
     on
-        ``"client"``: all parts come here, and `functools.reduce` joins them. ``"workers"``: a binary tree of
-        tasks on the ranks; only the last value comes here. The better of the two where parts are large.
+        ``"client"``: the client gathers all parts and joins them with `functools.reduce`. ``"workers"``: a binary tree
+        of tasks on the ranks joins the parts, and only the result travels; prefer it for large parts.
     client
         Default: the client that the futures belong to.
 
     Returns
     -------
     Any
-        The value. The order never depends on timing, so it is the same each time; ``"client"`` and
-        ``"workers"`` bracket differently, and their sums of floats differ by rounding.
+        The value. The order never depends on timing, so that results are reproducible. ``"client"`` and ``"workers"``
+        bracket differently, and their sums of floats differ by rounding.
 
     Raises
     ------
     TypeError
-        If there are no parts, or on the workers: if one of them is not a future.
+        If `parts` is empty, or with ``on="workers"`` contains values that are not futures.
     InvalidRequest
-        If ``on`` is something else.
+        If `on` has another value.
     PlacementError
-        If a collection was not placed, or there is no client to work with.
+        If a collection is not placed, or no client is connected.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def reduce(op: Callable[[Any, Any], Any], parts: Any, *, on: str = "client", cli
     from workbench.session.current_client import current_client
 
     if on not in _ON:
-        raise InvalidRequest(f"on={on!r} cannot be: {did_you_mean(str(on), _ON)}")
+        raise InvalidRequest(f"on={on!r} is not valid: {did_you_mean(str(on), _ON)}")
     if not isinstance(parts, Iterable):
         raise TypeError(f"reduce() got {parts!r} for parts: pass a list of futures, as map_blocks returns it")
     parts = blocks(parts) if is_dask_collection(parts) else list(parts)
@@ -87,7 +87,7 @@ def _tree(client: Client, op: Callable[[Any, Any], Any], parts: Sequence[Future[
             call = PinnedTask((name, len(calls)), op, (left, right), pin=pin)
             calls.append(call)
             above.append((call.reference, pin))
-        # the last one without a neighbour goes up as it is
+        # The last value of an odd number of values has no neighbor, and moves up unchanged.
         level = above + level[len(above) * 2 :]
     (value,) = submit(client, calls, [calls[-1].key])
     return value.result()

@@ -1,7 +1,4 @@
-"""What one rank does with rows: cut them, put them together, keep them contiguous and aligned.
-
-Pure functions on numpy arrays and pandas frames. They run on the ranks and know nothing of clusters.
-"""
+"""Pure functions on the rows of a rank: cut and join NumPy arrays and pandas frames, contiguous and aligned."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Cut(NamedTuple):
 
 
 def split(rows: int, parts: int) -> list[int]:
-    """Return how many rows each part gets: sizes differ by one at most, the larger ones first.
+    """Return the number of rows of each part: sizes differ by one at most, the larger ones first.
 
     Examples
     --------
@@ -39,9 +36,9 @@ def cuts(chunks: Sequence[int], sizes: Sequence[int]) -> list[list[Cut]]:
     Parameters
     ----------
     chunks
-        Rows of each chunk that there is.
+        Number of rows of each chunk.
     sizes
-        Rows of each block wanted; the sums of the two are equal.
+        Number of rows of each block; both have the same sum.
 
     Examples
     --------
@@ -52,22 +49,22 @@ def cuts(chunks: Sequence[int], sizes: Sequence[int]) -> list[list[Cut]]:
     chunk = start = 0
     for size in sizes:
         block: list[Cut] = []
-        wanted = size
-        while wanted:
-            stop = min(start + wanted, chunks[chunk])
+        remaining = size
+        while remaining:
+            stop = min(start + remaining, chunks[chunk])
             if stop > start:
                 block.append(Cut(chunk, start, stop))
-            wanted -= stop - start
+            remaining -= stop - start
             chunk, start = (chunk + 1, 0) if stop == chunks[chunk] else (chunk, stop)
         blocks.append(block)
     return blocks
 
 
 def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
-    """Return the pieces as one aligned array with memory of its own; copied only where that is needed, or asked for.
+    """Return the pieces as one aligned array that owns its memory; copied only where needed, or with `copy`.
 
-    A view is copied where it would keep a larger array alive, and so is an array in a buffer that is not
-    numpy's: that is a message as it arrived, with whatever else came in it.
+    A view is copied where it would keep a larger array alive. An array in a buffer that NumPy does not own is copied
+    too: the buffer is a received message, which may contain more than the array.
     """
     if len(pieces) > 1 or copy:
         return join_arrays(pieces)
@@ -81,7 +78,7 @@ def owned_array(pieces: Sequence[Array], *, copy: bool = False) -> Array:
 
 
 def owned_frame(pieces: Sequence[Any], *, copy: bool = False) -> Any:
-    """Return the pandas frames or series one below the other, categories united; a single one copied if asked for."""
+    """Return the concatenated pandas frames or series, with united categories; a single one copied with `copy`."""
     from dask.dataframe.dispatch import concat
 
     if len(pieces) > 1:
@@ -107,5 +104,5 @@ def rows_and_bytes(chunk: Any) -> tuple[int, int]:
 
 
 def call_with_aligned(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call ``function`` with every array aligned: a block that came back from disk, or a message, may not be."""
+    """Call `function` with aligned arrays: a block that was read from disk or received may not be aligned."""
     return function(*map(ready, args), **{name: ready(value) for name, value in kwargs.items()})

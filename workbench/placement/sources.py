@@ -1,10 +1,8 @@
-"""Collections on their way to the ranks.
-
-A source is looked at (`inspect_collection`), computed (`persist`), and put together block by block (`build_blocks`).
-"""
+"""Sources of placed collections: `inspect_collection`, then `persist`, then `build_blocks`."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 from collections.abc import Callable, Sequence
@@ -28,33 +26,33 @@ _KINDS = "Dask and numpy arrays, sparse matrices of SciPy, Dask and pandas dataf
 
 @dataclass(frozen=True)
 class Source:
-    """A collection that is to be placed, and how far it is."""
+    """A collection that is placed, and the chunks of it that are computed."""
 
     name: str
-    """What messages call it."""
+    """Its name in messages."""
     collection: Any
     meta: Any
     """An array or frame of its type without rows."""
     rows: int | None = None
-    """None where they are not counted yet."""
+    """None until the rows are counted."""
     nbytes: int = 0
-    """Of all rows; 0 where they are not counted yet."""
+    """Bytes of all rows; 0 until the rows are counted."""
     chunks: Sequence[int] = ()
-    """Rows of the chunks that are computed."""
+    """Number of rows of each computed chunk."""
     futures: Sequence[Future[Any]] = ()
-    """The chunks that are computed."""
+    """The computed chunks."""
     shared: bool = False
-    """Whether others may hold the chunks, or what they were made of, so that no block may share memory with them."""
+    """Whether another collection may share memory with the chunks, so that each block needs a copy."""
 
 
-def type_name(thing: Any) -> str:
-    """Return the type of a thing, in words."""
-    name = f"{type(thing).__module__.partition('.')[0]}.{type(thing).__qualname__}".replace("builtins.", "")
+def type_name(value: Any) -> str:
+    """Return the type of a value with its article, for messages."""
+    name = f"{type(value).__module__.partition('.')[0]}.{type(value).__qualname__}".replace("builtins.", "")
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def futures_in(collection: Any) -> list[Future[Any]]:
-    """Return what stands for the chunks of a persisted collection in its graph, in order."""
+    """Return the futures of a persisted collection from its graph, in the order of the chunks."""
     from dask.core import flatten
     from dask.task_spec import Alias
 
@@ -64,10 +62,10 @@ def futures_in(collection: Any) -> list[Future[Any]]:
 
 
 def placed_by(collection: Any) -> str | None:
-    """Return what a placed collection has its blocks for, ``"rank"`` or ``"node"``; None if it is not placed."""
+    """Return the argument ``per`` that a collection was placed with; None if the collection is not placed."""
     from dask.base import is_dask_collection
 
-    # the name of a dataframe that is not placed costs nothing, its graph does
+    # The name of a dataframe costs nothing. Its graph is expensive where the dataframe is not placed.
     if not is_dask_collection(collection) or not str(getattr(collection, "_name", "")).startswith(_PREFIX):
         return None
     key = getattr(futures_in(collection)[0], "key", None)
@@ -76,28 +74,12 @@ def placed_by(collection: Any) -> str | None:
 
 
 def placed_name(per: str, number: int, column: int) -> str:
-    """Return a name for a placed collection.
-
-    Parameters
-    ----------
-    per
-        What it has its blocks for.
-    number
-        One that no other has, of 128 bits.
-    which
-        Of the collections with this number.
-    """
+    """Return a name for a placed collection, from a unique 128-bit number and the index of the collection in a call."""
     return f"{_PREFIX}-{per}-{(number + column) % 2**128:032x}"
 
 
 def inspect_collection(name: str, collection: Any) -> Source:
-    """Look at a collection without computing anything.
-
-    Raises
-    ------
-    PlacementError
-        If it is of a kind, shape or state that cannot be placed.
-    """
+    """Return the source of a collection, without computing; raise PlacementError if it cannot be placed."""
     import dask.array as da
     import dask.dataframe as dd
 
@@ -108,21 +90,21 @@ def inspect_collection(name: str, collection: Any) -> Source:
         return Source(name, collection, collection.iloc[:0], len(collection), nbytes)
     meta = collection._meta if isinstance(collection, da.Array) else collection  # noqa: SLF001, as above
     if sparse.is_matrix(meta) and meta.ndim == 2:
-        return _examine_matrix(name, collection, meta)
+        return _inspect_matrix(name, collection, meta)
     if not isinstance(meta, np.ndarray) or isinstance(meta, np.ma.MaskedArray):
         inner = "" if meta is collection else f" of {type_name(meta)}"
         raise PlacementError(f"{name} is {type_name(collection)}{inner}: only {_KINDS} be placed, turn it into one")
     if collection.ndim == 0:
-        raise PlacementError(f"{name} is one number, not rows: pass it to map_blocks as it is")
+        raise PlacementError(f"{name} is one number and has no rows: pass it to map_blocks as it is")
     _refuse_unknown(name, collection)
     return Source(
         name, collection, np.empty((0, *collection.shape[1:]), meta.dtype), len(collection), collection.nbytes
     )
 
 
-def _examine_matrix(name: str, collection: Any, meta: Any) -> Source:
+def _inspect_matrix(name: str, collection: Any, meta: Any) -> Source:
     _refuse_unknown(name, collection)
-    # A chunk tells its bytes only when it is computed.
+    # The bytes of a chunk are known only when the chunk is computed.
     nbytes = sparse.nbytes(collection) if collection is meta else 0
     empty = sparse.empty_matrix(meta)
     empty.resize((0, collection.shape[1]))
@@ -138,14 +120,7 @@ def _refuse_unknown(name: str, collection: Any) -> None:
 
 
 def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
-    """Refuse what cannot be placed, as far as the rows are counted.
-
-    Raises
-    ------
-    PlacementError
-        If a source is empty, has fewer rows than there are ranks or not as many as the first, or if a block
-        is over the memory limit of its rank.
-    """
+    """Raise PlacementError if the counted rows are none, too few or of different number, or need too much memory."""
     from dask.utils import format_bytes
 
     counted = [(source, source.rows) for source in sources if source.rows is not None]
@@ -174,9 +149,9 @@ def check(sources: Sequence[Source], ranks: Sequence[Rank]) -> None:
 
 
 def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
-    """Start to compute the Dask collections, and count the rows of dataframes.
+    """Start to compute the Dask collections and count the rows of dataframes.
 
-    Collections of a kind are computed together: what they share is computed once.
+    Collections of one kind are computed together, so that shared tasks run once.
     """
     import dask.array as da
     import dask.dataframe as dd
@@ -197,10 +172,10 @@ def persist(client: Client, sources: Sequence[Source]) -> list[Source]:
 
 
 def _shared(client: Client, sources: Sequence[Source]) -> list[bool]:
-    """Return of which sources a chunk may be the very object that something else has, or a view of it."""
+    """Return for each source whether its chunks may share memory with the values of other futures."""
     from dask.base import is_dask_collection
 
-    # A task may return what it was given, so it matters what is anywhere in the graph.
+    # A task may return its argument, so all keys of the graph count.
     held, shared = set(client.futures), []
     for source in sources:
         keys = set(source.collection.dask) if is_dask_collection(source.collection) else set()
@@ -226,7 +201,7 @@ def _counted(client: Client, source: Source) -> Source:
 
 
 def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str) -> Any:
-    """Put the rows of a source together on the ranks; return the placed collection."""
+    """Make the blocks of a source on the ranks, and return the placed collection."""
     sizes = [pin.rows or 0 for pin in pins]
     if not source.futures:
         source = replace(source, chunks=sizes, futures=_scatter(client, source.collection, pins))
@@ -246,7 +221,7 @@ def build_blocks(client: Client, source: Source, pins: Sequence[Pin], per: str) 
                 piece = call.reference
             pieces.append(piece)
         calls.append(PinnedTask(key, make_block, (pieces,), {"copy": source.shared}, pin=pin))
-    # Urgent: what has come together makes room before more is read.
+    # With priority: a finished block frees the memory of its chunks before more chunks are read.
     futures = submit(client, calls, keys, priority=1)
     return collection(source.meta, name, dict(zip(keys, futures, strict=True)), sizes)
 
@@ -256,7 +231,7 @@ def _is_array(meta: Any) -> bool:
 
 
 def _tools(meta: Any) -> tuple[Callable[..., Any], Callable[[Any, int, int], Any]]:
-    """Return what puts rows together, and what cuts some out, of collections of this kind."""
+    """Return the functions that join and that cut the rows of this kind of collection."""
     if isinstance(meta, np.ndarray):
         return rows.owned_array, rows.cut_array
     if sparse.is_matrix(meta):
@@ -265,31 +240,17 @@ def _tools(meta: Any) -> tuple[Callable[..., Any], Callable[[Any, int, int], Any
 
 
 def _scatter(client: Client, data: Any, pins: Sequence[Pin]) -> list[Future[Any]]:
-    """Send each rank its rows of something that lies in this process."""
-    take = data.tocsr() if sparse.is_matrix(data) else data.iloc if hasattr(data, "iloc") else np.asarray(data)
-    futures = []
-    start = 0
-    for pin in pins:
-        stop = start + (pin.rows or 0)
-        futures.append(client.scatter(take[start:stop], workers=[pin.address], hash=False))
-        start = stop
-    return futures
+    """Send each rank its rows of data in this process."""
+    row_indexer = data.tocsr() if sparse.is_matrix(data) else data.iloc if hasattr(data, "iloc") else np.asarray(data)
+    ends = itertools.accumulate((pin.rows or 0 for pin in pins), initial=0)
+    return [
+        client.scatter(row_indexer[start:stop], workers=[pin.address], hash=False)
+        for pin, (start, stop) in zip(pins, itertools.pairwise(ends), strict=True)
+    ]
 
 
 def collection(meta: Any, name: str, graph: dict[Any, Future[Any]], sizes: Sequence[int]) -> Any:
-    """Return the collection of blocks that lie on ranks already.
-
-    Parameters
-    ----------
-    meta
-        An array or frame of its type without rows.
-    name
-        As `placed_name` returned it.
-    graph
-        The futures of the blocks by their keys, in the order of the blocks.
-    sizes
-        Rows of each block.
-    """
+    """Return a collection of blocks on the ranks: `graph` has their futures by key, `sizes` their numbers of rows."""
     import dask.array as da
     from dask.dataframe import from_graph
 

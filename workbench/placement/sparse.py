@@ -1,4 +1,4 @@
-"""What one rank does with rows of sparse matrices: cut them, put them together, in CSR format."""
+"""Pure functions on the rows of a rank's sparse matrices: cut and join them in CSR format."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def is_matrix(thing: Any) -> bool:
-    """Tell whether this is a sparse matrix or array of SciPy."""
-    # Whoever has one has loaded it.
+def is_matrix(value: Any) -> bool:
+    """Return whether a value is a sparse matrix or array of SciPy."""
+    # A sparse matrix exists only where its module is loaded.
     sparse = sys.modules.get("scipy.sparse")
-    return sparse is not None and bool(sparse.issparse(thing))
+    return sparse is not None and bool(sparse.issparse(value))
 
 
 def owned_matrix(pieces: Sequence[Any], *, copy: bool = False) -> Any:
-    """Return the pieces one below the other, in CSR format with sorted columns; a single one copied if asked for."""
+    """Return the concatenated pieces in CSR format with sorted columns; a single one copied with `copy`."""
     from scipy import sparse
 
     joined = pieces[0].tocsr(copy=copy) if len(pieces) == 1 else sparse.vstack(list(pieces), format="csr")

@@ -1,6 +1,6 @@
-"""What one MPI process of a world runs: rank i is Dask worker i.
+"""The process of a rank: rank i of a world is Dask worker i.
 
-On a rank, `current` gives its communicators and its place in the world::
+On a rank, `current` returns its communicators and its place in the world::
 
     def hello():
         import workbench.rank

@@ -1,8 +1,7 @@
 """``python -m workbench.rank NAME --world W --ranks N``: one MPI process of a world.
 
-Started n times by ``mpiexec``. Rank 0 reads the scheduler's address from its standard input, where the head
-writes it, and MPI carries it to the others, so that ranks start while the scheduler does and need no file
-to find it.
+``mpiexec`` starts this module once per rank. The head writes the scheduler's address to the standard input of rank 0,
+and rank 0 broadcasts the address over MPI, so that ranks start at the same time as the scheduler and need no file.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from workbench.processes import open_files, parent_death
 from workbench.processes.process_id import ProcessId
 from workbench.rank import world
 
-# Seconds to finalise MPI together, when the whole world ends.
-_FINALIZE = 3.0
-# Seconds before that, for frames that are on their way by MPI.
-_DRAIN = 1.0
-# How the names begin of what starts ranks on other nodes: of Open MPI 5 and 4, MPICH and Intel MPI, SLURM.
+# Seconds to finalize MPI together, when the whole world ends.
+_FINALIZE_TIMEOUT_S = 3.0
+# Seconds before that, for frames that MPI still transports.
+_DRAIN_TIMEOUT_S = 1.0
+# Prefixes of the names of launcher daemons on other nodes: of Open MPI 5 and 4, MPICH and Intel MPI, Slurm.
 _DAEMONS = ("prte", "orte", "mpirun", "mpiexec", "hydra_", "slurmstepd")
 
 
@@ -48,9 +47,9 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     Parameters
     ----------
     daemon
-        Pid of the launcher's daemon that has started the stub of this rank; None: the daemon has started this process.
+        Pid of the launcher's daemon that started the stub of this rank; None: the daemon started this process.
     began
-        When the stub began, in seconds since the epoch; None: this process has no stub.
+        Start time of the stub in seconds since the epoch; None: this process has no stub.
     """
     times = {"begun": began, "forked": time.time()} if began else {"begun": time.time()}
     parser = argparse.ArgumentParser(prog="workbench.rank")
@@ -66,14 +65,14 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
         parent_death.set_signal(daemon, signal.SIGKILL)
         parent_death.poll_parent(daemon)
     faulthandler.enable()
-    # On other nodes than the head's nobody has done so: a rank has a connection to each other one.
+    # A rank has a connection to each other rank. On nodes without the head no other process has raised the limit.
     open_files.allow_many()
     stderr_fd = os.dup(2)
-    # Modules are not garbage: looking for some among them is a tenth of the time that their import takes.
+    # Garbage collection among modules takes a tenth of the time of their import.
     gc.disable()
     record = await_record(arguments.name, arguments.id)
     if not record.process.is_local:
-        # Its own host is tidied by the head.
+        # The head cleans up its own host.
         node_dirs.acquire_node(record.id, f"world-{arguments.world}")
         signal.signal(signal.SIGTERM, functools.partial(_end_tidily, record))
     try:
@@ -81,7 +80,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
     except BaseException as error:  # noqa: BLE001  (whatever it is, it ends the world)
         _abort(error, stderr_fd, record, arguments.world, daemon)
     if record.process.alive() is False:
-        # The head was killed, and with it whoever would have tidied up.
+        # The head was killed, so that no other process cleans up.
         node_dirs.remove(record.id, but_shared_memory=True)
     elif not record.process.is_local:
         node_dirs.release_node(record.id)
@@ -89,7 +88,7 @@ def main(daemon: int | None = None, began: float | None = None) -> NoReturn:
 
 
 def _end_tidily(record: Record, number: int, _: object) -> NoReturn:
-    """End by a signal: of a job that is cancelled nobody but its ranks tidies up the nodes without the head."""
+    """End by a signal; when a job is canceled, only its ranks can clean up the nodes without the head."""
     node_dirs.release_node(record.id)
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
@@ -109,7 +108,7 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
 
     context = opening.result(_left(deadline))
     times["in MPI"] = time.time()
-    # The template has imported these, if there is one. Some use MPI when they are imported.
+    # A template, if there is one, has imported these modules. Some modules use MPI when they are imported.
     for module in record.preload:
         importlib.import_module(module)
     enter(context)
@@ -125,8 +124,8 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
 
     registered, ended = threading.Event(), Future[bool | None]()
     main_thread = MainThread(ended)
-    # Queued before the head knows this rank, so it comes before whatever the head asks for on any rank.
-    met = thread.submit(_meet, context, registered, ended, deadline)
+    # Queued before the head knows this rank, and so before any request of the head to a rank.
+    barrier = thread.submit(_join_barrier, context, registered, ended, deadline)
 
     def run() -> None:
         serving = worker.serve(
@@ -141,16 +140,18 @@ def _live(arguments: argparse.Namespace, record: Record, times: dict[str, float]
     threading.Thread(target=run, name="dask-worker", daemon=True).start()
     registered.wait(_left(deadline) + 1)
     if not ended.done():
-        met.result(_left(deadline) + 1)
-        # From here on a failure of this rank is its own: it must not take the others along.
+        barrier.result(_left(deadline) + 1)
+        # From here on a failure of this rank must not end the other ranks.
         finalize = _wait(ended, main_thread)
         worker.has_closed()
         return finalize
     return ended.result()
 
 
-def _meet(context: RankContext, registered: threading.Event, ended: Future[bool | None], deadline: float) -> None:
-    """Meet the other ranks once this one is registered. On the SPMD thread."""
+def _join_barrier(
+    context: RankContext, registered: threading.Event, ended: Future[bool | None], deadline: float
+) -> None:
+    """Wait on the SPMD thread until this rank is registered, then for the other ranks."""
     registered.wait(_left(deadline) + 1)
     if not ended.done():
         world.barrier(context, deadline)
@@ -160,24 +161,24 @@ def _wait(ended: Future[bool | None], main_thread: MainThread) -> bool | None:
     try:
         main_thread.run()
         return ended.result()
-    except BaseException:  # noqa: BLE001  (reported, then the process goes)
+    except BaseException:  # noqa: BLE001  (printed, then the process ends)
         traceback.print_exc()
         return None
 
 
 def _address_and_name() -> str:
-    """Return where the scheduler listens, and a name for this start of the world that no other has had."""
+    """Return the scheduler's address, and a unique name for this start of the world."""
     line = sys.stdin.readline().strip()
     if not line:
-        raise ConnectionError("the head ended before it told where its scheduler listens; see head.log")
+        raise ConnectionError("the head ended before it sent the address of its scheduler; see head.log")
     return f"{line} {secrets.token_hex(16)}"
 
 
 def _close_input() -> None:
-    """Have who asks for input in the code of a user be told that there is none: what starts ranks leaves it open."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, sys.stdin.fileno())
-    os.close(nothing)
+    """Give user code that reads standard input an end of file: launchers leave the input open."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, sys.stdin.fileno())
+    os.close(null)
 
 
 def _left(deadline: float) -> float:
@@ -192,21 +193,21 @@ def _log_to(path: os.PathLike[str]) -> None:
 
 
 def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, daemon: int) -> NoReturn:
-    """End the whole world, since it was not ready yet: loudly, with the reason in its log."""
+    """End the whole world, which is not ready yet, with the reason in its log."""
     try:
-        who = f"rank {current().rank}"
+        name = f"rank {current().rank}"
     except RuntimeError:
-        who = "a rank that had not joined the MPI world yet"
+        name = "a rank that had not joined the MPI world yet"
     lines = "".join(traceback.format_exception(error))
     while error.__cause__ is not None:
-        error = error.__cause__  # "failed to start" says less than what made it fail
-    why = traceback.format_exception_only(error)[-1].strip()
-    reason = f"{lines}{logs.FAILURE}{who} failed while starting: {why}\n".encode()
-    # Disks may be full, and the world has to end all the same.
+        error = error.__cause__  # the cause is more specific than "failed to start"
+    cause = traceback.format_exception_only(error)[-1].strip()
+    reason = f"{lines}{logs.FAILURE}{name} failed while starting: {cause}\n".encode()
+    # The world has to end even where the disk is full.
     with contextlib.suppress(OSError):
         sys.stderr.write(lines)
     try:
-        # What mpiexec forwards may be lost when it ends.
+        # mpiexec may end before it has forwarded the output.
         os.write(os.open(logs.of_world(record, index), os.O_WRONLY | os.O_APPEND), reason)
     except OSError:
         os.write(stderr_fd, reason)
@@ -219,15 +220,15 @@ def _abort(error: BaseException, stderr_fd: int, record: Record, index: int, dae
         node_dirs.release_node(record.id)
     if MPI.Is_initialized() and not MPI.Is_finalized():
         MPI.COMM_WORLD.Abort(1)
-    # Not a rank yet, so MPI knows of no loss: the daemon that started this process has to end the world.
-    if _is_of_the_world(daemon, record.process):
-        with contextlib.suppress(OSError):  # it has ended meanwhile, or is root's
+    # MPI does not notice the loss of a process that is not a rank yet: the launcher's daemon has to end the world.
+    if _is_launcher(daemon, record.process):
+        with contextlib.suppress(OSError):  # the daemon has ended meanwhile, or belongs to root
             os.kill(daemon, signal.SIGTERM)
     os._exit(1)
 
 
-def _is_of_the_world(daemon: int, head: ProcessId) -> bool:
-    """Return whether a process belongs to the world: an orphan's parent is the one that ends the user's session."""
+def _is_launcher(daemon: int, head: ProcessId) -> bool:
+    """Return whether a process belongs to the world: the parent of an orphan may be the user's session."""
     import psutil
 
     try:
@@ -236,18 +237,18 @@ def _is_of_the_world(daemon: int, head: ProcessId) -> bool:
             return process.name().startswith(_DAEMONS)
         return any(parent.pid == head.pid for parent in process.parents())
     except psutil.Error:
-        return False  # it has ended
+        return False  # the daemon has ended
 
 
 def _exit(finalize: bool | None) -> NoReturn:
-    """End this rank; with MPI_Finalize if all ranks of the world do so now."""
-    # A request that is outstanding would keep MPI_Finalize waiting.
-    if comm.leave(_DRAIN) and finalize:
+    """End this rank, with MPI_Finalize if all ranks of the world end now."""
+    # MPI_Finalize would wait for an outstanding request.
+    if comm.leave(_DRAIN_TIMEOUT_S) and finalize:
         from mpi4py import MPI
 
         try:
-            current().spmd_thread.submit(MPI.Finalize).result(_FINALIZE)
-        except BaseException:  # noqa: BLE001  (a dead peer; the process goes all the same)
+            current().spmd_thread.submit(MPI.Finalize).result(_FINALIZE_TIMEOUT_S)
+        except BaseException:  # noqa: BLE001  (a peer is dead; the process ends anyway)
             traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The Dask worker of a rank, on a thread and an event loop of its own."""
+"""The Dask worker of a rank, with its own thread and event loop."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from workbench.mpi.threads import MainThread
 from workbench.rank.world import rank_info
 from workbench.text import rank_name
 
-# Seconds that a closing worker has before its process goes all the same: a task may be stuck in C code.
-_GRACE = 3.0
+# Seconds after which the process of a closing worker is ended: a task may be stuck in C code.
+_CLOSE_TIMEOUT_S = 3.0
 _timers: list[threading.Timer] = []
 
 
 def worker_name(world: int, rank: int) -> int | str:
-    """Return the name of a rank's worker: ``3`` in world 0, as in other clusters of Dask, ``"w1.3"`` in world 1."""
+    """Return the name of a rank's worker: ``3`` in world 0, like in other Dask clusters, ``"w1.3"`` in world 1."""
     return rank_name(world, rank) if world else rank
 
 
 class RankWorker(UnixHTTP, Worker):
-    """A worker that ends with its rank and the other way round."""
+    """A worker that ends together with its rank."""
 
     finalize: bool | None = None
-    """Whether all ranks end at once and can finalise MPI together; None while the head has not asked them to end."""
+    """Whether all ranks end together and can finalize MPI; None until the head requests the end."""
     activity: Activity
-    """What the rank runs for users."""
+    """The calls and cells that the rank runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.handlers["workbench_end"] = self.end
 
     async def end(self, finalize: bool) -> str:
-        """Answer the head's request that this world ends, and end."""
+        """Confirm the head's request that this world ends, and close the worker."""
         self.finalize = finalize
         self.loop.call_later(0, self.close, executor_wait=False, reason="the head ends the world")
         return "OK"
 
     async def close(self, *args: Any, **kwargs: Any) -> Any:
-        """Close the worker; whatever hangs on the way, the process ends after the grace period."""
-        timer = threading.Timer(_GRACE, os._exit, [1])
+        """Close the worker; if that hangs, the process ends after a timeout."""
+        timer = threading.Timer(_CLOSE_TIMEOUT_S, os._exit, [1])
         timer.daemon = True
         timer.start()
         _timers.append(timer)
@@ -70,7 +70,7 @@ class RankWorker(UnixHTTP, Worker):
 
 
 def has_closed() -> None:
-    """Note that the process ends by itself now: it is not cut off while it finalises MPI."""
+    """Cancel the timeouts: the process ends by itself, and needs time to finalize MPI."""
     for timer in _timers:
         timer.cancel()
 
@@ -93,29 +93,29 @@ async def serve(
     scheduler
         Address of the scheduler.
     timeout
-        Seconds to register with it.
+        Seconds to register with the scheduler.
     ready
         Set once the worker is registered.
     start
-        Name of this start of the world, which no other has.
+        Unique name of this start of the world.
     main_thread
-        What runs the cells of notebooks.
+        Runs the cells of notebooks.
     times
-        When this rank had come how far with its start, in seconds since the epoch.
+        Times of the steps of this start, in seconds since the epoch.
 
     Returns
     -------
     finalize : bool or None
-        As `RankWorker.finalize`.
+        See `RankWorker.finalize`.
     """
     from distributed.system import MEMORY_LIMIT
 
-    # It needs MPI, which is there by now.
+    # This module needs an initialized MPI.
     from workbench.mpi.communicator_cache import CommunicatorCache
 
     name = worker_name(context.world, context.rank)
-    of_node = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
-    memory = record.memory or allocation.memory_of_rank(record.threads) or of_node // context.node_ranks
+    node_memory = min(MEMORY_LIMIT, allocation.memory_of_node() or MEMORY_LIMIT)
+    memory = record.memory or allocation.memory_of_rank(record.threads) or node_memory // context.node_ranks
     comm.configure_memory(memory)
     security = certificates.security(record.folder)
     dask.config.set(config.quiet_dask())
@@ -140,7 +140,7 @@ async def serve(
     communicators = CommunicatorCache(context.spmd)
     Broadcasts(worker, context, communicators)
     worker.activity = activity = Activity(
-        # of large worlds each rank tells less
+        # Each rank of a large world reports less.
         busy,
         Meter(SYNCHRONIZATIONS_KEPT if context.size <= BY_NODE else SYNCHRONIZATIONS_KEPT // 4),
         enabled=bool(config.get("metrics.enabled")),

@@ -1,6 +1,6 @@
-"""The MPI side of a rank: initialise, check the world, duplicate communicators, wait without spinning.
+"""The MPI side of a rank: initialize, check the world, duplicate communicators, wait without spinning.
 
-``mpi4py.MPI`` is imported by the functions here and by nothing that the kernel loads.
+These functions import ``mpi4py.MPI``; no module that the kernel loads does.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
-    """Initialise MPI and return this rank's context. Runs on the SPMD thread; collective.
+    """Initialize MPI and return this rank's context. Runs on the SPMD thread; collective.
 
     Raises
     ------
     LaunchError
-        If the MPI world has another size than was started: n singletons, most often.
+        If the size of the MPI world is not the number of started ranks; most often each rank is a world of its own.
     """
     import mpi4py
 
     mpi4py.rc.initialize = False
-    # A rank ends itself: at exit a lone MPI_Finalize would wait for the dead or take the survivors along.
+    # At exit an MPI_Finalize of one rank would wait for dead ranks, or end the other ranks.
     mpi4py.rc.finalize = False
     from mpi4py import MPI
 
@@ -43,8 +43,8 @@ def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
     if everyone.size != ranks:
         raise LaunchError(
             f"the MPI world has {everyone.size} ranks, {ranks} were started: mpiexec and the library of mpi4py "
-            f"({library}) do not belong together, or what has started the ranks does not speak its interface (PMI).",
-            hint=("Run ", Command("doctor"), ". In a job of SLURM, try the setting workbench.mpi.launcher: mpiexec"),
+            f"({library}) do not belong together, or the launcher of the ranks does not support its interface (PMI).",
+            hint=("Run ", Command("doctor"), ". In a Slurm job, try the setting workbench.mpi.launcher: mpiexec"),
         )
     node = everyone.Split_type(MPI.COMM_TYPE_SHARED)
     nodes = tuple(everyone.allgather(node.bcast(everyone.rank)))
@@ -64,7 +64,7 @@ def init_mpi(ranks: int, world: int, thread: SpmdThread) -> RankContext:
 
 
 def can_transport(context: RankContext) -> bool:
-    """Tell whether this MPI can carry Dask's messages: from the thread of the event loop, beside SPMD calls."""
+    """Return whether MPI can transport Dask's messages from the event loop's thread, at the same time as SPMD calls."""
     return context.threads == "multiple"
 
 
@@ -74,11 +74,11 @@ def broadcast_line(context: RankContext, read: Callable[[], str], deadline: floa
     Parameters
     ----------
     deadline
-        Time (``time.monotonic``) by which it has to be there, on every rank.
+        Time (``time.monotonic``) by which each rank needs the line.
     """
     import numpy as np
 
-    # 4 kB hold any address; a fixed size saves a second message with the length.
+    # Any address fits into 4 kB; a fixed size saves a second message with the length.
     buffer = np.zeros(4096, dtype=np.uint8)
     if context.rank == 0:
         line = read().encode()
@@ -92,24 +92,24 @@ def barrier(context: RankContext, deadline: float) -> None:
     wait(context.spmd.Ibarrier(), deadline, f"all {context.size} ranks of the world")
 
 
-def wait(request: MPI.Request, deadline: float, what: str) -> None:
-    """Wait for a request without holding the core, as a blocking MPI call would.
+def wait(request: MPI.Request, deadline: float, event: str) -> None:
+    """Wait for a request without occupying the core, which a blocking MPI call would do.
 
     Raises
     ------
     TimeoutError
-        If it is not complete at `deadline`.
+        If the request is not complete at `deadline`.
     """
     pause = 0.0005
     while not request.Test():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited for {what} in vain; see the logs of the other ranks")
+            raise TimeoutError(f"waited for {event} in vain; see the logs of the other ranks")
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
 
 
 def rank_info(context: RankContext) -> dict[str, Any]:
-    """Return what the head is told of a rank: place, process, MPI."""
+    """Return what a rank registers with the head: its place, process and MPI library."""
     import mpi4py
     import psutil
 

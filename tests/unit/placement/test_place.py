@@ -228,7 +228,7 @@ REFUSED = {
     "fewer rows than ranks": ((TABLE[:3],), r"X has 3 rows for 4 blocks.*fewer ranks"),
     "other lengths": ((TABLE, FRAME, TABLE[1:]), r"others\[1\] has 1002 rows and X has 1003"),
     "other lengths, once computed": ((TABLE[1:], dd.from_pandas(FRAME, npartitions=2)), r"others\[0\] has 1003 rows"),
-    "one number": ((np.array(1.0),), r"X is one number, not rows"),
+    "one number": ((np.array(1.0),), r"X is one number and has no rows"),
     "a list": (([1, 2, 3, 4],), r"X is a list: only Dask and numpy arrays"),
     "a masked array": ((np.ma.masked_array(TABLE),), r"X is a numpy\.\w+(\.\w+)*: only Dask and numpy arrays"),
     "an index": ((FRAME.index,), r"X is a pandas\.\w+: only"),
@@ -247,13 +247,15 @@ def test_what_cannot_be_placed_is_refused_in_one_sentence(client, collections, m
 
 
 def test_blocks_for_something_else_than_ranks_and_nodes_are_refused(client):
-    with pytest.raises(PlacementError, match=r"per='nodes' cannot be: did you mean 'node'\? \(allowed: rank, node\)"):
+    with pytest.raises(
+        PlacementError, match=r"per='nodes' is not valid: did you mean 'node'\? \(allowed: rank, node\)"
+    ):
         place(TABLE, per="nodes")
 
 
 @pytest.mark.parametrize("world", [-1, 1.0, "one", True])
 def test_a_world_that_can_be_none_is_refused(client, world):
-    with pytest.raises(PlacementError, match=rf"world={world!r} cannot be: .*0 for the first"):
+    with pytest.raises(PlacementError, match=rf"world={world!r} is not valid: .*0 for the first"):
         place(TABLE, world=world)
 
 
@@ -263,7 +265,7 @@ def test_blocks_lie_on_the_ranks_of_the_world_that_is_asked_for(client):
     assert sources.placed_by(X) == "rank_0"
     assert sources.placed_by(place(TABLE, per="node", world=0)) == "node_0"
     assert client.gather(map_blocks(len, X)) == list(X.chunks[0])
-    with pytest.raises(PlacementError, match="world=1: there is none; allowed: 0"):
+    with pytest.raises(PlacementError, match="world=1 does not exist; valid: 0"):
         place(TABLE, world=1)
 
 
@@ -276,11 +278,11 @@ def test_a_collection_that_is_not_placed_is_refused(client):
         dd.from_pandas(FRAME),
         place(FRAME)["delay"],
     ):
-        with pytest.raises(PlacementError, match=r"not placed.*use what place\(\.\.\.\) returned"):
+        with pytest.raises(PlacementError, match=r"is not placed: pass the collection that place\(\.\.\.\) returned"):
             blocks(other)
         with pytest.raises(PlacementError, match="not placed"):
             map_blocks(len, X, other)
-    with pytest.raises(PlacementError, match=r"a numpy\.ndarray that is not placed"):
+    with pytest.raises(PlacementError, match=r"a numpy\.ndarray is not placed"):
         map_blocks(len, TABLE)
 
 

@@ -101,7 +101,7 @@ def test_values_are_refused_on_the_workers(client):
 
 
 def test_another_place_is_refused():
-    with pytest.raises(InvalidRequest, match=r"on='worker' cannot be: did you mean 'workers'\?"):
+    with pytest.raises(InvalidRequest, match=r"on='worker' is not valid: did you mean 'workers'\?"):
         reduce(operator.add, [1], on="worker")
 
 

@@ -15,13 +15,13 @@ from support.patience import DEADLINE
 from workbench.mpi.threads import SpmdThread
 from workbench.processes.process_id import ProcessId
 from workbench.rank import worker, world
-from workbench.rank.__main__ import _is_of_the_world, _meet
+from workbench.rank.__main__ import _is_launcher, _join_barrier
 
 
 def test_an_orphan_leaves_its_new_parent_alone() -> None:
     daemon, head = os.getpid(), ProcessId.of(os.getppid())
-    assert _is_of_the_world(daemon, head)
-    assert not _is_of_the_world(daemon, ProcessId.here()), "a head that is not among the parents"
+    assert _is_launcher(daemon, head)
+    assert not _is_launcher(daemon, ProcessId.here()), "a head that is not among the parents"
 
 
 @pytest.mark.parametrize("name", ["prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "slurmstepd"])
@@ -30,10 +30,10 @@ def test_on_other_nodes_a_rank_ends_the_daemon_of_its_launcher_and_nobody_else(n
     program = tmp_path / name
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, str(DEADLINE)]) as daemon:
-        assert _is_of_the_world(daemon.pid, elsewhere)
+        assert _is_launcher(daemon.pid, elsewhere)
         daemon.kill()
-    assert not _is_of_the_world(daemon.pid, elsewhere), "it has ended"
-    assert not _is_of_the_world(os.getpid(), elsewhere), "who has adopted an orphan"
+    assert not _is_launcher(daemon.pid, elsewhere), "it has ended"
+    assert not _is_launcher(os.getpid(), elsewhere), "who has adopted an orphan"
 
 
 def test_a_rank_that_has_closed_its_worker_is_not_cut_off_while_it_finalises_mpi(monkeypatch):
@@ -47,7 +47,7 @@ def test_ranks_meet_before_any_call_of_the_head_although_a_call_may_be_faster(mo
     done: list[str] = []
     monkeypatch.setattr(world, "barrier", lambda *_: done.append("met"))
     thread, registered = SpmdThread(), threading.Event()
-    thread.submit(_meet, None, registered, Future(), time.monotonic() + DEADLINE)
+    thread.submit(_join_barrier, None, registered, Future(), time.monotonic() + DEADLINE)
     call = thread.submit(done.append, "a call")
     registered.set()
     call.result(DEADLINE)
@@ -59,4 +59,4 @@ def test_a_rank_that_has_ended_already_does_not_wait_for_the_others(monkeypatch)
     registered, ended = threading.Event(), Future()
     ended.set_result(None)
     registered.set()
-    _meet(None, registered, ended, time.monotonic() + DEADLINE)
+    _join_barrier(None, registered, ended, time.monotonic() + DEADLINE)

@@ -1,4 +1,4 @@
-"""A fitted model on its way to blocks: the scheduler, which hands it on, need not load what it is made of."""
+"""A fitted model that is applied to blocks; the scheduler that forwards it need not load the modules of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Applied:
-    """A method of a model, to be called with blocks.
+    """A method of a model that is called with blocks.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ class Applied:
     method
         Name of the method.
     empty
-        What is returned of a block without rows; None: what the method returns.
+        The result of a block without rows; None: the result of the method.
     """
 
     def __init__(self, model: Any, method: str, empty: Any = None) -> None:
@@ -27,16 +27,16 @@ class Applied:
         self.__name__ = method
 
     def __call__(self, block: Any) -> Any:
-        """Return what the method returns of a block."""
+        """Return the result of a block."""
         if self._empty is not None and not block.shape[0]:
             return self._empty
         return getattr(pickle.loads(self._model), self._method)(block)  # noqa: S301  (it comes from `__init__`)
 
 
 class AppliedToNumbered(Applied):
-    """A method of a model, to be called with blocks and the numbers of their rows."""
+    """A method of a model that is called with blocks and the numbers of their rows."""
 
     def __call__(self, block: Any, block_info: Any = None) -> Any:
-        """Return what the method returns of a block."""
+        """Return the result of a block."""
         rows = np.arange(*block_info[0]["array-location"][0])
         return getattr(pickle.loads(self._model), self._method)(block, rows)  # noqa: S301  (as `Applied.__call__`)

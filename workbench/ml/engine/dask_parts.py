@@ -1,10 +1,9 @@
 """The parts of a model's data as Dask actors, each on the worker where its block lies.
 
-This is the daskified form of an MPI program: what each block returns is collected, and `functools.reduce` joins it.
-An actor keeps what was prepared of its block, and goes with its future. All are asked at once, by
-`distributed.Client.run`: one message to the scheduler, which asks the workers, and one back. That takes 2 to 4 ms with
-2 workers and 6 to 9 with 8; calls of the actors' own methods, each with a message of its own, take 3 and 15, and tasks
-10 and more.
+This is the Dask version of an MPI program: `functools.reduce` joins the results of all blocks. An actor keeps prepared
+data of its block for as long as its future exists. `distributed.Client.run` calls all actors together, with one message
+to the scheduler and one reply. This takes 2 to 4 ms with 2 workers and 6 to 9 ms with 8; calls of the actors' methods,
+with a message each, take 3 and 15 ms, and tasks 10 ms and more.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
     from workbench.placement.pinning import Pin
 
 
-# Seconds between two looks whether the head is still there.
-_LOOK = 2.0
+# Seconds between two checks whether the head still runs.
+_POLL_INTERVAL_S = 2.0
 
 # The actors of this process, by fit and address: a process may have several workers. Dask keeps an actor for as long as
 # its future exists.
-_here: WeakValueDictionary[tuple[str, str], PartActor] = WeakValueDictionary()
+_actors: WeakValueDictionary[tuple[str, str], PartActor] = WeakValueDictionary()
 
 
 class PartActor:
@@ -49,34 +48,34 @@ class PartActor:
     Parameters
     ----------
     fit
-        Identity of the fit, by which `ask_part` finds it.
+        Identity of the fit, with which `ask_part` finds the actor.
     part, checks, start, *columns
-        As of `workbench.ml.checks.make`.
+        Arguments of `workbench.ml.checks.make`.
     """
 
     def __init__(self, fit: str, part: Any, checks: Checks, start: int, *columns: Any) -> None:
         self._part = make(part, checks, start, *columns)
-        _here[fit, get_worker().address] = self
-        # Dask logs each call of `Client.run`, and here these are the steps of a fit.
+        _actors[fit, get_worker().address] = self
+        # Dask logs each call of `Client.run`: there would be a line for each step of a fit.
         logging.getLogger("distributed.worker").addFilter(_is_no_step)
 
     def call(self, method: str, args: Sequence[Any]) -> Any:
-        """Return what a method of the part returns."""
+        """Call a method of the part."""
         return getattr(self._part, method)(*args)
 
 
 async def ask_part(fit: str, method: str, args: Sequence[Any], dask_worker: Worker) -> Any:
-    """Return what `PartActor.call` returns; runs on the event loop of each worker.
+    """Return the result of `PartActor.call`; runs on the event loop of each worker.
 
     Raises
     ------
     RankLost
-        If the actor is gone with the worker that was at this address before.
+        If the actor was lost with an earlier worker at this address.
     """
-    actor = _here.get((fit, dask_worker.address))
+    actor = _actors.get((fit, dask_worker.address))
     if actor is None:
         raise RankLost(_lost(dask_worker.address))
-    # Where calls of actors run, so that a task that runs does not hold it up.
+    # On the thread of actors, so that a running task does not delay the call.
     thread = dask_worker.executors["actor"]
     with pause_periodic_callbacks(dask_worker):
         return await asyncio.get_running_loop().run_in_executor(thread, actor.call, method, args)
@@ -99,18 +98,18 @@ class ActorParts:
     Parameters
     ----------
     client
-        The client that asks them.
+        The client of the fit.
     part, checks
-        As of `workbench.ml.checks.make`.
+        Arguments of `workbench.ml.checks.make`.
     blocks
-        For each part its pin, the number of its first row, and the futures of its blocks, None where there is none.
+        For each part its pin, the number of its first row, and the futures of its blocks or None.
     report
-        Is given each record of `Parts.report`.
+        Receives each record of `Parts.report`.
 
     Raises
     ------
     ValueError, TypeError
-        As `workbench.ml.checks.Checks.apply`, of the first block that is not as it has to be.
+        The error of `workbench.ml.checks.Checks.apply` for the first block that is not valid.
     """
 
     def __init__(
@@ -137,15 +136,15 @@ class ActorParts:
         ]
         made = pinning.submit(client, calls, [call.key for call in calls], actors=True)
         try:
-            # The actors themselves are asked by `ask_part`, and are not needed here.
+            # `ask_part` calls the actors: here only their futures are needed.
             with client.as_current():
                 wait(made)
                 for future in made:
                     if future.status != "finished":
                         future.result()
             self._actors = made
-        except BaseException as error:  # noqa: BLE001  (it is raised again)
-            # Who keeps the error keeps this frame, and with it the futures of those that were made.
+        except BaseException as error:  # noqa: BLE001  (raised again)
+            # The traceback of the error keeps this frame, and with it the futures.
             for future in made:
                 future.release()
             made.clear()
@@ -165,21 +164,21 @@ class ActorParts:
         return [results[address] for address in self._addresses]
 
     def end(self) -> None:
-        """Let the actors go, also where the traceback of an error keeps these parts."""
+        """Release the actors, also where the traceback of an error keeps these parts."""
         for future in self._actors:
             future.release()
 
     async def _ask(self, method: str, args: Sequence[Any]) -> dict[str, Any]:
-        """Ask all workers at once; on the event loop of the client."""
+        """Call all workers together, on the event loop of the client."""
         client = self._client
         request = asyncio.ensure_future(client.run(ask_part, self._fit, method, args, workers=self._addresses))
         try:
-            while not (await asyncio.wait({request}, timeout=_LOOK))[0] and client.status == "running":
+            while not (await asyncio.wait({request}, timeout=_POLL_INTERVAL_S))[0] and client.status == "running":
                 pass
             results: dict[str, Any] = request.result()
         except (OSError, asyncio.InvalidStateError) as error:
             raise await self._reason() from error
-        except RuntimeError as error:  # of the client, which is closing, or of a part
+        except RuntimeError as error:  # raised by the client, which is closing, or by a part
             if client.status == "running":
                 raise
             raise await self._reason() from error
@@ -189,11 +188,11 @@ class ActorParts:
             request.cancel()
 
     async def _reason(self) -> HeadUnreachable | RankLost:
-        """Return why an answer did not come: the head is gone, or a worker."""
+        """Return the error for a missing reply: the head is unreachable, or a worker is lost."""
         scheduler: Any = self._client.scheduler
         try:
-            workers = (await asyncio.wait_for(scheduler.identity(n_workers=-1), _LOOK))["workers"]
-        except (OSError, AttributeError, RuntimeError):  # no answer, or not in time; the client is closed
+            workers = (await asyncio.wait_for(scheduler.identity(n_workers=-1), _POLL_INTERVAL_S))["workers"]
+        except (OSError, AttributeError, RuntimeError):  # no reply in time, or the client is closed
             return ClientHead(self._client, "a fit").unreachable(ConnectionError())
-        gone = (address for address in self._addresses if address not in workers)
-        return RankLost(_lost(next(gone, self._addresses[0])))
+        lost = (address for address in self._addresses if address not in workers)
+        return RankLost(_lost(next(lost, self._addresses[0])))

@@ -1,4 +1,4 @@
-"""One fit: its data brought to where they are needed, and its algorithm run on the engine that was chosen."""
+"""One fit: place the data, and run the algorithm on the chosen engine."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from workbench.placement import layout, pinning
 
 
 def fit(task: Task, data: Data, engine: str, report: Report | None) -> tuple[Any, str]:
-    """Run an algorithm, and return what it has found, and the engine: ``"dask"``, ``"mpi"`` or ``"local"``.
+    """Run an algorithm, and return its result and the engine: ``"dask"``, ``"mpi"`` or ``"local"``.
 
-    Where the parts keep something (`Task.kept`) that is a pair: what the algorithm has found, and a tuple of what the
-    parts keep, arrays or placed Dask arrays.
+    With `Task.kept` the result is a pair: the result of the algorithm, and a tuple of the kept arrays or placed Dask
+    arrays.
 
     Parameters
     ----------
     task, data
-        What to fit, and on what.
+        The task and its data.
     engine : {"auto", "mpi", "dask", "local"}
-        ``"mpi"`` for one call of all ranks of an MPI world, ``"dask"`` for requests of this process to all ranks, which
-        works on any Dask cluster, ``"local"`` for arrays in this process. With ``"auto"`` arrays in this process are
-        fitted here, and Dask collections by MPI where one world holds all blocks, else by Dask; the setting
-        ``workbench.ml.engine`` is another default.
+        ``"mpi"``: one call of all ranks of an MPI world. ``"dask"``: requests of this process to all ranks, on any Dask
+        cluster. ``"local"``: this process, for arrays. ``"auto"`` is ``"local"`` for arrays, and for Dask collections
+        ``"mpi"`` where one world holds all blocks, else ``"dask"``; the setting ``workbench.ml.engine`` is another
+        default.
     report
         Receives the records of `Parts.report`, in this process.
     """
@@ -83,7 +83,7 @@ def _by_dask(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     blocks = list(zip(pins, _starts(data), zip(*columns, strict=True), strict=True))
     parts = ActorParts(client, task.part, task.checks, blocks, report=send)
     try:
-        # Between two steps there are small vectors here: threads that wait for more would take a core from the ranks.
+        # The vectors of this process are small: idle threads of BLAS would take a core from the ranks.
         with threadpool_limits(1, user_api="blas"):
             result = task.algorithm(parts, task.settings)
         if task.kept:
@@ -101,7 +101,7 @@ def _by_mpi(task: Task, data: Data, fit: str, report: Report | None) -> Any:
     client, _ = whereabouts(data.X)
     listener = Listener(client, fit, report) if report else None
     args = [task, _starts(data), fit, listener is not None, *data.columns()]
-    # Nobody who calls `fit` could ask for more.
+    # Without a limit of bytes: `fit` has no argument for one.
     name = f"{task.checks.estimator}.fit"
     call = PendingCall(
         request(on_rank, args, {}, client=client, result="root", world=None, limit=math.inf, timeout=None, name=name)

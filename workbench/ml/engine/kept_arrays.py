@@ -1,7 +1,7 @@
-"""Arrays that the parts of a fit leave on their ranks, and the placed arrays that are made of these.
+"""Arrays that the parts of a fit leave on their ranks, as placed Dask arrays.
 
-A part leaves arrays in its process, and tasks of Dask, one beside each block, take these over: they stay on the rank
-for as long as somebody has the placed array, and the block that they were found for need not stay.
+A part leaves arrays in its process, and a pinned Dask task per block takes them over. They stay on the rank for as long
+as the placed array exists, even if the block of the rows is released.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from workbench.errors import RankLost
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Fits of which something may be left in a process at the same time. Of a fit that was interrupted nobody takes what was
-# left: it goes when there are more.
-_MOST = 16
+# Maximum number of fits with arrays left in a process. The arrays of an interrupted fit are dropped beyond this number.
+_MAX_FITS = 16
 
 # By fit, then by the first row of the block and the number of the array.
 _left: dict[str, dict[tuple[int, int], NDArray[Any]]] = {}
@@ -27,38 +26,38 @@ _lock = threading.Lock()
 
 
 class Keeps:
-    """A part that keeps something of its rows after the fit."""
+    """A part that keeps arrays of its rows after the fit."""
 
     _start: int
 
     def kept(self) -> tuple[NDArray[Any], ...]:
-        """Return arrays as of `workbench.ml.engine.rank_task.Task.kept`, with a row for each row of the block."""
+        """Return arrays like `workbench.ml.engine.rank_task.Task.kept`, with a row for each row of the block."""
         raise NotImplementedError
 
     def leave(self, fit: str) -> float:
-        """Leave these in this process, under the identity of the fit."""
+        """Leave the arrays of `kept` in this process, under the identity of the fit."""
         arrays = {(self._start, number): array for number, array in enumerate(self.kept())}
         with _lock:
             _left.setdefault(fit, {}).update(arrays)
-            while len(_left) > _MOST:
+            while len(_left) > _MAX_FITS:
                 del _left[next(iter(_left))]
         return 0.0
 
 
 def take(fit: str, start: int, number: int) -> NDArray[Any]:
-    """Return one of the arrays that the part of the block with this first row has left, and have it no more.
+    """Remove and return an array that the part of the block with this first row has left.
 
     Raises
     ------
     RankLost
-        If there is none: the process is another one.
+        If the process has no such array, since the rank was restarted.
     """
     with _lock:
         arrays = _left.get(fit, {})
         if (start, number) not in arrays:
             raise RankLost(
-                "what a fit has left on a rank, such as labels_, was lost with the rank: fit again, or ask the fitted "
-                "model, model.predict(X)"
+                "an array that a fit has left on a rank, such as labels_, was lost with the rank: fit again, or call "
+                "model.predict(X) of the fitted model"
             )
         array = arrays.pop((start, number))
         if not arrays:

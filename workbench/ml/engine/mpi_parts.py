@@ -1,9 +1,8 @@
 """The parts of a model's data on the ranks of an MPI communicator, one each.
 
-Rank 0 runs the algorithm, the others serve it: it broadcasts what is asked, and reduces what the parts return. These
-are the two halves of an ``MPI_Allreduce``, and between them the next step is decided in one place. Were it decided on
-all ranks, they would have to round alike: nodes of different processors do not, and an algorithm that ends one
-iteration earlier on one of them waits for ever.
+Rank 0 runs the algorithm: it broadcasts each request to the other ranks and reduces the results of the parts. These are
+the two halves of an ``MPI_Allreduce``, and rank 0 alone decides about the next step. If each rank decided, different
+processors might round differently, and ranks would wait for ever for a rank that ends one iteration earlier.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class RankParts:
     part
         The part of this rank.
     report
-        Is given each record of `Parts.report`.
+        Receives each record of `Parts.report`.
     """
 
     def __init__(self, comm: Intracomm, part: Any, report: _Report) -> None:
@@ -58,14 +57,14 @@ class RankParts:
         return collect(self._comm, getattr(self._part, method)(*args))
 
     def end(self) -> None:
-        """Let the other ranks go."""
+        """End `serve` on the other ranks."""
         self._comm.bcast(None)
 
 
 def serve(comm: Intracomm, part: Any) -> None:
-    """Answer what rank 0 asks, until it lets go; for the other ranks."""
+    """Execute the requests of rank 0 until `RankParts.end`; for the other ranks."""
     while request := comm.bcast(None):
-        collect, method, args = pickle.loads(request)  # noqa: S301  (rank 0 has asked)
+        collect, method, args = pickle.loads(request)  # noqa: S301  (sent by rank 0)
         collect(comm, getattr(part, method)(*args))
 
 
@@ -73,9 +72,9 @@ def _pickled(request: Any) -> bytes:
     try:
         return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):
-        # Functions of a notebook.
-        text: bytes = cloudpickle.dumps(request)
-        return text
+        # `pickle` refuses functions that are defined in a notebook.
+        pickled: bytes = cloudpickle.dumps(request)
+        return pickled
 
 
 def _sum(comm: Intracomm, value: Any) -> Any:
@@ -94,25 +93,14 @@ def _fold(comm: Intracomm, value: Any, join: Callable[[Any, Any], Any]) -> Any:
 
 
 def _pack(value: Any) -> NDArray[np.float64]:
-    """Return the numbers in an array, a number, or a tuple of these (also nested), as one vector: one message for all.
-
-    Integers are exact up to 2**53.
-    """
+    """Return an array, a number, or a (nested) tuple of these as one vector; integers are exact up to 2**53."""
     if not isinstance(value, tuple):
         return np.ravel(np.asarray(value, dtype=np.float64))
     return np.concatenate([_pack(part) for part in value]) if value else np.empty(0)
 
 
 def _unpack(vector: NDArray[np.float64], like: Any) -> Any:
-    """Return what `_pack` has made a vector of.
-
-    Parameters
-    ----------
-    vector
-        As `_pack` returned it for something of the same shape; arrays are views of it.
-    like
-        What the result looks like.
-    """
+    """Return the inverse of `_pack` in the shape of another value; arrays are views of the vector."""
     return _unpack_from(vector, 0, like)[0]
 
 

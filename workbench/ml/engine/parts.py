@@ -1,8 +1,8 @@
-"""The parts of the data that a model is fitted on, and what an algorithm may ask of all of them.
+"""The parts of the data of a fit, and the operations of an algorithm on all parts.
 
-A part is an object that lies where one block lies, and computes on that block. An algorithm is a function that is given
-`Parts` and calls methods of all of them; it never sees a block. So it is written once for all engines: for one process
-(`LocalParts`), for Dask (`workbench.ml.engine.dask_parts`) and for MPI (`workbench.ml.engine.mpi_parts`).
+A part is an object on the rank of one block, and computes on that block. An algorithm is a function of `Parts` that
+calls methods of all parts, and never accesses a block. The same algorithm runs in one process (`LocalParts`), over Dask
+(`workbench.ml.engine.dask_parts`) and over MPI (`workbench.ml.engine.mpi_parts`).
 """
 
 from __future__ import annotations
@@ -16,56 +16,49 @@ class Parts(Protocol):
     """All parts, in the order of their blocks."""
 
     def sum(self, method: str, *args: Any) -> Any:
-        """Call a method of all parts, and return the sum of what they return.
+        """Call a method of all parts, and return the sum of the results.
 
         Parameters
         ----------
         method
             Name of the method.
         *args
-            What it is given, everywhere the same: arrays, numbers, anything that can be pickled.
+            The arguments of all parts: values that can be pickled.
 
         Returns
         -------
         array, float or tuple of these
-            Shaped as the method returns it; numbers are floats. Added in the order of the blocks, by MPI in an order
-            of its own, the same each time: engines and numbers of ranks differ by rounding.
+            The shape of a result of the method; numbers are floats. MPI adds in another order than that of the blocks,
+            the same order each time: engines and numbers of ranks differ by rounding.
         """
 
     def each(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of all parts, and return what each returns, in the order of the blocks."""
+        """Call a method of all parts, and return the results in the order of the blocks."""
 
     def fold(self, join: Callable[[Any, Any], Any], method: str, *args: Any) -> Any:
-        """Call a method of all parts, and join what they return, two neighbours at a time, into one value.
+        """Call a method of all parts, and join the results, two neighbors at a time, into one value.
 
         Parameters
         ----------
         join
-            Joins two values, the one of the earlier block first. It has to be associative, and a function that can be
-            pickled.
+            An associative function of two results, that of the earlier block first; it can be pickled.
         method, *args
-            As of `sum`.
+            See `sum`.
         """
 
     def report(self, record: Mapping[str, Any]) -> None:
-        """Tell how far the fit is: numbers by their names, once an iteration, or once a pass over the data."""
+        """Report the progress of a fit: numbers by name, once per iteration or per pass over the data."""
 
 
 def weighed(total: float) -> float:
-    """Return the weight of all rows.
-
-    Raises
-    ------
-    ValueError
-        As scikit-learn words it, if it is 0.
-    """
+    """Return the weight of all rows; raise the ValueError of scikit-learn if the weight is 0."""
     if total <= 0:
         raise ValueError("Sample weights must contain at least one non-zero number.")
     return total
 
 
 def add(left: Any, right: Any) -> Any:
-    """Return the sum of two values as `Parts.sum` knows them."""
+    """Return the sum of two results of a method, as `Parts.sum` does."""
     if isinstance(left, tuple):
         return tuple(map(add, left, right))
     return left + right
@@ -77,9 +70,9 @@ class LocalParts:
     Parameters
     ----------
     parts
-        The parts; most often there is one.
+        The parts, most often one.
     report
-        Is given each record of `Parts.report`.
+        Receives each record of `Parts.report`.
     """
 
     def __init__(self, parts: Sequence[Any], report: Callable[[Mapping[str, Any]], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Parts of algorithms without iterations, whose progress is told by passes over the data."""
+"""Parts of algorithms without iterations, which report their passes over the data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Passes:
     Parameters
     ----------
     parts
-        Are asked.
+        The parts without reports.
     """
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        """The same without reports, for a pass that `report` is told of in other words."""
+        """The parts without reports, for a pass that calls `report` with a record of its own."""
         self._number = 0
 
     def sum(self, method: str, *args: Any) -> Any:

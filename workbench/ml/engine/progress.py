@@ -1,4 +1,4 @@
-"""How far a fit is, from where its algorithm runs to whoever looks: the process that waits for it, dashboards."""
+"""Progress of a fit, from the process of its algorithm to the process that waits for the fit, and to dashboards."""
 
 from __future__ import annotations
 
@@ -17,61 +17,60 @@ if TYPE_CHECKING:
     from workbench.collective.client import PendingCall
 
 Report = Callable[[Mapping[str, Any]], None]
-"""Is given the numbers of an iteration, or of a pass over the data, by their names."""
+"""Receives the numbers of an iteration, or of a pass over the data, by name."""
 
-# Seconds between two messages, where somebody waits for them and where only a dashboard may show them: iterations may
-# take less than a message does.
-_AWAITED, _OTHERWISE = 0.1, 1.0
+# Seconds between two messages, with a listener and for dashboards only: an iteration may be shorter than a message.
+_LISTENER_INTERVAL_S, _DASHBOARD_INTERVAL_S = 0.1, 1.0
 
 _Take = Callable[[Sequence[Mapping[str, Any]]], None]
-# By client, who listens to which fit; a client has one handler for a topic.
+# The listeners of each client, by fit; a client has one handler for a topic.
 _listeners: WeakKeyDictionary[Client, dict[str, _Take]] = WeakKeyDictionary()
 
 
 class Sender:
-    """Sends records as events of Dask, several at once.
+    """Sends records as Dask events, several together.
 
     Parameters
     ----------
     fit, name
-        Identity of the fit, and what it is called.
-    tell
+        Identity and name of the fit.
+    send
         Sends an event: `workbench.metrics.report.tell`, or `distributed.Client.log_event`.
     awaited
         Whether a `Listener` waits for the records.
     """
 
     def __init__(self, fit: str, name: str, send: Callable[[str, Any], Any], *, awaited: bool) -> None:
-        self._fit, self._name, self._tell = fit, name, send
-        self._interval = _AWAITED if awaited else _OTHERWISE
+        self._fit, self._name, self._send = fit, name, send
+        self._interval = _LISTENER_INTERVAL_S if awaited else _DASHBOARD_INTERVAL_S
         self.records: list[dict[str, Any]] = []
-        """All so far."""
-        self._told, self._sent = 0, time.monotonic()
+        """All records so far."""
+        self._sent, self._sent_at = 0, time.monotonic()
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         """Take a record."""
         self.records.append(dict(record))
-        if time.monotonic() - self._sent >= self._interval:
+        if time.monotonic() - self._sent_at >= self._interval:
             self.flush()
 
     def flush(self) -> None:
-        """Send those that were not sent yet."""
-        if new := self.records[self._told :]:
-            self._tell(TOPIC, {"fit": self._fit, "name": self._name, "records": new})
-            self._told, self._sent = len(self.records), time.monotonic()
+        """Send the records that were not sent yet."""
+        if new := self.records[self._sent :]:
+            self._send(TOPIC, {"fit": self._fit, "name": self._name, "records": new})
+            self._sent, self._sent_at = len(self.records), time.monotonic()
 
 
 class Listener:
-    """Hands the records of a `Sender` on, in the thread that waits for the result.
+    """Receives the records of a `Sender`, in the thread that waits for the result.
 
     Parameters
     ----------
     client
-        The client that asks for the fit.
+        The client of the fit.
     fit
         Identity of the fit.
     report
-        Is given each record.
+        Receives each record.
     """
 
     def __init__(self, client: Client, fit: str, report: Report) -> None:
@@ -81,7 +80,7 @@ class Listener:
         self._number = 0
 
     def listen(self, call: PendingCall) -> None:
-        """Hand records on while somebody waits for the result of a call."""
+        """Report records while a thread waits for the result of a call."""
 
         def take(records: Sequence[Mapping[str, Any]]) -> None:
             self._arrived.put(records)
@@ -93,11 +92,11 @@ class Listener:
         _listeners[self._client][self.fit] = take
 
     def finish(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Hand on those of all records that have not come yet."""
+        """Report those of all records that were not received yet."""
         self._hand_on(records[self._number :])
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         _listeners.get(self._client, {}).pop(self.fit, None)
 
     def _next(self) -> None:

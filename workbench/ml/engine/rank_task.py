@@ -1,6 +1,6 @@
-"""What is to be fitted, and the part of a rank in a fit by MPI.
+"""The task of a fit, and the function of a rank in a fit over MPI.
 
-Ranks load this and what a task names, and so neither scikit-learn nor pandas but where an algorithm needs them.
+Ranks load this module and the modules of a task, and load scikit-learn and pandas only where an algorithm needs them.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be fitted, apart from its data."""
+    """A fit without its data."""
 
     algorithm: Callable[[Parts, Any], Any]
-    """Is given the parts and the settings, and returns what it has found."""
+    """Returns the result for the parts and the settings."""
     settings: Any
     part: Callable[..., Any]
-    """Makes a part of rows, targets, weights and the number of the first row."""
+    """Returns the part of rows, targets, weights and the number of the first row."""
     checks: Checks
     kept: tuple[NDArray[Any], ...] = ()
-    """Arrays without rows, like those that each part, a `workbench.ml.engine.kept_arrays.Keeps`, has found for its
-    rows. These stay on its rank, and the fit returns what the algorithm does, and placed Dask arrays of them."""
+    """Arrays without rows, like the arrays that each part, a `workbench.ml.engine.kept_arrays.Keeps`, keeps on its
+    rank.
+    The fit returns them as placed Dask arrays, beside the result of the algorithm."""
 
     def __sizeof__(self) -> int:
-        # By this a call broadcasts what is large, such as the queries of a search.
+        # A call broadcasts arguments that are large by this size, such as the queries of a search.
         from dask.sizeof import sizeof
 
         settings = vars(self.settings).values() if is_dataclass(self.settings) else (self.settings,)
@@ -46,7 +47,7 @@ class Task:
 def on_rank(
     comm: Intracomm, task: Task, starts: list[int], fit: str, reported: bool, *columns: Any
 ) -> tuple[Any, list[Any]] | None:
-    """Take part in a fit; return on rank 0 what was found, and all records if they are wanted."""
+    """Take part in a fit; return on rank 0 the result, and all records with `reported`."""
     part = make(task.part, task.checks, starts[comm.rank], *columns)
     if comm.rank:
         serve(comm, part)

@@ -1,4 +1,4 @@
-"""What a fit runs on: as its estimator says, as the settings say, or as the rows lie."""
+"""The engine of a fit: from the estimator, the settings, or the kind of the rows."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def chosen(engine: str, *, distributed: bool) -> str:
     Parameters
     ----------
     engine
-        One of `ENGINES`; for ``"auto"`` the setting ``workbench.ml.engine`` holds.
+        One of `ENGINES`; ``"auto"`` is replaced by the setting ``workbench.ml.engine``.
     distributed
-        Whether the fit is on Dask collections.
+        Whether the data are Dask collections.
 
     Raises
     ------
     InvalidRequest
-        If the setting is not valid, Dask collections are to be fitted in this process, or a fit on the ranks would wait
-        for the worker that it runs on.
+        If the setting is not valid, the engine is local and the data are Dask collections, or a fit on the ranks would
+        wait for the worker that calls it.
     """
     if engine == "auto" and (engine := config.get("ml.engine")) not in ENGINES:
         raise InvalidRequest(f"the setting workbench.ml.engine {engine!r}: allowed is one of {', '.join(ENGINES)}")
@@ -49,12 +49,12 @@ def chosen(engine: str, *, distributed: bool) -> str:
 def serves_calls(client: Client) -> bool:
     """Return whether the cluster runs calls on all ranks of an MPI world."""
     scheduler: Any = client.scheduler
-    # A scheduler of Dask logs a traceback when it is asked for what only a head answers.
+    # A request that only a head knows would make a Dask scheduler log a traceback.
     return bool(client.sync(scheduler.identity, n_workers=0)["type"] == "HeadScheduler")
 
 
 def _refuse_on_workers() -> None:
-    """Raise InvalidRequest where a fit would wait for the very worker that it runs on."""
+    """Raise InvalidRequest where a fit would wait for the worker that calls it."""
     try:
         place = f"in a task, on {get_worker().address}"
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is shown of a fit while it runs: lines, a bar, and the callback of the user."""
+"""Output of a fit while it runs: lines, a progress bar, and the callback of the user."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ with warnings.catch_warnings():
     from tqdm.auto import tqdm
 
 Callback = Callable[[Mapping[str, Any]], Any]
-"""Is given the numbers of an iteration, or of a pass over the data, by their names."""
+"""Receives the numbers of an iteration, or of a pass over the data, by name."""
 
-
-# What is counted, as a bar has it; how many numbers of a record it shows.
+# Names of the units on a bar, and how many numbers of a record the bar shows.
 _UNITS, _ON_BAR = {"iteration": "it", "pass": "pass"}, 2
 
 
 @contextmanager
 def reporting(name: str, iterations: int | None, verbose: int, callback: Callback | None) -> Iterator[Report | None]:
-    """Give what is to be handed the records of a fit; None if nobody wants them.
+    """Yield the function that receives the records of a fit; None without output and callback.
 
     Parameters
     ----------
     name
-        What the bar is of.
+        Title of the bar.
     iterations
-        At most; None for a fit that tells of its passes over the data.
+        Maximum number of iterations; None for a fit that reports passes over the data.
     verbose
-        0 for nothing, 1 for a bar, 2 for a line each record.
+        0 for nothing, 1 for a bar, 2 for a line per record.
     callback
-        Is given each record.
+        Receives each record.
     """
     if not verbose and callback is None:
         yield None
@@ -57,12 +56,12 @@ def reporting(name: str, iterations: int | None, verbose: int, callback: Callbac
                 _call(callback, record)
 
         yield report
-        # In a notebook a bar that is not full when it ends is one of something that has failed.
+        # A notebook shows a bar that is not full at its end as failed.
         bar.total = bar.n
 
 
 def _in_short(record: Mapping[str, Any], unit: str) -> dict[str, str]:
-    """Return what a bar has room for, in a notebook beside the bar itself."""
+    """Return the numbers for which a bar has room."""
     return {key: _word(record[key], 3) for key in [key for key in record if key != unit][:_ON_BAR]}
 
 
@@ -74,5 +73,5 @@ def _call(callback: Callback, record: Mapping[str, Any]) -> None:
     try:
         callback(record)
     except StopIteration as stop:
-        # What calls it would take that for the end of something of its own.
+        # The caller would take the exception for the end of its own iteration.
         raise RuntimeError("the callback raised StopIteration; raise another error to end a fit") from stop

@@ -1,4 +1,4 @@
-"""The first centres of K-means on parts."""
+"""First centers of K-means on parts."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from workbench.ml.kmeans.part import KMeansPart, join_least
 
 _Array = NDArray[Any]
 
-# Rounds of k-means|| at least, and how many candidates are drawn in each, in multiples of the centres wanted.
+# Minimum rounds of k-means||, and the expected candidates of a round as a multiple of the number of centers.
 _ROUNDS, _OVERSAMPLING = 2, 2.0
-# A round that leaves less than this of the squared distances has found clusters that are far from all others, and
-# there may be more of these.
+# A round after which less than this fraction of the squared distances is left has found clusters that are far from all
+# others, and more of these may exist.
 _LEFT = 0.25
-# The candidates are clustered so many times, with so many iterations; beyond so many centres once, with fewer.
+# Runs and iterations to cluster the candidates; for more than `_MANY` centers one run with fewer iterations.
 _RUNS, _ITERATIONS, _MANY, _FEW = 3, 300, 300, 10
 
 
 def drawn(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
-    """Return different rows, drawn by their weights, shape (number, features)."""
+    """Return distinct rows, drawn by their weights, shape (number, features)."""
     join = functools.partial(join_least, number=number)
     lots = parts.fold(join, "lots", number, (*seed, _ROUNDS))
     return np.array([row for _, _, row in lots], dtype=np.float64)
 
 
 def spread_out(parts: Parts, number: int, seed: Sequence[int]) -> _Array:
-    """Return centres by k-means||, shape (number, features).
+    """Return centers by k-means||, shape (number, features).
 
     Notes
     -----
-    Bahmani et al., Scalable K-Means++, PVLDB 5 (2012): candidates are drawn by their squared distances to those before,
-    and clustered by how many rows are nearest to each. Each row is compared once with each candidate, and keeps the
-    nearest: two rounds with about twice as many candidates as centres are the work of some four of Lloyd's iterations.
-    Where clusters are far apart, a round draws its candidates in the farthest of them only, and more rounds follow.
+    Bahmani et al., Scalable K-Means++, PVLDB 5 (2012): candidates are drawn by their squared distances to earlier
+    candidates, and clustered with the weights of their nearest rows. Each row is compared once with each candidate, so
+    that two rounds with about twice as many candidates as centers cost about four of Lloyd's iterations. Where clusters
+    are far apart, a round draws candidates from the farthest clusters only, and more rounds follow.
     """
     random = np.random.default_rng(seed)
     candidates = newest = _one(parts, random.random())
     cost, before, rounds = parts.sum("near", newest, 0), np.inf, 0
     while cost and (rounds < _ROUNDS or cost < _LEFT * before):
         before, rounds = cost, rounds + 1
-        # Not by the random numbers of `drawn`.
+        # With other random numbers than `drawn`.
         newest = parts.fold(_stack, "draw", _OVERSAMPLING * number / cost, (*seed, _ROUNDS + rounds))
         if len(newest):
             cost = parts.sum("near", newest, len(candidates))
             candidates = np.vstack([candidates, newest])
     weights = parts.sum("weigh", len(candidates))
-    # Rows that agree are one candidate.
+    # Equal rows are one candidate.
     _, first, inverse = np.unique(candidates, axis=0, return_index=True, return_inverse=True)
     candidates, weights = candidates[first], np.bincount(inverse.ravel(), weights)
     if len(candidates) < number:
-        # Whatever else is added is as good.
+        # No row is far from a candidate, so that any rows complete the centers.
         return np.vstack([candidates, drawn(parts, number - len(candidates), seed)])
     part = KMeansPart(candidates, None, weights, 0)
     part.center(np.average(candidates, axis=0, weights=weights))

@@ -1,4 +1,4 @@
-"""K-means fitted on parts: several runs, of which the best is taken."""
+"""Fit of K-means on parts: the best of several runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a fit is made; the names are those of the estimator."""
+    """Settings of a fit, with the names of the estimator's parameters."""
 
     n_clusters: int
     init: str | _Array
@@ -31,20 +31,7 @@ class Settings:
 
 
 def fit(parts: Parts, settings: Settings) -> Fitted:
-    """Fit a model.
-
-    Parameters
-    ----------
-    parts
-        `KMeansPart` objects.
-    settings
-        How.
-
-    Returns
-    -------
-    Fitted
-        The best of ``n_init`` fits.
-    """
+    """Return the best of ``n_init`` fits on `KMeansPart` objects."""
     weighed(parts.sum("weight"))
     rows, mean, deviations = parts.fold(moments.join, "sample", settings.rows)
     if np.square(mean).sum() * rows > deviations.sum():
@@ -66,7 +53,7 @@ def _run(parts: Parts, settings: Settings, run: int) -> Fitted:
 
 
 def first(parts: Parts, settings: Settings, run: int) -> _Array:
-    """Return the first centres of a run, shape (clusters, features)."""
+    """Return the first centers of a run, shape (clusters, features)."""
     if not isinstance(settings.init, str):
         return settings.init.astype(np.float64)
     draw = first_centres.drawn if settings.init == "random" else first_centres.spread_out
@@ -74,6 +61,6 @@ def first(parts: Parts, settings: Settings, run: int) -> _Array:
 
 
 def _rounded(mean: _Array, spread: _Array) -> _Array:
-    """Round a point to some bits of the spread: joined of other parts it is apart by rounding, and now the same."""
+    """Round a point to some bits of the spread, so that the rounding of other parts does not change the point."""
     grid = np.exp2(np.floor(np.log2(np.where(spread > 0, spread, 1.0))) - 4)
     return np.where(spread > 0, np.round(mean / grid) * grid, mean)

@@ -14,54 +14,49 @@ from workbench.ml.kmeans.part import join_least
 
 _Array = NDArray[Any]
 
-# How well the inertia is to be known, and how well sums of squares are.
-_SURE, _ROUNDING = 1e-10, 2e-14
-# By what share an inertia has to be smaller to be another one: runs that find the same clusters differ by rounding.
+# Required relative precision of the inertia, and the precision of sums of squares.
+_PRECISION, _ROUNDING = 1e-10, 2e-14
+# The relative difference of a smaller inertia: runs with the same clusters differ by rounding.
 _BETTER = 1e-9
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit has found."""
+    """The result of a fit."""
 
     centers: _Array
     """Shape (clusters, features)."""
     inertia: float
-    """NaN where it was not wanted."""
+    """NaN without `assign`."""
     iterations: int
     converged: bool
     distinct: int
-    """Clusters that have rows."""
+    """Number of clusters that have rows."""
 
     def better(self, other: Fitted) -> bool:
-        """Return whether the inertia is smaller, by more than rounding: the choice does not depend on the parts."""
+        """Return whether the inertia is smaller by more than rounding, so that the parts do not change the choice."""
         return self.inertia < (1 - _BETTER) * other.inertia
 
 
 def lloyd(parts: Parts, centers: _Array, max_iter: int, tol: float, *, assign: bool = True) -> Fitted:
-    """Move centres until they stay.
+    """Move centers until they converge.
 
     Parameters
     ----------
     parts
         `KMeansPart` objects.
     centers
-        Shape (clusters, features): the first centres.
+        Shape (clusters, features): the first centers.
     max_iter, tol
-        As of the estimator.
+        Parameters of the estimator.
     assign
-        Whether the rows are assigned to the last centres, and the inertia is computed. Where no row has moved in the
-        last iteration this costs nothing, else one pass.
-
-    Returns
-    -------
-    Fitted
-        What was found.
+        Whether the rows are assigned to the last centers, and the inertia is computed: another pass over the rows if a
+        row changed its cluster in the last iteration.
 
     Notes
     -----
-    Lloyd, IEEE Transactions on Information Theory 28 (1982). A cluster that becomes empty gets the row that is farthest
-    from its centre. This, the tolerance and the last assignment are scikit-learn's: the same first centres lead to the
+    Lloyd, IEEE Transactions on Information Theory 28 (1982). An empty cluster gets the row that is farthest from its
+    center. This, the tolerance and the last assignment are those of scikit-learn: the same first centers lead to the
     same result.
     """
     iterations, shift, moved, threshold, squares = 0, np.inf, 1.0, 0.0, np.nan
@@ -75,7 +70,7 @@ def lloyd(parts: Parts, centers: _Array, max_iter: int, tol: float, *, assign: b
         shift = float(np.square(centers - before).sum())
         parts.report({"iteration": iterations, "score": scores, "shift": shift, "moved": moved})
     converged = not moved or shift <= threshold
-    # Empty clusters have been moved since, and have rows now.
+    # Clusters that were empty have been moved since, and have rows now.
     settled = bool(counts.all())
     if not settled or (moved and assign):
         counts, scores = parts.sum("assign", centers)
@@ -91,14 +86,14 @@ def _spread(parts: Parts) -> tuple[float, float]:
 
 
 def _inertia(parts: Parts, centers: _Array, squares: float, scores: float) -> float:
-    """Return the inertia of the last assignment: by the scores, unless their sum hides how small it is."""
+    """Return the inertia of the last assignment: from the scores where their rounding is small, else from the rows."""
     inertia = squares - scores
-    doubt = max(_ROUNDING, np.finfo(np.float64).eps * 2 * len(centers)) * (squares + abs(scores))
-    return inertia if doubt < _SURE * inertia else float(parts.sum("inertia", centers))
+    rounding = max(_ROUNDING, np.finfo(np.float64).eps * 2 * len(centers)) * (squares + abs(scores))
+    return inertia if rounding < _PRECISION * inertia else float(parts.sum("inertia", centers))
 
 
 def _means(parts: Parts, before: _Array, sums: _Array, counts: _Array) -> _Array:
-    """Return the centres of the clusters; empty ones are moved to rows far from their centres, if there are such."""
+    """Return the centers of the clusters; empty clusters are moved to rows far from their centers, if any exist."""
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         join = functools.partial(join_least, number=len(empty))

@@ -1,4 +1,4 @@
-"""What K-means computes on one block: the nearest centres of its rows, and their sums."""
+"""The computations of K-means on one block: the nearest centers of the rows, and the sums of the clusters."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from workbench.ml.engine.kept_arrays import Keeps
 _Array = NDArray[Any]
 Ranked = TypeVar("Ranked", bound=tuple[Any, ...])
 Lot = tuple[float, int, _Array]
-"""What a row has drawn, its number, and the row."""
+"""The lot of a row, its number, and the row."""
 
-# Rows that are looked at together: scores and rows stay in the cache of a core. No power of two: the scores of one row
-# would all fall into the same places of the cache, and take twice as long.
+# Rows of a slice: scores and rows stay in the cache of a core. With a power of two the scores of one row would compete
+# for the same lines of the cache, and take twice as long.
 _SLICE = 6000
-# Numbers, of rows or of scores, that are looked at together, and the least rows.
+# Maximum numbers, of rows or of scores, in a slice, and its minimum number of rows.
 _NUMBERS, _LEAST = 32 * _SLICE, 250
-# Rows, at least, that tell about where all are.
+# Minimum number of rows of a sample.
 _SAMPLE = 1000
-# The sums are made anew from all rows, not from those that have moved, after so many steps: against rounding.
-_ANEW = 20
-# A squared distance is rounding that is less than this times the squared norm of the row, where it is of a difference,
-# and where it is a difference of squares.
+# Steps after which the sums are computed from all rows, not from changed rows only, which limits rounding.
+_RECOUNT_STEPS = 20
+# Squared distances below this multiple of the squared norm of the row are rounding: of the norm of a difference, and of
+# a difference of squares.
 _AT_CENTRE, _AT_CENTRE_SPARSE = 1e-24, 1e-13
 
 
@@ -42,11 +42,11 @@ class KMeansPart(Keeps, FindsNonFinite):
     X
         Shape (rows, features): an array, or a matrix in CSR format.
     y
-        Is not used.
+        Not used.
     weight
         Shape (rows,): weights of the rows; None: all 1.
     start
-        Number of its first row in all of the data.
+        Number of the first row in all data.
 
     Notes
     -----
@@ -66,10 +66,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         self._kept: NDArray[np.int32] | None = None
 
     def sample(self, total: int) -> Moments:
-        """Return the moments of some of the rows, the same of so many in all on however many parts.
-
-        Of a matrix in CSR format nothing: it is not looked at from its midst.
-        """
+        """Return the moments of a sample that does not depend on the parts; of no rows for a matrix in CSR format."""
         if sparse.issparse(self._X):
             nothing = np.zeros(self._X.shape[1])
             return 0.0, nothing, nothing
@@ -81,22 +78,21 @@ class KMeansPart(Keeps, FindsNonFinite):
         return float(len(rows)), mean, np.square(rows - mean).sum(axis=0)
 
     def spread(self) -> tuple[float, _Array, float, float]:
-        """Return the number of rows, and the sums of them and of their squared norms, seen from the middle.
+        """Return the number of rows, and the sums of the centered rows and of their squared norms, from the first step.
 
-        The last number is the sum of the squared norms with the weights of the rows, NaN where the scores have not its
-        precision. All are gathered by the first step, which has the rows in the cache.
+        The last number is the weighted sum of the squared norms, NaN where the scores are less precise.
         """
         exact = self._X.dtype == np.float64 and not sparse.issparse(self._X)
         return float(self._X.shape[0]), self._sum, self._squares, self._weighted if exact else np.nan
 
     def center(self, middle: _Array) -> float:
-        """Look at rows from a point in their midst: far from 0 their products with centres lose digits."""
+        """Subtract a point in the middle of the rows: products of rows far from 0 lose digits."""
         if not sparse.issparse(self._X):
             self._middle = middle
         return 0.0
 
     def lots(self, number: int, seed: Sequence[int]) -> list[Lot]:
-        """Return the rows with the smallest lots, so many, sorted: drawn by their weights, none of them twice.
+        """Return the rows with the smallest lots, sorted: a draw by weights without replacement.
 
         Notes
         -----
@@ -117,7 +113,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return float(self._X.shape[0]) if self._weight is None else float(self._weight.sum(dtype=np.float64))
 
     def row_at(self, weight: float) -> _Array:
-        """Return the row, shape (1, features), at which the weight of the rows so far is above this one."""
+        """Return the first row, shape (1, features), up to which the sum of weights exceeds a weight."""
         if self._weight is None:
             row = int(weight)
         else:
@@ -143,9 +139,9 @@ class KMeansPart(Keeps, FindsNonFinite):
         counts : ndarray of shape (clusters,)
             Weight of the rows of each cluster.
         scores : float
-            What is to be taken from the weighted sum of all squared norms for the inertia.
+            The weighted sum of the squared norms less the inertia.
         moved : float
-            How many rows are in another cluster than before.
+            Number of rows that changed their cluster.
         """
         if first:
             self._labels = None
@@ -155,14 +151,14 @@ class KMeansPart(Keeps, FindsNonFinite):
             self.refuse_non_finite()
         changed = None if before is None else labels != before
         moved = len(labels) if changed is None else int(np.count_nonzero(changed))
-        if changed is None or moved > len(labels) // 4 or self._steps % _ANEW == 0:
+        if changed is None or moved > len(labels) // 4 or self._steps % _RECOUNT_STEPS == 0:
             self._sums, self._counts, self._members = self._totals(labels, None, len(centers), gather=first)
         elif moved:
             sums, counts, members = self._totals(labels, np.flatnonzero(changed), len(centers), before)
             self._sums += sums
             self._counts += counts
             self._members += members
-            # Weights that come and go leave a rest by rounding where no row is left.
+            # Where no row is left, added and subtracted weights leave a rounding error.
             empty = self._members == 0
             self._sums[empty] = self._counts[empty] = 0
         self._labels = labels
@@ -181,7 +177,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return 0.0
 
     def kept(self) -> tuple[_Array, ...]:
-        """See `Keeps.kept`: the labels that were kept, else the last ones."""
+        """Return the labels of `keep`, else the last labels; see `Keeps.kept`."""
         return (self._label(slice(0, self._X.shape[0])) if self._kept is None else self._kept,)
 
     def labels(self, centers: _Array) -> NDArray[np.int32]:
@@ -190,10 +186,9 @@ class KMeansPart(Keeps, FindsNonFinite):
         return self._nearest(centers)[0]
 
     def farthest(self, number: int, centers: _Array) -> list[tuple[float, int, float, int, _Array]]:
-        """Return the rows that are farthest from their centres, so many at most, sorted.
+        """Return the rows farthest from their centers, sorted: negative squared distance, number, weight, cluster, row.
 
-        Of each: the distance less than 0, as the farthest is first, its number, weight, cluster, and the row. Rows that
-        are at their centre, but for rounding, or weigh nothing are none of these: they make no other cluster.
+        Rows at their center, apart from rounding, and rows of weight 0 are left out, since they make no cluster.
         """
         nearest_first: list[tuple[float, int]] = []
         for part, distances in self._squared_distances(centers):
@@ -215,7 +210,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         ]
 
     def inertia(self, centers: _Array) -> float:
-        """Return the sum of the squared distances of the rows to the centres they are assigned to, weighted."""
+        """Return the weighted sum of the squared distances of the rows to their assigned centers."""
         return sum(self._weighed(part, distances) for part, distances in self._squared_distances(centers))
 
     def distances(self, centers: _Array) -> _Array:
@@ -225,7 +220,7 @@ class KMeansPart(Keeps, FindsNonFinite):
 
     @np.errstate(over="ignore", invalid="ignore")
     def near(self, candidates: _Array, before: int) -> float:
-        """Take more candidates into account; return the squared distances to the nearest ones, weighted, summed.
+        """Add candidates; return the weighted sum of the squared distances to the nearest candidates.
 
         Parameters
         ----------
@@ -253,11 +248,11 @@ class KMeansPart(Keeps, FindsNonFinite):
         return cost
 
     def draw(self, factor: float, seed: Sequence[int]) -> _Array:
-        """Return rows, drawn each by itself with a chance of `factor` times its distance, weighted.
+        """Return rows, each drawn independently with a probability of `factor` times its weighted squared distance.
 
         Notes
         -----
-        The random number of a row depends on the seed and on the number of the row, not on the block that it lies in.
+        The random number of a row depends on the seed and on the number of the row, not on its block.
         """
         drawn = []
         for part, _ in self._slices():
@@ -269,13 +264,13 @@ class KMeansPart(Keeps, FindsNonFinite):
         return _dense(self._X[np.concatenate(drawn)])
 
     def weigh(self, candidates: int) -> _Array:
-        """Return the weight of the rows nearest to each candidate, shape (candidates,); forget the distances."""
+        """Return the weight of the rows nearest to each candidate, shape (candidates,); release the distances."""
         weights = self._counted(candidates, self._weight)
         self._distances, self._labels = np.empty(0), None
         return weights
 
     def _counted(self, clusters: int, weight: _Array | None) -> _Array:
-        """Return the rows of each cluster, or their weight."""
+        """Return the number of rows of each cluster, or their weight."""
         counts = np.zeros(clusters)
         for start in range(0, self._X.shape[0], _SLICE):
             part = slice(start, min(start + _SLICE, self._X.shape[0]))
@@ -283,7 +278,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return counts
 
     def _slices(self, clusters: int = 1) -> Iterator[tuple[slice, Any]]:
-        """Yield slices of rows, small enough for their distances to so many centres, too."""
+        """Yield slices of rows with room in the cache for their distances to so many centers."""
         for start in range(0, self._X.shape[0], rows := self._at_once(clusters)):
             part = slice(start, min(start + rows, self._X.shape[0]))
             yield part, self._X[part]
@@ -302,13 +297,13 @@ class KMeansPart(Keeps, FindsNonFinite):
         return labels, total
 
     def _scored(self, centers: _Array) -> Iterator[tuple[slice, _Array, _Array, Any, _Array]]:
-        """Yield where some rows are, their nearest centres and scores, and rows and centres as seen from the middle.
+        """Yield a slice, its nearest centers and their scores, and the rows and centers less the middle.
 
         Notes
         -----
-        The score of a row x and a centre c is ``2 x.c - c.c``, the largest is the nearest. The number of the centre
-        takes the place of the last bits of the score, so that one pass finds both: scores that agree in all bits but
-        these, 48 with 16 centres, count as equal.
+        The score of a row x and a center c is ``2 x.c - c.c``; the nearest center has the largest score. The number of
+        the center replaces the last bits of the score, so that one pass finds both. Scores that agree in all other
+        bits, 48 bits with 16 centers, count as equal.
         """
         middle = self._middle
         if middle is not None:
@@ -338,15 +333,15 @@ class KMeansPart(Keeps, FindsNonFinite):
         *,
         gather: bool = False,
     ) -> tuple[_Array, _Array, _Array]:
-        """Return sums, weights and number of the rows of each cluster: of all, or of some; less those it had before.
+        """Return sums, weights and numbers of rows of each cluster, of all rows; or the changes, of changed rows.
 
-        Rows that weigh nothing are not counted.
+        Rows of weight 0 are not counted.
         """
         sums, counts = np.zeros((clusters, self._X.shape[1])), np.zeros(clusters)
         members = np.zeros(clusters)
         if gather:
             self._sum, self._squares, self._weighted = np.zeros(self._X.shape[1]), 0.0, 0.0
-        # Each slice takes room for a sum of its own: with many clusters more rows share it.
+        # Each slice needs memory for its sums: with many clusters a slice has more rows.
         rows, at_once = len(labels) if changed is None else len(changed), max(self._at_once(1), clusters)
         for start in range(0, rows, at_once):
             part: Any = slice(start, min(start + at_once, rows))
@@ -356,7 +351,7 @@ class KMeansPart(Keeps, FindsNonFinite):
                 self._gather(part, X)
             weight = np.ones(len(clusters_of)) if self._weight is None else self._weight[part].astype(np.float64)
             if before is not None:
-                # What goes to one cluster and comes from another, for each row.
+                # Each row is added to its new cluster and subtracted from its old cluster.
                 clusters_of, weight = np.ravel((clusters_of, before[part]), "F"), np.ravel((weight, -weight), "F")
             ends = np.arange(0, len(clusters_of) + 1, len(clusters_of) // X.shape[0])
             sums += _dense(sparse.csc_array((weight, clusters_of, ends), shape=(clusters, X.shape[0])) @ X)
@@ -366,7 +361,7 @@ class KMeansPart(Keeps, FindsNonFinite):
         return sums, counts, counts.copy() if self._weight is None else members
 
     def _gather(self, part: slice, X: Any) -> None:
-        """Take rows into account of which `spread` tells."""
+        """Add rows to the results of `spread`."""
         if sparse.issparse(X):
             self._sum += np.ravel(X.sum(axis=0))
             self._squares += float(_squared_norms(X).sum())
@@ -378,11 +373,11 @@ class KMeansPart(Keeps, FindsNonFinite):
         self._weighted += squares if self._weight is None else self._weighed(part, _squared_norms(apart))
 
     def _squared_distances(self, centers: _Array) -> Iterator[tuple[slice, _Array]]:
-        """Yield the squared distances of slices of rows to the centres of their clusters; of their differences."""
+        """Yield the squared distances of slices of rows to the centers of their clusters, from differences."""
         for part, X in self._slices():
             labels = self._label(part)
             if sparse.issparse(X):
-                # Of their products: the differences are not sparse.
+                # From products: differences would not be sparse.
                 products = (X @ centers.T)[np.arange(len(labels)), labels]
                 norms = _squared_norms(X) + np.square(centers).sum(axis=1)[labels]
                 yield part, np.maximum(norms - 2 * products, 0)
@@ -390,21 +385,21 @@ class KMeansPart(Keeps, FindsNonFinite):
                 yield part, _squared_norms(X - centers[labels])
 
     def _label(self, part: slice) -> _Array:
-        """Return the clusters of some rows: the first one before there has been a step."""
+        """Return the clusters of some rows; before the first step cluster 0."""
         return np.zeros(part.stop - part.start, dtype=np.int32) if self._labels is None else self._labels[part]
 
     def _weighed(self, part: slice, values: _Array) -> float:
-        """Return the sum of a value of each of some rows, with their weights."""
+        """Return the weighted sum of a value per row, of some rows."""
         return float(values.sum() if self._weight is None else values @ self._weight[part])
 
 
 def join_least(upper: list[Ranked], lower: list[Ranked], number: int) -> list[Ranked]:
-    """Return the first of two sorted lists of rows, so many, by the value of each row and then by its number."""
+    """Return the first rows of two sorted lists, ordered by the value and then the number of a row."""
     return list(itertools.islice(heapq.merge(upper, lower, key=lambda row: row[:2]), number))
 
 
 def _multiply(factors: _Array, X: Any, out: _Array) -> None:
-    """Multiply factors and rows, into an array of shape (centres, rows)."""
+    """Multiply factors and rows into an array of shape (centers, rows)."""
     if sparse.issparse(X):
         out[...] = _dense(X @ factors.T).T
     else:
@@ -413,7 +408,7 @@ def _multiply(factors: _Array, X: Any, out: _Array) -> None:
 
 def _uniform(seed: Sequence[int], start: int, number: int) -> _Array:
     """Return the random numbers of some rows, in [0, 1)."""
-    # Its numbers come in fours, and so does it skip them.
+    # Philox generates, and skips, four numbers at a time.
     generator = np.random.Philox(np.random.SeedSequence(seed)).advance(start // 4)
     return np.random.Generator(generator).random(start % 4 + number)[start % 4 :]
 
